@@ -1,0 +1,141 @@
+"""What a knob is: the one class that each file of this folder defines.
+
+A knob is asked in the launcher what it may try (`candidates`), and turned in the user's process
+(`apply`). Its module therefore imports nothing but the standard library, `gpurun.records` and this
+file at its top; torch only inside `apply` and what that calls.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, ClassVar, Protocol
+
+from gpurun.records.facts import Facts
+
+
+class Effect(enum.Enum):
+    """What a change does to training; `--allow` bounds what may be applied."""
+
+    PIPELINE = "pipeline"
+    """Only how data reach the device."""
+    NUMERICS = "numerics"
+    """The same algorithm in other rounding or kernels."""
+    TRAINING = "training"
+    """The algorithm itself: batch size, learning rate."""
+
+
+@dataclass(frozen=True)
+class Skip:
+    """A knob has nothing to try here, and why (one short clause, shown in the ladder)."""
+
+    reason: str
+
+
+@dataclass
+class LoaderCall:
+    """The arguments with which the script is about to build a DataLoader; a knob may edit them.
+
+    `arguments` is bound to the parameter names of `torch.utils.data.DataLoader.__init__` (absent:
+    default). `training` tells whether this loader feeds training steps, None if not known yet.
+    """
+
+    key: str
+    arguments: dict[str, Any]
+    training: bool | None
+    iterable: bool
+
+
+@dataclass
+class OptimizerCall:
+    """The arguments of an optimizer about to be built. Edits must keep its state dict the same."""
+
+    cls: type
+    arguments: dict[str, Any]
+
+
+class Hooks(Protocol):
+    """The places of the user's process that a knob can reach. Every call-back of a knob is guarded:
+    if it raises, it is switched off, the record says so, and the script goes on.
+    """
+
+    def on_import(self, module: str, callback: Callable[[ModuleType], None]) -> None:
+        """Call back once `module` has been imported (at once if it already is)."""
+
+    def before_loader(self, edit: Callable[[LoaderCall], None]) -> None:
+        """Edit the arguments of each DataLoader before it is built (not of refusing subclasses)."""
+
+    def before_optimizer(self, edit: Callable[[OptimizerCall], None]) -> None:
+        """Edit the arguments of each optimizer before it is built."""
+
+    def after_optimizer(self, callback: Callable[[Any], None]) -> None:
+        """Look at or change each optimizer right after it was built, before any scheduler is."""
+
+    def on_root(self, callback: Callable[[Any], None]) -> None:
+        """Receive each root module before its first training call (in place changes only)."""
+
+    def around_root_call(
+        self,
+        context: Callable[[], AbstractContextManager[Any]],
+        output: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Run every call of a root module inside `context()`; map what it returns by `output`."""
+
+    def on_step(self, callback: Callable[[int], None]) -> None:
+        """Call back after each step of the clock with its number, counted from 1."""
+
+    def applied(self, detail: str = "") -> None:
+        """Record that the knob took effect."""
+
+    def skipped(self, reason: str) -> None:
+        """Record that the knob could not apply here, and why."""
+
+    def has_trait(self, trait: str) -> str | None:
+        """The detail of something the script does by itself (see `TraitEvent`), or None."""
+
+
+class Knob(Protocol):
+    """One thing that can be turned. The class docstring is its documentation.
+
+    `order`: when it is tried, small first (cheap and certain before dear and doubtful).
+    """
+
+    name: ClassVar[str]
+    effect: ClassVar[Effect]
+    order: ClassVar[int]
+
+    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
+        """Values worth trying on this ground, likeliest first, without the current one."""
+
+    def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
+        """After `value` was tried and gained the factor `gain`: a further value to try, or None."""
+
+    def environment(self, value: Any) -> dict[str, str]:
+        """Environment variables that the value needs before python starts."""
+
+    def arguments(self, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
+        """The script's command line under this value."""
+
+    def apply(self, value: Any, hooks: Hooks) -> None:
+        """Turn the knob in the user's process."""
+
+
+class KnobBase:
+    """Defaults for the parts that most knobs do not need. Inherit and override."""
+
+    order: ClassVar[int] = 100
+
+    def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
+        """No further value."""
+        return None
+
+    def environment(self, value: Any) -> dict[str, str]:
+        """No environment variable."""
+        return {}
+
+    def arguments(self, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
+        """The command line as it is."""
+        return argv

@@ -1,0 +1,256 @@
+"""What the user's process writes: `events-<process>.jsonl` in the run folder, one object a line.
+
+Each line is `{"event": <kind>, ...fields}` with the fields of the record of that kind below.
+Times are nanoseconds of `time.perf_counter_ns()` of that process; `ProcessEvent` ties them to the
+wall clock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+EVENTS_SCHEMA = "gpurun/events@1"
+
+
+@dataclass(frozen=True)
+class ProcessEvent:
+    """First line of every file: which process this is. `rank` is None outside a distributed job."""
+
+    kind: ClassVar[str] = "process"
+    pid: int
+    rank: int | None
+    local_rank: int | None
+    world_size: int | None
+    argv: tuple[str, ...]
+    python: str
+    unix_time_ns: int
+    clock_ns: int
+    schema: str = EVENTS_SCHEMA
+
+
+@dataclass(frozen=True)
+class TorchEvent:
+    """torch was imported: its version, its intra-op threads, and whether CUDA was usable then."""
+
+    kind: ClassVar[str] = "torch"
+    version: str
+    threads: int
+    cuda_devices: int | None
+    import_seconds: float
+
+
+@dataclass(frozen=True)
+class ArgumentsEvent:
+    """An argparse parser parsed the command line: each option with its flags and its value."""
+
+    kind: ClassVar[str] = "arguments"
+    options: tuple[dict[str, Any], ...]
+    """Objects with `flags` (list of str), `dest` (str) and `value` (JSON scalar or its repr)."""
+
+
+@dataclass(frozen=True)
+class LoaderEvent:
+    """A `torch.utils.data.DataLoader` was built.
+
+    `key` is `file:line#ordinal` of the construction site. `length` and `dataset_length` are None
+    where they have none. `picklable` is None when it was not tried.
+    """
+
+    kind: ClassVar[str] = "loader"
+    loader: int
+    key: str
+    class_name: str
+    subclass: bool
+    dataset_class: str
+    dataset_length: int | None
+    length: int | None
+    batch_size: int | None
+    workers: int
+    prefetch_factor: int | None
+    persistent_workers: bool
+    pin_memory: bool
+    drop_last: bool
+    iterable: bool
+    custom_batch_sampler: bool
+    start_method: str | None
+    batch_size_argument: str | None
+    """Source text of the batch size at the construction site ("args.batch_size", "32"), if seen."""
+
+
+@dataclass(frozen=True)
+class OptimizerEvent:
+    """An optimizer was built. Hyper-parameters are those of its first parameter group."""
+
+    kind: ClassVar[str] = "optimizer"
+    optimizer: int
+    class_name: str
+    module: str
+    parameters: int
+    groups: int
+    hyperparameters: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RootEvent:
+    """A root module was found (the outermost module called while training)."""
+
+    kind: ClassVar[str] = "root"
+    root: int
+    class_name: str
+    parameters: int
+    parameter_bytes: int
+    dtypes: tuple[str, ...]
+    device: str
+    module_types: dict[str, int]
+    """How many submodules of each class, for instance {"Conv2d": 3, "Linear": 2}."""
+    input_shape: tuple[int, ...] | None
+    input_dtype: str | None
+    compiled: bool
+
+
+@dataclass(frozen=True)
+class StepsEvent:
+    """A batch of step rows; columns as in `StepRow`.
+
+    `clock` is "optimizer", "backward" or "forward"; rows of the last two are written only until
+    the first optimizer step of the process.
+    """
+
+    kind: ClassVar[str] = "steps"
+    clock: str
+    rows: tuple[tuple[Any, ...], ...]
+
+
+class StepRow:
+    """Column numbers of a row in `StepsEvent.rows`. A step covers the time since the row before it.
+
+    `SOURCE` is the optimizer's number (or 0); durations are nanoseconds on the host;
+    `DEVICE_NS` is the time between the ends of the two steps on the device's clock, or None;
+    `SAMPLES` maps loader number to [data-set indices handed out, batches] of this step;
+    `INPUT_SAMPLES` counts the leading dimension of the root's first tensor input;
+    `TOKENS` its elements where it is an integer matrix, else 0;
+    `LOSS` is the sum of the values `backward` was called on, or None.
+    """
+
+    SOURCE = 0
+    END_NS = 1
+    DATA_NS = 2
+    FORWARD_NS = 3
+    BACKWARD_NS = 4
+    OPTIMIZER_NS = 5
+    MICROBATCHES = 6
+    INPUT_SAMPLES = 7
+    TOKENS = 8
+    SAMPLES = 9
+    LOSS = 10
+    DEVICE_NS = 11
+    COPY_NS = 12
+    WIDTH = 13
+
+
+@dataclass(frozen=True)
+class EpochEvent:
+    """A loader's iterator was opened or ran out. `batches` is None at the opening."""
+
+    kind: ClassVar[str] = "epoch"
+    loader: int
+    phase: str
+    """"begin" or "end"."""
+    clock_ns: int
+    batches: int | None
+    training_batches: int | None
+    """Of `batches`, those after which a backward pass came before the loader's next batch."""
+
+
+@dataclass(frozen=True)
+class KnobEvent:
+    """What became of a setting. `outcome`: "applied", "skipped" or "failed"; `detail` says why."""
+
+    kind: ClassVar[str] = "knob"
+    knob: str
+    outcome: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class HookEvent:
+    """A hook of ours raised; it was switched off and the script went on."""
+
+    kind: ClassVar[str] = "hook"
+    hook: str
+    error: str
+
+
+@dataclass(frozen=True)
+class TraitEvent:
+    """Something the script does by itself that knobs must respect.
+
+    `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
+    "low_precision", "cuda_batches", "scheduler_total_steps", "no_guard"; `detail` says where.
+    """
+
+    kind: ClassVar[str] = "trait"
+    trait: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class AuditEvent:
+    """One audited step of a trial: what the loss guard compares between trials.
+
+    `step` counts from the first audited step. `hyperparameters`: one object an optimizer group.
+    `gradient_norms` and `parameter_norms`: L2 norms by parameter name of the roots (None where a
+    parameter has no gradient). `update_norm`: L2 norm of the change of all root parameters in this
+    step. `inputs`: checksum of the root's tensor inputs. `finite`: no NaN or infinity in loss.
+    """
+
+    kind: ClassVar[str] = "audit"
+    step: int
+    loss: float | None
+    finite: bool
+    hyperparameters: tuple[dict[str, Any], ...]
+    gradient_norms: dict[str, float | None]
+    parameter_norms: dict[str, float]
+    update_norm: float | None
+    side_update_norms: dict[str, float]
+    """Change of modules that are not roots but share a root's class (EMA copies), by ordinal."""
+    inputs: str | None
+
+
+@dataclass(frozen=True)
+class SamplesEvent:
+    """Checksums of samples by data-set index, from audited steps.
+
+    `order` lists the indices in the order they were handed out; `checksums` maps str(index) to one
+    checksum a leaf of the batch (image, label, ...).
+    """
+
+    kind: ClassVar[str] = "samples"
+    loader: int
+    epoch: int
+    order: tuple[int, ...]
+    checksums: dict[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class StopEvent:
+    """The trial stopped itself. `reason`: "enough" or "max_steps"; `measured_end_ns` ends the window."""
+
+    kind: ClassVar[str] = "stop"
+    reason: str
+    steps: int
+    measured_end_ns: int
+
+
+@dataclass(frozen=True)
+class EndEvent:
+    """Last line of a process that ended in good order."""
+
+    kind: ClassVar[str] = "end"
+    clock_ns: int
+    peak_rss_bytes: int | None
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    allocator_retries: int | None
+    cpu_seconds: float | None

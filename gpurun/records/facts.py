@@ -1,0 +1,57 @@
+"""What is known of a script after its first trial: the ground on which knobs propose values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpurun.records.events import LoaderEvent, OptimizerEvent, RootEvent
+from gpurun.records.result import RunResult
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hardware that the script runs on. `cores`: from cgroup quota and affinity mask."""
+
+    cores: float
+    memory_bytes: int
+    gpus: tuple[str, ...]
+    gpu_memory_bytes: int | None
+    compute_capability: tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class BatchFlag:
+    """The script's own command-line option that sets the batch size."""
+
+    flag: str
+    value: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything a knob may ask. `device`: "cpu" or "cuda", where the root module lives.
+
+    `traits` maps trait names of `TraitEvent` to their details. `result` is the baseline's.
+    `batch_uses` lists other places in the script that read the batch size (source lines), None if
+    the source could not be read.
+    """
+
+    device: str
+    machine: Machine
+    result: RunResult
+    loaders: tuple[LoaderEvent, ...]
+    training_loaders: tuple[str, ...]
+    optimizers: tuple[OptimizerEvent, ...]
+    roots: tuple[RootEvent, ...]
+    traits: dict[str, str]
+    batch_flag: BatchFlag | None
+    batch_uses: tuple[str, ...] | None
+    threads: int | None
+    argv: tuple[str, ...]
+    current: dict[str, Any]
+    """Settings already chosen when the knob is asked: knob name to value."""
+
+    def loaders_of_training(self) -> tuple[LoaderEvent, ...]:
+        """The loaders that feed training steps."""
+        return tuple(x for x in self.loaders if x.key in self.training_loaders)

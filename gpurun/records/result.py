@@ -1,0 +1,124 @@
+"""What a run's folder says about the run: `result.json`, made by the launcher from the events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+RESULT_SCHEMA = "gpurun/result@1"
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """Distribution of the measured steps' durations, in milliseconds."""
+
+    mean: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class StepSplit:
+    """Mean milliseconds a step spends waiting for each part; the parts add up to the mean step.
+
+    Host time; None where a part cannot be told apart in this run.
+    """
+
+    data_wait_ms: float | None
+    host_to_device_copy_ms: float | None
+    forward_ms: float | None
+    backward_ms: float | None
+    optimizer_ms: float | None
+    rest_ms: float | None
+
+
+@dataclass(frozen=True)
+class DeviceUse:
+    """One device over the measured window, from the launcher's samples. None: not measured.
+
+    `gpu_utilization_source`: "gpm_sm_activity", "nvml" or None. Energy covers `window_seconds`.
+    """
+
+    device: str
+    uuid: str | None
+    gpu_utilization_percent: float | None
+    gpu_utilization_source: str | None
+    sm_activity_percent: float | None
+    tensor_activity_percent: float | None
+    dram_activity_percent: float | None
+    graphics_activity_percent: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_watts: float | None
+    energy_joules: float | None
+    temperature_celsius: float | None
+    sm_clock_mhz: float | None
+    throttle_reasons: tuple[str, ...]
+    foreign_processes: int | None
+    window_seconds: float
+
+
+@dataclass(frozen=True)
+class HostUse:
+    """CPU and memory of the script's process tree over the run. Percent of one core."""
+
+    cpu_percent: float | None
+    cores_available: float | None
+    peak_rss_bytes: int | None
+    processes: int | None
+
+
+@dataclass(frozen=True)
+class KnobOutcome:
+    """What became of one setting: outcome "applied", "skipped" or "failed", and why."""
+
+    knob: str
+    outcome: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The measured run.
+
+    `status`: "completed", "failed" (non-zero exit), "killed" (by a signal), "stopped" (a trial that
+    saw enough), "timeout" (a trial that was ended from outside) or "crashed" (no outcome known).
+    `clock`: "optimizer", "backward", "forward" or None when no step was seen.
+    `samples_per_second` = samples of the measured steps / their wall time, evaluation passes and
+    epoch changes inside the window included.
+    """
+
+    status: str
+    exit_code: int | None
+    clock: str | None
+    steps: int
+    warmup_steps: int
+    measured_steps: int
+    measured_seconds: float | None
+    samples: int | None
+    samples_per_second: float | None
+    tokens_per_second: float | None
+    batch_size: float | None
+    step_time_ms: StepTime | None
+    epoch_seconds: float | None
+    split: StepSplit | None
+    peak_memory_bytes: int | None
+    peak_reserved_bytes: int | None
+    allocator_retries: int | None
+    host: HostUse | None
+    devices: tuple[DeviceUse, ...]
+    gpu_utilization_percent: float | None
+    gpu_utilization_source: str | None
+    energy_joules: float | None
+    joules_per_sample: float | None
+    seconds_to_first_step: float | None
+    wall_seconds: float
+    final_loss: float | None
+    knobs: tuple[KnobOutcome, ...] = ()
+    hook_errors: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    ranks: int = 1
+    command: tuple[str, ...] = ()
+    environment: dict[str, Any] = field(default_factory=dict)
+    schema: str = RESULT_SCHEMA

@@ -1,0 +1,70 @@
+"""What the launcher tells the user's process: one JSON file, named by one environment variable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+SPEC_VARIABLE = "GPURUN_SPEC"
+"""Environment variable that holds the path of the spec file."""
+
+SPEC_SCHEMA = "gpurun/spec@1"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One knob turned to one value, for instance `Setting("loader_workers", 8)`."""
+
+    knob: str
+    value: Any
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When a trial has seen enough.
+
+    It ends at the first step of the clock at which `min_steps` steps are done and `min_seconds`
+    have passed since step `warmup_steps`, or at `max_steps`. Then `audit_steps` more steps run
+    outside the measured window, in which the loss guard looks closely, and the process exits.
+    """
+
+    min_steps: int
+    min_seconds: float
+    max_steps: int
+    warmup_steps: int
+    audit_steps: int
+
+
+@dataclass(frozen=True)
+class TrialSpec:
+    """How a short trial differs from a run.
+
+    `seed` seeds every generator at start; `seed_offset` is added to the seeds that the script sets
+    itself, so that repeats can differ although the script seeds. With `hold_at_first_step` the
+    process writes `control/first_step` in the run folder and waits for `control/go`, so that the
+    launcher can keep what the script wrote until then.
+    """
+
+    stop: StopRule
+    seed: int = 0
+    seed_offset: int = 0
+    hold_at_first_step: bool = False
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One launch: where its records go, which settings apply, and whether it is a trial.
+
+    `training_loaders` holds the keys (`file:line#ordinal`) of the loaders that feed the training
+    steps, as an earlier run of the same script saw them; empty means not known, and loader knobs
+    then touch every loader with a map-style data set.
+    `knob_paths` are files or folders with knobs of the user's own.
+    """
+
+    run_dir: str
+    launcher_pid: int
+    settings: tuple[Setting, ...] = ()
+    training_loaders: tuple[str, ...] = ()
+    knob_paths: tuple[str, ...] = ()
+    trial: TrialSpec | None = None
+    schema: str = SPEC_SCHEMA

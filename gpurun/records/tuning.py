@@ -1,0 +1,147 @@
+"""What `--optimize` writes: every trial, the ladder, and the proof."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpurun.records.result import StepTime
+
+TUNING_SCHEMA = "gpurun/tuning@1"
+SETTINGS_SCHEMA = "gpurun/settings@1"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A finalist or the baseline, with the figures of its launches (means over them)."""
+
+    knobs: dict[str, Any]
+    samples_per_second: float | None
+    step_time_ms: StepTime | None
+    peak_memory_bytes: int | None
+    gpu_utilization_percent: float | None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Outcome of the paired sequential test of a candidate against the baseline.
+
+    `speedup` is a factor of throughput; the interval and the p-value are those of the sequential
+    design (see `gpurun.stats`). `pairs` holds [baseline, candidate] samples/s of each pair.
+    """
+
+    speedup: float
+    speedup_confidence_interval: tuple[float, float]
+    p_value: float
+    statistically_significant: bool
+    settled: bool
+    pairs: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class LargerBatch:
+    """The second finalist: the best settings with another batch size, which changes training."""
+
+    knobs: dict[str, Any]
+    samples_per_second: float | None
+    step_time_ms: StepTime | None
+    peak_memory_bytes: int | None
+    gpu_utilization_percent: float | None
+    batch_size: int
+    speedup: float
+    proof: Proof | None
+    side_effects: tuple[str, ...]
+    """What else changes with the batch size: learning rate, steps an epoch, schedules."""
+
+
+@dataclass(frozen=True)
+class LadderRow:
+    """One change of the ladder, on top of the rows kept before it.
+
+    `speedup` is against the row it was added to; `loss_deviation` a fraction, None if not compared.
+    """
+
+    knob: str
+    value: Any
+    effect: str
+    samples_per_second: float | None
+    speedup: float | None
+    speedup_confidence_interval: tuple[float, float] | None
+    peak_memory_bytes: int | None
+    loss_deviation: float | None
+    kept: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """One short launch. `purpose`: "probe", "screen", "pair baseline" or "pair candidate"."""
+
+    number: int
+    purpose: str
+    knobs: dict[str, Any]
+    status: str
+    samples_per_second: float | None
+    step_time_ms: StepTime | None
+    peak_memory_bytes: int | None
+    final_loss: float | None
+    seconds: float
+    reason: str
+    run_dir: str
+
+
+@dataclass(frozen=True)
+class LossCurves:
+    """Loss by step of baseline and candidate, kept in the report when the guard compared them."""
+
+    baseline: tuple[float | None, ...]
+    candidate: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class GuardVerdict:
+    """Whether training still goes the same way, and on what ground."""
+
+    accepted: bool
+    loss_deviation: float | None
+    noise: float | None
+    reasons: tuple[str, ...]
+    curves: LossCurves | None = None
+
+
+@dataclass(frozen=True)
+class TuningReport:
+    """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
+    "too_few_steps", "no_training", "script_failed", "interrupted" or "cached".
+    """
+
+    verdict: str
+    speedup: float | None
+    speedup_confidence_interval: tuple[float, float] | None
+    p_value: float | None
+    statistically_significant: bool
+    baseline: Candidate | None
+    chosen: Candidate | None
+    larger_batch: LargerBatch | None
+    ladder: tuple[LadderRow, ...]
+    trials: tuple[TrialRecord, ...]
+    tuning_seconds: float
+    proof: Proof | None
+    guard: GuardVerdict | None
+    isolation: str
+    decisions: tuple[str, ...]
+    fingerprint: dict[str, Any]
+    command: tuple[str, ...]
+    schema: str = TUNING_SCHEMA
+
+
+@dataclass(frozen=True)
+class SavedSettings:
+    """Settings carried by hand (`--save-settings`) or in the cache (`.gpurun/tuned/`)."""
+
+    settings: dict[str, Any]
+    training_loaders: tuple[str, ...]
+    speedup: float | None
+    fingerprint: dict[str, Any]
+    command: tuple[str, ...]
+    schema: str = SETTINGS_SCHEMA

@@ -1,0 +1,67 @@
+"""Python's own start-up hook: the launcher puts this folder first on PYTHONPATH.
+
+It reaches `python script.py`, `-m module`, spawned ranks and inner launchers alike and leaves no
+frame in a traceback. It does three things and gets out of the way: takes this folder off
+`sys.path`, lets the user's own sitecustomize run, and activates the runtime if a spec is named.
+Nothing that fails here may reach the user's program.
+"""
+
+
+def _leave_path(here):
+    import os
+    import sys
+
+    sys.path[:] = [p for p in sys.path if not p or os.path.abspath(p) != here]
+    sys.path_importer_cache.pop(here, None)
+
+
+def _run_users_own():
+    """Import the sitecustomize that python would have imported without us."""
+    import sys
+
+    ours = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+    finally:
+        # python's import machinery looks for the name again after this module has run
+        if ours is not None:
+            sys.modules.setdefault("sitecustomize", ours)
+
+
+def _activate(here):
+    import os
+    import sys
+
+    spec = os.environ.get("GPURUN_SPEC")
+    if not spec:
+        return
+    root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
+    sys.path.insert(0, root)
+    try:
+        from gpurun.runtime import activate
+    finally:
+        sys.path.remove(root)
+    activate.activate(spec)
+
+
+def _main():
+    import os
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    _leave_path(here)
+    try:
+        _activate(here)
+    except Exception as error:
+        try:
+            with open(os.environ["GPURUN_SPEC"] + ".error", "w") as file:
+                file.write(f"{type(error).__name__}: {error}\n")
+        except OSError:
+            pass  # an unwritable folder must not stop the script; the launcher notes the silence
+    _run_users_own()
+
+
+_main()
+del _main, _activate, _leave_path, _run_users_own

@@ -1,0 +1,103 @@
+"""The one writer of a process: an append-only event file in the run folder.
+
+The hot path appends to lists elsewhere; `flush` encodes and writes. A write that fails (full disk,
+folder gone) ends the recording, never the script. A forked child starts a file of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from gpurun.records.codec import to_json
+from gpurun.records.events import HookEvent, ProcessEvent
+
+
+class Recorder:
+    """Writes the events of this process; silent until `open`."""
+
+    def __init__(self) -> None:
+        self.run_dir: str | None = None
+        self._file: int | None = None
+        self._broken = False
+        self._sources: list[Callable[[], None]] = []
+
+    def open(self, run_dir: str, eager: bool) -> None:
+        """Record into `run_dir`; with `eager` the file is made at once, else at the first event."""
+        self.run_dir = run_dir
+        os.register_at_fork(after_in_child=self._forked)
+        if eager:
+            self._ensure_file()
+
+    def on_flush(self, source: Callable[[], None]) -> None:
+        """Have `source` hand over its pending events at each flush."""
+        self._sources.append(source)
+
+    def event(self, record: Any) -> None:
+        """Write one event record as one line, in one write."""
+        if self.run_dir is None or self._broken:
+            return
+        line = {"event": record.kind, **to_json(record)}
+        self._write(json.dumps(line, default=repr, separators=(",", ":")) + "\n")
+
+    def hook_failed(self, name: str, error: BaseException) -> None:
+        """Record that a hook of ours raised."""
+        self.event(HookEvent(hook=name, error=f"{type(error).__name__}: {error}"[:500]))
+
+    def flush(self) -> None:
+        """Collect what is pending from every source and write it."""
+        for source in self._sources:
+            source()
+
+    def _ensure_file(self) -> None:
+        if self._file is not None or self._broken or self.run_dir is None:
+            return
+        rank = os.environ.get("RANK", "")
+        name = f"rank{rank}-{os.getpid()}" if rank.isdigit() else str(os.getpid())
+        path = os.path.join(self.run_dir, f"events-{name}.jsonl")
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError:
+            self._broken = True
+            return
+        self.event(
+            ProcessEvent(
+                pid=os.getpid(),
+                rank=_number("RANK"),
+                local_rank=_number("LOCAL_RANK"),
+                world_size=_number("WORLD_SIZE"),
+                argv=tuple(getattr(sys, "argv", ())),
+                python=sys.version.split()[0],
+                unix_time_ns=time.time_ns(),
+                clock_ns=time.perf_counter_ns(),
+            )
+        )
+
+    def _write(self, text: str) -> None:
+        self._ensure_file()
+        if self._file is None:
+            return
+        try:
+            data = text.encode("utf-8", "backslashreplace")
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError:
+            self._broken = True
+
+    def _forked(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+        self._file = None
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdigit() else None
+
+
+RECORDER = Recorder()
+"""The recorder of this process."""
