@@ -1,0 +1,68 @@
+"""What several test files share: gpurun as a child process, as a user starts it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
+"""`gpurun(*arguments, cwd=..., env=..., timeout=...)`: the finished child, its output as bytes."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require-gpu", action="store_true", help="fail, rather than skip, tests that need a GPU"
+    )
+
+
+@pytest.fixture
+def clean_environment() -> dict[str, str]:
+    """This process's environment without what would steer gpurun, torchrun or a terminal's look."""
+    steering = ("GPURUN_", "PET_", "TORCHELASTIC_")
+    ranks = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "NO_COLOR"}
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(steering) and k not in ranks}
+    return {**kept, "PYTHONPATH": str(REPOSITORY)}
+
+
+@pytest.fixture
+def gpurun(tmp_path: Path, clean_environment: dict[str, str]) -> Gpurun:
+    """Run `python -m gpurun ...` in `tmp_path` (or `cwd`), with `env` added, stdin closed."""
+
+    def run(
+        *arguments: str | Path,
+        cwd: Path = tmp_path,
+        env: Mapping[str, str] | None = None,
+        timeout: float = 120,
+    ) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [sys.executable, "-m", "gpurun", *map(str, arguments)],
+            cwd=cwd,
+            env={**clean_environment, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(autouse=True)
+def _gpu_when_asked(request: pytest.FixtureRequest) -> None:
+    """Skip what is marked `gpu` where there is none; fail it under `--require-gpu`."""
+    if request.node.get_closest_marker("gpu") is None:
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    if request.config.getoption("--require-gpu"):
+        pytest.fail("this test needs a CUDA device and --require-gpu was given")
+    pytest.skip("needs a CUDA device")
