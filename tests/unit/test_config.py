@@ -1,0 +1,157 @@
+"""Configuration: found where people put it, and an error in it names file, place and cure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpurun.config import Config, load_config, parse_duration
+from gpurun.errors import GpurunError
+from gpurun.knobs.api import Effect
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    return path
+
+
+def error_in(folder: Path, text: str, name: str = "gpurun.toml") -> GpurunError:
+    write(folder / name, text)
+    with pytest.raises(GpurunError) as caught:
+        load_config(folder)
+    return caught.value
+
+
+def test_without_a_file_the_defaults_hold(tmp_path: Path) -> None:
+    config = load_config(tmp_path)
+    assert config == Config()
+    assert config.optimize.allow == (Effect.PIPELINE, Effect.NUMERICS)
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    path = write(
+        tmp_path / "gpurun.toml",
+        'knobs = ["mine/knob.py"]\n'
+        '[optimize]\nbudget = "1m30s"\nallow = ["pipeline"]\nmax_trials = 7\n'
+        '[run]\nout = "records"\nquiet = true\n'
+        "[thresholds]\nloss_deviation = 0.05\n",
+    )
+    config = load_config(tmp_path)
+    assert config.optimize.budget == 90
+    assert config.optimize.allow == (Effect.PIPELINE,)
+    assert config.optimize.max_trials == 7
+    assert config.run.out == str(tmp_path / "records")
+    assert config.run.quiet is True
+    assert config.knobs == (str(tmp_path / "mine/knob.py"),)
+    assert config.thresholds.loss_deviation == 0.05
+    assert config.source == path
+
+
+def test_the_nearest_file_upward_wins(tmp_path: Path) -> None:
+    write(tmp_path / "gpurun.toml", "[optimize]\nmax_trials = 1\n")
+    write(tmp_path / "a" / "gpurun.toml", "[optimize]\nmax_trials = 2\n")
+    deep = tmp_path / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    assert load_config(deep).optimize.max_trials == 2
+    assert load_config(tmp_path).optimize.max_trials == 1
+
+
+def test_pyproject_counts_and_gpurun_toml_beside_it_wins(tmp_path: Path) -> None:
+    write(tmp_path / "pyproject.toml", "[tool.gpurun.optimize]\nmax_trials = 3\n")
+    assert load_config(tmp_path).optimize.max_trials == 3
+    write(tmp_path / "gpurun.toml", "[optimize]\nmax_trials = 4\n")
+    assert load_config(tmp_path).optimize.max_trials == 4
+
+
+def test_a_pyproject_without_our_table_is_passed_over(tmp_path: Path) -> None:
+    write(tmp_path / "gpurun.toml", "[optimize]\nmax_trials = 5\n")
+    write(tmp_path / "lib" / "pyproject.toml", '[project]\nname = "x"\n')
+    assert load_config(tmp_path / "lib").optimize.max_trials == 5
+
+
+def test_a_broken_pyproject_that_never_names_us_stops_nobody(tmp_path: Path) -> None:
+    write(tmp_path / "pyproject.toml", "[project\n")
+    assert load_config(tmp_path) == Config()
+
+
+def test_malformed_toml_names_file_and_line(tmp_path: Path) -> None:
+    error = error_in(tmp_path, "[optimize]\nbudget = = 5\n")
+    assert str(tmp_path / "gpurun.toml") in error.what
+    assert "line 2" in error.what
+    assert error.todo
+
+
+def test_toml_that_ends_too_early_names_its_last_line(tmp_path: Path) -> None:
+    assert "line 3" in error_in(tmp_path, "[optimize]\nallow = [\n").what
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown", "near"),
+    [
+        ("[optimise]\n", "optimise", "optimize"),
+        ("[optimize]\nbuget = 5\n", "optimize.buget", "budget"),
+        ("[thresholds]\nloss_deviations = 0.1\n", "thresholds.loss_deviations", "loss_deviation"),
+        ('[optimize]\nallow = ["numeric"]\n', "numeric", "numerics"),
+    ],
+)
+def test_an_unknown_word_suggests_the_near_one(
+    tmp_path: Path, text: str, unknown: str, near: str
+) -> None:
+    error = error_in(tmp_path, text)
+    assert repr(unknown) in error.what
+    assert f"Did you mean {near!r}" in error.todo
+
+
+def test_an_unknown_key_in_pyproject_is_named_with_its_table(tmp_path: Path) -> None:
+    error = error_in(tmp_path, "[tool.gpurun.run]\nquite = true\n", "pyproject.toml")
+    assert "'tool.gpurun.run.quite'" in error.what
+
+
+def test_the_file_cannot_set_where_it_was_found(tmp_path: Path) -> None:
+    assert "'source'" in error_in(tmp_path, 'source = "elsewhere"\n').what
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[optimize]\nmax_trials = 1.5\n", "optimize.max_trials"),
+        ("[optimize]\nbudget = true\n", "optimize.budget"),
+        ("[optimize]\nbudget = -3\n", "optimize.budget"),
+        ('[optimize]\nbudget = "soon"\n', "optimize.budget"),
+        ('[optimize]\nallow = "pipeline"\n', "optimize.allow"),
+        ("optimize = 3\n", "optimize"),
+        ('[run]\nquiet = "yes"\n', "run.quiet"),
+        ("knobs = [3]\n", "knobs[0]"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_named(tmp_path: Path, text: str, key: str) -> None:
+    error = error_in(tmp_path, text)
+    assert f" {key}:" in error.what
+    assert "\n" not in error.what
+    assert error.todo
+
+
+def test_our_table_must_be_a_table(tmp_path: Path) -> None:
+    assert "tool.gpurun" in error_in(tmp_path, "[tool]\ngpurun = 3\n", "pyproject.toml").what
+
+
+def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gpurun.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(GpurunError, match=r"gpurun\.toml cannot be read"):
+        load_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("90s", 90), ("5m", 300), ("1.5h", 5400), ("1h 30m", 5400), ("500ms", 0.5)],
+)
+def test_durations_as_people_write_them(text: str, seconds: float) -> None:
+    assert parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "5 minutes", "-5m", "0", "0s", "5mm", "1e3", "inf"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(GpurunError, match="is not a duration"):
+        parse_duration(text)
