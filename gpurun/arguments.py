@@ -1,0 +1,248 @@
+"""From argv to `Options`, by one table of flags.
+
+Not argparse: it would swallow the script's own `--`, and parsing must stop at the script.
+torchrun's flags are only recognised here, so that the script can be found; torch's own parser
+reads them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+from gpurun.options import DoctorOptions, Options, Target, TargetKind
+
+EFFECTS = ("pipeline", "numerics", "training")
+
+OWN_SWITCHES = ("optimize", "tune-only", "tuned", "trials-in-place", "quiet")
+OWN_VALUES = ("budget", "max-trials", "allow", "settings", "save-settings", "json", "out")
+
+TORCHRUN_SWITCHES = ("standalone", "run-path", "virtual-local-rank")
+TORCHRUN_VALUES = (
+    "nnodes",
+    "nproc-per-node",
+    "rdzv-backend",
+    "rdzv-endpoint",
+    "rdzv-id",
+    "rdzv-conf",
+    "max-restarts",
+    "monitor-interval",
+    "start-method",
+    "event-log-handler",
+    "role",
+    "log-dir",
+    "redirects",
+    "tee",
+    "local-ranks-filter",
+    "duplicate-stdout-filters",
+    "duplicate-stderr-filters",
+    "node-rank",
+    "master-addr",
+    "master-port",
+    "local-addr",
+    "logs-specs",
+    "numa-binding",
+    "signals-to-handle",
+    "shutdown-timeout",
+)
+SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
+SWITCHES = (*OWN_SWITCHES, *TORCHRUN_SWITCHES, "module", "no-python", "help", "version")
+FLAGS = (*SWITCHES, *OWN_VALUES, *TORCHRUN_VALUES)
+
+
+@dataclass
+class Words:
+    """The command line taken apart: our flags, torchrun's, the program and its arguments."""
+
+    own: dict[str, str] = field(default_factory=dict)
+    torchrun: list[str] = field(default_factory=list)
+    program: str | None = None
+    args: tuple[str, ...] = ()
+
+
+def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> Options:
+    """The options of the main form; `GpurunError` where a flag is unknown or has no good value."""
+    environment = os.environ if environment is None else environment
+    words = split(list(argv))
+    if words.program is None:
+        raise GpurunError("no script was named", "try: gpurun train.py, or gpurun --help")
+    own = words.own
+    return Options(
+        target=Target(_kind(own, environment), words.program, words.args),
+        torchrun=tuple(words.torchrun),
+        elastic=bool(words.torchrun) or asks_for_ranks(environment),
+        optimize="optimize" in own or "tune-only" in own,
+        tune_only="tune-only" in own,
+        budget_seconds=_budget(own.get("budget")),
+        max_trials=_count(own.get("max-trials")),
+        allow=_allow(own.get("allow")),
+        tuned="tuned" in own,
+        settings=own.get("settings"),
+        save_settings=own.get("save-settings"),
+        trials_in_place="trials-in-place" in own,
+        json=own.get("json"),
+        out=own.get("out"),
+        quiet="quiet" in own,
+    )
+
+
+def split(argv: list[str]) -> Words:
+    """Sort the words up to the program; everything after it is the program's own."""
+    words = Words()
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        position += 1
+        if word == "--" or word == "-" or not word.startswith("-"):
+            if word == "--":
+                position += 1
+            words.program = argv[position - 1] if position <= len(argv) else None
+            words.args = tuple(argv[position:])
+            return words
+        name, value = _flag(word)
+        if name in SWITCHES:
+            if value is not None:
+                raise GpurunError(f"--{name} takes no value", f"write --{name} alone")
+        elif value is None:
+            if position >= len(argv):
+                raise GpurunError(f"--{name} needs a value", f"write --{name} VALUE")
+            value = argv[position]
+            position += 1
+        _keep(words, name, value)
+    return words
+
+
+def with_configuration(options: Options, cwd: Path) -> Options:
+    """The options with what `gpurun.toml` says where no flag did."""
+    if not options.optimize and not _is_configured(cwd):
+        return options
+    from gpurun.config import load_config
+
+    config = load_config(cwd)
+    tuning = config.optimize
+    return replace(
+        options,
+        budget_seconds=options.budget_seconds or tuning.budget,
+        max_trials=options.max_trials or tuning.max_trials,
+        allow=options.allow or tuple(effect.value for effect in tuning.allow),
+        out=options.out or config.run.out,
+        quiet=options.quiet or config.run.quiet,
+        knob_paths=config.knobs,
+    )
+
+
+def _is_configured(cwd: Path) -> bool:
+    """Whether reading the configuration is worth its imports."""
+    for folder in (cwd, *cwd.parents):
+        if (folder / "gpurun.toml").is_file():
+            return True
+        try:
+            if b"gpurun" in (folder / "pyproject.toml").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def parse_doctor(argv: list[str]) -> DoctorOptions:
+    """The options of `gpurun doctor`."""
+    words = split(argv)
+    stray = [name for name in words.own if name not in ("json", "out", "quiet")]
+    if words.program is not None or words.torchrun or stray:
+        raise GpurunError(
+            "doctor takes --json, --out and --quiet only", "gpurun ./doctor runs a script"
+        )
+    own = words.own
+    return DoctorOptions(json=own.get("json"), out=own.get("out"), quiet="quiet" in own)
+
+
+def asks_for_ranks(environment: Mapping[str, str]) -> bool:
+    """Whether a `PET_*` variable sets one of torchrun's flags."""
+
+    def variable(name: str) -> str:
+        return environment.get("PET_" + name.upper().replace("-", "_"), "")
+
+    return any(variable(n) for n in TORCHRUN_VALUES) or any(
+        variable(n) not in ("", "0") for n in TORCHRUN_SWITCHES
+    )
+
+
+def _keep(words: Words, name: str, value: str | None) -> None:
+    if name in TORCHRUN_SWITCHES:
+        words.torchrun.append(f"--{name}")
+    elif name in TORCHRUN_VALUES:
+        words.torchrun.append(f"--{name}={value}")
+    else:
+        words.own[name] = value or ""
+
+
+def _flag(word: str) -> tuple[str, str | None]:
+    """The full name and the value glued to it, if any, of a word such as `--nproc_per_node=2`."""
+    if not word.startswith("--"):
+        name = SHORT.get(word[:2])
+        if name is None or (name in SWITCHES and len(word) > 2):
+            raise unknown_flag(word)
+        return name, word[2:].removeprefix("=") or None
+    text, equals, value = word[2:].partition("=")
+    text = text.replace("_", "-")
+    matches = [text] if text in FLAGS else [f for f in FLAGS if f.startswith(text)]
+    if len(matches) != 1:
+        raise unknown_flag(word, matches)
+    return matches[0], value if equals else None
+
+
+def unknown_flag(word: str, matches: list[str] | None = None) -> GpurunError:
+    """The error for a flag that nobody knows, with the nearest one."""
+    if matches:
+        return GpurunError(
+            f"{word} is ambiguous", "write one of " + ", ".join(f"--{m}" for m in matches)
+        )
+    from difflib import get_close_matches
+
+    near = get_close_matches(word.lstrip("-").replace("_", "-"), FLAGS, 1)
+    todo = f"did you mean --{near[0]}?" if near else "see gpurun --help"
+    return GpurunError(f"unknown flag {word}", f"{todo} (the script's own flags go after it)")
+
+
+def _kind(own: dict[str, str], environment: Mapping[str, str]) -> TargetKind:
+    module = "module" in own or environment.get("PET_MODULE", "0") not in ("", "0")
+    command = "no-python" in own or environment.get("PET_NO_PYTHON", "0") not in ("", "0")
+    if module and command:
+        raise GpurunError("--module and --no-python exclude each other", "drop one of them")
+    if command:
+        return TargetKind.COMMAND
+    return TargetKind.MODULE if module else TargetKind.SCRIPT
+
+
+def _budget(text: str | None) -> float | None:
+    if text is None:
+        return None
+    from gpurun.config import parse_duration
+
+    try:
+        return parse_duration(text)
+    except GpurunError as error:
+        raise GpurunError(f"--budget: {error.what}", error.todo) from None
+
+
+def _count(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) == 0:
+        raise GpurunError(f"--max-trials {text!r} is not a count", "write a number from 1")
+    return int(text)
+
+
+def _allow(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    chosen = tuple(word.strip() for word in text.split(",") if word.strip())
+    wrong = [word for word in chosen if word not in EFFECTS]
+    if wrong or not chosen:
+        raise GpurunError(
+            f"--allow {text!r} is not a list of effects", f"choose among {','.join(EFFECTS)}"
+        )
+    return chosen

@@ -1,0 +1,116 @@
+"""argv → command, and the one place where errors become lines.
+
+The first word decides: a subcommand's name, else the main form (`gpurun [flags] script args...`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from gpurun import __version__
+from gpurun.arguments import parse, split, with_configuration
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.verdict import print_verdict
+
+HELP = """\
+usage: gpurun [flags] script.py [script's arguments]     run it, and leave a record of the run
+       gpurun --optimize [flags] script.py ...           find faster settings, prove them, train
+       gpurun doctor                                     what is installed, permitted, missing
+
+Flags stand before the script; all that follows it is the script's own.
+
+  --optimize            try settings in short trials, prove the best, then train with them
+  --tune-only           the same without the training
+  --budget TIME         how long tuning may take: 90s, 5m, 1h
+  --max-trials N        how many trials it may start
+  --allow EFFECTS       what may be changed, of pipeline,numerics,training
+  --tuned               apply what an earlier --optimize found here, with no trials
+  --save-settings FILE  write the settings found; --settings FILE applies them
+  --trials-in-place     let trials write to your files where they cannot be isolated
+  --json FILE           write the result as JSON
+  --out DIR             keep records there (default .gpurun; also GPURUN_HOME)
+  --quiet               print nothing but errors
+  -m, --module          the script is a module's name; --no-python: it is any command
+
+torchrun's flags (--nproc-per-node, --nnodes, --rdzv-endpoint, --standalone, ...) and its PET_*
+variables have their meaning there; with any of them the script runs on torch's elastic agent.
+"""
+
+
+def main(args: list[str] | None = None) -> int:
+    """Run the command line `args` (default: the process's own) and return the exit code."""
+    argv = sys.argv[1:] if args is None else list(args)
+    try:
+        return _dispatch(argv)
+    except GpurunError as error:
+        _say(f"gpurun: {error.what}")
+        if error.todo:
+            _say(f"gpurun: {error.todo}")
+        print_verdict("error", int(error.code))
+        return int(error.code)
+    except KeyboardInterrupt:
+        print_verdict("interrupted", int(ExitCode.INTERRUPTED))
+        return int(ExitCode.INTERRUPTED)
+    except Exception as error:
+        return _internal(error)
+
+
+def _dispatch(argv: list[str]) -> int:
+    command = COMMANDS.get(argv[0]) if argv else None
+    if command is not None:
+        return command(argv[1:])
+    flags = split(argv).own
+    if "help" in flags or not argv:
+        stream = sys.stdout if argv else sys.stderr
+        stream.write(HELP)
+        return int(ExitCode.OK if argv else ExitCode.USAGE)
+    if "version" in flags:
+        print(f"gpurun {__version__}")
+        return int(ExitCode.OK)
+    options = with_configuration(parse(argv), Path.cwd())
+    if options.optimize:
+        from gpurun.commands.optimize import optimize
+
+        return optimize(options)
+    from gpurun.commands.run import run
+
+    return run(options)
+
+
+def _doctor(argv: list[str]) -> int:
+    from gpurun.arguments import parse_doctor
+    from gpurun.commands.doctor import doctor
+
+    return doctor(parse_doctor(argv))
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"doctor": _doctor}
+
+
+def _internal(error: Exception) -> int:
+    """An error of ours: one line, the details in a file."""
+    import tempfile
+    import traceback
+
+    where = ""
+    try:
+        handle, path = tempfile.mkstemp(prefix="gpurun-error-", suffix=".txt")
+        with os.fdopen(handle, "w") as file:
+            file.write("".join(traceback.format_exception(error)))
+        where = f" (details: {path})"
+    except OSError:
+        pass  # no room for details; the line itself still goes out
+    text = str(error).splitlines()[0] if str(error) else ""
+    _say(f"gpurun: internal error: {type(error).__name__}: {text}{where}")
+    print_verdict("internal_error", int(ExitCode.INTERNAL))
+    return int(ExitCode.INTERNAL)
+
+
+def _say(line: str) -> None:
+    try:
+        sys.stderr.write(line + "\n")
+    except OSError:
+        pass  # stderr is gone; the exit code still tells

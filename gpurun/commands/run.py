@@ -1,0 +1,246 @@
+"""The plain run: launch the script, leave a record, exit with the script's own code.
+
+Nothing here may change what the script does: a record that cannot be written, a sampler or a
+summary that fails costs the record, never the run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpurun.errors import GpurunError
+from gpurun.options import Options
+from gpurun.records.codec import to_json
+from gpurun.records.spec import RunSpec, Setting
+from gpurun.rundir import find_home, new_run, write_json
+from gpurun.verdict import print_verdict
+
+if TYPE_CHECKING:
+    from gpurun.records.result import RunResult
+    from gpurun.records.tuning import SavedSettings
+
+SAMPLE_SECONDS = 0.5
+TORCH_SEEN = b'{"event":"torch"'
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the script ended. `run_dir` is None for an unrecorded run."""
+
+    exit_code: int
+    wall_seconds: float
+    run_dir: Path | None
+
+
+def run(options: Options) -> int:
+    """Run the script as it is, or with the settings that `--settings` or `--tuned` name."""
+    if options.json == "-":
+        raise GpurunError("--json - would mix with the script's own stdout", "name a file")
+    return run_with(options, _chosen_settings(options))
+
+
+def run_with(options: Options, saved: SavedSettings | None) -> int:
+    """Run the script under `saved` settings, record and summarise; the script's exit code."""
+    options, environment = _settled(options, saved)
+    run_dir = _run_dir(options)
+    if run_dir is not None:
+        environment = _prepared(run_dir, options, saved, environment)
+    started = time.monotonic()
+    exit_code = _launch(options, environment, Watch(run_dir))
+    outcome = Outcome(exit_code, time.monotonic() - started, run_dir)
+    try:
+        _conclude(outcome, options)
+    except KeyboardInterrupt:
+        _note("the summary was interrupted")
+    except Exception as error:
+        _note(f"no summary of this run: {type(error).__name__}: {error}")
+    if not options.quiet:
+        print_verdict(_verdict(exit_code), exit_code, run=_shown(run_dir))
+    return exit_code
+
+
+class Watch:
+    """The parent's periodic look at the run: samples the devices once the script uses torch."""
+
+    def __init__(self, run_dir: Path | None) -> None:
+        self._run_dir = run_dir
+        self._sample: Callable[[int], None] | None = None
+        self._close: Callable[[], None] | None = None
+
+    def tick(self, pid: int) -> None:
+        """Take a sample of the process tree of `pid`; the first failure ends the sampling."""
+        if self._run_dir is None:
+            return
+        try:
+            if self._sample is None and uses_torch(self._run_dir):
+                from gpurun.measure.sampler import Sampler
+
+                sampler = Sampler(self._run_dir)
+                self._sample, self._close = sampler.tick, sampler.close
+            if self._sample is not None:
+                self._sample(pid)
+        except Exception as error:
+            self._run_dir = None
+            _note(f"no device samples: {type(error).__name__}: {error}")
+
+    def close(self) -> None:
+        """End the sampling."""
+        try:
+            if self._close is not None:
+                self._close()
+        except Exception as error:
+            _note(f"device samples are incomplete: {type(error).__name__}: {error}")
+
+
+def uses_torch(run_dir: Path) -> bool:
+    """Whether an events file says that torch was imported."""
+    for path in run_dir.glob("events-*.jsonl"):
+        with open(path, "rb") as file:
+            if any(line.startswith(TORCH_SEEN) for line in file):
+                return True
+    return False
+
+
+def _launch(options: Options, environment: Mapping[str, str], watch: Watch) -> int:
+    try:
+        if options.elastic:
+            from gpurun.launch.elastic import run_elastic
+
+            return run_elastic(
+                options.torchrun, options.target, environment, watch.tick, SAMPLE_SECONDS
+            )
+        from gpurun.launch.command import command_line
+        from gpurun.launch.process import run_process
+
+        return run_process(command_line(options.target), environment, watch.tick, SAMPLE_SECONDS)
+    finally:
+        watch.close()
+
+
+def _chosen_settings(options: Options) -> SavedSettings | None:
+    if options.settings is None:
+        return None
+    import json
+
+    from gpurun.records.codec import RecordError, from_json
+    from gpurun.records.tuning import SavedSettings
+
+    try:
+        return from_json(SavedSettings, json.loads(Path(options.settings).read_text()))
+    except (OSError, ValueError, RecordError) as error:
+        raise GpurunError(
+            f"{options.settings} holds no settings: {error}",
+            "write it with gpurun --optimize --save-settings FILE script.py",
+        ) from None
+
+
+def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, dict[str, str]]:
+    """The options and the environment under the settings."""
+    environment = dict(os.environ)
+    if saved is None:
+        return options, environment
+    from gpurun.knobs import find
+
+    args = options.target.args
+    for name, value in saved.settings.items():
+        knob = find(name, options.knob_paths)
+        environment.update(knob.environment(value))
+        args = knob.arguments(value, args)
+    return replace(options, target=replace(options.target, args=args)), environment
+
+
+def _run_dir(options: Options) -> Path | None:
+    try:
+        return new_run(find_home(Path.cwd(), options.out))
+    except (OSError, RuntimeError) as error:
+        _note(f"this run is not recorded: {error}")
+        return None
+
+
+def _prepared(
+    run_dir: Path, options: Options, saved: SavedSettings | None, environment: dict[str, str]
+) -> dict[str, str]:
+    """Write the spec and return the environment that names it; a full disk costs only that."""
+    from gpurun.launch.environment import child_environment
+
+    spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
+    if saved is not None:
+        settings = tuple(Setting(name, value) for name, value in saved.settings.items())
+        spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)
+    try:
+        write_json(run_dir / "spec.json", to_json(spec))
+    except OSError as error:
+        _note(f"this run is not recorded: {error}")
+        return environment
+    return child_environment(run_dir / "spec.json", environment)
+
+
+def _conclude(outcome: Outcome, options: Options) -> None:
+    """Summarise: in full where torch was used, in a few words else (no import worth its time)."""
+    if outcome.run_dir is None:
+        return
+    seen = uses_torch(outcome.run_dir)
+    if seen:
+        from gpurun.measure import summarise_run
+
+        result = summarise_run(
+            outcome.run_dir, exit_code=outcome.exit_code, wall_seconds=outcome.wall_seconds
+        )
+    else:
+        result = _bare_result(outcome, options)
+    document = to_json(result)
+    write_json(outcome.run_dir / "result.json", document)
+    if options.json is not None:
+        write_json(Path(options.json), document)
+    if seen and not options.quiet:
+        from gpurun.report.summary import print_summary
+
+        print_summary(result, outcome.run_dir)
+
+
+def _bare_result(outcome: Outcome, options: Options) -> RunResult:
+    """The result of a program in which there was nothing to measure."""
+    from dataclasses import MISSING, fields
+
+    from gpurun.records.result import RunResult
+
+    unmeasured = {f.name: None for f in fields(RunResult) if f.default is MISSING}
+    known = {
+        "status": _status(outcome.exit_code),
+        "exit_code": outcome.exit_code,
+        "steps": 0,
+        "warmup_steps": 0,
+        "measured_steps": 0,
+        "devices": (),
+        "wall_seconds": outcome.wall_seconds,
+        "command": (options.target.path, *options.target.args),
+        "environment": {},
+    }
+    return RunResult(**{**unmeasured, **known})  # type: ignore[arg-type]
+
+
+def _status(exit_code: int) -> str:
+    if exit_code == 0:
+        return "completed"
+    return "killed" if exit_code > 128 else "failed"
+
+
+def _verdict(exit_code: int) -> str:
+    return "ok" if exit_code == 0 else _status(exit_code)
+
+
+def _shown(run_dir: Path | None) -> str | None:
+    return None if run_dir is None else os.path.relpath(run_dir)
+
+
+def _note(text: str) -> None:
+    try:
+        sys.stderr.write(f"gpurun: {' '.join(text.split())}\n")
+    except OSError:
+        pass  # stderr is gone; the run goes on

@@ -1,0 +1,1 @@
+"""Starting the user's program: one process without torch, or ranks on torch's elastic agent."""

@@ -1,0 +1,125 @@
+"""One process: python's twin. Imports no torch and hardly anything else.
+
+The parent blocks its signals and waits for them one at a time, so nothing runs in a handler and
+nothing is lost between fork and wait. A signal that a process sent to us is passed on; one that the
+terminal sent has reached the child already, because it goes to the whole foreground group.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import NoReturn
+
+from gpurun.errors import GpurunError
+
+FORWARDED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+)
+WAITED = frozenset((*FORWARDED, signal.SIGCHLD))
+SI_KERNEL = 0x80
+PR_SET_PDEATHSIG = 1
+DRAIN_LIMIT = 64
+
+
+def run_process(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    tick: Callable[[int], None] | None = None,
+    interval: float = 0.5,
+) -> int:
+    """Run `command` to its end and return its exit code, 128+n if signal n ended it.
+
+    `tick(pid)` is called in this process every `interval` seconds meanwhile.
+    """
+    if not sys.platform.startswith("linux"):
+        raise GpurunError(f"gpurun does not run on {sys.platform}", "run it on Linux")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ignored_children = signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN
+    if ignored_children:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, WAITED)
+    try:
+        parent = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            _become(command, environment, mask, parent, ignored_children)
+        return _wait(pid, tick, interval)
+    finally:
+        _drain()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def exit_code_of(returncode: int) -> int:
+    """A shell's exit code for a return code that is negative where a signal ended the process."""
+    return 128 - returncode if returncode < 0 else returncode
+
+
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when the thread that forked it ends.
+
+    `parent` is the process id of the parent; if it is gone already, this process ends at once.
+    """
+    import ctypes
+
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(128 + signal.SIGKILL)
+
+
+def _become(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    mask: set[int | signal.Signals],
+    parent: int,
+    ignored_children: bool,
+) -> NoReturn:
+    """In the child: turn into the command, or say in one line why not."""
+    try:
+        die_with_parent(parent)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # python ignores these for itself
+            signal.signal(number, signal.SIG_DFL)
+        if ignored_children:
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.execvpe(command[0], list(command), dict(environment))
+    except OSError as error:
+        os.write(2, f"gpurun: cannot run {command[0]}: {error.strerror}\n".encode())
+        os._exit(126 if error.errno == errno.EACCES else 127)
+    finally:
+        os._exit(126)
+
+
+def _wait(pid: int, tick: Callable[[int], None] | None, interval: float) -> int:
+    due = time.monotonic() + interval
+    while True:
+        arrived = signal.sigtimedwait(WAITED, max(0.0, due - time.monotonic()))
+        if arrived is not None and arrived.si_signo != signal.SIGCHLD:
+            if arrived.si_code != SI_KERNEL:
+                os.kill(pid, arrived.si_signo)
+            continue
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return exit_code_of(os.waitstatus_to_exitcode(status))
+        if time.monotonic() >= due:
+            if tick is not None:
+                tick(pid)
+            due = time.monotonic() + interval
+
+
+def _drain() -> None:
+    """Take signals that came for a child that has ended: they must not hit us on unblocking."""
+    for _ in range(DRAIN_LIMIT):
+        if signal.sigtimedwait(WAITED, 0) is None:
+            return

@@ -1,0 +1,58 @@
+"""What was asked on the command line, as one frozen record that every command receives."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class TargetKind(enum.Enum):
+    """How the user's program is named."""
+
+    SCRIPT = "script"
+    MODULE = "module"
+    COMMAND = "command"
+
+
+@dataclass(frozen=True)
+class Target:
+    """The user's program (with `--no-python` any command) and its arguments."""
+
+    kind: TargetKind
+    path: str
+    args: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Options:
+    """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
+    `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
+    `elastic` says so. What nobody said is None; `budget_seconds`
+    and `allow` are always known where `optimize` is.
+    """
+
+    target: Target
+    torchrun: tuple[str, ...] = ()
+    elastic: bool = False
+    optimize: bool = False
+    tune_only: bool = False
+    budget_seconds: float | None = None
+    max_trials: int | None = None
+    allow: tuple[str, ...] | None = None
+    tuned: bool = False
+    settings: str | None = None
+    save_settings: str | None = None
+    trials_in_place: bool = False
+    json: str | None = None
+    out: str | None = None
+    quiet: bool = False
+    knob_paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class DoctorOptions:
+    """The flags of `gpurun doctor`."""
+
+    json: str | None = None
+    out: str | None = None
+    quiet: bool = False

@@ -1,0 +1,83 @@
+"""Where records go: `.gpurun/` in the current folder, or elsewhere on request or by need."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+FOLDER = ".gpurun"
+
+
+def find_home(cwd: Path, out: str | None = None) -> Path:
+    """The folder of all records, made if missing; `OSError` where none can be written.
+
+    `out` (the flag `--out`) wins over the variable GPURUN_HOME; what is asked for is not replaced
+    by something else. Without either: `.gpurun/` in `cwd`, or in the user's state folder if `cwd`
+    is read-only.
+    """
+    asked = out or os.environ.get("GPURUN_HOME")
+    if asked:
+        return _prepared(cwd / asked)
+    try:
+        return _prepared(cwd / FOLDER)
+    except OSError:
+        return _prepared(_state_folder())
+
+
+def new_run(home: Path) -> Path:
+    """A fresh folder `runs/<id>`; two launches at once never share one."""
+    runs = home / "runs"
+    runs.mkdir(exist_ok=True)
+    while True:
+        run = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+        try:
+            run.mkdir()
+        except FileExistsError:
+            continue
+        return run
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON document so that a reader sees all of it or nothing of it.
+
+    NaN and infinity, which JSON does not have, become null.
+    """
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
+    try:
+        with open(beside, "w", encoding="utf-8") as file:
+            json.dump(_finite(document), file, indent=1, allow_nan=False)
+            file.write("\n")
+        os.replace(beside, path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _prepared(home: Path) -> Path:
+    home.mkdir(parents=True, exist_ok=True)
+    ignore = home / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise PermissionError(f"{home} is not writable")
+    return home.resolve()
+
+
+def _state_folder() -> Path:
+    state = os.environ.get("XDG_STATE_HOME", "")
+    base = Path(state) if os.path.isabs(state) else Path.home() / ".local" / "state"
+    return base / "gpurun"
