@@ -1,0 +1,150 @@
+"""The end of `--optimize`: the ladder of changes, the verdict, what to type next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from pathlib import Path
+
+from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow, LossCurves, TuningReport
+from gpurun.report.format import (
+    byte_size,
+    count,
+    duration,
+    factor,
+    interval,
+    knob_change,
+    knobs_text,
+    number,
+    one_line,
+    percent,
+    sparklines,
+)
+from gpurun.report.tables import Column, Grid, print_grid
+from gpurun.report.terminal import PREFIX, Line, plain, write_lines
+from gpurun.report.verdict import larger_batch_sentences, verdict_sentence
+
+COLUMNS = (
+    Column("change"),
+    Column("samples/s", right=True),
+    Column("gain", right=True),
+    Column("95 % interval", right=True, dropped=3),
+    Column("total", right=True, dropped=4),
+    Column("memory", right=True, dropped=1),
+    Column("loss dev.", right=True, dropped=5),
+    Column("effect", dropped=2),
+    Column("outcome"),
+)
+"""`gain` is the factor on the row it was added to, `total` the factor on the script as it is."""
+
+
+def ladder_grid(report: TuningReport) -> Grid:
+    """The ladder: the script as it is, then one row a change; what was not measured is empty."""
+    rows = [_baseline_row(report.baseline)] if report.baseline is not None else []
+    styles = [""] * len(rows)
+    for row in report.ladder:
+        rows.append(_row(report, row))
+        styles.append("green" if row.kept else "dim")
+    return Grid(COLUMNS, tuple(rows), tuple(styles)).without_empty_columns()
+
+
+def _baseline_row(base: Candidate) -> tuple[str, ...]:
+    rate, memory = _rate(base.samples_per_second), _size(base.peak_memory_bytes)
+    return ("script as it is", rate, "", "", "", memory, "", "", "baseline")
+
+
+def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
+    reason = one_line(row.reason)
+    outcome = f"{'kept' if row.kept else 'dropped'}{': ' if reason else ''}{reason}"
+    return (
+        knob_change(row.knob, row.value),
+        _rate(row.samples_per_second),
+        factor(row.speedup) if row.speedup is not None else "",
+        interval(row.speedup_confidence_interval) or "",
+        _total(report, row) if row.kept else "",
+        _size(row.peak_memory_bytes),
+        percent(row.loss_deviation) if row.loss_deviation is not None else "",
+        row.effect,
+        outcome,
+    )
+
+
+def _rate(value: float | None) -> str:
+    return number(value) if value is not None else ""
+
+
+def _size(value: int | None) -> str:
+    return byte_size(value) if value is not None else ""
+
+
+def _total(report: TuningReport, row: LadderRow) -> str:
+    base = report.baseline.samples_per_second if report.baseline is not None else None
+    if not base or row.samples_per_second is None:
+        return ""
+    return factor(row.samples_per_second / base)
+
+
+def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line]:
+    """All that stands below the ladder: verdict, loss guard, larger batch, what to type next."""
+    good = report.verdict in ("faster", "cached")
+    lines: list[Line] = [[(verdict_sentence(report), "bold green" if good else "bold")]]
+    if report.chosen is not None and report.chosen.knobs:
+        lines.append([(f"settings: {knobs_text(report.chosen.knobs)}", "")])
+    lines += [[(line, "red" if i == 0 else "")] for i, line in enumerate(guard_lines(report.guard))]
+    lines += [[(line, "")] for line in larger_batch_sentences(report)]
+    lines += [[(line, "")] for line in _next_lines(report)]
+    trials = count(len(report.trials), "trial")
+    where = f"; record: {record}" if record is not None else ""
+    isolation = f", isolation: {report.isolation}" if report.isolation else ""
+    spent = f"{trials} in {duration(report.tuning_seconds)}{isolation}{where}"
+    lines.append([(spent, "dim")])
+    return lines
+
+
+def guard_lines(guard: GuardVerdict | None) -> list[str]:
+    """What the loss guard objected to, with both curves; nothing where it had no objection."""
+    if guard is None or guard.accepted:
+        return []
+    reasons = "; ".join(one_line(reason) for reason in guard.reasons)
+    lines = [f"loss guard: rejected{': ' if reasons else ''}{reasons}"]
+    if guard.curves is not None:
+        lines += curve_lines(guard.curves)
+    return lines
+
+
+def curve_lines(curves: LossCurves) -> list[str]:
+    """Both loss curves on one scale, with their last values."""
+    charts = sparklines((curves.baseline, curves.candidate))
+    pairs = (("baseline ", curves.baseline), ("candidate", curves.candidate))
+    return [
+        f"  loss, {name} {chart} {_last(values)}".rstrip()
+        for (name, values), chart in zip(pairs, charts, strict=True)
+    ]
+
+
+def _last(values: tuple[float | None, ...]) -> str:
+    measured = [v for v in values if v is not None]
+    if not measured:
+        return ""
+    return number(measured[-1]) if math.isfinite(measured[-1]) else str(measured[-1])
+
+
+def _next_lines(report: TuningReport) -> list[str]:
+    if report.verdict != "faster" or not report.command:
+        return []
+    return [f"next: gpurun --tuned {shlex.join(report.command)}  (these settings, no trials)"]
+
+
+def print_ladder(report: TuningReport, record: Path | None = None) -> None:
+    """Write the ladder and all that stands below it to stderr. `record`: the run folder."""
+    if report.ladder:
+        write_lines([[("", "")]])
+        print_grid("", ladder_grid(report))
+        write_lines([[("", "")]])
+    write_lines([[(PREFIX, "bold cyan"), *line] for line in closing_lines(report, record)])
+
+
+def ladder_lines(report: TuningReport, record: Path | None = None) -> list[str]:
+    """The whole closing report as plain lines."""
+    table = [f"  {line}" for line in ladder_grid(report).lines()] if report.ladder else []
+    return [*table, *(plain(line) for line in closing_lines(report, record))]

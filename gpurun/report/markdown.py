@@ -1,0 +1,116 @@
+"""The report of `--optimize` as Markdown: what the terminal shows, plus all trials and decisions."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from gpurun.records.tuning import Proof, TrialRecord, TuningReport
+from gpurun.report.format import byte_size, duration, knobs_text, milliseconds, number, one_line
+from gpurun.report.ladder import curve_lines, guard_lines, ladder_grid
+from gpurun.report.tables import Column, Grid
+from gpurun.report.verdict import larger_batch_sentences, verdict_sentence
+
+_TRIAL_COLUMNS = (
+    Column("#", right=True),
+    Column("purpose"),
+    Column("settings"),
+    Column("samples/s", right=True),
+    Column("step p50", right=True),
+    Column("memory", right=True),
+    Column("took", right=True),
+    Column("state"),
+)
+
+_PAIR_COLUMNS = (
+    Column("pair", right=True),
+    Column("baseline, samples/s", right=True),
+    Column("candidate, samples/s", right=True),
+    Column("ratio", right=True),
+)
+
+
+def tuning_markdown(report: TuningReport) -> str:
+    """A whole Markdown document."""
+    parts = [f"# gpurun --optimize {_code(shlex.join(report.command))}".rstrip()]
+    parts.append(f"**{_escape(verdict_sentence(report))}**")
+    if report.chosen is not None and report.chosen.knobs:
+        parts.append(f"Settings: {_escape(knobs_text(report.chosen.knobs))}")
+    if report.ladder:
+        parts += ["## Ladder", _table(ladder_grid(report))]
+    parts += _guard(report)
+    if report.larger_batch is not None:
+        sentences = [_escape(line.strip()) for line in larger_batch_sentences(report)]
+        parts += ["## Larger batch", _bullets(sentences)]
+    if report.proof is not None and report.proof.pairs:
+        parts += ["## Proof", _table(_pairs_grid(report.proof))]
+    if report.trials:
+        parts += ["## Trials", _table(_trials_grid(report.trials))]
+    if report.decisions:
+        parts += ["## Decisions", _bullets([_escape(one_line(d)) for d in report.decisions])]
+    parts.append(_footer(report))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _guard(report: TuningReport) -> list[str]:
+    objections = guard_lines(report.guard)
+    if not objections or report.guard is None:
+        return []
+    parts = ["## Loss guard", _escape(objections[0])]
+    if report.guard.curves is not None:
+        parts.append("\n".join(["```text", *curve_lines(report.guard.curves), "```"]))
+    return parts
+
+
+def _pairs_grid(proof: Proof) -> Grid:
+    rows = tuple(
+        (str(i), number(base), number(head), number(head / base) if base else "")
+        for i, (base, head) in enumerate(proof.pairs, 1)
+    )
+    return Grid(_PAIR_COLUMNS, rows)
+
+
+def _trials_grid(trials: Sequence[TrialRecord]) -> Grid:
+    return Grid(_TRIAL_COLUMNS, tuple(_trial_row(t) for t in trials)).without_empty_columns()
+
+
+def _trial_row(trial: TrialRecord) -> tuple[str, ...]:
+    rate, memory, times = trial.samples_per_second, trial.peak_memory_bytes, trial.step_time_ms
+    reason = one_line(trial.reason)
+    return (
+        str(trial.number),
+        trial.purpose,
+        knobs_text(trial.knobs),
+        number(rate) if rate is not None else "",
+        milliseconds(times.p50) if times is not None else "",
+        byte_size(memory) if memory is not None else "",
+        duration(trial.seconds),
+        f"{trial.status}: {reason}" if reason else trial.status,
+    )
+
+
+def _footer(report: TuningReport) -> str:
+    isolation = f", isolation: {_escape(report.isolation)}" if report.isolation else ""
+    return f"Tuning took {duration(report.tuning_seconds)}{isolation}."
+
+
+def _table(grid: Grid) -> str:
+    heading = [column.heading for column in grid.columns]
+    rule = ["--:" if column.right else ":--" for column in grid.columns]
+    cells = [heading, rule, *([_escape(cell) for cell in row] for row in grid.rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+
+
+def _bullets(items: Sequence[str]) -> str:
+    return "\n".join(f"- {item}" for item in items)
+
+
+def _code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+def _escape(text: str) -> str:
+    """Foreign text that must not become table cells, HTML or emphasis."""
+    for character in "\\|<*_":
+        text = text.replace(character, f"\\{character}")
+    return text

@@ -1,0 +1,137 @@
+"""The outcome of `--optimize` in sentences that claim what the report holds and no more."""
+
+from __future__ import annotations
+
+from gpurun.records.tuning import LargerBatch, Proof, TuningReport
+from gpurun.report.format import (
+    count,
+    factor,
+    interval,
+    knobs_text,
+    one_line,
+    p_value,
+    percent,
+    signed_percent,
+    times,
+)
+
+_PLAIN_VERDICTS = {
+    "too_few_steps": "The script ends before enough steps could be measured; nothing was tuned",
+    "no_training": "No training was seen; nothing was tuned",
+    "script_failed": "The script fails by itself; nothing was tuned",
+    "interrupted": "Interrupted before a proof; nothing is claimed",
+}
+
+_LEARNING_RATE_RULE = (
+    "the learning rate goes with the batch: linearly for SGD, by the square root for Adam kinds"
+)
+
+
+def verdict_sentence(report: TuningReport) -> str:
+    """The verdict in one sentence."""
+    if report.verdict == "faster" and report.speedup is not None:
+        return f"{times(report.speedup)} faster{_evidence(report)}, {_training(report)}"
+    if report.verdict == "cached":
+        proven = f" ({times(report.speedup)} when they were proven)" if report.speedup else ""
+        return f"Settings of an earlier tuning{proven}, no trials were needed"
+    if report.verdict == "no_gain":
+        return f"Nothing beats the script as it is{_best(report)}"
+    if report.verdict == "inconclusive":
+        return f"Not proven: the budget ended before the test settled{_so_far(report)}"
+    sentence = _PLAIN_VERDICTS.get(report.verdict, report.verdict)
+    return f"{sentence}{_failure(report)}"
+
+
+def _evidence(report: TuningReport) -> str:
+    parts = _interval_and_p(
+        report.speedup_confidence_interval, report.p_value, report.statistically_significant
+    )
+    return _bracket([*parts, *_pairs(report.proof)])
+
+
+def _interval_and_p(
+    bounds: tuple[float, float] | None, p: float | None, significant: bool
+) -> list[str]:
+    range_text = interval(bounds)
+    parts = [f"95 % interval {range_text}"] if range_text is not None else []
+    if p is not None:
+        parts.append(p_value(p))
+    if not significant:
+        parts.append("not significant")
+    return parts
+
+
+def _pairs(proof: Proof | None) -> list[str]:
+    return [count(len(proof.pairs), "pair")] if proof is not None and proof.pairs else []
+
+
+def _bracket(parts: list[str]) -> str:
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _training(report: TuningReport) -> str:
+    changing = [r.knob for r in report.ladder if r.kept and r.effect == "training"]
+    if changing:
+        return f"changes training ({', '.join(changing)})"
+    guard = report.guard
+    if guard is None:
+        return "loss not compared"
+    if not guard.accepted:
+        return "but the loss guard rejects it"
+    if guard.loss_deviation is None:
+        return "same training"
+    noise = f" (noise {percent(guard.noise)})" if guard.noise is not None else ""
+    return f"same training: loss within {percent(guard.loss_deviation)}{noise}"
+
+
+def _best(report: TuningReport) -> str:
+    if report.speedup is None:
+        return ""
+    significance = [] if report.statistically_significant else ["not significant"]
+    return _bracket([f"best: {signed_percent(report.speedup - 1)}", *significance])
+
+
+def _so_far(report: TuningReport) -> str:
+    if report.speedup is None:
+        return ""
+    range_text = interval(report.speedup_confidence_interval)
+    parts = [f"so far {times(report.speedup)}"]
+    if range_text is not None:
+        parts.append(f"95 % interval {range_text}")
+    return _bracket([*parts, *_pairs(report.proof)])
+
+
+def _failure(report: TuningReport) -> str:
+    """Why the first trial failed, in its own words."""
+    if report.verdict != "script_failed" or not report.trials:
+        return ""
+    reason = one_line(report.trials[0].reason)
+    return f": {reason}" if reason else ""
+
+
+def larger_batch_sentences(report: TuningReport) -> list[str]:
+    """The second finalist and what else it changes; nothing where there is none."""
+    larger = report.larger_batch
+    if larger is None:
+        return []
+    if report.chosen is not None and report.chosen.knobs == larger.knobs:
+        return [f"  also changes: {one_line(effect)}" for effect in larger.side_effects]
+    lines = [
+        f"with batch {larger.batch_size}: {factor(larger.speedup)}{_larger_evidence(larger)}, "
+        "changes training; apply with `--allow training`",
+        f"  settings: {knobs_text(larger.knobs)}",
+    ]
+    lines += [f"  also changes: {one_line(effect)}" for effect in larger.side_effects]
+    if not any("learning rate" in effect.lower() for effect in larger.side_effects):
+        lines.append(f"  {_LEARNING_RATE_RULE}")
+    return lines
+
+
+def _larger_evidence(larger: LargerBatch) -> str:
+    proof = larger.proof
+    if proof is None:
+        return " (one trial, not proven)"
+    parts = _interval_and_p(
+        proof.speedup_confidence_interval, proof.p_value, proof.statistically_significant
+    )
+    return _bracket([*parts, *_pairs(proof)])
