@@ -47,6 +47,7 @@ class LoaderCall:
     arguments: dict[str, Any]
     training: bool | None
     iterable: bool
+    subclass: bool = False
 
 
 @dataclass

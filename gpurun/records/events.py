@@ -199,7 +199,7 @@ class TraitEvent:
 class AuditEvent:
     """One audited step of a trial: what the loss guard compares between trials.
 
-    `step` counts from the first audited step. `hyperparameters`: one object an optimizer group.
+    `step` counts from 1. `hyperparameters`: one object an optimizer group.
     `gradient_norms` and `parameter_norms`: L2 norms by parameter name of the roots (None where a
     parameter has no gradient). `update_norm`: L2 norm of the change of all root parameters in this
     step. `inputs`: checksum of the root's tensor inputs. `finite`: no NaN or infinity in loss.
@@ -220,10 +220,10 @@ class AuditEvent:
 
 @dataclass(frozen=True)
 class SamplesEvent:
-    """Checksums of samples by data-set index, from audited steps.
+    """What a training loader handed out in one pass over it, written by trials.
 
-    `order` lists the indices in the order they were handed out; `checksums` maps str(index) to one
-    checksum a leaf of the batch (image, label, ...).
+    `order` lists the data-set indices of the whole pass; `checksums` maps str(index) to one
+    checksum a leaf of the batch (image, label, ...), from audited steps only.
     """
 
     kind: ClassVar[str] = "samples"
@@ -235,12 +235,16 @@ class SamplesEvent:
 
 @dataclass(frozen=True)
 class StopEvent:
-    """The trial stopped itself. `reason`: "enough" or "max_steps"; `measured_end_ns` ends the window."""
+    """The trial stopped itself. `reason`: "enough" or "max_steps".
+
+    The measured window runs from `window_begin_ns` (None: it never began) to `window_end_ns`.
+    """
 
     kind: ClassVar[str] = "stop"
     reason: str
     steps: int
-    measured_end_ns: int
+    window_begin_ns: int | None
+    window_end_ns: int
 
 
 @dataclass(frozen=True)

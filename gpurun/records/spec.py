@@ -23,9 +23,10 @@ class Setting:
 class StopRule:
     """When a trial has seen enough.
 
-    It ends at the first step of the clock at which `min_steps` steps are done and `min_seconds`
-    have passed since step `warmup_steps`, or at `max_steps`. Then `audit_steps` more steps run
-    outside the measured window, in which the loss guard looks closely, and the process exits.
+    The first `audit_steps` steps are looked at closely for the loss guard (the parameters of all
+    trials are still alike there), then `warmup_steps` steps are left out, then the measured window
+    begins. It ends at the first step of the clock at which `min_steps` steps in all are done and
+    the window is `min_seconds` long, or at `max_steps` steps; then the process exits at once.
     """
 
     min_steps: int

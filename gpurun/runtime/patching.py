@@ -39,7 +39,9 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def replace(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> bool:
+def replace(
+    owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> bool:
     """Put `make(original)` in place of attribute `name` of `owner`; False, recorded, if it fails."""
     try:
         original = getattr(owner, name)

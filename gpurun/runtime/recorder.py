@@ -33,6 +33,11 @@ class Recorder:
         if eager:
             self._ensure_file()
 
+    @property
+    def recording(self) -> bool:
+        """Whether this process has written anything yet."""
+        return self._file is not None
+
     def on_flush(self, source: Callable[[], None]) -> None:
         """Have `source` hand over its pending events at each flush."""
         self._sources.append(source)

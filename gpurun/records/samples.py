@@ -1,0 +1,50 @@
+"""What the launcher samples beside the script: `samples.jsonl` in the run folder, one object a line.
+
+Each line is `{"event": <kind>, ...fields}`. Times are wall-clock nanoseconds, because the launcher
+and the script's processes share that clock alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+SAMPLES_SCHEMA = "gpurun/samples@1"
+
+
+@dataclass(frozen=True)
+class HostSample:
+    """The script's process tree: CPU seconds used since it started, memory held now."""
+
+    kind: ClassVar[str] = "host"
+    unix_time_ns: int
+    cpu_seconds: float
+    rss_bytes: int
+    processes: int
+
+
+@dataclass(frozen=True)
+class DeviceSample:
+    """One GPU. `energy_joules` counts since the driver was loaded; the activities (NVML GPM) are
+    means since the sample before. `cuda_index` is the number under which the script sees the
+    device, None where the order is not certain. None: the device does not tell.
+    """
+
+    kind: ClassVar[str] = "device"
+    unix_time_ns: int
+    uuid: str
+    name: str
+    cuda_index: int | None
+    utilization_percent: float | None
+    memory_used_bytes: int | None
+    memory_total_bytes: int | None
+    power_watts: float | None
+    energy_joules: float | None
+    temperature_celsius: float | None
+    sm_clock_mhz: float | None
+    throttle_reasons: tuple[str, ...]
+    foreign_processes: int | None
+    graphics_activity_percent: float | None
+    sm_activity_percent: float | None
+    tensor_activity_percent: float | None
+    dram_activity_percent: float | None

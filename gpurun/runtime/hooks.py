@@ -1,0 +1,99 @@
+"""The places of the user's process that a knob can reach: the implementation of `knobs.api.Hooks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any
+
+from gpurun.knobs.api import LoaderCall, OptimizerCall
+from gpurun.records.events import KnobEvent
+from gpurun.records.spec import Setting
+from gpurun.runtime.imports import when_imported
+from gpurun.runtime.loaders import LOADERS
+from gpurun.runtime.optimizers import OPTIMIZERS
+from gpurun.runtime.patching import guarded
+from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.roots import ROOTS
+from gpurun.runtime.steps import CLOCK
+from gpurun.runtime.traits import TRAITS
+
+
+class KnobHooks:
+    """What one knob sees. Each call-back is guarded; outcomes are recorded once each."""
+
+    def __init__(self, knob: str) -> None:
+        self._knob = knob
+        self._told: set[tuple[str, str]] = set()
+
+    def on_import(self, module: str, callback: Callable[[ModuleType], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        when_imported(module, self._guard(callback))
+
+    def before_loader(self, edit: Callable[[LoaderCall], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        LOADERS.edits.append(self._guard(edit))
+
+    def before_optimizer(self, edit: Callable[[OptimizerCall], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        OPTIMIZERS.edits.append(self._guard(edit))
+
+    def after_optimizer(self, callback: Callable[[Any], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        OPTIMIZERS.built.append(self._guard(callback))
+
+    def on_root(self, callback: Callable[[Any], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        ROOTS.on_root.append(self._guard(callback))
+
+    def around_root_call(
+        self,
+        context: Callable[[], AbstractContextManager[Any]],
+        output: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """See `knobs.api.Hooks`."""
+        ROOTS.around.append((context, output))
+
+    def on_step(self, callback: Callable[[int], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        CLOCK.listeners.append(self._guard(callback))
+
+    def applied(self, detail: str = "") -> None:
+        """See `knobs.api.Hooks`."""
+        self._tell("applied", detail)
+
+    def skipped(self, reason: str) -> None:
+        """See `knobs.api.Hooks`."""
+        self._tell("skipped", reason)
+
+    def has_trait(self, trait: str) -> str | None:
+        """See `knobs.api.Hooks`."""
+        return TRAITS.seen.get(trait)
+
+    def _guard(self, callback: Callable[..., Any]) -> Callable[..., Any]:
+        return guarded(f"knob {self._knob}", callback)
+
+    def _tell(self, outcome: str, detail: str) -> None:
+        if (outcome, detail) not in self._told:
+            self._told.add((outcome, detail))
+            RECORDER.event(KnobEvent(knob=self._knob, outcome=outcome, detail=detail))
+
+
+def apply_settings(settings: tuple[Setting, ...], paths: tuple[str, ...]) -> None:
+    """Turn every knob of the spec; one that raises is recorded as failed and left out."""
+    if not settings:
+        return
+    from gpurun.knobs import find
+
+    for setting in settings:
+        try:
+            find(setting.knob, paths).apply(setting.value, KnobHooks(setting.knob))
+        except Exception as error:
+            RECORDER.event(
+                KnobEvent(
+                    knob=setting.knob,
+                    outcome="failed",
+                    detail=f"{type(error).__name__}: {error}"[:500],
+                )
+            )

@@ -1,0 +1,118 @@
+"""Seeing optimizers: how they are built, and the two places where knobs may touch them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from gpurun.knobs.api import OptimizerCall
+from gpurun.records.events import OptimizerEvent
+from gpurun.runtime.patching import drop_frame, guarded, replace
+from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.steps import CLOCK
+
+
+class Optimizers:
+    """The optimizers of this process, numbered in the order in which they were built."""
+
+    def __init__(self) -> None:
+        self.edits: list[Callable[[OptimizerCall], None]] = []
+        self.built: list[Callable[[Any], None]] = []
+        self._building: set[int] = set()
+
+    def install(self, torch: Any) -> None:
+        """Watch every optimizer class of torch and, through the base class, everybody's own."""
+        for cls in vars(torch.optim).values():
+            if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer):
+                if "__init__" in vars(cls):
+                    replace(cls, "__init__", self._watch_init)
+        from torch.optim import optimizer
+
+        optimizer.register_optimizer_step_pre_hook(guarded("step begin", CLOCK.step_begins))
+        optimizer.register_optimizer_step_post_hook(guarded("step end", CLOCK.step_ends))
+
+    def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+        optimizers = self
+        finished = guarded("optimizer built", self._finished)
+
+        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+            outermost = id(optimizer) not in optimizers._building
+            call = None
+            if outermost and optimizers.edits:
+                call = optimizers._edited(signature, optimizer, args, kwargs)
+            optimizers._building.add(id(optimizer))
+            try:
+                if call is None:
+                    original(optimizer, *args, **kwargs)
+                else:
+                    original(optimizer, **call.arguments)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            finally:
+                if outermost:
+                    optimizers._building.discard(id(optimizer))
+            if outermost:
+                finished(optimizer)
+
+        return __init__
+
+    def _edited(
+        self, signature: inspect.Signature, optimizer: Any, args: Any, kwargs: Any
+    ) -> OptimizerCall | None:
+        try:
+            arguments = dict(signature.bind(optimizer, *args, **kwargs).arguments)
+        except TypeError:
+            return None  # the script's own error: let torch raise it
+        arguments.pop(next(iter(signature.parameters)), None)
+        extra = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
+        for name in extra:
+            arguments.update(arguments.pop(name, {}))
+        call = OptimizerCall(cls=type(optimizer), arguments=arguments)
+        for edit in self.edits:
+            edit(call)
+        return call
+
+    def _finished(self, optimizer: Any) -> None:
+        if optimizer in CLOCK.optimizers:
+            return
+        number = CLOCK.optimizers[optimizer] = len(CLOCK.optimizers)
+        for callback in self.built:
+            callback(optimizer)
+        event = guarded("optimizer event", _optimizer_event)(number, optimizer)
+        if event is not None:
+            RECORDER.event(event)
+
+
+def plain(value: Any) -> Any:
+    """A hyper-parameter as a JSON value (tensors of one element become numbers)."""
+    if isinstance(value, (bool, int, float, str)) or value is None:
+        return value
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if hasattr(value, "item") and getattr(value, "numel", lambda: 0)() == 1:
+        return value.item()
+    return repr(value)[:80]
+
+
+def hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
+    """The settings of a parameter group, without its parameters."""
+    return {k: plain(v) for k, v in group.items() if k not in ("params", "param_names")}
+
+
+def _optimizer_event(number: int, optimizer: Any) -> OptimizerEvent:
+    groups = optimizer.param_groups
+    return OptimizerEvent(
+        optimizer=number,
+        class_name=type(optimizer).__name__,
+        module=type(optimizer).__module__,
+        parameters=sum(len(g["params"]) for g in groups),
+        groups=len(groups),
+        hyperparameters=hyperparameters(groups[0]) if groups else {},
+    )
+
+
+OPTIMIZERS = Optimizers()
+"""The optimizers of this process."""
