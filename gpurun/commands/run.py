@@ -52,7 +52,11 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
     if run_dir is not None:
         environment = _prepared(run_dir, options, saved, environment)
     started = time.monotonic()
-    exit_code = _launch(options, environment, Watch(run_dir))
+    try:
+        exit_code = _launch(options, environment, Watch(run_dir))
+    except GpurunError:
+        _forget(run_dir)
+        raise
     outcome = Outcome(exit_code, time.monotonic() - started, run_dir)
     try:
         _conclude(outcome, options)
@@ -179,6 +183,17 @@ def _prepared(
         _note(f"this run is not recorded: {error}")
         return environment
     return child_environment(run_dir / "spec.json", environment)
+
+
+def _forget(run_dir: Path | None) -> None:
+    """Take back the folder of a run that never began, lest it read as a crashed one."""
+    if run_dir is None:
+        return
+    try:
+        (run_dir / "spec.json").unlink(missing_ok=True)
+        run_dir.rmdir()
+    except OSError:
+        pass  # something was recorded: the folder stays
 
 
 def _conclude(outcome: Outcome, options: Options) -> None:

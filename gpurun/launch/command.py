@@ -1,4 +1,4 @@
-"""The command line that python's twin runs: interpreter, its flags, the target."""
+"""The command lines that start a target: python's twin for one process, the agent for ranks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from pathlib import Path
 
 from gpurun.options import Target, TargetKind
 
-IN_MAIN = Path(__file__).resolve().parent.parent / "runtime" / "in_main.py"
+PACKAGE = Path(__file__).resolve().parent.parent
+IN_MAIN = PACKAGE / "runtime" / "in_main.py"
+AGENT = (
+    f"import sys; sys.path[0] = {str(PACKAGE.parent)!r}; "
+    "from gpurun.launch.elastic import main; sys.exit(main(sys.argv[1:]))"
+)
+KIND_FLAGS = {
+    TargetKind.SCRIPT: (),
+    TargetKind.MODULE: ("-m",),
+    TargetKind.COMMAND: ("--no-python",),
+}
 
 
 def command_line(target: Target) -> tuple[str, ...]:
@@ -20,11 +30,19 @@ def command_line(target: Target) -> tuple[str, ...]:
     """
     if target.kind is TargetKind.COMMAND:
         return (target.path, *target.args)
-    dash_m = ("-m",) if target.kind is TargetKind.MODULE else ()
-    words = (*dash_m, target.path, *target.args)
+    words = (*KIND_FLAGS[target.kind], target.path, *target.args)
     if sys.flags.ignore_environment or sys.flags.no_site:
         words = (str(IN_MAIN), *words)
     return (sys.executable, *interpreter_flags(sys.orig_argv), *words)
+
+
+def agent_command_line(torchrun: Sequence[str], target: Target) -> tuple[str, ...]:
+    """The words that run `target` in ranks on an elastic agent of its own process.
+
+    For trials; a plain run has the agent in the launcher itself (`elastic.run_elastic`).
+    """
+    program = (*KIND_FLAGS[target.kind], target.path, *target.args)
+    return (sys.executable, "-c", AGENT, *torchrun, *program)
 
 
 def interpreter_flags(orig_argv: Sequence[str]) -> tuple[str, ...]:

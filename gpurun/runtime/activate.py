@@ -8,11 +8,15 @@ from types import ModuleType
 
 from gpurun.records.codec import from_json
 from gpurun.records.spec import RunSpec
+from gpurun.runtime import lifeline
 from gpurun.runtime.imports import when_imported
 from gpurun.runtime.recorder import RECORDER
 
-HELPERS = ("compile_worker", "resource_tracker", "multiprocessing.forkserver")
-"""Python processes that torch and multiprocessing start for themselves: we stay inert there."""
+HELPERS = ("compile_worker", "resource_tracker", "gpurun.launch.elastic")
+"""Python processes that torch, multiprocessing and we start: the runtime stays inert there."""
+
+FORK_SERVER = "multiprocessing.forkserver"
+"""Inert too, but for the guard of the loader workers that it forks."""
 
 
 def activate(spec_path: str) -> None:
@@ -20,6 +24,11 @@ def activate(spec_path: str) -> None:
     command = getattr(sys, "orig_argv", [])
     if any(helper in word for word in command for helper in HELPERS):
         return
+    if any(FORK_SERVER in word for word in command):
+        when_imported("torch.utils.data._utils.worker", _guard_workers)
+        return
+    if lifeline.is_rank():
+        lifeline.end_with_agent()
     with open(spec_path) as file:
         spec = from_json(RunSpec, json.load(file))
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
@@ -37,3 +46,9 @@ def activate(spec_path: str) -> None:
             RECORDER.hook_failed("session", error)
 
     when_imported("torch", torch_is_here)
+
+
+def _guard_workers(worker: ModuleType) -> None:
+    from gpurun.runtime import worker_guard
+
+    worker_guard.guard(worker)
