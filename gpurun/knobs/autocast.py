@@ -1,0 +1,153 @@
+"""Run the model's forward in bfloat16 where that is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.outputs import map_tensors
+from gpurun.records.facts import Facts
+
+OWN = {
+    "autocast": "the script autocasts itself",
+    "grad_scaler": "the script scales its gradients itself",
+    "low_precision": "the script chooses a low precision itself",
+}
+AMPERE = (8, 0)
+"""First compute capability with bfloat16 tensor cores."""
+NATIVE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
+"""Flags of /proc/cpuinfo (the last is Arm's) of processors that compute in bfloat16."""
+
+
+class Autocast(KnobBase):
+    """`torch.autocast` with bfloat16 around the root module's forward.
+
+    Helps wherever matrix products and convolutions take the time: tensor cores are many times
+    faster in bfloat16, and activations take half the memory. Floating outputs are cast back to
+    float32, so the loss and everything after it sees what it saw before.
+
+    How it bites: eight bits of mantissa, so the loss guard has to agree. Casting large logits back
+    to float32 costs memory. A launch-bound model gets slower. Scripts that autocast, scale their
+    gradients or hold half-precision parameters are left alone, as are processors that emulate it.
+    """
+
+    name: ClassVar[str] = "autocast"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 40
+
+    def candidates(self, facts: Facts) -> Sequence[str] | Skip:
+        """bfloat16, where the hardware computes in it and the script leaves it to us."""
+        own = next((OWN[trait] for trait in OWN if trait in facts.traits), None)
+        if own is not None:
+            return Skip(own)
+        if not facts.roots:
+            return Skip("no module is called while training")
+        if any(dtype in ("float16", "bfloat16") for r in facts.roots for dtype in r.dtypes):
+            return Skip(OWN["low_precision"])
+        capability = facts.machine.compute_capability
+        if facts.device == "cuda" and (capability is None or capability < AMPERE):
+            return Skip("this GPU has no bfloat16 tensor cores")
+        if facts.device == "cpu" and not native_on_cpu():
+            return Skip("this processor only emulates bfloat16")
+        return ["bf16"]
+
+    def apply(self, value: str, hooks: Hooks) -> None:
+        """Stand around the calls of the roots."""
+        if value != "bf16":
+            hooks.skipped(f"unknown precision {value!r}")
+            return
+        cast = _Cast(hooks)
+        hooks.on_root(cast.root_found)
+        hooks.around_root_call(lambda: cast, cast.output)
+
+
+class _Cast:
+    """The context of a root's call; it stands aside as soon as something speaks against it.
+
+    A class rather than a generator, so that an exception of the model passes through no frame here.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._device: str | None = None
+        self._refused = False
+        self._inner: Any = None
+
+    def root_found(self, module: Any) -> None:
+        """Look at a new root: its device, its parameters, what the hardware can do."""
+        parameters = list(module.parameters())
+        device = parameters[0].device.type
+        reason = self._script_forbids(device) or _unfit(device, parameters)
+        if reason is None:
+            self._device = device
+            self._hooks.applied(f"bfloat16 on {device}")
+        else:
+            self._refuse(reason)
+
+    def __enter__(self) -> None:
+        import torch
+
+        self._inner = None
+        if self._device is None or self._refused:
+            return
+        reason = self._script_forbids(self._device)
+        if reason is not None:
+            self._refuse(reason)
+            return
+        self._inner = torch.autocast(self._device, torch.bfloat16)
+        self._inner.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._inner is not None:
+            self._inner.__exit__(kind, error, trace)
+
+    def output(self, value: Any) -> Any:
+        """What the root returned, in float32 if it ran in bfloat16."""
+        return value if self._inner is None else map_tensors(value, _to_float32)
+
+    def _script_forbids(self, device: str) -> str | None:
+        import torch
+
+        if torch.is_autocast_enabled(device):
+            return OWN["autocast"]
+        return next((OWN[t] for t in OWN if self._hooks.has_trait(t) is not None), None)
+
+    def _refuse(self, reason: str) -> None:
+        self._refused = True
+        self._hooks.skipped(reason)
+
+
+def native_on_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether this machine's processor computes in bfloat16 rather than emulating it."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return False
+    flags = next((x for x in lines if x.lower().startswith(("flags", "features"))), "")
+    return not NATIVE_FLAGS.isdisjoint(flags.split())
+
+
+def _unfit(device: str, parameters: list[Any]) -> str | None:
+    import torch
+
+    if any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters):
+        return "the model holds half-precision parameters"
+    if device == "cpu":
+        return None if native_on_cpu() else "this processor only emulates bfloat16"
+    if device == "cuda" and torch.cuda.get_device_capability(parameters[0].device) >= AMPERE:
+        return None
+    return f"no bfloat16 tensor cores on {device}"
+
+
+def _to_float32(tensor: Any) -> Any:
+    import torch
+
+    return tensor.float() if tensor.dtype is torch.bfloat16 else tensor

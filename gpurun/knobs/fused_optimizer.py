@@ -1,0 +1,152 @@
+"""Update all parameters in a few kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.records.facts import Facts
+
+DEVICES = ("cuda", "cpu")
+
+
+class FusedOptimizer(KnobBase):
+    """The `fused=True` (or `foreach=True`) path of torch's own optimizers.
+
+    Helps when the optimizer's many small kernels take a share of the step: one fused kernel updates
+    a whole list of parameters. On CUDA torch takes the foreach path by itself, on the CPU neither.
+
+    How it bites: sums round differently, and torch writes the choice, and the device of its step
+    counters, into the state dict. So the path is chosen only while `step` runs, and the state dict
+    and what is printed or pickled are those of the untouched optimizer. Loading works both ways.
+    A script that sets either path, and optimizers with a `step` of their own, are left alone.
+    """
+
+    name: ClassVar[str] = "fused_optimizer"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 30
+
+    def candidates(self, facts: Facts) -> Sequence[str] | Skip:
+        """Fused where the class has it, else foreach where torch does not take it by itself."""
+        if not facts.optimizers:
+            return Skip("there is no optimizer of torch")
+        tables = [x.hyperparameters for x in facts.optimizers]
+        free = [t for t in tables if t.get("fused") is None and t.get("foreach") is None]
+        if not free:
+            return Skip("the script chooses the optimizer's path itself")
+        if any("fused" in table for table in free):
+            return ["fused"]
+        if facts.device == "cpu" and any("foreach" in table for table in free):
+            return ["foreach"]
+        return Skip("this optimizer has no faster path than the one it takes")
+
+    def apply(self, value: str, hooks: Hooks) -> None:
+        """Attach to each optimizer that knows the path; it is judged at its first step."""
+        if value not in ("fused", "foreach"):
+            hooks.skipped(f"unknown path {value!r}")
+            return
+
+        def built(optimizer: Any) -> None:
+            name = type(optimizer).__name__
+            if value not in optimizer.defaults:
+                hooks.skipped(f"{name} has no {value} path")
+            elif any(g.get(p) is not None for g in optimizer.param_groups for p in _PATHS):
+                hooks.skipped(f"{name}: the script chooses its path itself")
+            else:
+                _Path(optimizer, value, hooks)
+
+        hooks.after_optimizer(built)
+
+
+_PATHS = ("fused", "foreach")
+
+
+class _Path:
+    """Chooses the path of one optimizer while its `step` runs.
+
+    Hooks of an optimizer are not part of its pickle, so copies of it are plain optimizers.
+    """
+
+    def __init__(self, optimizer: Any, path: str, hooks: Hooks) -> None:
+        self._path = path
+        self._hooks = hooks
+        self._judged_groups = 0
+        self._registered = [
+            optimizer.register_step_pre_hook(self.begin),
+            optimizer.register_step_post_hook(self.end),
+            optimizer.register_state_dict_post_hook(self.clean),
+            optimizer.register_load_state_dict_post_hook(self.loaded),
+        ]
+
+    def begin(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """Before a step: choose the path, if the optimizer is (still) fit for it."""
+        if self._judged_groups != len(optimizer.param_groups):
+            reason = _unfit(optimizer, self._path)
+            if reason is not None:
+                self._hooks.skipped(f"{type(optimizer).__name__}: {reason}")
+                for registered in self._registered[:2]:
+                    registered.remove()
+                return
+            self._judged_groups = len(optimizer.param_groups)
+            self._hooks.applied(f"{type(optimizer).__name__}: {self._path}")
+            if self._path == "fused":
+                _move_counters(optimizer)
+        for group in optimizer.param_groups:
+            group[self._path] = True
+
+    def end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        """After a step: leave the groups as the script made them."""
+        for group in optimizer.param_groups:
+            group[self._path] = None
+
+    def clean(self, optimizer: Any, document: dict[str, Any]) -> dict[str, Any]:
+        """The state dict with step counters on the host, where torch keeps them by default."""
+        on_device = {
+            index
+            for group in document["param_groups"]
+            if not group.get("capturable")
+            for index in group["params"]
+            if getattr(document["state"].get(index, {}).get("step"), "is_cuda", False)
+        }
+        if not on_device:
+            return document
+        state = {
+            index: {**entry, "step": entry["step"].cpu()} if index in on_device else entry
+            for index, entry in document["state"].items()
+        }
+        return {**document, "state": state}
+
+    def loaded(self, optimizer: Any) -> None:
+        """A state dict was loaded: look again before the next step."""
+        self._judged_groups = 0
+
+
+def _unfit(optimizer: Any, path: str) -> str | None:
+    import torch
+
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    devices = {p.device.type for p in parameters}
+    if not getattr(type(optimizer).step, "__module__", "").startswith("torch.optim."):
+        return "it has a step of its own"
+    if any(g.get("differentiable") for g in optimizer.param_groups):
+        return "it is differentiable"
+    if any(g.get(p) is not None for g in optimizer.param_groups for p in _PATHS):
+        return "the script chooses its path itself"
+    if not all(p.is_floating_point() for p in parameters):
+        return "its parameters are not all floating-point"
+    if len(devices) != 1 or not devices <= set(DEVICES):
+        return f"its parameters are on {', '.join(sorted(devices)) or 'no device'}"
+    if isinstance(optimizer, torch.optim.Adagrad) and path == "fused" and devices != {"cpu"}:
+        return "fused Adagrad runs on the CPU only"
+    if any(p.grad is not None and p.grad.layout is not torch.strided for p in parameters):
+        return "it has sparse gradients"
+    return None
+
+
+def _move_counters(optimizer: Any) -> None:
+    """Bring the step counters of a loaded state dict to where the fused kernel reads them."""
+    for parameter, state in optimizer.state.items():
+        counter = state.get("step")
+        if getattr(counter, "device", parameter.device) != parameter.device:
+            state["step"] = counter.to(parameter.device)

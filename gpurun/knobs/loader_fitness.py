@@ -1,0 +1,145 @@
+"""What in a DataLoader's arguments forbids workers, pinning or workers that live on."""
+
+from __future__ import annotations
+
+import inspect
+import io
+import logging
+import multiprocessing
+import pickle
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+from gpurun.knobs.api import LoaderCall
+
+DEPTH = 4
+ITEMS = 64
+OBJECTS = 5000
+"""Bounds of the walk through a data set's attributes: wrappers are few levels deep."""
+
+HANDLE_TYPES = {
+    "h5py": {"File", "Group", "Dataset"},
+    "lmdb": {"Environment", "Transaction"},
+    "netCDF4": {"Dataset"},
+    "rasterio": {"DatasetReader"},
+    "socket": {"socket"},
+    "sqlite3": {"Connection", "Cursor"},
+    "tarfile": {"TarFile"},
+    "zipfile": {"ZipFile"},
+}
+"""Classes by top module whose objects share one position or connection across a fork."""
+
+
+def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
+    """Why this loader must stay without worker processes; None if it may have them.
+
+    `no_guard`: the script has no `if __name__ == "__main__"`, so a spawned worker would run it.
+    """
+    dataset = call.arguments.get("dataset")
+    if call.subclass:
+        return "a subclass of DataLoader, whose own rules are not known"
+    if call.iterable and not shards_itself(dataset):
+        return "an iterable data set that does not shard itself: every worker would repeat it"
+    if on_cuda(dataset):
+        return "the data set holds CUDA tensors"
+    if start_method(call.arguments) == "fork":
+        handle = open_handle(dataset)
+        return handle and f"forked workers would share the open {handle} and mix up its reads"
+    if no_guard:
+        return "the script has no __main__ guard: each worker would run it again"
+    return unpicklable(call.arguments)
+
+
+def start_method(arguments: dict[str, Any]) -> str:
+    """How the workers of a loader with these arguments start: "fork", "spawn" or "forkserver"."""
+    context = arguments.get("multiprocessing_context")
+    if isinstance(context, str):
+        return context
+    if context is not None:
+        return str(context.get_start_method())
+    # asking for the default outright would fix it before the script can set its own
+    chosen = multiprocessing.get_start_method(allow_none=True)
+    return chosen or multiprocessing.get_all_start_methods()[0]
+
+
+def shards_itself(dataset: Any) -> bool:
+    """Whether an iterable data set asks which worker it runs in."""
+    try:
+        return any(
+            "get_worker_info" in inspect.getsource(cls)
+            for cls in type(dataset).__mro__
+            if not cls.__module__.startswith(("torch.", "builtins", "typing"))
+        )
+    except (OSError, TypeError):
+        return False
+
+
+def open_handle(dataset: Any) -> str | None:
+    """Name of an open file, archive or connection that the data set holds, if there is one."""
+    return next((f"{name} of the data set" for name, x in attributes(dataset) if _is_open(x)), None)
+
+
+def on_cuda(dataset: Any) -> bool:
+    """Whether the data set holds tensors on a CUDA device."""
+    return any(getattr(value, "is_cuda", False) is True for _, value in attributes(dataset))
+
+
+def counts_epochs(dataset: Any) -> bool:
+    """Whether the data set keeps the number of the epoch, which lasting workers would not see."""
+    for _, part in (("", dataset), *attributes(dataset)):
+        own = getattr(part, "__dict__", {})
+        if callable(getattr(part, "set_epoch", None)) or any("epoch" in str(name) for name in own):
+            return True
+    return False
+
+
+def unpicklable(arguments: dict[str, Any]) -> str | None:
+    """Why a spawned worker could not receive the loader's parts; None if it could."""
+    for name in ("dataset", "collate_fn", "worker_init_fn"):
+        try:
+            pickle.Pickler(_Nowhere()).dump(arguments.get(name))
+        except Exception as error:
+            return f"the {name} cannot be pickled for a worker: {error}"
+    return None
+
+
+def attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
+    """Name and value of what a data set holds, through wrapped data sets, lists and dicts."""
+    waiting = [("data set", dataset, 0)]
+    seen: set[int] = set()
+    while waiting and len(seen) < OBJECTS:
+        name, value, depth = waiting.pop()
+        if id(value) in seen or isinstance(value, (type, ModuleType, logging.Logger)):
+            continue
+        seen.add(id(value))
+        if depth:
+            yield name, value
+        if depth < DEPTH:
+            waiting += [(n, v, depth + 1) for n, v in _children(name, value)]
+
+
+def _children(name: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, (list, tuple)):
+        return [(name, item) for item in value[:ITEMS]]
+    if isinstance(value, dict):
+        return [(name, item) for item, _ in zip(value.values(), range(ITEMS), strict=False)]
+    return list(getattr(value, "__dict__", {}).items())
+
+
+def _is_open(value: Any) -> bool:
+    if isinstance(value, io.IOBase):
+        try:
+            return value is not sys.stdin and value.readable() and value.fileno() >= 0
+        except (OSError, ValueError):
+            return False  # closed, or in memory only
+    kind = type(value)
+    return kind.__name__ in HANDLE_TYPES.get(kind.__module__.split(".")[0], ())
+
+
+class _Nowhere:
+    """A file that forgets what is written to it."""
+
+    def write(self, data: bytes) -> int:
+        return len(data)

@@ -1,0 +1,44 @@
+"""How much of a step the script waits for data: the ground that the loader knobs start from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpurun.knobs.api import Skip
+from gpurun.records.facts import Facts
+
+NOTICEABLE = 0.02
+"""A data wait below this part of a step is not worth a trial: its end would gain less."""
+
+
+@dataclass(frozen=True)
+class DataWait:
+    """Milliseconds that a mean step of the baseline waits for data, and those that it works."""
+
+    wait_ms: float
+    compute_ms: float
+
+    @property
+    def noticeable(self) -> bool:
+        """Whether shortening it can gain anything that a trial would see."""
+        return self.wait_ms > NOTICEABLE * (self.wait_ms + self.compute_ms)
+
+
+def data_wait(facts: Facts) -> DataWait | Skip:
+    """The data wait of the baseline, or why there is none to speak of."""
+    if not facts.loaders_of_training():
+        return Skip("no DataLoader feeds the training")
+    if "cuda_batches" in facts.traits:
+        return Skip("the loader hands out batches that are on the GPU already")
+    split, step = facts.result.split, facts.result.step_time_ms
+    if split is None or split.data_wait_ms is None or step is None:
+        return Skip("the wait for data was not measured")
+    return DataWait(split.data_wait_ms, max(step.mean - split.data_wait_ms, 0.0))
+
+
+def workers_now(facts: Facts) -> int:
+    """Workers of the training loaders: as chosen by now, else as the script sets them."""
+    chosen = facts.current.get("loader_workers")
+    if isinstance(chosen, int):
+        return chosen
+    return max((loader.workers for loader in facts.loaders_of_training()), default=0)

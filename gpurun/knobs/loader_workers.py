@@ -1,0 +1,138 @@
+"""Load batches in worker processes while the model computes."""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.loader_fitness import counts_epochs, why_no_workers
+from gpurun.knobs.loader_need import DataWait, data_wait, workers_now
+from gpurun.records.facts import Facts
+
+GAIN = 1.05
+"""Twice the workers must gain this much to be doubled again."""
+SHORT_EPOCH = 500
+"""Batches: a loader with fewer is opened so often that starting its workers anew would show."""
+NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiprocessing_context")
+"""Arguments that DataLoader refuses without workers."""
+
+
+class LoaderWorkers(KnobBase):
+    """`DataLoader(num_workers=n)`: samples are loaded in processes of their own.
+
+    Helps when the step waits for data. The first guess is the number of workers that hides the
+    measured wait behind the rest of the step; it is doubled while that gains. A loader that waits
+    for storage profits beyond the number of cores, one that computes does not: only trials tell.
+    Short epochs get persistent workers with it, for workers started anew would eat the gain.
+
+    How it bites: the transforms' random numbers are drawn in the workers, so they are other draws
+    from the same distributions. A file handle shared by forked workers mixes up samples without an
+    error. Iterable data sets are repeated by each worker unless they shard themselves. Start
+    methods other than fork need a picklable data set and a `__main__` guard. All these are left
+    alone.
+    """
+
+    name: ClassVar[str] = "loader_workers"
+    effect: ClassVar[Effect] = Effect.PIPELINE
+    order: ClassVar[int] = 10
+
+    def candidates(self, facts: Facts) -> Sequence[int] | Skip:
+        """As many as hide the wait, and about one a core; fewer when they crowd the host."""
+        wait = data_wait(facts)
+        if isinstance(wait, Skip):
+            return wait
+        refusal = _refusal(facts)
+        if refusal is not None:
+            return refusal
+        present, most = workers_now(facts), _most(facts)
+        if wait.noticeable:
+            values = [2 * present] if present else _first_guesses(facts, wait)
+        elif present and present >= _cores_a_rank(facts):
+            values = [present // 2, 0]
+        else:
+            return Skip("the step does not wait for data")
+        bounded = [min(value, most) for value in values]
+        return [v for v in dict.fromkeys(bounded) if v != present] or Skip(f"{present} is the most")
+
+    def refine(self, facts: Facts, value: int, gain: float) -> int | None:
+        """Twice as many while that gains; `gain` is over the best value tried before."""
+        wait = data_wait(facts)
+        if value == 0 or gain <= GAIN or isinstance(wait, Skip) or 2 * value > _most(facts):
+            return None
+        whole = wait.wait_ms + wait.compute_ms
+        nothing_left = gain * wait.compute_ms >= 0.97 * whole
+        return None if nothing_left else 2 * value
+
+    def apply(self, value: int, hooks: Hooks) -> None:
+        """Set `num_workers` of the loaders that can have them."""
+        if value > (os.cpu_count() or 1):
+            # more workers than cores were measured to be better; torch's advice is about less
+            warnings.filterwarnings("ignore", message="This DataLoader will create")
+
+        def edit(call: LoaderCall) -> None:
+            if call.training is False:
+                return
+            reason = _unfit(call, value, hooks)
+            if reason is None:
+                _set_workers(call, value)
+                hooks.applied(f"{call.key}: {value} workers")
+            else:
+                hooks.skipped(f"{call.key}: {reason}")
+
+        hooks.before_loader(edit)
+
+
+def _refusal(facts: Facts) -> Skip | None:
+    for loader in facts.loaders_of_training():
+        if loader.subclass:
+            return Skip(f"{loader.class_name} is a subclass of DataLoader with rules of its own")
+        if loader.start_method not in (None, "fork") and "no_guard" in facts.traits:
+            return Skip(f"no __main__ guard: a worker started by {loader.start_method} would rerun")
+    return None
+
+
+def _cores_a_rank(facts: Facts) -> int:
+    return max(1, int(facts.machine.cores / max(1, facts.result.ranks)))
+
+
+def _most(facts: Facts) -> int:
+    return max(1, int(max(4 * facts.machine.cores, 16) / max(1, facts.result.ranks)))
+
+
+def _first_guesses(facts: Facts, wait: DataWait) -> list[int]:
+    cores = _cores_a_rank(facts)
+    if wait.compute_ms <= 0:
+        return [cores]
+    hides = math.ceil(wait.wait_ms / wait.compute_ms) + 1
+    return [hides, cores] if 2 * hides > cores > 1 else [hides]
+
+
+def _unfit(call: LoaderCall, value: int, hooks: Hooks) -> str | None:
+    if value == 0:
+        return "a subclass of DataLoader" if call.subclass else None
+    if hooks.has_trait("cuda_batches") is not None:
+        return "the loader hands out CUDA tensors"
+    return why_no_workers(call, no_guard=hooks.has_trait("no_guard") is not None)
+
+
+def _set_workers(call: LoaderCall, value: int) -> None:
+    arguments: dict[str, Any] = call.arguments
+    arguments["num_workers"] = value
+    if value == 0:
+        for name in NEEDS_WORKERS:
+            arguments.pop(name, None)
+    elif "persistent_workers" not in arguments and _short_epoch(call):
+        arguments["persistent_workers"] = True
+
+
+def _short_epoch(call: LoaderCall) -> bool:
+    """Few batches an epoch, and a data set that does not mind workers that outlive it."""
+    dataset: Any = call.arguments.get("dataset")
+    batch = call.arguments.get("batch_size", 1)
+    if call.iterable or not hasattr(dataset, "__len__") or counts_epochs(dataset):
+        return False
+    return len(dataset) <= SHORT_EPOCH * (batch or 1)
