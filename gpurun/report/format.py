@@ -47,6 +47,13 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes:02d} min" if minutes else f"{hours} h"
 
 
+def clock(seconds: float) -> str:
+    """A running time that keeps its width: "1:05", "1:02:03"."""
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
 def milliseconds(value: float) -> str:
     """Milliseconds: "48.9 ms"."""
     return f"{number(value)} ms"

@@ -21,21 +21,24 @@ from gpurun.report.format import (
     sparklines,
 )
 from gpurun.report.tables import Column, Grid, print_grid
-from gpurun.report.terminal import PREFIX, Line, plain, write_lines
+from gpurun.report.terminal import PREFIX, VERBATIM, Line, plain, write_lines
 from gpurun.report.verdict import larger_batch_sentences, verdict_sentence
 
 COLUMNS = (
-    Column("change"),
+    Column("change", width=18),
     Column("samples/s", right=True),
     Column("gain", right=True),
-    Column("95 % interval", right=True, dropped=3),
-    Column("total", right=True, dropped=4),
+    Column("95 % CI", right=True, dropped=3),
+    Column("total", right=True, dropped=2),
     Column("memory", right=True, dropped=1),
-    Column("loss dev.", right=True, dropped=5),
-    Column("effect", dropped=2),
-    Column("outcome"),
+    Column("Δ loss", right=True, dropped=4),
+    Column("effect"),
+    Column("kept?"),
 )
-"""`gain` is the factor on the row it was added to, `total` the factor on the script as it is."""
+"""`gain` is the factor on the row it was added to, `total` the factor on the script as it is.
+
+The effect never leaves a narrow terminal: nobody should change their training unawares.
+"""
 
 
 def ladder_grid(report: TuningReport) -> Grid:
@@ -44,18 +47,18 @@ def ladder_grid(report: TuningReport) -> Grid:
     styles = [""] * len(rows)
     for row in report.ladder:
         rows.append(_row(report, row))
-        styles.append("green" if row.kept else "dim")
+        styles.append("" if row.kept else "dim")
     return Grid(COLUMNS, tuple(rows), tuple(styles)).without_empty_columns()
 
 
 def _baseline_row(base: Candidate) -> tuple[str, ...]:
     rate, memory = _rate(base.samples_per_second), _size(base.peak_memory_bytes)
-    return ("script as it is", rate, "", "", "", memory, "", "", "baseline")
+    return ("script as it is", rate, "", "", "", memory, "", "", "")
 
 
 def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
     reason = one_line(row.reason)
-    outcome = f"{'kept' if row.kept else 'dropped'}{': ' if reason else ''}{reason}"
+    outcome = f"{'yes' if row.kept else 'no'}{': ' if reason else ''}{reason}"
     return (
         knob_change(row.knob, row.value),
         _rate(row.samples_per_second),
@@ -92,12 +95,13 @@ def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line
         lines.append([(f"settings: {knobs_text(report.chosen.knobs)}", "")])
     lines += [[(line, "red" if i == 0 else "")] for i, line in enumerate(guard_lines(report.guard))]
     lines += [[(line, "")] for line in larger_batch_sentences(report)]
-    lines += [[(line, "")] for line in _next_lines(report)]
+    lines += _next_lines(report)
     trials = count(len(report.trials), "trial")
-    where = f"; record: {record}" if record is not None else ""
     isolation = f", isolation: {report.isolation}" if report.isolation else ""
-    spent = f"{trials} in {duration(report.tuning_seconds)}{isolation}{where}"
+    spent = f"{trials} in {duration(report.tuning_seconds)}{isolation}"
     lines.append([(spent, "dim")])
+    if record is not None:
+        lines.append([("record: ", "dim"), (str(record), VERBATIM)])
     return lines
 
 
@@ -129,10 +133,11 @@ def _last(values: tuple[float | None, ...]) -> str:
     return number(measured[-1]) if math.isfinite(measured[-1]) else str(measured[-1])
 
 
-def _next_lines(report: TuningReport) -> list[str]:
+def _next_lines(report: TuningReport) -> list[Line]:
     if report.verdict != "faster" or not report.command:
         return []
-    return [f"next: gpurun --tuned {shlex.join(report.command)}  (these settings, no trials)"]
+    command = f"gpurun --tuned {shlex.join(report.command)}"
+    return [[("with these settings, without trials: ", ""), (command, VERBATIM)]]
 
 
 def print_ladder(report: TuningReport, record: Path | None = None) -> None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpurun.records.tuning import TrialRecord, TuningReport
-from gpurun.report.format import byte_size, duration, knobs_text, milliseconds, number, one_line
+from gpurun.report.format import byte_size, clock, knobs_text, milliseconds, number, one_line
 from gpurun.report.tables import Column, Grid, rich_table
-from gpurun.report.terminal import stderr_console
+from gpurun.report.terminal import gone_terminal_ignored, stderr_console
 from gpurun.report.trials import Baseline, ended_well, outcome_text
 
 if TYPE_CHECKING:
@@ -23,17 +23,19 @@ _FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _NOTES_SHOWN = 3
 _LINES_BESIDE_ROWS = 10
 _LEAST_ROWS = 3
-_STATE_WIDTH = 34
+_INDENT = 2
+_LEAST_CHANGE = 14
+_LEAST_STATE = 16
 
 _COLUMNS = (
-    Column("#", right=True),
-    Column("purpose", dropped=2),
-    Column("change"),
-    Column("samples/s", right=True),
+    Column("#", right=True, width=2),
+    Column("kind", dropped=2, width=6),
+    Column("change", width=_LEAST_CHANGE),
+    Column("samples/s", right=True, width=9),
     Column("×baseline", right=True),
-    Column("step p50", right=True, dropped=3),
-    Column("memory", right=True, dropped=1),
-    Column("state"),
+    Column("step p50", right=True, dropped=3, width=8),
+    Column("memory", right=True, dropped=1, width=8),
+    Column("state", width=_LEAST_STATE),
 )
 
 
@@ -66,7 +68,7 @@ class LiveView:
         """Begin to draw."""
         from rich.live import Live
 
-        self._title = command + (f"  (isolation: {isolation})" if isolation else "")
+        self._title = one_line(command) + (f"  (isolation: {isolation})" if isolation else "")
         self._budget = budget_seconds
         self._begin = time.monotonic()
         # stdout is the script's own: rich must not stand in its way.
@@ -112,7 +114,8 @@ class LiveView:
         self._running = None
         self._ended = True
         if live is not None:
-            live.stop()
+            with gone_terminal_ignored():
+                live.stop()
 
     def _draw(self) -> Group:
         from rich.console import Group
@@ -128,10 +131,10 @@ class LiveView:
         from rich.text import Text
 
         spent = time.monotonic() - self._begin
-        clock = f"{duration(round(spent))} of {duration(self._budget)}"
+        times = f"{clock(spent)} of {clock(self._budget)}"
         mark = "" if self._ended else f"{self._frame()} "
         return Text.assemble(
-            ("gpurun --optimize ", "bold cyan"), (self._title, "bold"), ("  ", ""), f"{mark}{clock}"
+            ("gpurun --optimize ", "bold cyan"), (self._title, "bold"), ("  ", ""), f"{mark}{times}"
         )
 
     def _frame(self) -> str:
@@ -140,16 +143,17 @@ class LiveView:
     def _table(self) -> RenderableType:
         from rich.padding import Padding
 
+        room = self._console.width - _INDENT
+        layout = _layout(room)
         rows, styles = [], []
         for record in self._visible():
-            rows.append(self._row(record))
-            styles.append(self._style(record))
+            rows.append(self._row(record, layout))
+            styles.append("" if ended_well(record) else "yellow")
         if self._running is not None:
-            rows.append(self._running_row(self._running))
+            rows.append(self._running_row(self._running, layout))
             styles.append("bold")
-        grid = Grid(_COLUMNS, tuple(rows), tuple(styles))
-        fitting = grid.fitting(self._console.width - 2)
-        return Padding(rich_table(fitting), (0, 0, 0, 2), expand=False)
+        grid = Grid(_COLUMNS, tuple(rows), tuple(styles)).select(layout.keep)
+        return Padding(rich_table(grid, room), (0, 0, 0, _INDENT), expand=False)
 
     def _visible(self) -> list[TrialRecord]:
         """The baseline and the latest trials, as many as the terminal has lines for."""
@@ -158,32 +162,47 @@ class LiveView:
             return self._records
         return [self._records[0], *self._records[len(self._records) - room + 1 :]]
 
-    def _change_width(self) -> int:
-        return max(18, self._console.width // 3)
-
-    def _row(self, record: TrialRecord) -> tuple[str, ...]:
+    def _row(self, record: TrialRecord, layout: _Layout) -> tuple[str, ...]:
         times, memory = record.step_time_ms, record.peak_memory_bytes
         rate = record.samples_per_second
         return (
             str(record.number),
-            record.purpose,
-            knobs_text(record.knobs, self._baseline.knobs, self._change_width()),
+            _kind(record.purpose),
+            knobs_text(record.knobs, self._baseline.knobs, layout.change),
             number(rate) if rate is not None else "",
             self._baseline.ratio(record),
             milliseconds(times.p50) if times is not None else "",
             byte_size(memory) if memory is not None else "",
-            one_line(outcome_text(record), _STATE_WIDTH),
+            one_line(outcome_text(record) or "done", layout.state),
         )
 
-    def _style(self, record: TrialRecord) -> str:
-        return "" if ended_well(record) else "yellow"
-
-    def _running_row(self, running: _Running) -> tuple[str, ...]:
+    def _running_row(self, running: _Running, layout: _Layout) -> tuple[str, ...]:
         progress = f"{running.steps} of {running.needed} steps" if running.needed else "starting"
         return (
             str(running.number),
-            running.purpose,
-            knobs_text(running.knobs, self._baseline.knobs, self._change_width()),
+            _kind(running.purpose),
+            knobs_text(running.knobs, self._baseline.knobs, layout.change),
             *("", "", "", ""),
-            f"{self._frame()} {progress}",
+            one_line(f"{self._frame()} {progress}", layout.state),
         )
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Which columns a terminal has room for, and the characters left for the two long ones."""
+
+    keep: list[bool]
+    change: int
+    state: int
+
+
+def _layout(room: int) -> _Layout:
+    fitting = Grid(_COLUMNS, ()).fitting(room)
+    spare = max(0, room - fitting.width())
+    keep = [column in fitting.columns for column in _COLUMNS]
+    return _Layout(keep, _LEAST_CHANGE + spare // 2, _LEAST_STATE + spare - spare // 2)
+
+
+def _kind(purpose: str) -> str:
+    """One word: pairs of baseline and candidate are told apart by their change already."""
+    return purpose.split()[0] if purpose else ""

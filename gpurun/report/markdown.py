@@ -1,4 +1,4 @@
-"""The report of `--optimize` as Markdown: what the terminal shows, plus all trials and decisions."""
+"""The report of `--optimize` as Markdown: what the terminal shows, with all trials."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from gpurun.report.format import (
     number,
     one_line,
 )
-from gpurun.report.terminal import PREFIX, Line, Span, write_lines
+from gpurun.report.terminal import PREFIX, VERBATIM, Line, Span, write_lines
 
 _BAR_WIDTH = 30
 _NOTES_SHOWN = 3
@@ -51,7 +51,7 @@ def summary_lines(result: RunResult, run_dir: Path) -> list[Line]:
     hidden = len(result.notes) - _NOTES_SHOWN
     if hidden > 0:
         bodies.append([(f"note: {count(hidden, 'more note')} in the record", "")])
-    bodies.append([(f"record: {_short_path(run_dir)}", "dim")])
+    bodies.append([("record: ", "dim"), (_short_path(run_dir), VERBATIM)])
     return [[(PREFIX, "bold cyan"), *body] for body in bodies]
 
 
@@ -112,7 +112,7 @@ def _split_line(split: StepSplit) -> Line:
         return []
     widths = _bar_widths([value / total for *_, value in measured])
     line: list[Span] = [("[", "dim")]
-    line += [(m[1] * width, m[2]) for m, width in zip(measured, widths, strict=True)]
+    line += [(m[1] * width, f"black on {m[2]}") for m, width in zip(measured, widths, strict=True)]
     line.append(("]", "dim"))
     for name, _, colour, value in measured:
         line += [("  ", ""), (name, colour), (f" {_share(value / total)}", "")]

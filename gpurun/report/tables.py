@@ -7,24 +7,26 @@ from dataclasses import dataclass
 from itertools import compress
 from typing import TYPE_CHECKING
 
-from gpurun.report.terminal import on_terminal, stderr_console, write_plain
+from gpurun.report.terminal import gone_terminal_ignored, on_terminal, stderr_console, write_plain
 
 if TYPE_CHECKING:
     from rich.table import Table
 
 _GAP = 2
-_LAST_COLUMN_MINIMUM = 18
+_LAST_COLUMN_MINIMUM = 16
 
 
 @dataclass(frozen=True)
 class Column:
     """A column. `right`: its cells are numbers. `dropped`: rank in which it leaves a narrow
-    terminal (1 leaves first); None stays always.
+    terminal (1 leaves first); None stays always. `width`: characters kept for it even while its
+    cells are shorter, so that a table which grows does not jump.
     """
 
     heading: str
     right: bool = False
     dropped: int | None = None
+    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class Grid:
     def widths(self) -> list[int]:
         """Characters that each column needs."""
         return [
-            max([len(column.heading), *(len(row[i]) for row in self.rows)])
+            max([len(column.heading), column.width, *(len(row[i]) for row in self.rows)])
             for i, column in enumerate(self.columns)
         ]
 
@@ -57,16 +59,18 @@ class Grid:
         The last column may wrap and counts with a minimum only.
         """
         grid = self
-        while grid._least_width() > width:
+        while grid.width(_LAST_COLUMN_MINIMUM) > width:
             ranks = [c.dropped for c in grid.columns if c.dropped is not None]
             if not ranks:
                 break
             grid = grid.select([c.dropped != min(ranks) for c in grid.columns])
         return grid
 
-    def _least_width(self) -> int:
+    def width(self, last_at_most: int | None = None) -> int:
+        """Characters that a row needs; the last column can be counted with less than its own."""
         *others, last = self.widths()
-        return sum(w + _GAP for w in others) + min(last, _LAST_COLUMN_MINIMUM)
+        least = last if last_at_most is None else min(last, last_at_most)
+        return sum(w + _GAP for w in others) + least
 
     def lines(self) -> list[str]:
         """The heading and the rows in aligned columns."""
@@ -82,18 +86,24 @@ class Grid:
         return (" " * _GAP).join(cells).rstrip()
 
 
-def rich_table(grid: Grid) -> Table:
-    """The grid as rich draws it: no frame, a thin line below the heading."""
+def rich_table(grid: Grid, room: int) -> Table:
+    """The grid as rich draws it: no frame, a thin line below the heading.
+
+    The box puts one blank between columns by itself, hence the padding of one less than the gap.
+    Where `room` characters leave the last column enough, it alone is wrapped.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP, 0, 0), show_edge=False)
-    for column in grid.columns:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0), show_edge=False)
+    rigid = grid.width(_LAST_COLUMN_MINIMUM) <= room
+    for i, column in enumerate(grid.columns):
         table.add_column(
             column.heading,
             justify="right" if column.right else "left",
-            no_wrap=column.right,
+            no_wrap=column.right or (rigid and i + 1 < len(grid.columns)),
+            min_width=column.width or None,
             overflow="fold",
             header_style="bold",
         )
@@ -112,9 +122,12 @@ def print_grid(title: str, grid: Grid) -> None:
     from rich.text import Text
 
     console = stderr_console()
-    if title:
-        console.print(Text(title, style="bold"))
-    console.print(Padding(rich_table(grid.fitting(console.width - 2)), (0, 0, 0, 2), expand=False))
+    with gone_terminal_ignored():
+        if title:
+            console.print(Text(title, style="bold"))
+        room = console.width - _GAP
+        table = rich_table(grid.fitting(room), room)
+        console.print(Padding(table, (0, 0, 0, _GAP), expand=False))
 
 
 def print_table(title: str, columns: Sequence[str | Column], rows: Sequence[Sequence[str]]) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,8 +21,21 @@ Span = tuple[str, str]
 
 Line = Sequence[Span]
 
+VERBATIM = "none"
+"""Style of a path or command to be copied: a line that holds it is never broken by us."""
+
 _ASCII = str.maketrans(
-    {"×": "x", "→": "->", "–": "-", "−": "-", "±": "+-", "·": "-", "…": "...", "█": "#"}
+    {
+        **dict(zip("▁▂▃▄▅▆▇█", ".,-~=+*#", strict=True)),
+        "Δ": "d",
+        "×": "x",
+        "→": "->",
+        "–": "-",
+        "−": "-",
+        "±": "+-",
+        "·": "-",
+        "…": "...",
+    }
 )
 
 
@@ -55,18 +70,37 @@ def rich_text(line: Line) -> Text:
     return Text.assemble(*line)
 
 
+def gone_terminal_ignored() -> AbstractContextManager[None]:
+    """A stderr that is closed, hung up or full loses our report, never the script's exit code."""
+    return contextlib.suppress(OSError, ValueError)
+
+
 def write_lines(lines: Sequence[Line]) -> None:
     """Write lines to stderr in the way that suits it."""
     if not on_terminal():
         write_plain([plain(line) for line in lines])
         return
     console = stderr_console()
-    for line in lines:
-        console.print(rich_text(line), soft_wrap=False)
+    with gone_terminal_ignored():
+        for line in lines:
+            if any(style == VERBATIM for _, style in line):
+                console.print(rich_text(line), soft_wrap=True)
+            else:
+                _print_hanging(console, rich_text(line))
+
+
+def _print_hanging(console: Console, text: Text) -> None:
+    """Wrap with an indent, so that what continues is told from what begins."""
+    first, *rest = text.wrap(console, max(20, console.width - len(PREFIX))) or [text]
+    first.rstrip()
+    console.print(first, soft_wrap=True)
+    for part in rest:
+        part.rstrip()
+        console.print(" " * len(PREFIX), part, sep="", soft_wrap=True)
 
 
 def write_plain(lines: Sequence[str]) -> None:
-    """Write plain lines in one piece; a stderr that is gone or full is nobody's error."""
+    """Write plain lines in one piece."""
     if sys.stderr is None or not lines:
         return
     text = "".join(f"{line.rstrip()}\n" for line in lines)
@@ -74,8 +108,6 @@ def write_plain(lines: Sequence[str]) -> None:
         text.encode(sys.stderr.encoding or "utf-8")
     except (UnicodeError, LookupError):
         text = text.translate(_ASCII)
-    try:
+    with gone_terminal_ignored():
         sys.stderr.write(text)
         sys.stderr.flush()
-    except (OSError, ValueError):
-        pass  # The report is lost, but the exit code must still be the script's.

@@ -58,5 +58,3 @@ def trial_figures(record: TrialRecord, baseline: Baseline) -> list[str]:
     if record.peak_memory_bytes is not None:
         parts.append(f"memory {byte_size(record.peak_memory_bytes)}")
     return parts
-
-

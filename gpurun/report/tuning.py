@@ -86,7 +86,7 @@ class PlainView:
     def started(self, command: str, isolation: str, budget_seconds: float) -> None:
         """Write what is tuned, in what isolation, for how long."""
         apart = f", isolation: {isolation}" if isolation else ""
-        _write(f"tuning {command} (budget {duration(budget_seconds)}{apart})")
+        _write(f"tuning {one_line(command)} (budget {duration(budget_seconds)}{apart})")
 
     def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
         """Write what is on trial."""

@@ -130,7 +130,7 @@ def larger_batch_sentences(report: TuningReport) -> list[str]:
 def _larger_evidence(larger: LargerBatch) -> str:
     proof = larger.proof
     if proof is None:
-        return " (one trial, not proven)"
+        return " (not proven)"
     parts = _interval_and_p(
         proof.speedup_confidence_interval, proof.p_value, proof.statistically_significant
     )

@@ -1,0 +1,89 @@
+"""Figures as text: readers compare them by eye, so digits, units and signs must be dependable."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from gpurun.report import format as fmt
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (0.01234, "0.0123"),
+        (4.5678, "4.57"),
+        (9.996, "10.0"),
+        (78.94, "78.9"),
+        (99.96, "100"),
+        (999.6, "1,000"),
+        (1234567.0, "1,234,567"),
+        (-0.5, "-0.500"),
+        (math.nan, "nan"),
+    ],
+)
+def test_numbers_have_three_significant_digits_and_keep_their_integer_part(
+    value: float, text: str
+) -> None:
+    assert fmt.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.34, "340 ms"),
+        (12.34, "12.3 s"),
+        (59.96, "1 min"),
+        (125, "2 min 05 s"),
+        (3599.7, "1 h"),
+        (3720, "1 h 02 min"),
+    ],
+)
+def test_durations_never_show_sixty_of_a_unit(seconds: float, text: str) -> None:
+    assert fmt.duration(seconds) == text
+
+
+def test_bytes_are_binary_and_never_take_four_digits() -> None:
+    assert fmt.byte_size(512) == "512 B"
+    assert fmt.byte_size(1.2 * 1024**3) == "1.20 GiB"
+    assert fmt.byte_size(1023 * 1024**2) == "0.999 GiB"
+
+
+def test_factors_percents_and_p_values_keep_their_meaning_at_the_edges() -> None:
+    assert (fmt.factor(2.314), fmt.times(12.46), fmt.factor(0.983)) == ("×2.31", "12.5×", "×0.98")
+    assert fmt.percent(0.0001) == "< 0.1 %"
+    assert fmt.percent(0.0) == "0.0 %"
+    assert (fmt.signed_percent(0.007), fmt.signed_percent(-0.031)) == ("+0.7 %", "−3.1 %")
+    assert (fmt.p_value(0.0004), fmt.p_value(0.00001), fmt.p_value(0.27)) == (
+        "p = 0.0004",
+        "p < 0.0001",
+        "p = 0.27",
+    )
+
+
+def test_an_unbounded_interval_is_not_shown() -> None:
+    assert fmt.interval((2.25, 2.371)) == "2.25–2.37"
+    assert fmt.interval((0.0, math.inf)) is None
+    assert fmt.interval(None) is None
+
+
+def test_knobs_are_told_by_what_differs_from_the_baseline_with_the_last_change_in_sight() -> None:
+    knobs = {"loader_workers": 8, "tf32": True, "batch": {"size": 64}, "compile": None}
+    assert fmt.knobs_text({}, {}) == "as it is"
+    assert fmt.knobs_text(knobs, {"loader_workers": 8}) == "tf32, batch size=64, compile default"
+    assert fmt.knobs_text(knobs, width=20) == "+3, compile default"
+    assert fmt.knobs_text({}, {"tf32": True}) == "without tf32"
+    assert fmt.knob_change("pin", False) == "pin → off"
+
+
+def test_both_sparklines_share_one_scale_and_mark_what_is_not_a_number() -> None:
+    low, high = fmt.sparklines(((0.0, 0.0), (1.0, math.nan, None)))
+    assert low == "▁▁"
+    assert high == "█! "
+
+
+def test_foreign_text_loses_line_breaks_and_escape_codes() -> None:
+    assert fmt.one_line("bad\n\x1b[31m thing") == "bad [31m thing"
+    assert fmt.one_line("a long reason", 7) == "a long…"

@@ -1,0 +1,191 @@
+"""The ladder, the verdict and the Markdown report of `--optimize`."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+from report_records import (
+    LADDER,
+    LARGER_BATCH,
+    PROOF,
+    barren_report,
+    in_child,
+    trial,
+    tuning_report,
+)
+
+from gpurun.records.tuning import GuardVerdict, LossCurves, TuningReport
+from gpurun.report.ladder import ladder_lines
+from gpurun.report.markdown import tuning_markdown
+from gpurun.report.verdict import verdict_sentence
+
+PRINT = """
+import json, sys
+from pathlib import Path
+from gpurun.records.codec import from_json
+from gpurun.records.tuning import TuningReport
+from gpurun.report.ladder import print_ladder
+print_ladder(from_json(TuningReport, json.load(open(sys.argv[1]))), Path("runs/7"))
+if "rich" in sys.modules:
+    print("rich was imported")
+"""
+
+REJECTED = GuardVerdict(
+    False,
+    0.3,
+    0.01,
+    ("loss leaves the noise at step 2",),
+    LossCurves((3.0, 2.0, 1.0), (3.0, 3.0, math.nan)),
+)
+
+VERDICTS = (
+    "no_gain",
+    "inconclusive",
+    "too_few_steps",
+    "no_training",
+    "script_failed",
+    "interrupted",
+    "cached",
+)
+
+
+def text(report: TuningReport) -> str:
+    return "\n".join(ladder_lines(report, Path("runs/7")))
+
+
+def row(report: TuningReport, change: str) -> str:
+    return next(line for line in ladder_lines(report) if line.strip().startswith(change))
+
+
+def test_a_proven_gain_is_told_with_interval_p_value_pairs_and_loss() -> None:
+    assert verdict_sentence(tuning_report()) == (
+        "2.31× faster (95 % interval 2.25–2.37, p = 0.0004, 3 pairs), "
+        "same training: loss within 0.4 % (noise 1.1 %)"
+    )
+
+
+def test_the_same_training_is_claimed_only_where_it_was_compared() -> None:
+    assert verdict_sentence(tuning_report(guard=None)).endswith(", loss not compared")
+    training = dataclasses.replace(LADDER[0], knob="batch_size", effect="training")
+    shown = verdict_sentence(tuning_report(ladder=(training,)))
+    assert shown.endswith("changes training (batch_size)")
+    assert "same training" not in verdict_sentence(tuning_report(guard=REJECTED))
+
+
+def test_what_is_not_significant_says_so() -> None:
+    none = tuning_report(verdict="no_gain", speedup=1.007, statistically_significant=False)
+    assert verdict_sentence(none) == (
+        "Nothing beats the script as it is (best: +0.7 %, not significant)"
+    )
+    open_end = tuning_report(
+        verdict="inconclusive",
+        speedup=1.04,
+        speedup_confidence_interval=(0.98, 1.1),
+        statistically_significant=False,
+    )
+    assert verdict_sentence(open_end) == (
+        "Not proven: the budget ended before the test settled "
+        "(so far 1.04×, 95 % interval 0.98–1.10, 3 pairs)"
+    )
+
+
+@pytest.mark.parametrize("verdict", VERDICTS)
+def test_a_tuning_without_figures_shows_none(verdict: str) -> None:
+    report = barren_report(verdict)
+    for shown in (text(report), tuning_markdown(report)):
+        assert "None" not in shown
+        assert "×" not in shown
+        assert "0.0" not in shown
+
+
+def test_a_script_that_fails_by_itself_is_quoted() -> None:
+    failed = trial(1, {}, None, reason="ModuleNotFoundError: No module named 'x'")
+    shown = verdict_sentence(barren_report("script_failed", trials=(failed,)))
+    assert shown.endswith("nothing was tuned: ModuleNotFoundError: No module named 'x'")
+
+
+def test_each_row_tells_change_gain_total_effect_and_whether_it_was_kept() -> None:
+    report = tuning_report()
+    assert row(report, "script as it is").split() == [
+        *("script", "as", "it", "is", "800", "1.00", "GiB")
+    ]
+    assert row(report, "tf32").split() == [
+        *("tf32", "→", "on", "1,848", "×1.13", "×2.31", "1.00", "GiB"),
+        *("0.4", "%", "numerics", "yes"),
+    ]
+    assert row(report, "channels_last").endswith("no: slower")
+    assert row(report, "compile").split() == [
+        *("compile", "→", "default", "numerics", "no:", "no", "compiler")
+    ]
+
+
+def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:
+    shown = text(tuning_report())
+    assert (
+        "with batch 256: ×12.5 (not proven), changes training; apply with `--allow training`"
+        in shown
+    )
+    assert "learning rate 0.1 → 0.8 (linear rule for SGD)" in shown
+    proven = dataclasses.replace(LARGER_BATCH, proof=PROOF, side_effects=())
+    shown = text(tuning_report(larger_batch=proven))
+    assert "×12.5 (95 % interval 2.25–2.37, p = 0.0004, 3 pairs)" in shown
+    assert "linearly for SGD, by the square root for Adam" in shown
+
+
+def test_a_batch_that_is_applied_is_not_offered_again() -> None:
+    chosen = tuning_report().chosen
+    assert chosen is not None
+    applied = dataclasses.replace(chosen, knobs=LARGER_BATCH.knobs)
+    assert "--allow training" not in text(tuning_report(chosen=applied))
+
+
+def test_what_to_type_next_can_be_pasted_into_a_shell() -> None:
+    assert "gpurun --tuned train.py --name 'a b'" in text(tuning_report())
+    assert "--tuned" not in text(tuning_report(verdict="no_gain"))
+
+
+def test_a_rejection_by_the_loss_guard_shows_both_curves() -> None:
+    report = tuning_report(verdict="no_gain", guard=REJECTED)
+    for shown in (text(report), tuning_markdown(report)):
+        assert "loss guard: rejected: loss leaves the noise at step 2" in shown
+        assert "loss, baseline  █▅▁ 1.00" in shown
+        assert "loss, candidate ██! nan" in shown
+
+
+def test_markdown_holds_the_raw_pairs_every_trial_and_every_decision() -> None:
+    shown = tuning_markdown(tuning_report())
+    assert "| 1 | 800 | 1,850 | 2.31 |" in shown
+    assert "| 3 | screen | loader\\_workers 8, compile default |" in shown
+    assert "failed: no C++ [31mcompiler |" in shown
+    assert "- the step waits 41 % for data" in shown
+
+
+def test_markdown_tables_survive_foreign_text() -> None:
+    bad = dataclasses.replace(LADDER[3], reason="a | b\n<script>")
+    shown = tuning_markdown(tuning_report(ladder=(bad,)))
+    assert "no: a \\| b \\<script> |" in shown
+
+
+def test_without_a_terminal_the_ladder_is_plain_on_stderr_without_rich(tmp_path: Path) -> None:
+    stdout, stderr = in_child(PRINT, tmp_path, tuning_report())
+    assert stdout == ""
+    assert "\x1b" not in stderr
+    assert "gpurun: 2.31× faster" in stderr
+
+
+def test_a_narrow_terminal_keeps_change_gain_effect_and_verdict(tmp_path: Path) -> None:
+    _, shown = in_child(PRINT, tmp_path, tuning_report(), columns=60, NO_COLOR="1")
+    ours = [line for line in shown.splitlines() if "gpurun --tuned" not in line]  # to be copied
+    assert max(map(len, ours)) <= 60
+    assert "\x1b" not in shown
+    tf32 = next(line for line in shown.splitlines() if "tf32 →" in line)
+    assert tf32.split() == ["tf32", "→", "on", "1,848", "×1.13", "numerics", "yes"]
+
+
+def test_brackets_in_foreign_text_are_shown_as_they_are(tmp_path: Path) -> None:
+    bad = dataclasses.replace(LADDER[3], reason="[red]x[/nothing]")
+    _, shown = in_child(PRINT, tmp_path, tuning_report(ladder=(bad,)), columns=120)
+    assert "[red]x[/nothing]" in shown
