@@ -6,8 +6,10 @@ otherwise, and leaves no frame of its own in a traceback.
 
 from __future__ import annotations
 
+import builtins
 import os
 import sys
+from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any, NoReturn
 
@@ -62,7 +64,7 @@ def _run_module(words: list[str], adds_folder: bool) -> None:
     sys.argv[:] = ["-m", *words[1:]]
     if adds_folder:
         sys.path.insert(0, os.getcwd())
-    sys.modules["__main__"] = ModuleType("__main__")
+    sys.modules["__main__"] = _fresh_main()
     runpy._run_module_as_main(words[0])  # type: ignore[attr-defined]
 
 
@@ -73,17 +75,21 @@ def _run_script(words: list[str], adds_folder: bool) -> None:
         import runpy
 
         sys.path.insert(0, path)
-        sys.modules["__main__"] = ModuleType("__main__")
+        sys.modules["__main__"] = _fresh_main()
         runpy._run_module_as_main("__main__", False)  # type: ignore[attr-defined]
         return
     if adds_folder:
         sys.path.insert(0, os.path.dirname(os.path.realpath(path)) if path != "-" else "")
     source = _source(path)
-    main_module = _fresh_main(path)
+    main_module: Any = _fresh_main()
+    name = "<stdin>"
+    if path != "-":
+        name = os.path.abspath(path)
+        main_module.__file__ = name
+        main_module.__cached__ = None
+        main_module.__loader__ = SourceFileLoader("__main__", name)
     sys.modules["__main__"] = main_module
-    name = "<stdin>" if path == "-" else main_module.__file__ or path
-    code = compile(source, name, "exec", dont_inherit=True)
-    exec(code, main_module.__dict__)
+    exec(compile(source, name, "exec", dont_inherit=True), main_module.__dict__)
 
 
 def _source(path: str) -> bytes:
@@ -99,18 +105,11 @@ def _source(path: str) -> bytes:
         sys.exit(2)
 
 
-def _fresh_main(path: str) -> ModuleType:
-    import builtins
-    from importlib.machinery import SourceFileLoader
-
+def _fresh_main() -> Any:
     module: Any = ModuleType("__main__")
     module.__builtins__ = builtins
     if sys.version_info < (3, 14):
         module.__annotations__ = {}
-    if path != "-":
-        module.__file__ = os.path.abspath(path)
-        module.__cached__ = None
-        module.__loader__ = SourceFileLoader("__main__", module.__file__)
     return module
 
 
