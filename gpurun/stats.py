@@ -65,9 +65,7 @@ class Look:
     looks_used: int
 
 
-def sequential_look(
-    pairs: Sequence[tuple[float, float]], plan: SequentialPlan = DEFAULT
-) -> Look:
+def sequential_look(pairs: Sequence[tuple[float, float]], plan: SequentialPlan = DEFAULT) -> Look:
     """Judge (baseline, candidate) throughputs of paired launches, in the order they were run.
 
     To be called after every pair; a budget that ends between two looks leaves the earlier one.

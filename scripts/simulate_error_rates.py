@@ -101,7 +101,9 @@ def main() -> int:
         for noise in NOISES:
             for effect in EFFECTS:
                 rates = simulate(law, noise, effect, options.repeats, options.seed)
-                bad = rates.covered < 0.95 - slack or (effect == 1.0 and rates.claimed > 0.05 + slack)
+                bad = rates.covered < 0.95 - slack or (
+                    effect == 1.0 and rates.claimed > 0.05 + slack
+                )
                 missed += bad
                 print(
                     f"{law:6} {noise:6.1%} {effect:7.2f} {rates.claimed:8.1%} "

@@ -1,0 +1,95 @@
+"""The hardware that a process may use here: cores and memory within its limits, and the GPUs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpurun.records.facts import Machine
+
+CGROUPS = Path("/sys/fs/cgroup")
+NO_LIMIT_BYTES = 1 << 60
+"""cgroup v1 writes an absurd number where there is no limit."""
+
+
+def machine() -> Machine:
+    """Look at the machine. Without NVML there are no GPUs, as far as is known."""
+    from gpurun.measure.nvml import gpu_hardware
+
+    gpus = gpu_hardware()
+    capabilities = [g.compute_capability for g in gpus if g.compute_capability is not None]
+    memories = [g.memory_bytes for g in gpus if g.memory_bytes is not None]
+    return Machine(
+        cores=available_cores(),
+        memory_bytes=available_memory(),
+        gpus=tuple(g.name for g in gpus),
+        gpu_memory_bytes=min(memories, default=None),
+        compute_capability=min(capabilities, default=None),
+    )
+
+
+def available_cores(root: Path = CGROUPS) -> float:
+    """Cores that this process may keep busy: of its affinity mask, within the cgroup's quota."""
+    cores = float(len(os.sched_getaffinity(0)))
+    for folder in _groups(root, "cpu"):
+        quota = _quota(folder)
+        if quota is not None:
+            cores = min(cores, quota)
+    return cores
+
+
+def available_memory(root: Path = CGROUPS) -> int:
+    """Bytes of memory that this process may use: the machine's, within the cgroup's limit."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for folder in _groups(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            limit = _number(_text(folder / name))
+            if limit is not None and limit < NO_LIMIT_BYTES:
+                memory = min(memory, limit)
+    return memory
+
+
+def _quota(folder: Path) -> float | None:
+    """Cores granted by one cgroup folder of either version; None without a limit."""
+    both = _text(folder / "cpu.max").split()
+    if len(both) == 2:
+        quota, period = _number(both[0]), _number(both[1])
+    else:
+        quota = _number(_text(folder / "cpu.cfs_quota_us"))
+        period = _number(_text(folder / "cpu.cfs_period_us"))
+    return quota / period if quota and period and quota > 0 else None
+
+
+def _groups(root: Path, controller: str, own: Path = Path("/proc/self/cgroup")) -> Iterator[Path]:
+    """The cgroup folders of this process for a controller, each with its ancestors, v1 and v2.
+
+    In a container the path may name folders of the host that are not mounted: the root then stands
+    for the container's own group.
+    """
+    seen: set[Path] = set()
+    for line in _text(own).splitlines():
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        tops = [root / controllers, root / controller] if controllers else [root]
+        for top in tops:
+            folder = top / path.lstrip("/")
+            while folder != top.parent and folder not in seen:
+                seen.add(folder)
+                yield folder
+                folder = folder.parent
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
+
+
+def _number(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
