@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _GAP = 2
 _LAST_COLUMN_MINIMUM = 16
+_LAST_COLUMN_LEAST = 10
 
 
 @dataclass(frozen=True)
@@ -90,20 +91,21 @@ def rich_table(grid: Grid, room: int) -> Table:
     """The grid as rich draws it: no frame, a thin line below the heading.
 
     The box puts one blank between columns by itself, hence the padding of one less than the gap.
-    Where `room` characters leave the last column enough, it alone is wrapped.
+    Where `room` characters leave the last column enough, it alone is wrapped; else columns with a
+    width of their own are held to that first.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0), show_edge=False)
-    rigid = grid.width(_LAST_COLUMN_MINIMUM) <= room
+    widths = _drawn_widths(grid, room)
     for i, column in enumerate(grid.columns):
         table.add_column(
             column.heading,
             justify="right" if column.right else "left",
-            no_wrap=column.right or (rigid and i + 1 < len(grid.columns)),
-            min_width=column.width or None,
+            no_wrap=column.right,
+            width=widths[i],
             overflow="fold",
             header_style="bold",
         )
@@ -111,6 +113,20 @@ def rich_table(grid: Grid, room: int) -> Table:
     for row, style in zip(grid.rows, styles, strict=True):
         table.add_row(*(Text(cell) for cell in row), style=style)
     return table
+
+
+def _drawn_widths(grid: Grid, room: int) -> list[int] | list[None]:
+    """Characters of each column within `room`; None each where only rich's own wrapping helps."""
+    natural = grid.widths()
+    reserved = [c.width or n for c, n in zip(grid.columns, natural, strict=True)]
+    for others, least in (
+        (natural[:-1], _LAST_COLUMN_MINIMUM),
+        (reserved[:-1], _LAST_COLUMN_LEAST),
+    ):
+        left = room - sum(w + _GAP for w in others)
+        if left >= min(natural[-1], least):
+            return [*others, min(natural[-1], left)]
+    return [None] * len(natural)
 
 
 def print_grid(title: str, grid: Grid) -> None:

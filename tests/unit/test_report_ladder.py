@@ -185,6 +185,15 @@ def test_a_narrow_terminal_keeps_change_gain_effect_and_verdict(tmp_path: Path) 
     assert tf32.split() == ["tf32", "→", "on", "1,848", "×1.13", "numerics", "yes"]
 
 
+def test_a_narrow_terminal_loses_no_word_of_the_reason(tmp_path: Path) -> None:
+    reason = "failed: no C++ compiler found on this machine"
+    long = dataclasses.replace(LADDER[3], knob="compile_everything", reason=reason)
+    report = tuning_report(ladder=(*LADDER[:3], long))
+    _, shown = in_child(PRINT, tmp_path, report, columns=60, NO_COLOR="1")
+    table = shown[: shown.index("gpurun:")].split()
+    assert {"compile_everything", *reason.split()} <= set(table)
+
+
 def test_brackets_in_foreign_text_are_shown_as_they_are(tmp_path: Path) -> None:
     bad = dataclasses.replace(LADDER[3], reason="[red]x[/nothing]")
     _, shown = in_child(PRINT, tmp_path, tuning_report(ladder=(bad,)), columns=120)
