@@ -1,0 +1,84 @@
+"""Which isolation this machine permits, found by trying it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+from gpurun.isolation.mode import Mode
+from gpurun.isolation.running import Box, BoxSpec
+from gpurun.isolation.workcopy import refuse_large
+
+FORCE_VARIABLE = "GPURUN_ISOLATION"
+"""Set to "overlay", "landlock" or "in-place" to consider that mode only."""
+
+PROBE_SECONDS = 60.0
+_PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
+_PROBE_CODE = 33
+
+
+@dataclass(frozen=True)
+class Availability:
+    """The best mode here, None if trials must be refused. `reason`: why not a better one."""
+
+    mode: Mode | None
+    reason: str
+
+
+def choose(cwd: Path, *, in_place: bool) -> Availability:
+    """The mode for trials in `cwd`. `in_place`: the user consented to real writes."""
+    forced = os.environ.get(FORCE_VARIABLE)
+    if in_place or forced == "in-place":
+        return Availability(Mode.IN_PLACE, "trials run on the real files, as asked")
+    reasons: list[str] = []
+    for mode, title in ((Mode.OVERLAY, "overlay mounts"), (Mode.LANDLOCK, "Landlock")):
+        if forced in (None, "", mode.value):
+            failure, notes = _try(mode, Path(os.path.realpath(cwd)))
+            if failure is None:
+                return Availability(mode, "; ".join((*reasons, *notes)))
+            reasons.append(f"{title}: {failure}")
+    if not reasons:
+        raise GpurunError(
+            f"{FORCE_VARIABLE}={forced} is no kind of isolation",
+            "use overlay, landlock or in-place",
+        )
+    return Availability(
+        None, "; ".join(reasons) + ". With --trials-in-place trials run on the real files"
+    )
+
+
+def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:
+    """Why the mode does not work here (None if it does), and what is imperfect about it."""
+    with tempfile.TemporaryDirectory(prefix="gpurun-probe-") as folder:
+        try:
+            if mode is Mode.LANDLOCK:
+                refuse_large(cwd)
+            place = cwd if mode is Mode.OVERLAY and os.access(cwd, os.W_OK) else Path(folder)
+            return _probe(mode, place, Path(folder) / "log")
+        except GpurunError as error:
+            return error.what, []
+
+
+def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
+    """Write a file in a box: it must succeed there and leave nothing here."""
+    target = place / f".gpurun-probe-{os.getpid()}"
+    inside = target.name if mode is Mode.LANDLOCK else str(target)
+    argv = (sys.executable, "-I", "-S", "-c", _PROBE, inside)
+    spec = BoxSpec(argv, dict(os.environ), place, (), (), mode, log)
+    with Box(spec) as box:
+        try:
+            code = box.wait(PROBE_SECONDS)
+        except subprocess.TimeoutExpired:
+            return "a probe did not end", []
+    if target.exists():
+        target.unlink()
+        return "a probe's file reached the real folder", []
+    if code != _PROBE_CODE:
+        lines = log.read_text(errors="replace").splitlines()
+        return f"a probe could not write ({lines[-1] if lines else f'exit code {code}'})", []
+    return None, box.notes

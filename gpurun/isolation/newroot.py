@@ -1,0 +1,284 @@
+"""Builds the root that a trial sees: everything readable where it is, every write kept aside.
+
+An overlay of `/` as a whole is refused where other file systems are mounted below it, so the new
+root is a tmpfs with one overlay for each top-level folder and for each file system mounted further
+down. In a user namespace the mounts that were there before are *locked*: a folder with one of them
+below cannot be a lower layer either, and is rebuilt entry by entry ("descended into").
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+
+from gpurun.isolation import syscalls
+from gpurun.isolation.mounttable import KERNEL_FILE_SYSTEMS, mounts
+from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
+
+SMALL_FILE_BYTES = 1 << 20
+"""Files that an overlay cannot hold are copied up to this size, and bound read-only above it."""
+
+SHARED_MEMORY = "/dev/shm"
+_OWN = ("/proc", "/sys", "/dev")
+
+
+def prepare_memory(scratch: str) -> None:
+    """Mount the tmpfs for upper layers that cannot lie on disk. It lives with this namespace."""
+    memory = f"{scratch}/{MEMORY}"
+    syscalls.mount("tmpfs", memory, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=700")
+
+
+class NewRoot:
+    """One build of the new root at `scratch/root`. `notes` says what is not as it should be.
+
+    `locked`: we are in a user namespace of our own.
+    """
+
+    def __init__(self, order: BoxOrder, locked: bool) -> None:
+        self.order = order
+        self.locked = locked
+        self.root = f"{order.scratch}/{ROOT}"
+        self.notes: list[str] = []
+        self.table = {
+            point: mount
+            for point, mount in mounts().items()
+            if not point.startswith(order.scratch) and not _is_hidden(point)
+        }
+        self.layers = _outside(order.layers, order.scratch)
+        # The scratch must not lie in a lower layer of an overlay whose upper layer it holds.
+        self.descended = set(_ancestors(os.path.dirname(order.scratch)))
+        if locked:
+            for point in self.table:
+                self.descended |= set(_ancestors(point))
+        self.memory_only = False
+        self.count = 0
+
+    def build(self) -> None:
+        """Mount everything but /proc, which the caller adds."""
+        syscalls.mount("tmpfs", self.root, "tmpfs", syscalls.MS_NOSUID, "mode=755")
+        self._descend("/")
+        for name in ("proc", "sys", "dev"):
+            if os.path.isdir(f"/{name}"):
+                os.makedirs(f"{self.root}/{name}", exist_ok=True)
+        for name in ("sys", "dev"):
+            self._bind(f"/{name}")
+        self._shared_memory()
+        for path in self.order.writable:
+            os.makedirs(self.root + path, exist_ok=True)
+            self._bind(path)
+
+    def enter(self) -> None:
+        """Make it the root of this process and forget the old one."""
+        os.chdir(self.root)
+        syscalls.pivot_root_here()
+
+    def _descend(self, path: str) -> None:
+        """A plain folder on the tmpfs, with each entry of the original taken over by itself."""
+        target = self.root + path
+        os.makedirs(target, exist_ok=True)
+        for name in sorted(self._names(path)):
+            child = os.path.join(path, name)
+            if child not in _OWN:
+                self._take(child)
+        _like(path, target)
+
+    def _names(self, path: str) -> set[str]:
+        names: set[str] = set()
+        for folder in (path, *(layer + path for layer in self.layers)):
+            try:
+                names |= set(os.listdir(folder))
+            except OSError:  # not there, or not ours to read: then the script cannot list it either
+                pass
+        return names
+
+    def _take(self, path: str) -> None:
+        source = self._newest(path)
+        try:
+            mode = os.lstat(source).st_mode
+        except OSError:  # a FUSE mount of somebody else, or gone since we looked
+            return
+        if stat.S_ISLNK(mode):
+            os.symlink(os.readlink(source), self.root + path)
+        elif stat.S_ISDIR(mode):
+            os.makedirs(self.root + path, exist_ok=True)
+            self._take_folder(path)
+        else:
+            self._take_file(source, path)
+
+    def _newest(self, path: str) -> str:
+        for layer in self.layers:
+            if os.path.lexists(layer + path):
+                return layer + path
+        return path
+
+    def _take_folder(self, path: str) -> None:
+        mount = self.table.get(path)
+        if mount is not None and mount.kind in KERNEL_FILE_SYSTEMS:
+            self._bind(path)
+        elif path in self.descended:
+            self._descend(path)
+        else:
+            self._cover(path)
+            if not self.locked:
+                for point in sorted(p for p in self.table if p.startswith(path + "/")):
+                    self._take_mount(point)
+
+    def _take_mount(self, point: str) -> None:
+        """A mount below a folder that is covered already (locked ones were descended to)."""
+        if not os.path.lexists(self.root + point):
+            return
+        if not os.path.isdir(point):
+            self._take_file(point, point)
+        elif self.table[point].kind in KERNEL_FILE_SYSTEMS:
+            self._bind(point)
+        else:
+            self._cover(point)
+
+    def _cover(self, path: str) -> None:
+        mount = self.table.get(path)
+        if mount is not None and mount.read_only:
+            syscalls.mount(path, self.root + path, flags=syscalls.MS_BIND)
+        else:
+            self._overlay(path)
+
+    def _take_file(self, source: str, path: str) -> None:
+        target = self.root + path
+        status = os.lstat(source)
+        # A file that the user may not write needs no copy to stay as it is.
+        ours = os.access(source, os.W_OK) and os.access(source, os.R_OK)
+        if stat.S_ISREG(status.st_mode) and ours and status.st_size <= SMALL_FILE_BYTES:
+            shutil.copy2(source, target)
+            return
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o600))
+        syscalls.mount(source, target, flags=syscalls.MS_BIND)
+        if stat.S_ISREG(status.st_mode) and ours:
+            syscalls.make_read_only(target)
+
+    def _overlay(self, path: str) -> None:
+        """Lay an empty folder over `path`: on disk, else in memory; else show it read-only."""
+        uppers = [f"{self.order.scratch}/{MEMORY}"]
+        holds_scratch = self.order.scratch.startswith(path + "/")
+        if not self.memory_only and not holds_scratch and path != SHARED_MEMORY:
+            uppers.insert(0, self.order.scratch)
+        failure = ""
+        for upper in uppers:
+            try:
+                self._mount_overlay(path, upper)
+            except OSError as error:
+                failure = failure or error.strerror or str(error)
+                continue
+            if upper != uppers[0]:
+                self.memory_only = True
+                self.notes.append(f"what trials write is held in memory ({failure})")
+            return
+        if (self.order.cwd + "/").startswith(path + "/"):
+            raise OSError(failure)
+        self._bind(path)
+        syscalls.make_read_only(self.root + path)
+        self.notes.append(f"{path} is read-only in trials ({failure})")
+
+    def _mount_overlay(self, path: str, place: str) -> None:
+        self.count += 1
+        base = f"{place}/{UPPERS}/{self.count}"
+        upper, work = f"{base}/upper{path}", f"{base}/work"
+        os.makedirs(upper)
+        os.makedirs(work)
+        _like(path, upper)
+        self._make_familiar(path, f"{base}/upper")
+        lowers = [x + path for x in self.layers if os.path.isdir(x + path)]
+        if os.path.isdir(path):
+            lowers.append(path)
+        # By descriptor, because names may hold the commas and colons that separate options.
+        handles = [os.open(lower, os.O_PATH | os.O_DIRECTORY) for lower in lowers]
+        try:
+            names = ":".join(f"/proc/self/fd/{handle}" for handle in handles)
+            options = f"lowerdir={names},upperdir={upper},workdir={work}"
+            options += ",userxattr" if self.locked else ",redirect_dir=on"
+            syscalls.mount("overlay", self.root + path, "overlay", data=options)
+        finally:
+            for handle in handles:
+                os.close(handle)
+
+    def _make_familiar(self, path: str, upper: str) -> None:
+        """Make the folders of others on the way to the user's own ones in the upper layer.
+
+        The kernel would copy such a folder up with its owner, whom our user namespace does not
+        know, and the script's write below it would fail (EOVERFLOW).
+        """
+        if not self.locked:
+            return
+        for folder in self.order.familiar:
+            for step in (*_ancestors(folder), folder):
+                if step.startswith(path + "/") and os.path.isdir(step):
+                    os.makedirs(upper + step, exist_ok=True)
+                    _like(step, upper + step)
+
+    def _shared_memory(self) -> None:
+        """A /dev/shm of the same size whose new files vanish with the box."""
+        path = SHARED_MEMORY
+        if not os.path.isdir(path) or os.path.islink(path):
+            return
+        if os.listdir(path):
+            self._overlay(path)
+            return
+        status = os.statvfs(path)
+        options = f"mode=1777,size={status.f_blocks * status.f_frsize}"
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+        syscalls.mount("tmpfs", self.root + path, "tmpfs", flags, options)
+
+    def _bind(self, path: str) -> None:
+        syscalls.mount(path, self.root + path, flags=syscalls.MS_BIND | syscalls.MS_REC)
+
+
+def _is_hidden(point: str) -> bool:
+    """Whether the mount cannot be reached because another one lies above it."""
+    try:
+        os.lstat(point)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # a FUSE mount of somebody else: it is there
+        return False
+    return False
+
+
+def _ancestors(path: str) -> list[str]:
+    """The folders above `path` from "/" down: "/a/b/c" gives "/", "/a", "/a/b"."""
+    parts = path.strip("/").split("/")
+    return ["/" + "/".join(parts[:i]) for i in range(len(parts))] if path != "/" else []
+
+
+def _like(source: str, target: str) -> None:
+    """Give `target` mode and owner of `source`; as little as the user could do there."""
+    try:
+        status = os.stat(source)
+    except OSError:
+        return
+    try:
+        os.chown(target, status.st_uid, status.st_gid)
+    except OSError:  # an owner unknown here: it becomes ours, so the mode must say what we may do
+        mode = status.st_mode | 0o200 if os.access(source, os.W_OK) else status.st_mode & ~0o222
+    else:
+        mode = status.st_mode
+    os.chmod(target, stat.S_IMODE(mode))
+    os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _outside(layers: tuple[str, ...], scratch: str) -> list[str]:
+    """Copies of the layers in the scratch, of hard links where they can be; the last one first.
+
+    A lower layer must not lie inside another one, and a captured one may lie in the user's folder.
+    """
+    copies: list[str] = []
+    for number, layer in enumerate(layers):
+        copies.insert(0, f"{scratch}/layers/{number}")
+        shutil.copytree(layer, copies[0], symlinks=True, copy_function=_link)
+    return copies
+
+
+def _link(source: str, target: str) -> str:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError:
+        shutil.copy2(source, target, follow_symlinks=False)
+    return target

@@ -1,0 +1,282 @@
+"""A running trial, from the launcher's side: start, end, what it has written so far."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import gpurun
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.isolation import services
+from gpurun.isolation.layers import copy_written
+from gpurun.isolation.mode import Mode
+from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
+from gpurun.isolation.terminal import Terminal
+from gpurun.isolation.workcopy import WorkCopy
+from gpurun.records.codec import to_json
+
+SETUP_SECONDS = 120.0
+KILL_SECONDS = 30.0
+_WARDEN = "import sys; sys.path.insert(0, {!r}); from gpurun.isolation.warden import main; main()"
+
+
+@dataclass(frozen=True)
+class BoxSpec:
+    """What to run, and how. `env` is the whole environment.
+
+    `writable`: existing folders kept read-write at the same path (the trial's run folder, shared
+    caches). `layers`: folders captured by earlier boxes, later ones on top. `log` receives what the
+    trial prints. `scratch`: the folder in which writes are kept meanwhile, None to choose one.
+    """
+
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    cwd: Path
+    writable: tuple[Path, ...]
+    layers: tuple[Path, ...]
+    mode: Mode
+    log: Path
+    scratch: Path | None = None
+
+
+class Box:
+    """A running trial. It starts at once; `GpurunError` says which call failed if it cannot.
+
+    `pid` is the script's process, as the launcher sees it. `notes` says what is not isolated quite
+    as it should be, one clause each. `cwd` is where the script runs (a copy under Landlock).
+    """
+
+    def __init__(self, spec: BoxSpec) -> None:
+        self.spec = spec
+        self.notes: list[str] = []
+        self.pid = 0
+        self._code: int | None = None
+        self._copy: WorkCopy | None = None
+        self._terminal: Terminal | None = None
+        self._warden: subprocess.Popen[bytes] | None = None
+        self._scratch = _make_scratch(spec)
+        self.cwd = Path(os.path.realpath(spec.cwd))
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def poll(self) -> int | None:
+        """The script's exit code, 128+n for a signal; None while it runs."""
+        if self._code is None and self._warden is not None:
+            code = self._warden.poll()
+            if code is not None:
+                self._ended(code)
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; `subprocess.TimeoutExpired` after `timeout` seconds."""
+        if self._code is None and self._warden is not None:
+            self._ended(self._warden.wait(timeout))
+        assert self._code is not None
+        return self._code
+
+    def kill(self) -> None:
+        """End everything in the box, whatever it ignores and wherever it hid. Always returns.
+
+        A process that the kernel itself cannot end (stuck in a driver) is given up after a while.
+        """
+        if self._warden is None or self.poll() is not None:
+            return
+        assert self._warden.stdin is not None
+        try:
+            self._warden.stdin.write(b"k")
+            self._warden.stdin.flush()
+        except BrokenPipeError:  # it is ending by itself
+            pass
+        try:
+            self._ended(self._warden.wait(KILL_SECONDS))
+        except subprocess.TimeoutExpired:
+            self._warden.kill()
+            self._ended(128 + signal.SIGKILL)
+
+    def capture_layer(self, dest: Path) -> int:
+        """Copy what the script has written so far to `dest`; the bytes copied.
+
+        To be called while the script is held. New and changed files count, deletions do not.
+        """
+        if self._copy is not None:
+            return self._copy.written(dest)
+        if self.spec.mode is Mode.IN_PLACE or self._warden is None:
+            return 0
+        # What is in memory is mounted in the warden's namespace only.
+        inside = Path(f"/proc/{self._warden.pid}/root{self._scratch}/{MEMORY}")
+        total = 0
+        for layer in self.spec.layers:
+            copy_written(layer, dest)
+        for place in (self._scratch, inside):
+            for upper in sorted((place / UPPERS).glob("*/upper")):
+                total += copy_written(upper, dest)
+        return total
+
+    def close(self) -> None:
+        """Kill, and remove what was written."""
+        self.kill()
+        if self._warden is not None and self._warden.stdin is not None:
+            try:
+                self._warden.stdin.close()
+            except BrokenPipeError:
+                pass
+        if self._terminal is not None:
+            self._terminal.finish()
+        _remove(self._scratch)
+
+    def __enter__(self) -> Box:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: types.TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        for name in (MEMORY, ROOT, UPPERS):
+            (self._scratch / name).mkdir()
+        self._terminal = Terminal(self.spec.log)
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            order = self._order(self._terminal.slave, theirs.fileno())
+            self._warden = _start_warden(order)
+            theirs.close()
+            self._terminal.start()
+            self._await_start(ours)
+
+    def _order(self, terminal: int, report: int) -> BoxOrder:
+        spec, cwd, env = self.spec, self.cwd, dict(self.spec.env)
+        argv = spec.argv
+        writable = tuple(Path(os.path.realpath(path)) for path in spec.writable)
+        if spec.mode is Mode.LANDLOCK:
+            home = Path(env.get("HOME", "/"))
+            self._copy = WorkCopy(cwd, self._scratch, spec.layers, home)
+            self.cwd = self._copy.cwd
+            argv = tuple(self._copy.moved(word, writable) for word in argv)
+            env = self._copy.environment(env, writable)
+        if spec.mode is not Mode.OVERLAY and env.get("MLFLOW_TRACKING_URI") == services.MLFLOW:
+            env["MLFLOW_TRACKING_URI"] = f"file://{self._scratch}/mlruns"
+        return BoxOrder(
+            mode=spec.mode,
+            argv=argv,
+            env=env,
+            cwd=str(self.cwd),
+            writable=tuple(str(path) for path in writable),
+            layers=tuple(os.path.realpath(layer) for layer in spec.layers),
+            familiar=_familiar(cwd, argv, env),
+            scratch=str(self._scratch),
+            terminal=terminal,
+            report=report,
+        )
+
+    def _await_start(self, report: socket.socket) -> None:
+        """Read the report to its end, which comes when the script's process becomes the script."""
+        report.settimeout(SETUP_SECONDS)
+        text, started = b"", False
+        try:
+            while True:
+                block, ancillary, _, _ = report.recvmsg(4096, socket.CMSG_SPACE(12))
+                if not block:
+                    break
+                text += block
+                if block.endswith(b"start\n"):
+                    started = True
+                    self.pid = struct.unpack("3i", ancillary[0][2])[0]
+        except TimeoutError:
+            text += b"error no answer from the box\n"
+        for line in text.decode(errors="replace").splitlines():
+            word, _, rest = line.partition(" ")
+            if word == "note":
+                self.notes.append(rest)
+            elif word == "error":
+                raise self._failure(rest, started)
+        if not started:
+            raise self._failure("its process ended", started)
+
+    def _failure(self, detail: str, started: bool) -> GpurunError:
+        if started:
+            what = f"the trial's program could not be started: {detail}"
+            return GpurunError(what, "check the command")
+        what = f"the isolated trial could not be set up: {detail}"
+        return GpurunError(what, "use --trials-in-place to run trials on the real files")
+
+    def _ended(self, code: int) -> None:
+        self._code = 128 - code if code < 0 else code
+        if self._terminal is not None:
+            self._terminal.finish()
+
+
+def _start_warden(order: BoxOrder) -> subprocess.Popen[bytes]:
+    package_root = str(Path(gpurun.__file__).resolve().parent.parent)
+    warden = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _WARDEN.format(package_root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        pass_fds=(order.terminal, order.report),
+        start_new_session=True,
+        cwd="/",
+    )
+    assert warden.stdin is not None
+    try:
+        warden.stdin.write(json.dumps(to_json(order)).encode() + b"\n")
+        warden.stdin.flush()
+    except BrokenPipeError:  # the report says why
+        pass
+    return warden
+
+
+def _make_scratch(spec: BoxSpec) -> Path:
+    places = [spec.scratch] if spec.scratch else [Path("/var/tmp"), Path(tempfile.gettempdir())]
+    for place in places:
+        try:
+            return Path(os.path.realpath(tempfile.mkdtemp(prefix="gpurun-box-", dir=place)))
+        except OSError:
+            continue
+    raise GpurunError(
+        f"no room for what trials write: {places[-1]} cannot be written to",
+        "set TMPDIR to a folder that can",
+        ExitCode.USAGE,
+    )
+
+
+def _familiar(cwd: Path, argv: tuple[str, ...], env: dict[str, str]) -> tuple[str, ...]:
+    """Folders in which the script is likely to write, on which `newroot` takes special care."""
+    named = [env.get(name, "") for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME")]
+    named += [part for word in argv for part in (word, word.partition("=")[2])]
+    paths = {str(cwd), "/tmp", "/var/tmp"}
+    for word in named:
+        if word.startswith("/"):
+            path = os.path.realpath(word)
+            paths.add(path if os.path.isdir(path) else os.path.dirname(path))
+    return tuple(sorted(paths))
+
+
+def _remove(folder: Path) -> None:
+    """Remove all of it, also what the script or an overlay has made unreadable."""
+    for place, names, _ in os.walk(folder):
+        for name in names:
+            path = os.path.join(place, name)
+            if not os.path.islink(path):
+                try:
+                    os.chmod(path, 0o700)
+                except OSError:
+                    pass
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,122 @@
+"""What a tree looks like, precisely enough to notice that a trial has changed something."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+SMALL_FILE_BYTES = 64 << 10
+HASHED_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One path: everything of lstat that writing changes, and a digest of a small file's content.
+
+    `modified_ns` and `size` are None for folders in which something excluded lies.
+    """
+
+    kind: int
+    size: int | None
+    modified_ns: int | None
+    mode: int
+    owner: tuple[int, int]
+    inode: int
+    link: str | None
+    digest: str | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`complete` is False when there were more paths than the limit: the rest is unseen."""
+
+    entries: Mapping[str, Entry]
+    complete: bool
+
+    def differences(self, later: Snapshot) -> tuple[str, ...]:
+        """What is not as it was, one line a path, sorted by path.
+
+        Of two incomplete snapshots only the paths in both are compared.
+        """
+        lines = []
+        for path in sorted(self.entries.keys() | later.entries.keys()):
+            before, after = self.entries.get(path), later.entries.get(path)
+            if before is not None and after is not None:
+                if before != after:
+                    lines.append(f"changed: {path} ({_what(before, after)})")
+            elif before is not None and later.complete:
+                lines.append(f"gone: {path}")
+            elif after is not None and self.complete:
+                lines.append(f"new: {path}")
+        return tuple(lines)
+
+
+def snapshot(roots: Sequence[Path], *, exclude: Sequence[Path], limit: int = 200_000) -> Snapshot:
+    """Look at every path at and below `roots`, except at and below `exclude`."""
+    left_out = frozenset(os.path.abspath(path) for path in exclude)
+    entries: dict[str, Entry] = {}
+    stack = [os.path.abspath(root) for root in reversed(roots)]
+    budget = HASHED_BYTES
+    while stack:
+        path = stack.pop()
+        if path in left_out or path in entries:
+            continue
+        if len(entries) >= limit:
+            return Snapshot(entries, complete=False)
+        entry = _look(path, left_out, budget)
+        if entry is None:
+            continue
+        entries[path] = entry
+        if entry.digest is not None:
+            budget -= entry.size or 0
+        if stat.S_ISDIR(entry.kind):
+            stack += _children(path)
+    return Snapshot(entries, complete=True)
+
+
+def _children(path: str) -> list[str]:
+    try:
+        return sorted((os.path.join(path, name) for name in os.listdir(path)), reverse=True)
+    except OSError:
+        return []
+
+
+def _look(path: str, left_out: frozenset[str], budget: int) -> Entry | None:
+    try:
+        status = os.lstat(path)
+        kind = stat.S_IFMT(status.st_mode)
+        link = os.readlink(path) if stat.S_ISLNK(kind) else None
+    except OSError:
+        return None
+    digest = None
+    if stat.S_ISREG(kind) and status.st_size <= min(SMALL_FILE_BYTES, budget):
+        digest = _digest(path)
+    loose = stat.S_ISDIR(kind) and any(os.path.dirname(x) == path for x in left_out)
+    return Entry(
+        kind=kind,
+        size=None if loose else status.st_size,
+        modified_ns=None if loose else status.st_mtime_ns,
+        mode=stat.S_IMODE(status.st_mode),
+        owner=(status.st_uid, status.st_gid),
+        inode=status.st_ino,
+        link=link,
+        digest=digest,
+    )
+
+
+def _digest(path: str) -> str | None:
+    try:
+        return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+    except OSError:
+        return None
+
+
+def _what(before: Entry, after: Entry) -> str:
+    names = ("kind", "size", "modified_ns", "mode", "owner", "inode", "link", "digest")
+    changed = [name for name in names if getattr(before, name) != getattr(after, name)]
+    words = {"modified_ns": "time", "digest": "content"}
+    return ", ".join(words.get(name, name) for name in changed)

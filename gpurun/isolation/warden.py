@@ -1,0 +1,177 @@
+"""The outermost process of a box: obeys the launcher, ends the box, and outlives neither.
+
+Started as `python -I -S -c` with the order on its standard input, which then stays open as a
+lifeline: any byte on it, or its end when the launcher dies however suddenly, means kill. (A parent
+death signal would follow the launcher's *thread* that made the box, so a pipe it is.)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+
+from gpurun.isolation import processes, shim, syscalls
+from gpurun.isolation.mode import Mode
+from gpurun.isolation.newroot import prepare_memory
+from gpurun.isolation.order import MEMORY, BoxOrder
+from gpurun.records.codec import from_json
+
+KILLED = 128 + signal.SIGKILL
+NOT_SET_UP = 70
+_LIFELINE = 0
+
+
+def main() -> None:
+    """Set up the box, guard it, and exit with the code of its script."""
+    order = from_json(BoxOrder, json.loads(_read_line(_LIFELINE)))
+
+    def tell(message: bytes) -> None:
+        os.write(order.report, message)
+
+    os.set_inheritable(order.report, False)
+    signal_pipe, wakeup = os.pipe()
+    os.set_blocking(wakeup, False)
+    signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        syscalls.become_subreaper()
+        locked = order.mode is Mode.OVERLAY and _leave_mounts()
+        if order.mode is Mode.OVERLAY:
+            prepare_memory(order.scratch)
+        own_processes = _leave_processes()
+        child = os.fork()
+    except OSError as error:
+        tell(f"error {shim.describe(error)}\n".encode())
+        os._exit(NOT_SET_UP)
+    if child == 0:
+        _be_shim(order, locked, own_processes, tell)
+    os.close(order.report)
+    os.close(order.terminal)
+    os._exit(_guard(child, signal_pipe, order.scratch))
+
+
+def _be_shim(
+    order: BoxOrder, locked: bool, own_processes: bool, tell: Callable[[bytes], None]
+) -> None:
+    code = NOT_SET_UP
+    try:
+        signal.set_wakeup_fd(-1)
+        os.close(_LIFELINE)
+        code = shim.run(order, locked, own_processes, tell)
+    except Exception as error:
+        tell(f"error {shim.describe(error)}\n".encode())
+    finally:
+        os._exit(code)
+
+
+def _read_line(descriptor: int) -> bytes:
+    """The order. Nothing follows it until the launcher has heard of the start."""
+    line = b""
+    while not line.endswith(b"\n"):
+        block = os.read(descriptor, 1 << 16)
+        if not block:
+            sys.exit(KILLED)
+        line += block
+    return line
+
+
+def _leave_mounts() -> bool:
+    """Leave the mount namespace; True if that took a user namespace of our own."""
+    user, group = os.geteuid(), os.getegid()
+    locked = False
+    try:
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+    except PermissionError:
+        try:
+            syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+        except OSError as error:
+            message = f"user namespaces are not permitted ({error.strerror})"
+            raise OSError(error.errno, message) from None
+        # To themselves: the script sees the user that it always sees.
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{user} {user} 1")
+        _write("/proc/self/gid_map", f"{group} {group} 1")
+        locked = True
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+    return locked
+
+
+def _leave_processes() -> bool:
+    """Give our next child a process namespace, where its /proc can be mounted too."""
+    if not _could_mount_proc():
+        return False
+    syscalls.unshare(syscalls.CLONE_NEWPID)
+    return True
+
+
+def _could_mount_proc() -> bool:
+    """Try it in a child: a container that masks parts of /proc forbids a fresh one."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID)
+            grandchild = os.fork()
+            if grandchild == 0:
+                syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+                syscalls.mount("proc", "/proc", "proc")
+                os._exit(0)
+            code = os.waitpid(grandchild, 0)[1]
+        except OSError:
+            pass
+        finally:
+            os._exit(1 if code else 0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _guard(child: int, signal_pipe: int, scratch: str) -> int:
+    """Wait for the shim or the launcher's word; nothing of the box is alive on return."""
+    poller = select.poll()
+    poller.register(_LIFELINE, select.POLLIN)
+    poller.register(signal_pipe, select.POLLIN)
+    code = None
+    while code is None:
+        ready = [descriptor for descriptor, _ in poller.poll()]
+        if signal_pipe in ready:
+            os.read(signal_pipe, 4096)
+            code = _exit_code_of(child)
+        if code is None and _LIFELINE in ready:
+            code = KILLED
+            abandoned = not os.read(_LIFELINE, 1)
+            processes.end_all_below(os.getpid())
+            if abandoned:
+                _remove(scratch)
+    processes.end_all_below(os.getpid())
+    return code
+
+
+def _exit_code_of(child: int) -> int | None:
+    """The shim's exit code if it has ended; orphans of the box are reaped on the way."""
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return KILLED
+        if pid == 0:
+            return None
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            return 128 - code if code < 0 else code
+
+
+def _remove(scratch: str) -> None:
+    try:
+        syscalls.unmount(f"{scratch}/{MEMORY}")
+    except OSError:  # never mounted
+        pass
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)

@@ -1,0 +1,134 @@
+"""The copy of the working folder that a trial under Landlock works on, and the way there.
+
+Landlock can only forbid. So what the script would write is moved: its folder, its temporary files
+and its caches are copies in the scratch, and command line and environment point there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+from gpurun.isolation.layers import copy_written
+
+COPY_LIMIT_BYTES = 2 << 30
+CACHE_LIMIT_ENTRIES = 20_000
+OWN_FOLDER = ".gpurun"
+PATH_VARIABLES = ("PYTHONPATH", "PWD")
+CACHES = ("torch", "huggingface", "matplotlib")
+"""Folders of the user's cache that a trial reads from, and adds to."""
+
+
+class WorkCopy:
+    """Copies of `cwd` and of the user's caches in `scratch`, with the files of `layers` on top."""
+
+    def __init__(self, cwd: Path, scratch: Path, layers: Sequence[Path], home: Path) -> None:
+        self.origin = cwd
+        self.cwd = scratch / "cwd"
+        self.temporary = scratch / "tmp"
+        self.cache = scratch / "cache"
+        self.pairs = ((cwd, self.cwd), (home / ".cache", self.cache))
+        self._copied: dict[Path, tuple[int, int]] = {}
+        refuse_large(cwd)
+        self.temporary.mkdir()
+        self._copy_tree(cwd, self.cwd)
+        self._link_caches(home / ".cache")
+        for layer in layers:
+            for origin, copy in self.pairs:
+                copy_written(layer / origin.relative_to("/"), copy)
+        for _, copy in self.pairs:
+            self._remember(copy)
+
+    def written(self, dest: Path) -> int:
+        """Copy what is new or changed in the copies to `dest`, under the paths of the originals."""
+
+        def is_new(path: Path, status: os.stat_result) -> bool:
+            return self._copied.get(path) != (status.st_mtime_ns, status.st_ino)
+
+        return sum(
+            copy_written(copy, dest / origin.relative_to("/"), is_new)
+            for origin, copy in self.pairs
+        )
+
+    def moved(self, word: str, writable: Sequence[Path]) -> str:
+        """`word`, or the path in the copy if it is an absolute path in the original folder."""
+        path = Path(word)
+        kept = any(path.is_relative_to(folder) for folder in writable)
+        if not path.is_absolute() or kept or not path.is_relative_to(self.origin):
+            return word
+        return str(self.cwd / path.relative_to(self.origin))
+
+    def environment(self, env: dict[str, str], writable: Sequence[Path]) -> dict[str, str]:
+        """`env` with temporary files, caches and paths of the folder in the copies."""
+        moved = {"TMPDIR": str(self.temporary), "XDG_CACHE_HOME": str(self.cache)}
+        moved["TRITON_HOME"] = str(self.cache)
+        for name in PATH_VARIABLES:
+            if name in env:
+                words = env[name].split(os.pathsep)
+                moved[name] = os.pathsep.join(self.moved(word, writable) for word in words)
+        return {**env, **moved}
+
+    def _copy_tree(self, source: Path, target: Path) -> None:
+        target.mkdir()
+        for entry in os.scandir(source):
+            path, copy = Path(entry.path), target / entry.name
+            if entry.is_symlink():
+                copy.symlink_to(self._link_target(path))
+            elif entry.is_dir():
+                if entry.name != OWN_FOLDER:
+                    self._copy_tree(path, copy)
+            elif entry.is_file():
+                try:
+                    shutil.copy2(path, copy)
+                except PermissionError:  # the script cannot read it either
+                    pass
+        shutil.copystat(source, target)
+
+    def _link_target(self, link: Path) -> str:
+        """Relative links that leave the folder are made absolute, or they would dangle."""
+        text = os.readlink(link)
+        absolute = os.path.normpath(link.parent / text)
+        if Path(absolute).is_relative_to(self.origin):
+            return os.path.relpath(absolute, link.parent)
+        return absolute
+
+    def _link_caches(self, cache: Path) -> None:
+        """Folders anew, files as links: downloads made earlier are found, new ones land here."""
+        self.cache.mkdir()
+        count = 0
+        for name in CACHES:
+            for folder, _, files in os.walk(cache / name):
+                target = self.cache / os.path.relpath(folder, cache)
+                target.mkdir(parents=True, exist_ok=True)
+                for file in files:
+                    count += 1
+                    if count > CACHE_LIMIT_ENTRIES:
+                        return
+                    os.symlink(os.path.join(folder, file), target / file)
+
+    def _remember(self, copy: Path) -> None:
+        for folder, names, files in os.walk(copy):
+            for name in (*names, *files):
+                path = Path(folder) / name
+                status = path.lstat()
+                self._copied[path] = (status.st_mtime_ns, status.st_ino)
+
+
+def refuse_large(folder: Path) -> None:
+    """`GpurunError` if the folder holds more than can be copied for each trial."""
+    total = 0
+    for place, names, files in os.walk(folder):
+        if OWN_FOLDER in names:
+            names.remove(OWN_FOLDER)
+        for name in files:
+            status = os.lstat(os.path.join(place, name))
+            total += status.st_size if stat.S_ISREG(status.st_mode) else 0
+        if total > COPY_LIMIT_BYTES:
+            raise GpurunError(
+                f"{folder} is larger than {COPY_LIMIT_BYTES >> 30} GiB, too much to copy for trials",
+                "run the trials on the real files with --trials-in-place, or move data elsewhere",
+            )
