@@ -26,8 +26,8 @@ class Compile(KnobBase):
 
     How it bites: compiling takes seconds to minutes at the first step and again when shapes change
     (a partial last batch, evaluation). CUDA graphs overwrite their outputs at the next step, so
-    what the root returns is cloned; they fail under gradient accumulation, where the model runs eager
-    instead. Double backward and `jit.trace` do not work. A script that compiles is left alone.
+    what the root returns is cloned; they fail under gradient accumulation, where the model runs
+    eager instead. Double backward and `jit.trace` do not work. Scripts that compile are left alone.
     """
 
     name: ClassVar[str] = "compile"

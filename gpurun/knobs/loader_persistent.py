@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.lasting_workers import keep_draws, keep_workers
 from gpurun.knobs.loader_fitness import counts_epochs
 from gpurun.knobs.loader_need import workers_now
 from gpurun.records.facts import Facts
@@ -45,25 +46,26 @@ class LoaderPersistent(KnobBase):
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `persistent_workers` of the loaders that have workers."""
+        keep_draws(hooks)
 
         def edit(call: LoaderCall) -> None:
-            if call.training is False:
+            if call.training is False or not value:
                 return
-            reason = _unfit(call, value)
+            reason = _unfit(call)
             if reason is None:
-                call.arguments["persistent_workers"] = value
-                hooks.applied(f"{call.key}: {'kept' if value else 'not kept'}")
+                keep_workers(call)
+                hooks.applied(f"{call.key}: kept")
             else:
                 hooks.skipped(f"{call.key}: {reason}")
 
         hooks.before_loader(edit)
 
 
-def _unfit(call: LoaderCall, value: bool) -> str | None:
+def _unfit(call: LoaderCall) -> str | None:
     if call.subclass:
         return "a subclass of DataLoader"
     if not call.arguments.get("num_workers"):
         return "no workers"
-    if value and counts_epochs(call.arguments.get("dataset")):
+    if counts_epochs(call.arguments.get("dataset")):
         return "the data set counts epochs, which lasting workers would not see"
     return None

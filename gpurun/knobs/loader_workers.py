@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.lasting_workers import keep_draws, keep_workers
 from gpurun.knobs.loader_fitness import counts_epochs, why_no_workers
 from gpurun.knobs.loader_need import DataWait, data_wait, workers_now
 from gpurun.records.facts import Facts
@@ -84,6 +85,7 @@ class LoaderWorkers(KnobBase):
                 hooks.skipped(f"{call.key}: {reason}")
 
         hooks.before_loader(edit)
+        keep_draws(hooks)
 
 
 def _refusal(facts: Facts) -> Skip | None:
@@ -126,7 +128,7 @@ def _set_workers(call: LoaderCall, value: int) -> None:
         for name in NEEDS_WORKERS:
             arguments.pop(name, None)
     elif "persistent_workers" not in arguments and _short_epoch(call):
-        arguments["persistent_workers"] = True
+        keep_workers(call)
 
 
 def _short_epoch(call: LoaderCall) -> bool:
