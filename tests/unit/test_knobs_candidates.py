@@ -1,0 +1,180 @@
+"""What each knob proposes, given what the probe saw."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from knob_facts import GIB, H200, LOADER, OPTIMIZER, ROOT, facts, gpu_facts, loader, result
+
+from gpurun.knobs import find
+from gpurun.knobs.api import Skip
+from gpurun.records.facts import Facts
+from gpurun.records.result import HostUse
+
+
+def proposed(knob: str, ground: Facts) -> list[Any]:
+    values = find(knob).candidates(ground)
+    assert not isinstance(values, Skip), values
+    return list(values)
+
+
+def skipped(knob: str, ground: Facts) -> str:
+    values = find(knob).candidates(ground)
+    assert isinstance(values, Skip), values
+    return values.reason
+
+
+class TestLoaderWorkers:
+    def test_the_first_guess_hides_the_measured_wait_not_the_number_of_cores(self) -> None:
+        assert proposed("loader_workers", facts(result=result(10, 20)))[0] == 2
+        assert proposed("loader_workers", facts(result=result(30, 40)))[0] == 4
+
+    def test_a_loader_much_slower_than_the_model_is_tried_at_the_cores_too(self) -> None:
+        ground = facts(result=result(190, 200), machine=replace(H200, cores=16.0))
+        assert proposed("loader_workers", ground) == [20, 16]
+
+    def test_the_number_is_bounded_and_divided_among_ranks(self) -> None:
+        endless = result(1000, 1001)
+        assert max(proposed("loader_workers", facts(result=endless))) == 32
+        shared = facts(result=replace(endless, ranks=4))
+        assert max(proposed("loader_workers", shared)) == 8
+
+    def test_it_doubles_while_it_gains_and_wait_is_left(self) -> None:
+        knob, ground = find("loader_workers"), facts(result=result(36, 40))
+        assert knob.refine(ground, 4, 2.0) == 8
+        assert knob.refine(ground, 4, 1.04) is None
+        assert knob.refine(ground, 32, 2.0) is None
+
+    def test_it_stops_doubling_once_nothing_of_the_wait_can_be_left(self) -> None:
+        assert find("loader_workers").refine(facts(result=result(20, 40)), 2, 2.0) is None
+
+    def test_no_wait_means_no_trial(self) -> None:
+        assert "does not wait" in skipped("loader_workers", facts(result=result(0.1, 40)))
+
+    def test_needless_workers_on_short_cores_are_taken_back(self) -> None:
+        ground = facts(result=result(0.1, 40), **loader(workers=8))
+        assert proposed("loader_workers", ground) == [4, 0]
+
+    def test_a_wait_that_was_not_measured_is_no_ground(self) -> None:
+        assert "not measured" in skipped("loader_workers", facts(result=result(None)))
+
+    @pytest.mark.parametrize(
+        ("changes", "reason"),
+        [
+            ({"training_loaders": ()}, "no DataLoader"),
+            ({"traits": {"cuda_batches": "train.py:3"}}, "on the GPU already"),
+            (
+                {"traits": {"no_guard": ""}, **loader(start_method="spawn")},
+                "no __main__ guard",
+            ),
+            (loader(subclass=True, class_name="GraphLoader"), "GraphLoader is a subclass"),
+        ],
+    )
+    def test_loaders_that_cannot_have_workers(self, changes: dict[str, Any], reason: str) -> None:
+        assert reason in skipped("loader_workers", facts(**changes))
+
+    def test_a_missing_guard_does_not_matter_to_forked_workers(self) -> None:
+        assert proposed("loader_workers", facts(traits={"no_guard": ""}))
+
+
+class TestOtherLoaderKnobs:
+    def test_prefetch_and_persistence_need_workers(self) -> None:
+        assert "no workers" in skipped("loader_prefetch", facts())
+        assert "no workers" in skipped("loader_persistent", facts())
+
+    def test_workers_chosen_by_now_count(self) -> None:
+        ground = facts(current={"loader_workers": 4})
+        assert proposed("loader_prefetch", ground) == [4, 8]
+        assert proposed("loader_persistent", ground) == [True]
+
+    def test_prefetch_goes_up_from_what_the_script_has(self) -> None:
+        assert proposed("loader_prefetch", facts(**loader(workers=2, prefetch_factor=4))) == [8]
+
+    def test_starting_workers_is_lost_in_long_epochs(self) -> None:
+        ground = facts(**loader(workers=2, length=100_000))
+        assert "epochs are long" in skipped("loader_persistent", ground)
+
+    def test_pinning_is_for_gpus_and_for_loaders_that_do_not_pin(self) -> None:
+        assert "not on a GPU" in skipped("loader_pin_memory", facts())
+        assert proposed("loader_pin_memory", gpu_facts()) == [True]
+        assert "already" in skipped("loader_pin_memory", gpu_facts(**loader(pin_memory=True)))
+        on_gpu = gpu_facts(traits={"cuda_batches": "train.py:3"})
+        assert "on the GPU already" in skipped("loader_pin_memory", on_gpu)
+
+
+class TestCpuThreads:
+    def test_values_come_from_our_cores_and_workers(self) -> None:
+        ground = facts(threads=64, current={"loader_workers": 2})
+        assert proposed("cpu_threads", ground) == [8, 6, 4]
+
+    def test_ranks_share_the_cores(self) -> None:
+        ground = facts(threads=8, result=replace(result(), ranks=4))
+        assert proposed("cpu_threads", ground) == [2, 1]
+
+    def test_never_a_blanket_one(self) -> None:
+        assert 1 not in proposed("cpu_threads", facts(threads=64))
+
+    def test_a_gpu_training_is_left_alone_unless_the_host_is_crowded(self) -> None:
+        assert "cores to spare" in skipped("cpu_threads", gpu_facts(threads=16))
+        crowded = replace(result(), host=HostUse(1590.0, 16.0, GIB, 9))
+        assert proposed("cpu_threads", gpu_facts(threads=16, result=crowded)) == [4]
+
+    def test_openmp_reads_its_variable_before_python_starts(self) -> None:
+        environment = find("cpu_threads").environment(6)
+        assert environment == {"OMP_NUM_THREADS": "6", "MKL_NUM_THREADS": "6"}
+
+
+class TestNumericsKnobs:
+    @pytest.mark.parametrize("trait", ["autocast", "grad_scaler", "low_precision"])
+    def test_the_scripts_own_precision_wins(self, trait: str) -> None:
+        assert "itself" in skipped("autocast", gpu_facts(traits={trait: "train.py:9"}))
+
+    def test_half_precision_parameters_are_left_alone(self) -> None:
+        half = replace(ROOT, dtypes=("bfloat16", "float32"))
+        assert "low precision" in skipped("autocast", gpu_facts(roots=(half,)))
+
+    def test_bfloat16_needs_hardware_for_it(self) -> None:
+        assert proposed("autocast", gpu_facts()) == ["bf16"]
+        turing = replace(H200, compute_capability=(7, 5))
+        assert "no bfloat16" in skipped("autocast", gpu_facts(machine=turing))
+
+    def test_a_script_that_compiles_is_left_alone(self) -> None:
+        assert "by itself" in skipped("compile", facts(traits={"compile": "train.py:7"}))
+        assert "by itself" in skipped("compile", facts(roots=(replace(ROOT, compiled=True),)))
+
+    def test_compiling_needs_its_compiler(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    ) -> None:
+        monkeypatch.setenv("CXX", str(tmp_path / "absent-c++"))
+        assert "no C++ compiler" in skipped("compile", facts())
+
+    def test_cuda_graphs_are_not_tried_under_gradient_accumulation(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("gpurun.knobs.compile._missing_tool", lambda device: None)
+        assert proposed("compile", gpu_facts()) == ["default", "reduce-overhead", "max-autotune"]
+        accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
+        assert proposed("compile", accumulating) == ["default"]
+
+    def test_fused_where_the_class_has_it_and_the_script_does_not_choose(self) -> None:
+        assert proposed("fused_optimizer", facts()) == ["fused"]
+        chosen = replace(OPTIMIZER, hyperparameters={"fused": False, "foreach": None})
+        assert "itself" in skipped("fused_optimizer", facts(optimizers=(chosen,)))
+        assert "no optimizer" in skipped("fused_optimizer", facts(optimizers=()))
+
+    def test_foreach_is_tried_only_where_torch_does_not_take_it_by_itself(self) -> None:
+        rprop = replace(OPTIMIZER, class_name="Rprop", hyperparameters={"foreach": None})
+        assert proposed("fused_optimizer", facts(optimizers=(rprop,))) == ["foreach"]
+        assert "no faster path" in skipped("fused_optimizer", gpu_facts(optimizers=(rprop,)))
+
+    def test_without_a_module_there_is_nothing_to_cast_or_compile(self) -> None:
+        assert "no module" in skipped("autocast", gpu_facts(roots=()))
+        assert "no module" in skipped("compile", facts(roots=()))
+
+
+def test_a_loader_of_evaluation_is_no_ground() -> None:
+    evaluation = replace(LOADER, key="train.py:9#0", workers=4)
+    ground = facts(loaders=(LOADER, evaluation))
+    assert "no workers" in skipped("loader_persistent", ground)
