@@ -8,13 +8,14 @@ import logging
 import multiprocessing
 import pickle
 import sys
+from collections import deque
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
 
-DEPTH = 4
+DEPTH = 6
 ITEMS = 64
 OBJECTS = 5000
 """Bounds of the walk through a data set's attributes: wrappers are few levels deep."""
@@ -107,10 +108,10 @@ def unpicklable(arguments: dict[str, Any]) -> str | None:
 
 def attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
     """Name and value of what a data set holds, through wrapped data sets, lists and dicts."""
-    waiting = [("data set", dataset, 0)]
+    waiting = deque([("data set", dataset, 0)])
     seen: set[int] = set()
     while waiting and len(seen) < OBJECTS:
-        name, value, depth = waiting.pop()
+        name, value, depth = waiting.popleft()
         if id(value) in seen or isinstance(value, (type, ModuleType, logging.Logger)):
             continue
         seen.add(id(value))

@@ -1,0 +1,115 @@
+"""Which loaders may have workers: judged by what their arguments hold."""
+
+from __future__ import annotations
+
+import io
+import logging
+import sqlite3
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, get_worker_info
+
+from gpurun.knobs.api import LoaderCall
+from gpurun.knobs.loader_fitness import counts_epochs, on_cuda, open_handle, why_no_workers
+
+
+class Holding(torch.utils.data.Dataset):  # type: ignore[type-arg]
+    def __init__(self, **held: Any) -> None:
+        self.__dict__.update(held)
+
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> int:
+        return index
+
+
+class Stream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        return iter(range(8))
+
+
+class ShardedStream(IterableDataset):  # type: ignore[type-arg]
+    def __iter__(self) -> Any:
+        info = get_worker_info()
+        return iter(range(8)) if info is None else iter(range(info.id, 8, info.num_workers))
+
+
+def why(dataset: Any, no_guard: bool = False, **arguments: Any) -> str | None:
+    arguments.setdefault("multiprocessing_context", "fork")
+    iterable = isinstance(dataset, IterableDataset)
+    call = LoaderCall("train.py:1#0", {"dataset": dataset, **arguments}, None, iterable)
+    return why_no_workers(call, no_guard)
+
+
+def test_plain_data_sets_may_have_them() -> None:
+    assert why(TensorDataset(torch.zeros(4))) is None
+    assert why([1, 2, 3]) is None
+    assert why(TensorDataset(torch.zeros(4)), multiprocessing_context="spawn") is None
+
+
+def test_a_stream_may_only_if_it_shards_itself() -> None:
+    assert "repeat" in (why(Stream()) or "")
+    assert why(ShardedStream()) is None
+
+
+def test_an_open_file_forbids_forked_workers_wherever_the_data_set_keeps_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "data.bin").write_bytes(b"x")
+    with open(tmp_path / "data.bin", "rb") as file:
+        held = Holding(parts={"images": [file]})
+        for dataset in (held, Subset(held, [0]), ConcatDataset([held, held])):
+            assert "open" in (why(dataset) or ""), dataset
+    assert why(held) is None, "it is closed now"
+
+
+def test_archives_and_data_bases_count_as_open(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("x", "y")
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert open_handle(Holding(archive=archive))
+    connection = sqlite3.connect(tmp_path / "a.db")
+    assert open_handle(Holding(connection=connection))
+    connection.close()
+
+
+def test_buffers_loggers_and_streams_for_writing_do_not(tmp_path: Path) -> None:
+    logger = logging.getLogger("test of knobs")
+    logger.addHandler(logging.StreamHandler(sys.stderr))
+    with open(tmp_path / "log", "w") as log:
+        assert open_handle(Holding(buffer=io.BytesIO(b""), logger=logger, log=log)) is None
+
+
+def test_spawned_workers_need_a_guard_and_a_data_set_that_pickles() -> None:
+    local = Holding(transform=lambda x: x)
+    assert "cannot be pickled" in (why(local, multiprocessing_context="spawn") or "")
+    assert why(local) is None
+    assert "guard" in (why([1], no_guard=True, multiprocessing_context="forkserver") or "")
+    assert why([1], no_guard=True) is None
+    collate = why([1], multiprocessing_context="spawn", collate_fn=lambda x: x)
+    assert "collate_fn" in (collate or "")
+
+
+def test_a_data_set_that_refers_to_itself_is_walked_once() -> None:
+    loop = Holding()
+    loop.__dict__["me"] = [loop]
+    assert open_handle(loop) is None
+
+
+@pytest.mark.parametrize("name", ["epoch", "_epoch", "current_epoch"])
+def test_a_data_set_that_counts_epochs_is_noticed(name: str) -> None:
+    assert counts_epochs(Subset(Holding(**{name: 0}), [0]))
+    assert not counts_epochs(Holding(root="data"))
+
+
+@pytest.mark.gpu
+def test_tensors_on_the_gpu_forbid_workers() -> None:
+    data = TensorDataset(torch.zeros(4, device="cuda"))
+    assert on_cuda(data)
+    assert "CUDA" in (why(data) or "")
