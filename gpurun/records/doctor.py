@@ -1,0 +1,36 @@
+"""What `gpurun doctor --json` writes: one entry a thing looked at."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+DOCTOR_SCHEMA = "gpurun/doctor@1"
+
+
+class State(enum.Enum):
+    """How a thing is found. `UNNEEDED`: absent, and of no use on this machine."""
+
+    OK = "ok"
+    LIMITED = "limited"
+    MISSING = "missing"
+    UNNEEDED = "not needed"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. `cost`: what its state costs, empty where it costs nothing."""
+
+    what: str
+    state: State
+    found: str
+    cost: str = ""
+
+
+@dataclass(frozen=True)
+class DoctorReport:
+    """The whole document. `verdict`: "ok", or "limited" if any check is limited or missing."""
+
+    verdict: str
+    checks: tuple[Check, ...]
+    schema: str = DOCTOR_SCHEMA

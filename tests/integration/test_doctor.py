@@ -1,0 +1,140 @@
+"""`gpurun doctor` names what is there, what is missing and what that costs."""
+
+from __future__ import annotations
+
+import json
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from gpurun.doctor import probe, software, system
+from gpurun.doctor.probe import Machine, NvmlProbe, TorchProbe
+from gpurun.records.codec import from_json
+from gpurun.records.doctor import DoctorReport, State
+from tests.conftest import Gpurun
+
+H200 = "NVIDIA H200"
+CUDA = TorchProbe("2.11.0+cu130", "13.0", 1)
+CPU = TorchProbe("2.13.0+cpu", None, 0)
+
+
+def test_the_table_the_document_and_the_verdict_agree(gpurun: Gpurun, tmp_path: Path) -> None:
+    done = gpurun("doctor", "--json", "doctor.json")
+    assert done.returncode == 0, done.stderr.decode()
+    report = from_json(DoctorReport, json.loads((tmp_path / "doctor.json").read_bytes()))
+    shown = done.stderr.decode()
+    for check in report.checks:
+        assert check.what in shown
+        assert check.state.value in shown
+    troubled = {State.LIMITED, State.MISSING} & {check.state for check in report.checks}
+    assert report.verdict == ("limited" if troubled else "ok")
+    assert shown.splitlines()[-1].startswith(f"verdict={report.verdict} exit=0")
+    assert done.stdout == b""
+
+
+def test_every_absence_has_a_price(gpurun: Gpurun) -> None:
+    done = gpurun("doctor", "--quiet", "--json", "-")
+    report = from_json(DoctorReport, json.loads(done.stdout))
+    for check in report.checks:
+        assert bool(check.cost) == (check.state in (State.LIMITED, State.MISSING)), check
+
+
+def test_a_profiler_that_is_not_on_the_path_is_missing(gpurun: Gpurun, tmp_path: Path) -> None:
+    def state(path: Path) -> State:
+        done = gpurun("doctor", "--quiet", "--json", "-", env={"PATH": str(path)})
+        report = from_json(DoctorReport, json.loads(done.stdout))
+        return next(check.state for check in report.checks if check.what == "py-spy")
+
+    assert state(tmp_path) is State.MISSING
+    (tmp_path / "py-spy").write_text("#!/bin/sh\n")
+    (tmp_path / "py-spy").chmod(0o755)
+    assert state(tmp_path) is State.OK
+
+
+def test_a_torch_that_cannot_be_imported_is_named_with_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probe, "TORCH_PROGRAM", "import a_library_that_is_not_there")
+    check = software.torch_check(probe.probe())
+    assert check.state is State.MISSING
+    assert "a_library_that_is_not_there" in check.found
+
+
+def test_a_driver_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = probe._ask(NvmlProbe, "import time; time.sleep(1000)", seconds=0.5)
+    assert isinstance(answer, str)
+    assert "no answer" in answer
+
+
+@pytest.mark.parametrize(
+    ("torch", "state", "cost"),
+    [
+        (CUDA, State.OK, ""),
+        (CPU, State.LIMITED, "install torch's CUDA build"),
+        (TorchProbe("2.11.0+cu130", "13.0", 0), State.LIMITED, "driver too old"),
+        (TorchProbe("2.1.0+cu118", "11.8", 1), State.LIMITED, "older than 2.4"),
+        ("ModuleNotFoundError: No module named 'torch'", State.MISSING, "do not run"),
+    ],
+)
+def test_torch_is_judged_by_the_gpu_that_is_here(
+    torch: TorchProbe | str, state: State, cost: str
+) -> None:
+    check = software.torch_check(Machine(torch, NvmlProbe((H200,), True), (H200,)))
+    assert check.state is state
+    assert cost in check.cost
+
+
+def test_a_cpu_build_of_torch_is_fine_where_there_is_no_gpu() -> None:
+    assert software.torch_check(Machine(CPU, "no NVML", ())).state is State.OK
+
+
+def test_a_gpu_without_nvml_loses_its_figures_and_is_still_seen(tmp_path: Path) -> None:
+    entry = tmp_path / "0000:18:00.0"
+    entry.mkdir()
+    (entry / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 0\n")
+    gpus = probe.driver_gpus(tmp_path)
+    assert gpus == (H200,)
+    machine = Machine(CUDA, "NVMLError_LibraryNotFound", gpus)
+    assert software.nvml_check(machine).state is State.MISSING
+    assert software.gpm_check(machine).state is State.LIMITED
+    assert software.gpu_check(machine).found == "1 × NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "root", "state"),
+    [
+        ("RmProfilingAdminOnly: 1\n", False, State.LIMITED),
+        ("RmProfilingAdminOnly: 1\n", True, State.OK),
+        ("RmProfilingAdminOnly: 0\n", False, State.OK),
+    ],
+)
+def test_counters_may_be_for_administrators_only(
+    tmp_path: Path, parameters: str, root: bool, state: State
+) -> None:
+    file = tmp_path / "params"
+    file.write_text(parameters)
+    assert system.counters_check(True, file, root).state is state
+
+
+def test_a_quota_below_the_machines_cores_is_said() -> None:
+    assert system.cores_check(2.5, 16).state is State.LIMITED
+    assert system.cores_check(2.5, 16).found == "2.5 of 16"
+    assert system.cores_check(16, 16).state is State.OK
+
+
+def test_a_container_with_little_shared_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    Usage = namedtuple("Usage", "total used free")
+    monkeypatch.setattr(system.shutil, "disk_usage", lambda path: Usage(64 * 2**20, 0, 64 * 2**20))
+    assert system.shared_memory_check().state is State.LIMITED
+
+
+def test_a_read_only_folder_keeps_its_records_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / ".gpurun").write_text("a file where the folder should be")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    check = system.records_check(tmp_path / "project", None)
+    assert check.state is State.LIMITED
+    assert check.found == str(tmp_path / "state" / "gpurun")
