@@ -231,6 +231,9 @@ class SamplesEvent:
     epoch: int
     order: tuple[int, ...]
     checksums: dict[str, tuple[int, ...]]
+    repeatable: tuple[bool, ...] | None
+    """By leaf: fetching some of these indices again, under other seeds, gave the same checksums
+    (False: random transforms). None where that could not be tried."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import random
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -22,6 +23,8 @@ from gpurun.runtime.steps import CLOCK, LoaderState
 
 COPY_LIMIT_BYTES = 2 << 30
 """Parameters beyond this size are not copied to measure their change."""
+REFETCH_SAMPLES = 8
+REFETCH_SEED = 20011
 ORDER_LIMIT = 500_000
 """Data-set indices remembered a pass over a loader."""
 
@@ -64,12 +67,14 @@ class Audit:
     def finish(self) -> None:
         """Write the order of samples, a pass an event."""
         for (loader, number), order in self._orders.items():
+            checksums = self._checksums.get((loader, number), {})
             RECORDER.event(
                 SamplesEvent(
                     loader=loader,
                     epoch=number,
                     order=tuple(order),
-                    checksums=self._checksums.get((loader, number), {}),
+                    checksums=checksums,
+                    repeatable=guarded("second fetch", self._repeatable)(loader, checksums),
                 )
             )
         self._orders, self._checksums = {}, {}
@@ -91,6 +96,28 @@ class Audit:
                 found[str(index)] = tuple(
                     _checksum(leaf[position]) for leaf in _leaves(batch, len(indices))
                 )
+
+    def _repeatable(
+        self, number: int, checksums: dict[str, tuple[int, ...]]
+    ) -> tuple[bool, ...] | None:
+        """Fetch a few samples again under other seeds: which leaves come out as before?
+
+        Only at the end of a trial: it draws random numbers and touches the data set.
+        """
+        loader = next((x for x, s in LOADERS.states.items() if s.number == number), None)
+        if loader is None or not checksums or not loader._auto_collation:
+            return None
+        self._torch.manual_seed(REFETCH_SEED)
+        random.seed(REFETCH_SEED)
+        same: list[bool] | None = None
+        for index in list(checksums)[:REFETCH_SAMPLES]:
+            batch = loader.collate_fn([loader.dataset[int(index)]])
+            again = [_checksum(leaf[0]) for leaf in _leaves(batch, 1)]
+            if len(again) != len(checksums[index]):
+                return None
+            equal = [a == b for a, b in zip(again, checksums[index], strict=True)]
+            same = equal if same is None else [a and b for a, b in zip(same, equal, strict=True)]
+        return None if same is None else tuple(same)
 
     def _root_inputs(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self._torch.is_grad_enabled():

@@ -1,0 +1,1 @@
+"""`--optimize`: facts, candidates, trials, the proof, the loss guard and the ladder."""

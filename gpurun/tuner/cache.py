@@ -1,0 +1,60 @@
+"""Chosen settings, kept by fingerprint (`.gpurun/tuned/`) or carried by hand (`--save-settings`)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from gpurun.errors import GpurunError
+from gpurun.measure.fingerprint import differences, fingerprint
+from gpurun.options import Options, TargetKind
+from gpurun.records.codec import RecordError, from_json, to_json
+from gpurun.records.tuning import SavedSettings
+from gpurun.rundir import write_json
+
+
+def fingerprint_of(options: Options) -> dict[str, Any]:
+    """What a result for this command depends on."""
+    target = options.target
+    script = Path(target.path) if target.kind is TargetKind.SCRIPT else None
+    return fingerprint((*options.torchrun, target.path, *target.args), Path.cwd(), script)
+
+
+def place(home: Path, options: Options) -> Path:
+    """The file that holds the settings of this command."""
+    words = "\0".join((*options.torchrun, os.path.abspath(options.target.path)))
+    words += "\0" + "\0".join(options.target.args)
+    return home / "tuned" / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
+
+
+def save(path: Path, saved: SavedSettings) -> None:
+    """Write settings; the folder is made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, to_json(saved))
+
+
+def load(path: Path) -> SavedSettings:
+    """Read settings; `GpurunError` says what is wrong with the file."""
+    try:
+        return from_json(SavedSettings, json.loads(path.read_text()))
+    except (OSError, ValueError, RecordError) as error:
+        raise GpurunError(
+            f"{path} holds no settings: {error}",
+            "write it with gpurun --optimize --save-settings FILE script.py",
+        ) from None
+
+
+def load_tuned(home: Path, options: Options) -> SavedSettings:
+    """The cached settings for this command; refused, with the reason, where something differs."""
+    path = place(home, options)
+    again = "run gpurun --optimize again"
+    if not path.exists():
+        raise GpurunError("this command was not tuned here yet", f"{again} with these arguments")
+    saved = load(path)
+    changed = differences(fingerprint_of(options), saved.fingerprint)
+    if changed:
+        raise GpurunError(f"tuned for something else: {'; '.join(changed)}", again)
+    return saved

@@ -1,0 +1,112 @@
+"""From what a tuning found to the document behind `--optimize --json`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gpurun.knobs.batch_size import side_effects
+from gpurun.options import Options
+from gpurun.records.result import RunResult, StepTime
+from gpurun.records.tuning import Candidate, LargerBatch, TrialRecord, TuningReport
+from gpurun.tuner.proof import Arm, proof_of
+from gpurun.tuner.trial import Trial
+from gpurun.tuner.tuning import BATCH, Findings
+
+
+def document(
+    findings: Findings,
+    *,
+    options: Options,
+    trials: Sequence[TrialRecord],
+    isolation: str,
+    fingerprint: dict[str, Any],
+    seconds: float,
+) -> TuningReport:
+    """The report; figures of the proof where there was one, else of the first trials."""
+    chosen = findings.chosen
+    proof = None if chosen is None else proof_of(chosen)
+    faster = findings.verdict == "faster"
+    return TuningReport(
+        verdict=findings.verdict,
+        speedup=proof.speedup if proof else None,
+        speedup_confidence_interval=proof.speedup_confidence_interval if proof else None,
+        p_value=proof.p_value if proof else None,
+        statistically_significant=faster,
+        baseline=_baseline(findings),
+        chosen=_candidate(chosen) if chosen is not None and faster else None,
+        larger_batch=_larger(findings),
+        ladder=tuple(findings.ladder),
+        trials=tuple(trials),
+        tuning_seconds=seconds,
+        proof=proof,
+        guard=findings.guard,
+        isolation=isolation,
+        decisions=tuple(findings.decisions),
+        fingerprint=fingerprint,
+        command=(options.target.path, *options.target.args),
+    )
+
+
+def _baseline(findings: Findings) -> Candidate | None:
+    if findings.baseline is not None and findings.baseline.results:
+        return _candidate(findings.baseline)
+    trial: Trial | None = findings.probe
+    if trial is None or trial.result is None or trial.throughput is None:
+        return None
+    return Candidate(
+        knobs={},
+        samples_per_second=trial.result.samples_per_second,
+        step_time_ms=trial.result.step_time_ms,
+        peak_memory_bytes=trial.result.peak_memory_bytes,
+        gpu_utilization_percent=trial.result.gpu_utilization_percent,
+    )
+
+
+def _candidate(arm: Arm) -> Candidate:
+    return Candidate(knobs=dict(arm.settings), **_figures(arm.results))
+
+
+def _figures(results: Sequence[RunResult]) -> dict[str, Any]:
+    """Means over launches; the peak of the peaks."""
+    times = [r.step_time_ms for r in results if r.step_time_ms is not None]
+    peaks = [r.peak_memory_bytes for r in results if r.peak_memory_bytes is not None]
+    return {
+        "samples_per_second": _mean([r.samples_per_second for r in results]),
+        "step_time_ms": _mean_times(times) if times else None,
+        "peak_memory_bytes": max(peaks, default=None),
+        "gpu_utilization_percent": _mean([r.gpu_utilization_percent for r in results]),
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def _mean_times(times: Sequence[StepTime]) -> StepTime:
+    def mean(name: str) -> float:
+        return math.fsum(getattr(t, name) for t in times) / len(times)
+
+    return StepTime(mean=mean("mean"), p50=mean("p50"), p95=mean("p95"), p99=mean("p99"))
+
+
+def _larger(findings: Findings) -> LargerBatch | None:
+    arm, facts = findings.larger, findings.facts
+    if arm is None or facts is None or arm.failure is not None or not arm.results:
+        return None
+    value = arm.settings[BATCH]
+    proof = proof_of(arm)
+    rates = [candidate / baseline for baseline, candidate in arm.pairs]
+    if not rates:
+        return None
+    speedup = proof.speedup if proof else math.exp(math.fsum(map(math.log, rates)) / len(rates))
+    return LargerBatch(
+        knobs=dict(arm.settings),
+        batch_size=int(value["batch_size"]),
+        speedup=speedup,
+        proof=proof,
+        side_effects=side_effects(facts, value),
+        **_figures(arm.results),
+    )

@@ -1,0 +1,96 @@
+"""From a trial's record to the facts on which knobs propose."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpurun.measure.clock import step_clock
+from gpurun.measure.events import ProcessLog
+from gpurun.options import Options, TargetKind
+from gpurun.records.events import LoaderEvent
+from gpurun.records.facts import BatchFlag, Facts, Machine
+from gpurun.records.result import RunResult
+from gpurun.tuner.source import other_uses
+
+BATCH_NAME = re.compile(r"(^|[-_])(b|bs|batch)([-_]?size)?$|batch[-_]?size", re.IGNORECASE)
+NOT_TRAINING = re.compile(r"eval|test|val", re.IGNORECASE)
+
+
+def gather(options: Options, machine: Machine, result: RunResult, log: ProcessLog) -> Facts:
+    """The facts of a script from its first trial."""
+    loaders = _training_loaders(log)
+    roots = log.roots
+    device = "cuda" if any(r.device.startswith("cuda") for r in roots) else "cpu"
+    batch = _batch_size(log, loaders, result)
+    return Facts(
+        device=device,
+        machine=machine,
+        result=result,
+        loaders=log.loaders,
+        training_loaders=tuple(x.key for x in loaders),
+        optimizers=log.optimizers,
+        roots=roots,
+        traits={t.trait: t.detail for t in log.traits},
+        batch_flag=None if batch is None else _batch_flag(log, loaders, batch),
+        batch_uses=_batch_uses(options, loaders),
+        threads=None if log.torch is None else log.torch.threads,
+        argv=options.target.args,
+        current={},
+    )
+
+
+def under(facts: Facts, settings: dict[str, Any], result: RunResult) -> Facts:
+    """The facts once `settings` are chosen and `result` was measured under them."""
+    return replace(facts, current=dict(settings), result=result)
+
+
+def steps_per_epoch(log: ProcessLog) -> int | None:
+    """Batches in a pass over the loader that feeds the training, None if there is none."""
+    loaders = _training_loaders(log)
+    return loaders[0].length if loaders else None
+
+
+def _training_loaders(log: ProcessLog) -> tuple[LoaderEvent, ...]:
+    clock = step_clock(log)
+    if clock is None:
+        return ()
+    by_number = {x.loader: x for x in log.loaders}
+    return tuple(by_number[n] for n in clock.training_loaders if n in by_number)
+
+
+def _batch_size(log: ProcessLog, loaders: tuple[LoaderEvent, ...], result: RunResult) -> int | None:
+    for loader in loaders:
+        if loader.batch_size:
+            return loader.batch_size
+    shapes = [r.input_shape for r in log.roots if r.input_shape]
+    return shapes[0][0] if shapes else None
+
+
+def _batch_flag(log: ProcessLog, loaders: tuple[LoaderEvent, ...], batch: int) -> BatchFlag | None:
+    """The option of the script's parser that holds the batch size, preferring the one it feeds."""
+    sources = {x.batch_size_argument for x in loaders if x.batch_size_argument}
+    found: list[tuple[bool, str]] = []
+    for event in log.arguments:
+        for option in event.options:
+            names = [*option["flags"], option["dest"]]
+            if option["value"] != batch or isinstance(option["value"], bool):
+                continue
+            fed = any(s.endswith(f".{option['dest']}") for s in sources)
+            named = any(BATCH_NAME.search(n) for n in names)
+            if fed or (named and not any(NOT_TRAINING.search(n) for n in names)):
+                flag = max(option["flags"], key=len)
+                found.append((fed, flag))
+    if not found:
+        return None
+    found.sort(key=lambda item: not item[0])
+    return BatchFlag(flag=found[0][1], value=batch)
+
+
+def _batch_uses(options: Options, loaders: tuple[LoaderEvent, ...]) -> tuple[str, ...] | None:
+    expression = next((x.batch_size_argument for x in loaders if x.batch_size_argument), None)
+    if expression is None or options.target.kind is not TargetKind.SCRIPT:
+        return None
+    return other_uses(Path(options.target.path), expression)

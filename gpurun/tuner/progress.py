@@ -1,0 +1,40 @@
+"""How far a running trial is, from its growing event files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+
+class Progress:
+    """Reads what was appended since the last look. `steps`: most steps of any process so far."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.steps = 0
+        self._run_dir = run_dir
+        self._offsets: dict[Path, int] = {}
+        self._counts: dict[tuple[Path, str], int] = {}
+
+    def advanced(self) -> bool:
+        """Whether any process has written anything since the last call."""
+        news = False
+        for path in self._run_dir.glob("events-*.jsonl"):
+            news = self._read(path) or news
+        self.steps = max(self._counts.values(), default=0)
+        return news
+
+    def _read(self, path: Path) -> bool:
+        offset = self._offsets.get(path, 0)
+        with path.open("rb") as file:
+            file.seek(offset)
+            data = file.read()
+        whole = data.rfind(b"\n") + 1
+        if not whole:
+            return False
+        self._offsets[path] = offset + whole
+        for line in data[:whole].splitlines():
+            if b'"event":"steps"' in line[:40]:
+                event = json.loads(line)
+                key = (path, event["clock"])
+                self._counts[key] = self._counts.get(key, 0) + len(event["rows"])
+        return True

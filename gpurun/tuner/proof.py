@@ -1,0 +1,131 @@
+"""The proof: finalists and baseline launched in turn until a sequential test settles.
+
+Every launch is a fresh process. Rounds alternate their order (A B, B A, ...), so that a drift of
+the machine hits both sides alike; the two launches of a round share a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpurun.records.result import RunResult
+from gpurun.records.tuning import Proof
+from gpurun.stats import DEFAULT, Look, sequential_look
+from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.trial import Trial
+
+RETRIES = 1
+"""A baseline launch that fails by itself is repeated this often; its pair is not lost."""
+
+LaunchArm = Callable[[str, Mapping[str, Any], int], Trial]
+"""(purpose, settings, seed offset) → the finished trial."""
+
+
+@dataclass
+class Arm:
+    """One side of the comparison. `failure` says why a finalist is out."""
+
+    name: str
+    settings: Mapping[str, Any]
+    rates: list[float] = field(default_factory=list)
+    results: list[RunResult] = field(default_factory=list)
+    shown: list[Evidence] = field(default_factory=list)
+    pairs: list[tuple[float, float]] = field(default_factory=list)
+    failure: str | None = None
+
+    def look(self) -> Look:
+        """What the test says by now."""
+        return sequential_look(self.pairs)
+
+    @property
+    def done(self) -> bool:
+        """Nothing more to learn from this finalist."""
+        return self.failure is not None or self.look().settled
+
+
+def prove(
+    baseline: Arm,
+    finalists: list[Arm],
+    launch: LaunchArm,
+    out_of_time: Callable[[float], bool],
+    report: Callable[[str], None],
+) -> bool:
+    """Run rounds until every finalist is settled; False if time ran out before the first was."""
+    seconds = 0.0
+    for number in range(DEFAULT.looks[-1]):
+        open_arms = [arm for arm in finalists if not arm.done]
+        if not open_arms:
+            break
+        if out_of_time(seconds):
+            report("the budget ended before the proof was complete")
+            break
+        order = [baseline, *open_arms]
+        if number % 2:
+            order.reverse()
+        rates: dict[str, float] = {}
+        seconds = 0.0
+        for arm in order:
+            trial = _launch(arm, baseline, launch, number)
+            seconds += trial.record.seconds
+            _take(arm, trial, rates)
+        if baseline.failure is not None:
+            break
+        _pair(baseline, open_arms, rates, report)
+    return bool(finalists) and finalists[0].done
+
+
+def _launch(arm: Arm, baseline: Arm, launch: LaunchArm, number: int) -> Trial:
+    purpose = "pair baseline" if arm is baseline else "pair candidate"
+    trial = launch(purpose, arm.settings, number)
+    tries = RETRIES if arm is baseline else 0
+    while trial.throughput is None and tries:
+        tries -= 1
+        trial = launch(purpose, arm.settings, number)
+    return trial
+
+
+def _take(arm: Arm, trial: Trial, rates: dict[str, float]) -> None:
+    if trial.throughput is None or trial.result is None:
+        arm.failure = trial.record.reason or trial.record.status
+        return
+    rates[arm.name] = trial.throughput
+    arm.rates.append(trial.throughput)
+    arm.results.append(trial.result)
+    if trial.evidence is not None:
+        arm.shown.append(trial.evidence)
+
+
+def _pair(
+    baseline: Arm, arms: list[Arm], rates: dict[str, float], report: Callable[[str], None]
+) -> None:
+    for arm in arms:
+        if arm.name not in rates or baseline.name not in rates:
+            continue
+        arm.pairs.append((rates[baseline.name], rates[arm.name]))
+        look = arm.look()
+        if look.speedup is None or look.interval is None:
+            report(f"{arm.name}: {len(arm.pairs)} pair")
+            continue
+        low, high = look.interval
+        state = "settled" if look.settled else "not settled"
+        report(
+            f"{arm.name}: ×{look.speedup:.3g} ({low:.3g}–{high:.3g}) "
+            f"after {look.pairs_used} pairs, {state}"
+        )
+
+
+def proof_of(arm: Arm) -> Proof | None:
+    """The proof of a finalist; None before the first look."""
+    look = arm.look()
+    if look.speedup is None or look.interval is None or look.p_value is None:
+        return None
+    return Proof(
+        speedup=look.speedup,
+        speedup_confidence_interval=look.interval,
+        p_value=look.p_value,
+        statistically_significant=look.significant,
+        settled=look.settled,
+        pairs=tuple(arm.pairs),
+    )

@@ -1,0 +1,224 @@
+"""The search: one change at a time on top of what was kept, cheapest first, losers dropped early.
+
+Screening launches each value once; it only decides what goes to the proof. Nothing of what it
+measures is claimed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.records.facts import Facts
+from gpurun.records.result import RunResult
+from gpurun.records.spec import StopRule
+from gpurun.records.tuning import LadderRow
+from gpurun.tuner import facts as facts_of
+from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.guard import judge
+from gpurun.tuner.plan import with_read_ahead
+from gpurun.tuner.trial import Request, Trial
+
+LEAST_GAIN = 1.02
+"""A change that gains less in screening is not kept: it would not survive the proof."""
+LEAST_POTENTIAL = 1.03
+"""A knob that acts on a part of the step too small to gain this much is not tried."""
+VALUES_A_KNOB = 2
+"""Values proposed at once; refinements come on top."""
+
+Launch = Callable[[Request], Trial]
+Note = Callable[[str], None]
+
+
+@dataclass
+class State:
+    """Where the search stands: the kept settings and the trial that measured them."""
+
+    settings: dict[str, Any]
+    best: Trial
+    facts: Facts
+    baselines: list[Evidence]
+    ladder: list[LadderRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds the search. `out_of_time(seconds)`: no room for a launch of that length."""
+
+    trials: int
+    out_of_time: Callable[[float], bool]
+    allowed: frozenset[Effect]
+
+
+class Search:
+    """Runs the screening trials."""
+
+    def __init__(self, launch: Launch, note: Note, rule: StopRule, limits: Limits) -> None:
+        self._launch = launch
+        self._note = note
+        self._rule = rule
+        self._limits = limits
+        self.launched = 0
+
+    def run(self, knobs: Sequence[Knob], state: State) -> None:
+        """Try each knob in turn and keep what gains."""
+        for knob in knobs:
+            if knob.effect not in self._limits.allowed:
+                self._note(f"{knob.name}: not tried ({knob.effect.value} changes not allowed)")
+                continue
+            reason = idle(knob, state.facts)
+            proposals = Skip(reason) if reason else knob.candidates(state.facts)
+            if isinstance(proposals, Skip):
+                self._note(f"{knob.name}: not tried: {proposals.reason}")
+                continue
+            self._note(f"{knob.name}: trying {', '.join(map(str, proposals[:VALUES_A_KNOB]))}")
+            if not self.climb(knob, list(proposals[:VALUES_A_KNOB]), state):
+                return
+
+    def climb(self, knob: Knob, values: list[Any], state: State) -> bool:
+        """Try the values of one knob and refine the best; False when there is no more room."""
+        start = state.best.throughput or 0.0
+        start_facts = state.facts
+        best: tuple[Any, Trial] | None = None
+        queue = list(values)
+        tried: list[Any] = []
+        while queue:
+            value = queue.pop(0)
+            if value in tried:
+                continue
+            if self._exhausted(state):
+                break
+            tried.append(value)
+            trial = self._try(knob, value, state)
+            reason, deviation = self._objection(knob, trial, state)
+            reference = (best[1].throughput if best else start) or start
+            gain = (trial.throughput or 0.0) / reference if reference else 0.0
+            state.ladder.append(_row(knob, value, trial, start, reason, deviation))
+            if reason is None and gain > 1.0:
+                best = (value, trial)
+                queue = self._refined(knob, start_facts, value, gain) or queue
+        if best is not None and _ratio(best[1], start) >= LEAST_GAIN:
+            self._keep(knob, best[0], best[1], state)
+        return not self._exhausted(state)
+
+    def _refined(self, knob: Knob, facts: Facts, value: Any, gain: float) -> list[Any]:
+        further = knob.refine(facts, value, gain)
+        return [] if further is None else [further]
+
+    def _exhausted(self, state: State) -> bool:
+        if self.launched >= self._limits.trials:
+            self._note(f"search ended: {self._limits.trials} trials are used up")
+            return True
+        if self._limits.out_of_time(state.best.record.seconds):
+            self._note("search ended: the rest of the budget is kept for the proof")
+            return True
+        return False
+
+    def _try(self, knob: Knob, value: Any, state: State) -> Trial:
+        """Launch one value on top of the kept settings."""
+        settings = {**state.settings, knob.name: value}
+        prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)
+        trial = self._launch(
+            Request(
+                purpose="screen",
+                settings=settings,
+                stop=with_read_ahead(self._rule, settings, prefetch),
+                patience_seconds=patience(knob, state.best),
+                limit_seconds=patience(knob, state.best) + 3 * state.best.record.seconds,
+            )
+        )
+        self.launched += 1
+        return trial
+
+    def _objection(self, knob: Knob, trial: Trial, state: State) -> tuple[str | None, float | None]:
+        """Why the trial's value cannot be kept (None: it can), and how far its loss is off."""
+        if trial.throughput is None or trial.result is None:
+            return trial.record.reason or f"the trial ended as {trial.record.status}", None
+        skipped = not_applied(knob.name, trial.result)
+        if skipped is not None:
+            return skipped, None
+        if trial.evidence is None:
+            return "the trial showed nothing of its training", None
+        verdict = judge(state.baselines, [trial.evidence], knob.effect)
+        reason = None if verdict.accepted else "; ".join(verdict.reasons)
+        return reason, verdict.loss_deviation
+
+    def _keep(self, knob: Knob, value: Any, trial: Trial, state: State) -> None:
+        for number, row in enumerate(state.ladder):
+            if row.knob == knob.name and row.value == value:
+                state.ladder[number] = replace(row, kept=True, reason="")
+        state.settings = {**state.settings, knob.name: value}
+        state.best = trial
+        if trial.result is not None:
+            state.facts = facts_of.under(state.facts, state.settings, trial.result)
+        self._note(f"{knob.name}: kept {value}")
+
+
+def patience(knob: Knob, reference: Trial) -> float:
+    """How long a trial may be silent: compilation takes minutes, a data loader does not."""
+    slowest = max(60.0, 4 * reference.record.seconds)
+    return max(slowest, 240.0) if knob.name == "compile" else slowest
+
+
+def not_applied(knob: str, result: RunResult) -> str | None:
+    """Why a setting had no effect in its own trial, None if it had one."""
+    mine = [o for o in result.knobs if o.knob == knob]
+    if any(o.outcome == "applied" for o in mine) or not mine:
+        return None
+    return f"not applied: {mine[0].detail}"
+
+
+def idle(knob: Knob, facts: Facts) -> str | None:
+    """Why the part of the step that a knob acts on is too small to bother, None if it is not."""
+    step, split = facts.result.step_time_ms, facts.result.split
+    if step is None or split is None:
+        return None
+    parts = {
+        "data": split.data_wait_ms,
+        "model": _sum(split.forward_ms, split.backward_ms),
+        "optimizer": split.optimizer_ms,
+    }
+    part = parts.get(getattr(knob, "acts_on", ""))
+    if part is None or part >= step.mean:
+        return None
+    most = step.mean / max(step.mean - part, 1e-9)
+    if most >= LEAST_POTENTIAL:
+        return None
+    return f"{knob.acts_on} is {part / step.mean:.1%} of the step: at most ×{most:.2f}"  # type: ignore[attr-defined]
+
+
+def _sum(*parts: float | None) -> float | None:
+    known = [p for p in parts if p is not None]
+    return math.fsum(known) if known else None
+
+
+def _ratio(trial: Trial, start: float) -> float:
+    return (trial.throughput or 0.0) / start if start else 0.0
+
+
+def _row(
+    knob: Knob,
+    value: Any,
+    trial: Trial,
+    start: float,
+    reason: str | None,
+    deviation: float | None,
+) -> LadderRow:
+    ratio = _ratio(trial, start) or None
+    if reason is None:
+        reason = "" if (ratio or 0) >= LEAST_GAIN else "no gain"
+    return LadderRow(
+        knob=knob.name,
+        value=value,
+        effect=knob.effect.value,
+        samples_per_second=trial.record.samples_per_second,
+        speedup=ratio,
+        speedup_confidence_interval=None,
+        peak_memory_bytes=trial.record.peak_memory_bytes,
+        loss_deviation=deviation,
+        kept=False,
+        reason=reason or "a better value was found",
+    )

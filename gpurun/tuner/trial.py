@@ -1,0 +1,277 @@
+"""One trial: a short launch of the script in isolation, and what became of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gpurun.isolation.box import Box, BoxSpec, Mode
+from gpurun.isolation.services import quiet_services
+from gpurun.knobs import find
+from gpurun.launch.command import command_line
+from gpurun.launch.environment import child_environment
+from gpurun.measure import summarise_run
+from gpurun.measure.events import ProcessLog, read_run
+from gpurun.measure.sampler import Sampler
+from gpurun.options import Options
+from gpurun.records.codec import to_json
+from gpurun.records.result import RunResult
+from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
+from gpurun.records.tuning import TrialRecord
+from gpurun.rundir import write_json
+from gpurun.tuner.evidence import Evidence, evidence
+from gpurun.tuner.progress import Progress
+
+POLL_SECONDS = 0.05
+SAMPLE_SECONDS = 0.5
+BASE_SEED = 1234
+OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory|MemoryError")
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A finished trial. `result`, `log` and `evidence` are None where nothing was recorded."""
+
+    record: TrialRecord
+    result: RunResult | None
+    log: ProcessLog | None
+    evidence: Evidence | None
+    exit_code: int | None
+
+    @property
+    def throughput(self) -> float | None:
+        """Samples (or steps, where samples cannot be counted) a second; None if it failed."""
+        if self.record.status not in ("stopped", "completed") or self.result is None:
+            return None
+        if self.result.samples_per_second is not None:
+            return self.result.samples_per_second
+        mean = self.result.step_time_ms
+        return None if mean is None else 1000.0 / mean.mean
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to launch: settings by knob, how long, and under which seeds."""
+
+    purpose: str
+    settings: Mapping[str, Any]
+    stop: StopRule
+    seed_offset: int = 0
+    hold: bool = False
+    patience_seconds: float = 120.0
+    """A trial whose record does not grow for so long hangs."""
+    limit_seconds: float = 3600.0
+
+
+class Laboratory:
+    """Launches the trials of one tuning, numbers them, and keeps their folders."""
+
+    def __init__(
+        self,
+        options: Options,
+        folder: Path,
+        mode: Mode,
+        environment: Mapping[str, str],
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        self.options = options
+        self.folder = folder
+        self.mode = mode
+        self.trials: list[TrialRecord] = []
+        self.layers: tuple[Path, ...] = ()
+        self.layer_bytes = 0
+        self.training_loaders: tuple[str, ...] = ()
+        self._environment = dict(environment)
+        self._on_progress = on_progress
+        self._cache = folder / "cache"
+        self._cache.mkdir(parents=True, exist_ok=True)
+
+    def run(self, request: Request) -> Trial:
+        """Launch one trial and wait for its end; KeyboardInterrupt kills it first."""
+        number = len(self.trials) + 1
+        run_dir = self.folder / "trials" / f"{number:02d}"
+        (run_dir / "control").mkdir(parents=True)
+        self._write_spec(run_dir, request)
+        started = time.monotonic()
+        with Box(self._box(run_dir, request)) as box:
+            timed_out = self._watch(box, run_dir, request)
+            if timed_out:
+                box.kill()
+            exit_code = None if timed_out else box.poll()
+        trial = self._conclude(
+            number, run_dir, request, exit_code, time.monotonic() - started, timed_out
+        )
+        self.trials.append(trial.record)
+        write_json(run_dir / "trial.json", to_json(trial.record))
+        return trial
+
+    def drop_layers(self) -> None:
+        """Forget what the first trial left behind: a later one could not live with it."""
+        self.layers = ()
+
+    # -- before --------------------------------------------------------------------------------
+
+    def _write_spec(self, run_dir: Path, request: Request) -> None:
+        spec = RunSpec(
+            run_dir=str(run_dir),
+            launcher_pid=os.getpid(),
+            settings=tuple(Setting(k, v) for k, v in request.settings.items()),
+            training_loaders=self.training_loaders,
+            knob_paths=self.options.knob_paths,
+            trial=TrialSpec(
+                stop=request.stop,
+                seed=BASE_SEED,
+                seed_offset=request.seed_offset,
+                hold_at_first_step=request.hold,
+            ),
+        )
+        write_json(run_dir / "spec.json", to_json(spec))
+
+    def _box(self, run_dir: Path, request: Request) -> BoxSpec:
+        environment = quiet_services(child_environment(run_dir / "spec.json", self._environment))
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self._cache / "inductor"))
+        environment.setdefault("PYTHONHASHSEED", "0")
+        arguments = self.options.target.args
+        for name, value in request.settings.items():
+            knob = find(name, self.options.knob_paths)
+            environment.update(knob.environment(value))
+            arguments = knob.arguments(value, arguments)
+        target = replace(self.options.target, args=arguments)
+        return BoxSpec(
+            argv=self._argv(replace(self.options, target=target)),
+            env=environment,
+            cwd=Path.cwd(),
+            writable=(run_dir, self._cache),
+            layers=self.layers,
+            mode=self.mode,
+            log=run_dir / "output.log",
+            scratch=None,
+        )
+
+    def _argv(self, options: Options) -> tuple[str, ...]:
+        words = command_line(options.target)
+        if not options.elastic:
+            return words
+        program = words[1:] if words[0] == sys.executable else ("--no-python", *words)
+        return (sys.executable, "-m", "torch.distributed.run", *options.torchrun, *program)
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    def _watch(self, box: Box, run_dir: Path, request: Request) -> bool:
+        """Wait for the end; True if the trial had to be given up."""
+        progress = Progress(run_dir)
+        sampler = Sampler(run_dir)
+        began = changed = sampled = time.monotonic()
+        held = request.hold
+        try:
+            while box.poll() is None:
+                time.sleep(POLL_SECONDS)
+                moment = time.monotonic()
+                if held and (run_dir / "control" / "first_step").exists():
+                    held = False
+                    self._keep_layer(box)
+                    (run_dir / "control" / "go").touch()
+                if progress.advanced():
+                    changed = moment
+                    self._on_progress(progress.steps, request.stop.min_steps)
+                if moment - sampled > SAMPLE_SECONDS:
+                    sampled = moment
+                    sampler.tick(box.pid)
+                if moment - changed > request.patience_seconds:
+                    return True
+                if moment - began > request.limit_seconds:
+                    return True
+        finally:
+            sampler.close()
+        return False
+
+    def _keep_layer(self, box: Box) -> None:
+        layer = self.folder / "layer"
+        self.layer_bytes = box.capture_layer(layer)
+        if self.layer_bytes:
+            self.layers = (layer,)
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    def _conclude(
+        self,
+        number: int,
+        run_dir: Path,
+        request: Request,
+        exit_code: int | None,
+        seconds: float,
+        timed_out: bool,
+    ) -> Trial:
+        log = main_log(read_run(run_dir).processes)
+        status = _status(log, exit_code, timed_out)
+        result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
+        write_json(run_dir / "result.json", to_json(result))
+        status, reason = _explained(status, run_dir, result, request, seconds)
+        record = TrialRecord(
+            number=number,
+            purpose=request.purpose,
+            knobs=dict(request.settings),
+            status=status,
+            samples_per_second=result.samples_per_second,
+            step_time_ms=result.step_time_ms,
+            peak_memory_bytes=result.peak_memory_bytes,
+            final_loss=result.final_loss,
+            seconds=seconds,
+            reason=reason,
+            run_dir=os.path.relpath(run_dir, self.folder),
+        )
+        shown = None if log is None else evidence(log, request.seed_offset)
+        return Trial(record, result, log, shown, exit_code)
+
+
+def main_log(logs: tuple[ProcessLog, ...]) -> ProcessLog | None:
+    """The process that trains: rank 0, else the one with most steps, else the first."""
+    if not logs:
+        return None
+    return max(logs, key=lambda x: (sum(map(len, x.steps.values())), -(x.process.rank or 0)))
+
+
+def _status(log: ProcessLog | None, exit_code: int | None, timed_out: bool) -> str:
+    if timed_out:
+        return "timeout"
+    if log is not None and log.stop is not None and exit_code == 0:
+        return "stopped"
+    if exit_code == 0:
+        return "completed"
+    return "killed" if exit_code is not None and exit_code > 128 else "failed"
+
+
+def _explained(
+    status: str, run_dir: Path, result: RunResult, request: Request, seconds: float
+) -> tuple[str, str]:
+    """The final status and, where the trial is of no use, why."""
+    if status == "timeout":
+        return status, f"given up after {seconds:.0f} s without an end"
+    if status in ("failed", "killed"):
+        tail = last_words(run_dir / "output.log")
+        if (status == "killed" and result.exit_code == 137) or OUT_OF_MEMORY.search(tail):
+            return "oom", tail or "killed, most likely for memory"
+        return status, tail or f"exit code {result.exit_code}"
+    for outcome in result.knobs:
+        if outcome.knob in request.settings and outcome.outcome == "failed":
+            return "skipped", f"{outcome.knob}: {outcome.detail}"
+    return status, ""
+
+
+def last_words(log: Path, limit: int = 8192) -> str:
+    """The last line that a failed trial printed: the exception, as a rule."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - limit))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    words = [line.strip() for line in lines if line.strip()]
+    return words[-1][:200] if words else ""
