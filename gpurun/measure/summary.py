@@ -219,7 +219,8 @@ def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:
     if group[0].clock.steps.last_loss() == math.inf:
         notes.append("the last loss was not finite")
     if apart:
-        notes.append(f"{len(apart)} further processes took steps at other times or only forward")
+        processes = "process" if len(apart) == 1 else "processes"
+        notes.append(f"{len(apart)} further {processes} took steps at other times or only forward")
     return notes
 
 

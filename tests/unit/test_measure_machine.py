@@ -1,0 +1,161 @@
+"""Cores, devices and fingerprints: what the process may use here, not what the machine holds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpurun.measure.fingerprint import differences, fingerprint
+from gpurun.measure.machine import available_cores, available_memory, machine
+from gpurun.measure.nvml import visible_order
+from gpurun.measure.sampler import Sampler
+from gpurun.measure.use import host_use, read_samples
+
+ALIKE = [("GPU-aaa", "H200"), ("GPU-bbb", "H200"), ("GPU-ccc", "H200")]
+MIXED = [("GPU-aaa", "T4"), ("GPU-bbb", "H200")]
+
+
+def test_a_cgroup_v2_quota_bounds_the_cores(tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text("50000 100000\n")
+    assert available_cores(tmp_path) == 0.5
+    (tmp_path / "cpu.max").write_text("max 100000\n")
+    assert available_cores(tmp_path) == len(os.sched_getaffinity(0))
+
+
+def test_a_cgroup_v1_quota_bounds_the_cores(tmp_path: Path) -> None:
+    folder = tmp_path / "cpu"
+    folder.mkdir()
+    (folder / "cpu.cfs_period_us").write_text("100000\n")
+    (folder / "cpu.cfs_quota_us").write_text("150000\n")
+    if not _names_v1("cpu"):
+        pytest.skip("this machine's processes are in no cgroup v1 of the cpu controller")
+    assert available_cores(tmp_path) == min(1.5, len(os.sched_getaffinity(0)))
+    (folder / "cpu.cfs_quota_us").write_text("-1\n")
+    assert available_cores(tmp_path) == len(os.sched_getaffinity(0))
+
+
+def _names_v1(controller: str) -> bool:
+    lines = Path("/proc/self/cgroup").read_text().splitlines()
+    return any(controller in line.split(":")[1].split(",") for line in lines)
+
+
+def test_the_affinity_mask_bounds_the_cores() -> None:
+    code = (
+        "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]);"
+        "from gpurun.measure.machine import available_cores; print(available_cores())"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert float(output) <= 1.0
+
+
+def test_a_cgroup_limit_bounds_the_memory(tmp_path: Path) -> None:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    assert available_memory(tmp_path) == 1_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_memory(tmp_path) > 1_000_000
+
+
+def test_the_machine_is_described_without_a_gpu() -> None:
+    here = machine()
+    assert here.cores > 0
+    assert here.memory_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "order"),
+    [
+        ({}, [(0, 0), (1, 1), (2, 2)]),
+        ({"CUDA_VISIBLE_DEVICES": "2,0"}, [(2, 0), (0, 1)]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-b"}, [(1, 0)]),
+        ({"CUDA_VISIBLE_DEVICES": "1,7,0"}, [(1, 0)]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1"}, [(0, None), (1, None), (2, None)]),
+    ],
+)
+def test_visible_devices_are_numbered_as_cuda_does(
+    environment: dict[str, str], order: list[tuple[int, int | None]]
+) -> None:
+    assert visible_order(ALIKE, environment) == order
+
+
+def test_numbers_of_unlike_devices_are_not_guessed() -> None:
+    assert visible_order(MIXED, {}) == [(0, None), (1, None)]
+    assert visible_order(MIXED, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}) == [(0, 0), (1, 1)]
+    assert visible_order(MIXED, {"CUDA_VISIBLE_DEVICES": "GPU-bbb"}) == [(1, 0)]
+
+
+def test_the_sampler_sees_the_whole_process_tree(tmp_path: Path) -> None:
+    code = "sum(range(3_000_000)); input()"
+    parent = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', sys.argv[1]], "
+        "stdin=subprocess.PIPE); sys.stdin.readline(); p.communicate(b'\\n')"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent, code], stdin=subprocess.PIPE)
+    sampler = Sampler(tmp_path)
+    try:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            sampler.tick(process.pid)
+            use = host_use(read_samples(tmp_path))
+            if use is not None and use.processes == 2 and use.cpu_percent:
+                break
+            time.sleep(0.05)
+    finally:
+        process.communicate(b"\n")
+    assert use is not None
+    assert use.processes == 2
+    assert use.peak_rss_bytes is not None
+    assert use.peak_rss_bytes > 1_000_000
+    sampler.tick(process.pid)
+    sampler.close()
+
+
+def test_the_sampler_outlives_the_process_that_it_watches(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    sampler = Sampler(tmp_path)
+    sampler.tick(process.pid)
+    sampler.close()
+    assert read_samples(tmp_path).host == ()
+
+
+def test_measuring_imports_neither_numpy_nor_torch_and_psutil_only_to_sample() -> None:
+    code = (
+        "import sys, gpurun.measure.summary, gpurun.measure.sampler, gpurun.measure.fingerprint;"
+        "print(*{'numpy', 'torch', 'scipy', 'psutil', 'pynvml'} & set(sys.modules))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert output.split() == []
+
+
+def test_a_fingerprint_tells_what_has_changed_in_words(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("print(1)\n")
+    before = fingerprint(["train.py", "--lr", "1"], tmp_path, script)
+    assert differences(before, fingerprint(["train.py", "--lr", "1"], tmp_path, script)) == ()
+    script.write_text("print(2)\n")
+    after = fingerprint(["train.py", "--lr", "2"], tmp_path, Path("train.py"))
+    assert differences(after, before) == (
+        "the script's text has changed",
+        "arguments: train.py --lr 2, was train.py --lr 1",
+    )
+    assert differences({**before, "torch": "2.13", "cores": 16.0}, {**before, "torch": None}) == (
+        f"cores: 16, was {before['cores']:g}",
+        "torch: 2.13, was none",
+    )
+
+
+def test_a_fingerprint_is_the_same_in_another_checkout(tmp_path: Path) -> None:
+    prints = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        (folder / "train.py").write_text("print(1)\n")
+        prints.append(fingerprint(["train.py"], folder, folder / "train.py"))
+    assert differences(*prints) == ()

@@ -1,0 +1,278 @@
+"""A run folder's result: what was measured is right, and what was not is null, never 0."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recorded_runs import (
+    MS,
+    START_NS,
+    UNIX_NS,
+    end,
+    epoch,
+    loader,
+    root,
+    row,
+    steady,
+    steps,
+    write_events,
+)
+
+from gpurun.measure import summarise_run
+from gpurun.records.codec import to_json
+from gpurun.records.events import HookEvent, KnobEvent, StopEvent
+from gpurun.records.result import RunResult
+from gpurun.records.samples import DeviceSample, HostSample
+
+
+def summary(run_dir: Path, exit_code: int | None = 0, **more: Any) -> RunResult:
+    return summarise_run(run_dir, exit_code=exit_code, wall_seconds=3.0, **more)
+
+
+def device(at_ms: float, index: int | None = 0, **figures: Any) -> DeviceSample:
+    plain: dict[str, Any] = {
+        "utilization_percent": 90.0,
+        "memory_used_bytes": 500,
+        "memory_total_bytes": 1000,
+        "power_watts": 300.0,
+        "energy_joules": at_ms * 0.3,
+        "temperature_celsius": 50.0,
+        "sm_clock_mhz": 1900.0,
+        "throttle_reasons": (),
+        "foreign_processes": 0,
+        "graphics_activity_percent": None,
+        "sm_activity_percent": None,
+        "tensor_activity_percent": None,
+        "dram_activity_percent": None,
+    }
+    return DeviceSample(
+        unix_time_ns=UNIX_NS + int(at_ms * MS),
+        uuid=f"GPU-{index}",
+        name="NVIDIA H200",
+        cuda_index=index,
+        **{**plain, **figures},
+    )
+
+
+def write_samples(run_dir: Path, samples: list[Any]) -> None:
+    lines = [json.dumps({"event": s.kind, **to_json(s)}) + "\n" for s in samples]
+    (run_dir / "samples.jsonl").write_text("".join(lines))
+
+
+def test_throughput_is_samples_over_wall_time_of_the_measured_steps(tmp_path: Path) -> None:
+    write_events(tmp_path, [loader(), steady(102), end(rss=7)])
+    result = summary(tmp_path)
+    assert (result.status, result.clock) == ("completed", "optimizer")
+    assert (result.steps, result.warmup_steps, result.measured_steps) == (102, 2, 100)
+    assert result.samples == 800
+    assert result.measured_seconds == pytest.approx(1.0)
+    assert result.samples_per_second == pytest.approx(800)
+    assert result.batch_size == 8
+    assert result.seconds_to_first_step == pytest.approx(1.0)
+    assert result.peak_memory_bytes == 7
+
+
+def test_the_parts_of_a_step_and_the_rest_add_up_to_it(tmp_path: Path) -> None:
+    write_events(tmp_path, [steady(50)])
+    result = summary(tmp_path)
+    assert result.split is not None
+    assert result.step_time_ms is not None
+    parts = [v for v in to_json(result.split).values() if v is not None]
+    assert sum(parts) == pytest.approx(result.step_time_ms.mean)
+    assert result.split.host_to_device_copy_ms is None
+
+
+def test_an_evaluation_pass_inside_the_window_counts_as_time(tmp_path: Path) -> None:
+    ends = [1000 + 10 * i + (500 if i >= 60 else 0) for i in range(102)]
+    write_events(tmp_path, [steps([row(e) for e in ends])])
+    result = summary(tmp_path)
+    assert result.measured_seconds == pytest.approx(1.5)
+    assert result.step_time_ms is not None
+    assert result.step_time_ms.p50 == pytest.approx(10)
+
+
+def test_no_training_is_said_and_measured_as_nothing(tmp_path: Path) -> None:
+    write_events(tmp_path, [loader(), end()])
+    result = summary(tmp_path)
+    assert result.clock is None
+    assert result.samples_per_second is None
+    assert result.step_time_ms is None
+    assert result.notes == ("no training was seen",)
+
+
+def test_a_single_step_has_no_duration(tmp_path: Path) -> None:
+    write_events(tmp_path, [steady(1), end()])
+    result = summary(tmp_path)
+    assert (result.steps, result.measured_steps) == (1, 0)
+    assert result.measured_seconds is None
+    assert result.samples_per_second is None
+    assert result.split is None
+
+
+def test_what_is_not_measured_is_null(tmp_path: Path) -> None:
+    write_events(tmp_path, [steady(50)])
+    result = summary(tmp_path)
+    unmeasured = (
+        result.tokens_per_second,
+        result.epoch_seconds,
+        result.peak_memory_bytes,
+        result.peak_reserved_bytes,
+        result.allocator_retries,
+        result.host,
+        result.gpu_utilization_percent,
+        result.gpu_utilization_source,
+        result.energy_joules,
+        result.joules_per_sample,
+        result.final_loss,
+    )
+    assert set(unmeasured) == {None}
+    assert result.devices == ()
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "status"),
+    [(0, "completed"), (3, "failed"), (137, "killed"), (None, "crashed")],
+)
+def test_the_status_follows_the_exit_code(
+    tmp_path: Path, exit_code: int | None, status: str
+) -> None:
+    write_events(tmp_path, [steady(20)])
+    assert summary(tmp_path, exit_code).status == status
+    assert summary(tmp_path, exit_code, status="timeout").status == "timeout"
+
+
+def test_a_trial_is_measured_between_its_own_marks(tmp_path: Path) -> None:
+    ends = [1000 + 100 * i for i in range(10)] + [1900 + 10 * i for i in range(1, 101)]
+    stop = StopEvent(
+        reason="enough",
+        steps=110,
+        window_begin_ns=START_NS + 1950 * MS,
+        window_end_ns=START_NS + 2850 * MS,
+    )
+    write_events(tmp_path, [steps([row(e) for e in ends]), stop, end()])
+    result = summary(tmp_path)
+    assert result.status == "stopped"
+    assert (result.warmup_steps, result.measured_steps) == (15, 90)
+    assert result.step_time_ms is not None
+    assert result.step_time_ms.mean == pytest.approx(10)
+
+
+def test_ranks_add_their_throughput_and_wait_for_the_slowest(tmp_path: Path) -> None:
+    write_events(tmp_path, [steady(100, step_ms=10), end()], pid=1, rank=0)
+    write_events(tmp_path, [steady(100, step_ms=11), end()], pid=2, rank=1)
+    result = summary(tmp_path)
+    assert result.ranks == 2
+    assert result.samples_per_second == pytest.approx(800 + 8000 / 11)
+    assert result.step_time_ms is not None
+    assert result.step_time_ms.mean == pytest.approx(11)
+
+
+def test_a_job_before_a_restart_is_not_added_to_the_one_after(tmp_path: Path) -> None:
+    write_events(tmp_path, [steady(30)], pid=1, rank=0)
+    write_events(tmp_path, [steady(100), end()], pid=2, rank=0, start_ms=60_000)
+    result = summary(tmp_path)
+    assert (result.ranks, result.steps) == (1, 100)
+    assert result.samples_per_second == pytest.approx(800)
+    assert any("1 further process" in note for note in result.notes)
+
+
+def test_a_host_that_runs_ahead_of_the_device_does_not_look_faster(tmp_path: Path) -> None:
+    write_events(tmp_path, [steady(100, step_ms=1, device_ms=20), end()])
+    result = summary(tmp_path)
+    assert result.samples_per_second == pytest.approx(400)
+    assert result.step_time_ms is not None
+    assert result.step_time_ms.p50 == pytest.approx(20)
+
+
+def test_epochs_are_passes_over_the_training_loader_without_the_first(tmp_path: Path) -> None:
+    rows = [row(1000 + 10 * i) for i in range(90)]
+    epochs = [
+        epoch(0, "begin", 0),
+        epoch(0, "end", 1300, batches=30, trained=30),
+        epoch(1, "begin", 1300),
+        epoch(1, "end", 1400, batches=0),
+        epoch(0, "begin", 1400),
+        epoch(0, "end", 1700, batches=30, trained=30),
+    ]
+    write_events(tmp_path, [*epochs, steps(rows), end()])
+    assert summary(tmp_path).epoch_seconds == pytest.approx(0.3)
+
+
+def test_a_knobs_worst_outcome_over_the_ranks_counts(tmp_path: Path) -> None:
+    applied, failed = KnobEvent("tf32", "applied", ""), KnobEvent("tf32", "failed", "no such flag")
+    write_events(tmp_path, [applied, steady(30)], pid=1, rank=0)
+    write_events(tmp_path, [failed, steady(30)], pid=2, rank=1)
+    (outcome,) = summary(tmp_path).knobs
+    assert (outcome.outcome, outcome.detail) == ("failed", "no such flag")
+
+
+def test_hooks_that_failed_and_a_start_that_failed_are_in_the_result(tmp_path: Path) -> None:
+    write_events(tmp_path, [HookEvent("loader event", "KeyError: 3"), steady(30)])
+    (tmp_path / "spec.json.error").write_text("ImportError: json\n")
+    assert summary(tmp_path).hook_errors == (
+        "start: ImportError: json",
+        "loader event: KeyError: 3",
+    )
+
+
+def test_a_loss_that_is_not_finite_is_null_and_said(tmp_path: Path) -> None:
+    rows = [row(1000 + 10 * i, loss=1.0 if i < 25 else math.nan) for i in range(30)]
+    write_events(tmp_path, [steps(rows), end()])
+    result = summary(tmp_path)
+    assert result.final_loss is None
+    assert "the last loss was not finite" in result.notes
+
+
+def test_the_host_figures_are_those_of_the_samples(tmp_path: Path) -> None:
+    write_events(tmp_path, [steady(30)])
+    first = HostSample(unix_time_ns=UNIX_NS, cpu_seconds=1.0, rss_bytes=5, processes=1)
+    last = HostSample(UNIX_NS + 2000 * MS, cpu_seconds=4.0, rss_bytes=9, processes=3)
+    write_samples(tmp_path, [first, last])
+    host = summary(tmp_path).host
+    assert host is not None
+    assert host.cpu_percent == pytest.approx(150)
+    assert (host.peak_rss_bytes, host.processes) == (9, 3)
+
+
+def test_device_figures_cover_the_measured_window_alone(tmp_path: Path) -> None:
+    write_events(tmp_path, [root("cuda:0"), steady(302), end(allocated=42)])
+    before = [device(t, utilization_percent=1.0, power_watts=50.0) for t in (0, 500)]
+    inside = [device(t) for t in range(1100, 4001, 100)]
+    write_samples(tmp_path, [*before, *inside])
+    result = summary(tmp_path)
+    (use,) = result.devices
+    assert use.gpu_utilization_percent == 90.0
+    assert use.gpu_utilization_source == "nvml"
+    assert use.power_watts == 300.0
+    assert result.energy_joules == pytest.approx(0.3 * 2900)
+    assert result.joules_per_sample == pytest.approx(300 / 800)
+    assert result.peak_memory_bytes == 42
+
+
+def test_sm_activity_is_preferred_and_weighted_by_time(tmp_path: Path) -> None:
+    write_events(tmp_path, [root("cuda"), steady(302), end(allocated=42)])
+    activities = {1100: 5.0, 2100: 80.0, 2600: 50.0}
+    write_samples(tmp_path, [device(t, sm_activity_percent=a) for t, a in activities.items()])
+    result = summary(tmp_path)
+    assert result.gpu_utilization_percent == pytest.approx(70)
+    assert result.gpu_utilization_source == "gpm_sm_activity"
+
+
+def test_devices_that_the_training_does_not_use_are_left_out(tmp_path: Path) -> None:
+    write_events(tmp_path, [root("cuda:1"), steady(302), end(allocated=42)])
+    samples = [device(t, index=i) for t in range(1100, 4000, 300) for i in (0, 1, 2)]
+    write_samples(tmp_path, samples)
+    assert [d.uuid for d in summary(tmp_path).devices] == ["GPU-1"]
+
+
+def test_a_window_of_less_than_a_second_has_no_energy(tmp_path: Path) -> None:
+    write_events(tmp_path, [root("cuda:0"), steady(82), end(allocated=42)])
+    write_samples(tmp_path, [device(t) for t in range(1100, 1800, 100)])
+    result = summary(tmp_path)
+    assert result.gpu_utilization_percent == 90.0
+    assert result.energy_joules is None
+    assert result.joules_per_sample is None
