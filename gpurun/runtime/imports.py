@@ -62,8 +62,9 @@ class PostImportFinder:
             except AttributeError:
                 loader.exec_module = run
             run(module)
-            for callback in self._waiting.pop(spec.name, ()):
-                callback(module)
+            while spec.name in self._waiting:  # a call-back may register a further one
+                for callback in self._waiting.pop(spec.name):
+                    callback(module)
 
         try:
             loader.exec_module = exec_module
