@@ -11,8 +11,10 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+from pathlib import Path
 
 from gpurun.isolation import syscalls
+from gpurun.isolation.layers import copy_written
 from gpurun.isolation.mounttable import KERNEL_FILE_SYSTEMS, mounts
 from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
 
@@ -51,6 +53,8 @@ class NewRoot:
         if locked:
             for point in self.table:
                 self.descended |= set(_ancestors(point))
+        places = (*self.table, *order.familiar, *order.writable, os.path.dirname(order.scratch))
+        self.known = {step for place in places for step in (*_ancestors(place), place)}
         self.memory_only = False
         self.count = 0
 
@@ -88,9 +92,10 @@ class NewRoot:
         for folder in (path, *(layer + path for layer in self.layers)):
             try:
                 names |= set(os.listdir(folder))
-            except OSError:  # not there, or not ours to read: then the script cannot list it either
+            except OSError:  # not there, or not ours to list: then we take what we know of
                 pass
-        return names
+        known = {os.path.split(place) for place in self.known}
+        return names | {name for parent, name in known if parent == path and name}
 
     def _take(self, path: str) -> None:
         source = self._newest(path)
@@ -158,8 +163,8 @@ class NewRoot:
     def _overlay(self, path: str) -> None:
         """Lay an empty folder over `path`: on disk, else in memory; else show it read-only."""
         uppers = [f"{self.order.scratch}/{MEMORY}"]
-        holds_scratch = self.order.scratch.startswith(path + "/")
-        if not self.memory_only and not holds_scratch and path != SHARED_MEMORY:
+        in_memory = self.memory_only or path == SHARED_MEMORY or self._holds_scratch(path)
+        if not in_memory:
             uppers.insert(0, self.order.scratch)
         failure = ""
         for upper in uppers:
@@ -178,6 +183,9 @@ class NewRoot:
         syscalls.make_read_only(self.root + path)
         self.notes.append(f"{path} is read-only in trials ({failure})")
 
+    def _holds_scratch(self, path: str) -> bool:
+        return self.order.scratch.startswith(path + "/")
+
     def _mount_overlay(self, path: str, place: str) -> None:
         self.count += 1
         base = f"{place}/{UPPERS}/{self.count}"
@@ -187,6 +195,10 @@ class NewRoot:
         _like(path, upper)
         self._make_familiar(path, f"{base}/upper")
         lowers = [x + path for x in self.layers if os.path.isdir(x + path)]
+        if self._holds_scratch(path):  # and the copies of the layers with it
+            for layer in reversed(lowers):
+                copy_written(Path(layer), Path(upper))
+            lowers = []
         if os.path.isdir(path):
             lowers.append(path)
         # By descriptor, because names may hold the commas and colons that separate options.

@@ -1,0 +1,187 @@
+"""Runs boxes in a child process, as the current user or as an ordinary one, for the tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+LAUNCHER = """
+import json, os, sys, time
+from pathlib import Path
+from gpurun.errors import GpurunError
+from gpurun.isolation.box import Box, BoxSpec, Mode
+ask = json.loads(sys.argv[1])
+paths = lambda name: tuple(map(Path, ask.get(name, ())))
+spec = BoxSpec(tuple(ask["argv"]), {**os.environ, **ask.get("env", {})}, Path(ask["cwd"]),
+               paths("writable"), paths("layers"), Mode(ask["mode"]), Path(ask["log"]),
+               Path(ask["scratch"]) if ask.get("scratch") else None)
+try:
+    with Box(spec) as box:
+        said = {"pid": box.pid, "notes": box.notes}
+        if "wait_for" in ask:
+            while ask["wait_for"] not in Path(ask["log"]).read_text(errors="replace"):
+                assert box.poll() is None, Path(ask["log"]).read_text(errors="replace")
+                time.sleep(0.02)
+            print("ready", flush=True)
+        if "capture" in ask:
+            said["captured"] = box.capture_layer(Path(ask["capture"]))
+        if ask.get("hang"):
+            time.sleep(600)
+        if ask.get("kill"):
+            box.kill()
+        said["code"] = box.wait(60)
+except GpurunError as error:
+    said = {"error": error.what, "todo": error.todo}
+print(json.dumps(said))
+"""
+
+
+@dataclass(frozen=True)
+class User:
+    """Somebody who launches: `None` as name is whoever runs the tests."""
+
+    name: str | None
+    python: str
+
+    @property
+    def home(self) -> Path:
+        """Home folder by the user data base."""
+        entry = pwd.getpwnam(self.name) if self.name else pwd.getpwuid(os.getuid())
+        return Path(entry.pw_dir)
+
+    def give(self, *paths: Path) -> None:
+        """Make the user owner of the paths."""
+        if self.name is not None:
+            for path in paths:
+                shutil.chown(path, self.name, pwd.getpwnam(self.name).pw_gid)
+
+    def start(
+        self, code: str, *arguments: str, prefix: tuple[str, ...] = (), **env: str
+    ) -> subprocess.Popen[str]:
+        """Start python with `code` as this user."""
+        entry = pwd.getpwnam(self.name) if self.name else None
+        return subprocess.Popen(
+            [*prefix, self.python, "-B", "-c", code, *arguments],
+            user=entry.pw_uid if entry else None,
+            group=entry.pw_gid if entry else None,
+            extra_groups=[] if entry else None,
+            env={
+                "PATH": os.environ["PATH"],
+                "HOME": str(self.home),
+                "PYTHONPATH": str(REPOSITORY),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                **env,
+            },
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd="/",
+        )
+
+    def box(self, cwd: Path, *argv: str, mode: str = "overlay", **ask: Any) -> dict[str, Any]:
+        """What the launcher says of one box: `pid`, `notes`, `code`, or `error` and `todo`.
+
+        Adds `log`, what the script printed.
+        """
+        log = Path(ask.setdefault("log", str(cwd.parent / f"{cwd.name}.log")))
+        log.touch()
+        self.give(log)
+        launcher = self.start(
+            LAUNCHER, json.dumps({"argv": argv, "cwd": str(cwd), "mode": mode, **ask})
+        )
+        answer, _ = launcher.communicate(timeout=120)
+        assert launcher.returncode == 0, answer
+        said: dict[str, Any] = json.loads(answer.splitlines()[-1])
+        said["log"] = log.read_text(errors="replace")
+        return said
+
+    def script(self, cwd: Path, text: str, **ask: Any) -> dict[str, Any]:
+        """`box` for a python script of this text in `cwd`."""
+        path = cwd / "train.py"
+        if not path.exists():
+            path.write_text(text)
+            self.give(path)
+        return self.box(cwd, self.python, "-B", "train.py", **ask)
+
+
+ME = User(None, sys.executable)
+
+
+def ordinary_user() -> User | None:
+    """An ordinary user that root can become here, with a python that it may run; else None."""
+    if os.getuid() != 0:
+        return None
+    for name in ("tester", "nobody"):
+        for python in (sys.executable, "/usr/bin/python3"):
+            try:
+                user = User(name, python)
+                probe = user.start("import sys, gpurun; print(sys.version_info >= (3, 10))")
+                if probe.communicate(timeout=60)[0].strip() == "True":
+                    return user
+            except (KeyError, OSError):
+                continue
+    return None
+
+
+def open_to_all(folder: Path) -> None:
+    """Let other users reach `folder`, which pytest closes to them."""
+    for path in (folder, *folder.parents):
+        if path.stat().st_uid == os.getuid() and path != Path("/"):
+            if "pytest" not in str(path):
+                return
+            path.chmod(path.stat().st_mode | 0o711)
+
+
+def tree(root: Path) -> dict[str, tuple[object, ...]]:
+    """Everything below `root`, byte for byte."""
+    found: dict[str, tuple[object, ...]] = {}
+    for folder, names, files in os.walk(root):
+        for name in (".", *names, *files):
+            path = Path(folder) / name
+            status = path.lstat()
+            content: object = None
+            if path.is_symlink():
+                content = os.readlink(path)
+            elif path.is_file():
+                content = path.read_bytes()
+            found[str(path)] = (
+                status.st_mode,
+                status.st_uid,
+                status.st_ino,
+                status.st_nlink,
+                status.st_mtime_ns,
+                content,
+            )
+    return found
+
+
+def processes_with(marker: str) -> list[int]:
+    """Pids of all processes that have `marker` in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if marker.encode() in (entry / "cmdline").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                pass
+    return found
+
+
+def gone_within(marker: str, seconds: float) -> bool:
+    """Whether the last process with `marker` disappears in that time."""
+    end = time.monotonic() + seconds
+    while processes_with(marker):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
