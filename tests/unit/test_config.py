@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
-from gpurun.config import Config, load_config, parse_duration
+from gpurun.config import Config, OptimizeConfig, RunConfig, load_config, parse_duration
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
+from gpurun.thresholds import Thresholds
 
 
 def write(path: Path, text: str) -> Path:
@@ -155,3 +158,13 @@ def test_durations_as_people_write_them(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(GpurunError, match="is not a duration"):
         parse_duration(text)
+
+
+def test_the_file_in_the_repository_shows_every_key_with_its_default() -> None:
+    path = Path(__file__).resolve().parents[2] / "gpurun.toml"
+    assert replace(load_config(path.parent), source=None) == Config()
+    for section in (Config, OptimizeConfig, RunConfig, Thresholds):
+        for field in fields(section):
+            assert field.name in ("source", "run", "optimize", "thresholds") or re.search(
+                rf"^(# )?{field.name} = ", path.read_text(), re.MULTILINE
+            ), field.name
