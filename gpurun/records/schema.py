@@ -15,6 +15,7 @@ from typing import Any, Union
 
 from gpurun.records import events, samples
 from gpurun.records.codec import to_json
+from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.spec import SPEC_SCHEMA, RunSpec
 from gpurun.records.tuning import SETTINGS_SCHEMA, TUNING_SCHEMA, SavedSettings, TuningReport
@@ -26,6 +27,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     RESULT_SCHEMA: RunResult,
     TUNING_SCHEMA: TuningReport,
     SETTINGS_SCHEMA: SavedSettings,
+    DOCTOR_SCHEMA: DoctorReport,
 }
 """The record of each whole document, by the name in its `schema` field."""
 
