@@ -1,4 +1,4 @@
-"""Frozen dataclasses to and from plain JSON values, strictly: an unknown or missing field is an error."""
+"""Frozen dataclasses to and from plain JSON values; an unknown or missing field is an error."""
 
 from __future__ import annotations
 
