@@ -190,7 +190,7 @@ def test_importing_gpurun_imports_nothing_else() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True, check=True
     )
-    assert ast.literal_eval(done.stdout) == {"gpurun", "__future__"}
+    assert ast.literal_eval(done.stdout) <= {"gpurun", "__future__"}
 
 
 def test_a_plain_run_imports_nothing_heavy_in_the_launcher(

@@ -7,7 +7,7 @@ Nothing that fails here may reach the user's program.
 """
 
 
-def _leave_path(here):
+def _leave_path(here: str) -> None:
     import os
     import sys
 
@@ -15,7 +15,7 @@ def _leave_path(here):
     sys.path_importer_cache.pop(here, None)
 
 
-def _run_users_own():
+def _run_users_own() -> None:
     """Import the sitecustomize that python would have imported without us."""
     import sys
 
@@ -31,7 +31,7 @@ def _run_users_own():
             sys.modules.setdefault("sitecustomize", ours)
 
 
-def _activate(here):
+def _activate(here: str) -> None:
     import os
     import sys
 
@@ -47,7 +47,7 @@ def _activate(here):
     activate.activate(spec)
 
 
-def _main():
+def _main() -> None:
     import os
 
     here = os.path.dirname(os.path.abspath(__file__))
