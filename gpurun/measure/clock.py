@@ -92,6 +92,8 @@ def _sample_loaders(table: StepTable, training: tuple[int, ...]) -> tuple[int, .
     A script may build a new loader each epoch; two loaders read side by side in one step (labelled
     and unlabelled data, say) must not be added up.
     """
+    if len(training) == 1:
+        return training
     rows: dict[int, set[int]] = {n: set() for n in training}
     for row, loader, indices, _ in table.yields:
         if loader in rows and indices:

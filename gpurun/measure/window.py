@@ -18,6 +18,8 @@ from gpurun.stats import median, percentile_of_sorted
 NS = 1e9
 MS = 1e6
 """Nanoseconds in a second and in a millisecond."""
+USUAL_AMONG = 4096
+"""The usual batch is that of so many first steps."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +72,10 @@ class Window:
     @property
     def batch_size(self) -> float | None:
         """Samples of the usual batch of this process."""
-        counts = (
-            self.clock.batches if self.clock.loaders else self.clock.steps[StepRow.MICROBATCHES]
-        )
-        sizes = [
-            samples / max(batches, 1)
-            for samples, batches in zip(self.clock.samples, counts, strict=True)
-            if samples > 0
-        ]
+        clock = self.clock
+        counts = clock.batches if clock.loaders else clock.steps[StepRow.MICROBATCHES]
+        some = zip(clock.samples[:USUAL_AMONG], counts[:USUAL_AMONG], strict=True)
+        sizes = [samples / max(batches, 1) for samples, batches in some if samples > 0]
         return median(sizes) if sizes else None
 
     def step_time(self) -> StepTime | None:
