@@ -22,6 +22,9 @@ SMALL_FILE_BYTES = 1 << 20
 """Files that an overlay cannot hold are copied up to this size, and bound read-only above it."""
 
 SHARED_MEMORY = "/dev/shm"
+FOREIGN_ENTRIES = 20_000
+"""So many entries of the working folder are looked at for owners that our namespace lacks."""
+
 _OWN = ("/proc", "/sys", "/dev")
 
 
@@ -225,6 +228,24 @@ class NewRoot:
                 if step.startswith(path + "/") and os.path.isdir(step):
                     os.makedirs(upper + step, exist_ok=True)
                     _like(step, upper + step)
+        cwd = self.order.cwd
+        if cwd == path or cwd.startswith(path + "/"):
+            self._take_foreign_entries(cwd, upper)
+        elif path.startswith(cwd + "/"):
+            self._take_foreign_entries(path, upper)
+
+    def _take_foreign_entries(self, top: str, upper: str) -> None:
+        """The same for what lies below the working folder and belongs to another group or user."""
+        left = FOREIGN_ENTRIES
+        for folder, names, files in os.walk(top):
+            for name in (*names, *files):
+                path = os.path.join(folder, name)
+                left -= 1
+                if _is_foreign(path) and os.access(path, os.W_OK):
+                    _copy_up(path, upper)
+            if left <= 0:
+                self.notes.append(f"{top} is large: some files of other groups may be unwritable")
+                return
 
     def _shared_memory(self) -> None:
         """A /dev/shm of the same size whose new files vanish with the box."""
@@ -274,6 +295,27 @@ def _like(source: str, target: str) -> None:
         mode = status.st_mode
     os.chmod(target, stat.S_IMODE(mode))
     os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _is_foreign(path: str) -> bool:
+    """Whether owner or group is unknown to a user namespace that maps only our own."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    plain = stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)
+    return plain and (status.st_uid, status.st_gid) != (os.getuid(), os.getgid())
+
+
+def _copy_up(path: str, upper: str) -> None:
+    """Do by hand what the kernel cannot: put a writable copy into the upper layer."""
+    target = upper + path
+    above = [step for step in _ancestors(path) if not os.path.lexists(upper + step)]
+    for step in (*above, *([path] if os.path.isdir(path) else [])):
+        os.makedirs(upper + step, exist_ok=True)
+        _like(step, upper + step)
+    if not os.path.isdir(path) and os.path.getsize(path) <= SMALL_FILE_BYTES:
+        shutil.copy2(path, target)
 
 
 def _outside(layers: tuple[str, ...], scratch: str) -> list[str]:

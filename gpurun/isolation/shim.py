@@ -17,7 +17,7 @@ from gpurun.isolation.newroot import NewRoot
 from gpurun.isolation.order import BoxOrder
 
 START = b"start\n"
-"""Sent by the script's process right before its exec; the credentials that come along hold its pid."""
+"""Sent by the script's process right before its exec; credentials that come along hold its pid."""
 
 
 def run(order: BoxOrder, locked: bool, own_processes: bool, tell: Callable[[bytes], None]) -> int:

@@ -141,12 +141,12 @@ def _guard(child: int, signal_pipe: int, scratch: str) -> int:
             os.read(signal_pipe, 4096)
             code = _exit_code_of(child)
         if code is None and _LIFELINE in ready:
+            if os.read(_LIFELINE, 1):
+                processes.end_all_below(os.getpid())
+                return KILLED  # the launcher lives, and cleans up
             code = KILLED
-            abandoned = not os.read(_LIFELINE, 1)
-            processes.end_all_below(os.getpid())
-            if abandoned:
-                _remove(scratch)
     processes.end_all_below(os.getpid())
+    _remove(scratch)
     return code
 
 

@@ -129,6 +129,6 @@ def refuse_large(folder: Path) -> None:
             total += status.st_size if stat.S_ISREG(status.st_mode) else 0
         if total > COPY_LIMIT_BYTES:
             raise GpurunError(
-                f"{folder} is larger than {COPY_LIMIT_BYTES >> 30} GiB, too much to copy for trials",
+                f"{folder} is larger than {COPY_LIMIT_BYTES >> 30} GiB, too large to copy",
                 "run the trials on the real files with --trials-in-place, or move data elsewhere",
             )

@@ -201,7 +201,7 @@ place, file = os.fsencode(sys.argv[1]), os.fsencode(sys.argv[2])
 assert libc.mount(b"tmpfs", place, b"tmpfs", 0, b"mode=777") == 0
 assert libc.mount(b"/etc/hostname", file, None, 4096, None) == 0
 open(place + b"/samples", "w").write("data")
-os.chmod(place + b"/samples", 0o666)
+os.chown(place + b"/samples", os.stat(sys.argv[4]).st_uid, -1)
 """
 
 
@@ -218,7 +218,8 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
     (cwd / "data").mkdir(parents=True)
     (cwd / "name").touch()
     (cwd / "plain.txt").write_text("plain")
-    someone.give(cwd, cwd / "plain.txt", tmp_path)
+    owner = someone if who == "an ordinary user" else ME
+    owner.give(cwd, cwd / "plain.txt", tmp_path)
     command = "cat data/samples plain.txt; echo x > data/samples; echo y > plain.txt; echo z > new"
     code = MOUNTED + (
         "if sys.argv[3] == 'an ordinary user':\n"
@@ -234,7 +235,9 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
         "print(code, box.notes, log.read_text().split(),\n"
         "      [(cwd / n).read_text() for n in ('data/samples', 'plain.txt')], os.listdir(cwd))\n"
     )
-    launcher = User(None, someone.python).start(code, str(cwd / "data"), str(cwd / "name"), who)
+    launcher = User(None, someone.python).start(
+        code, str(cwd / "data"), str(cwd / "name"), who, str(cwd)
+    )
     printed, _ = launcher.communicate(timeout=60)
     assert printed.split("[", 1)[0].split() == ["0"]
     assert "['dataplainx', 'y', 'z'] ['data', 'plain']" in printed

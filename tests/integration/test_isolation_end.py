@@ -1,0 +1,167 @@
+"""However a trial ends, nothing of it stays: no process, no file."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+import uuid
+from pathlib import Path
+
+import pytest
+from isolation_launcher import (
+    LAUNCHER,
+    ME,
+    User,
+    gone_within,
+    open_to_all,
+    ordinary_user,
+    processes_with,
+)
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+marker = sys.argv[1]
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+loop = "import signal, time; signal.signal(15, signal.SIG_IGN); signal.signal(1, signal.SIG_IGN)"
+loop += "; time.sleep(600)"
+subprocess.Popen([sys.executable, "-S", "-c", loop, marker])
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.execv(sys.executable, [sys.executable, "-S", "-c", loop, marker + "daemon"])
+    os._exit(0)
+stopped = subprocess.Popen([sys.executable, "-S", "-c", loop, marker + "stopped"])
+os.kill(stopped.pid, signal.SIGSTOP)
+time.sleep(0.3)
+print("all started", flush=True)
+if len(sys.argv) > 2: sys.exit(int(sys.argv[2]))
+time.sleep(600)
+"""
+
+CASES = [
+    ("overlay", "me"),
+    ("overlay", "ordinary"),
+    ("landlock", "me"),
+    ("landlock", "ordinary"),
+    ("in place", "ordinary"),
+]
+
+
+@pytest.fixture(params=CASES, ids=[" as ".join(case) for case in CASES])
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[User, str, Path]:
+    mode, who = request.param
+    user = ME if who == "me" else ordinary_user()
+    if user is None:
+        pytest.skip("not root, or no ordinary user with a python it may run")
+    open_to_all(tmp_path)
+    cwd = tmp_path / "project"
+    cwd.mkdir()
+    (cwd / "train.py").write_text(STUBBORN)
+    (tmp_path / "scratch").mkdir()
+    user.give(tmp_path, cwd, cwd / "train.py", tmp_path / "scratch")
+    return user, mode, cwd
+
+
+def test_a_kill_leaves_no_process_alive(case: tuple[User, str, Path]) -> None:
+    user, mode, cwd = case
+    marker = f"stubborn-{uuid.uuid4().hex}"
+    scratch = str(cwd.parent / "scratch")
+    argv = (user.python, "-S", "train.py", marker)
+    said = user.box(cwd, *argv, mode=mode, wait_for="all started", kill=True, scratch=scratch)
+    assert said["code"] == 128 + signal.SIGKILL
+    assert processes_with(marker) == []
+    assert os.listdir(scratch) == []
+
+
+def test_what_a_script_leaves_running_ends_with_it(case: tuple[User, str, Path]) -> None:
+    user, mode, cwd = case
+    marker = f"stubborn-{uuid.uuid4().hex}"
+    said = user.box(cwd, user.python, "-S", "train.py", marker, "7", mode=mode)
+    assert said["code"] == 7, said
+    assert processes_with(marker) == []
+
+
+def test_a_box_dies_with_its_launcher_however_suddenly(case: tuple[User, str, Path]) -> None:
+    user, mode, cwd = case
+    marker = f"stubborn-{uuid.uuid4().hex}"
+    log, scratch = cwd.parent / "log", cwd.parent / "scratch"
+    ask = {
+        "argv": [user.python, "-S", "train.py", marker],
+        "cwd": str(cwd),
+        "mode": mode,
+        "log": str(log),
+        "scratch": str(scratch),
+        "wait_for": "all started",
+        "hang": True,
+    }
+    launcher = user.start(LAUNCHER, json.dumps(ask))
+    assert launcher.stdout is not None
+    assert launcher.stdout.readline() == "ready\n"
+    assert len(processes_with(marker)) >= 4
+    launcher.kill()
+    launcher.wait()
+    launcher.stdout.close()
+    assert gone_within(marker, 20)
+    assert empty_within(scratch, 20)
+
+
+def empty_within(folder: Path, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while os.listdir(folder):
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_launcher_that_forgets_its_box_leaves_no_files(tmp_path: Path) -> None:
+    cwd, scratch = tmp_path / "project", tmp_path / "scratch"
+    cwd.mkdir()
+    scratch.mkdir()
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from gpurun.isolation.box import Box, BoxSpec, Mode\n"
+        "cwd, scratch = map(Path, sys.argv[1:])\n"
+        "Box(BoxSpec(('true',), {}, cwd, (), (), Mode.OVERLAY, cwd / 'log', scratch)).wait(60)\n"
+        "os._exit(0)\n"
+    )
+    assert ME.start(code, str(cwd), str(scratch)).wait(60) == 0
+    assert empty_within(scratch, 20)
+
+
+def test_the_pid_is_that_of_the_script_as_the_launcher_sees_it(tmp_path: Path) -> None:
+    cwd = tmp_path / "project"
+    cwd.mkdir()
+    code = (
+        "import os, sys; from pathlib import Path\n"
+        "from gpurun.isolation.box import Box, BoxSpec, Mode\n"
+        "cwd = Path(sys.argv[1])\n"
+        "argv = ('sleep', '597')\n"
+        "spec = BoxSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd / 'log')\n"
+        "with Box(spec) as box:\n"
+        "    print(Path(f'/proc/{box.pid}/cmdline').read_text().split(chr(0))[:2], box.poll())\n"
+    )
+    printed, _ = ME.start(code, str(cwd)).communicate(timeout=60)
+    assert printed == "['sleep', '597'] None\n"
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 0", 0), ("exit 41", 41), ("kill -9 $$", 137)])
+def test_the_scripts_own_exit_code_comes_through(command: str, code: int, tmp_path: Path) -> None:
+    cwd = tmp_path / "project"
+    cwd.mkdir()
+    assert ME.box(cwd, "sh", "-c", command)["code"] == code
+
+
+def test_a_program_that_is_not_there_is_told_from_a_box_that_cannot_be_set_up(
+    tmp_path: Path,
+) -> None:
+    cwd = tmp_path / "project"
+    cwd.mkdir()
+    missing = ME.box(cwd, str(cwd / "no-such-program"))
+    assert "the trial's program could not be started" in missing["error"]
+    assert "No such file or directory" in missing["error"]
+    broken = ME.box(cwd, "true", writable=[str(cwd / "no-such-folder")])
+    assert "could not be set up" in broken["error"]
+    assert "no-such-folder" in broken["error"]

@@ -1,0 +1,133 @@
+"""The best isolation that the machine permits is found by trying; what it lacks is said."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from isolation_launcher import ME, User, open_to_all, ordinary_user, tree
+
+CHOOSE = """
+import os, sys
+from pathlib import Path
+from gpurun.isolation.box import choose
+found = choose(Path(sys.argv[1]), in_place="consent" in sys.argv)
+print(found.mode and found.mode.value, "|", found.reason)
+"""
+
+NO_NAMESPACES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+user = os.getuid()
+if libc.unshare(0x10000000) != 0: sys.exit(99)
+open("/proc/self/setgroups", "w").write("deny")
+open("/proc/self/uid_map", "w").write(f"0 {user} 1")
+open("/proc/sys/user/max_user_namespaces", "w").write("0")
+libc.prctl(24, 21, 0, 0, 0)  # CAP_SYS_ADMIN leaves with the next exec
+os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
+"""
+
+
+def forbidding_namespaces(cwd: Path, *words: str, **env: str) -> str:
+    launcher = ME.start(NO_NAMESPACES, CHOOSE, str(cwd), *words, **env)
+    printed, _ = launcher.communicate(timeout=60)
+    if launcher.returncode == 99:
+        pytest.skip("user namespaces, with which to forbid them, are themselves forbidden here")
+    return str(printed)
+
+
+def test_overlays_are_chosen_where_they_work_and_the_probe_leaves_nothing(tmp_path: Path) -> None:
+    before = tree(tmp_path)
+    printed, _ = ME.start(CHOOSE, str(tmp_path)).communicate(timeout=60)
+    assert printed == "overlay | \n"
+    assert tree(tmp_path) == before
+
+
+def test_without_namespaces_landlock_is_chosen_and_the_reason_is_told(tmp_path: Path) -> None:
+    printed = forbidding_namespaces(tmp_path)
+    assert printed.startswith("landlock | overlay mounts: ")
+    assert "user namespaces are not permitted" in printed
+
+
+def test_without_any_isolation_trials_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    printed = forbidding_namespaces(tmp_path, GPURUN_ISOLATION="overlay")
+    assert printed.startswith("None | overlay mounts: ")
+    assert "user namespaces are not permitted" in printed
+    assert "--trials-in-place" in printed
+
+
+def test_trials_in_place_need_consent_and_nothing_else(tmp_path: Path) -> None:
+    assert forbidding_namespaces(tmp_path, "consent").startswith("in place | ")
+
+
+@pytest.fixture(params=["who runs the tests", "an ordinary user"])
+def user(request: pytest.FixtureRequest, tmp_path: Path) -> User:
+    if request.param == "who runs the tests":
+        return ME
+    found = ordinary_user()
+    if found is None:
+        pytest.skip("not root, or no ordinary user with a python it may run")
+    open_to_all(tmp_path)
+    found.give(tmp_path)
+    return found
+
+
+CONFINED = """
+import os, subprocess, sys, tempfile
+from pathlib import Path
+outside, project = Path(sys.argv[1]), Path(sys.argv[2])
+refused = []
+for name, attempt in {
+    "write": lambda: (outside / "kept.txt").write_text("x"),
+    "create": lambda: (outside / "new.txt").write_text("x"),
+    "truncate": lambda: os.truncate(outside / "kept.txt", 0),
+    "remove": lambda: (outside / "kept.txt").unlink(),
+    "rename": lambda: (outside / "kept.txt").rename(outside / "other"),
+    "folder": lambda: (outside / "folder").mkdir(),
+    "original": lambda: (project.parent / project.name / "data.txt").write_text("x"),
+    "shell": lambda: subprocess.run(["sh", "-c", f"echo > {outside}/sh"], check=True,
+                                    stderr=subprocess.DEVNULL),
+}.items():
+    try: attempt()
+    except (OSError, subprocess.CalledProcessError): refused.append(name)
+print(*refused)
+assert (outside / "kept.txt").read_text() == "kept"
+with open("data.txt", "a") as file: file.write(" more")
+os.makedirs("downloads"); Path("downloads/set").write_text("1234")
+print(Path("data.txt").read_text(), Path("sub/link").read_text(), Path("../away").exists())
+tempfile.NamedTemporaryFile().close()
+open(os.devnull, "w").write("x")
+print("ok", flush=True)
+if "hold" in sys.argv: import time; time.sleep(600)
+"""
+
+
+def test_under_landlock_the_script_works_on_a_copy_and_writes_elsewhere_fail(
+    user: User, tmp_path: Path
+) -> None:
+    cwd, outside, layer = tmp_path / "project", tmp_path / "outside", tmp_path / "layer"
+    (cwd / "sub").mkdir(parents=True)
+    (cwd / ".gpurun").mkdir()
+    outside.mkdir()
+    (cwd / "data.txt").write_text("data")
+    (outside / "kept.txt").write_text("kept")
+    os.symlink("../../outside/kept.txt", cwd / "sub/link")
+    (cwd / "train.py").write_text(CONFINED)
+    user.give(cwd, *cwd.rglob("*"), outside, *outside.rglob("*"))
+    before = tree(cwd), tree(outside)
+
+    argv = (user.python, "-B", str(cwd / "train.py"), str(outside), "/".join(("", *cwd.parts[1:])))
+    ask = {"mode": "landlock", "log": str(tmp_path / "log")}
+    said = user.box(cwd, *argv, "hold", wait_for="ok\n", capture=str(layer), kill=True, **ask)
+
+    refused, seen, ok, _ = said["log"].split("\n")
+    # The project's path on the command line is the copy's: writing there is not refused.
+    assert refused == "write create truncate remove rename folder shell"
+    assert (seen, ok) == ("x more kept False", "ok")
+    assert (tree(cwd), tree(outside)) == before
+
+    again = user.box(cwd, "cat", "downloads/set", "data.txt", layers=[str(layer)], **ask)
+    assert again["log"] == "1234x more"
+    captured = {path.name for path in layer.rglob("*") if path.is_file()}
+    assert captured == {"set", "data.txt"}
