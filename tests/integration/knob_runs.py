@@ -1,0 +1,51 @@
+"""Run a script under settings and read back what it printed and what the record says of knobs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class KnobRun:
+    """`printed`: the JSON document that the script printed; `knobs`: (knob, outcome, detail)."""
+
+    printed: Any
+    knobs: list[tuple[str, str, str]]
+
+    def outcomes(self, knob: str) -> list[str]:
+        """The outcomes of one knob, in the order of the record."""
+        return [outcome for name, outcome, _ in self.knobs if name == knob]
+
+
+def run_under(
+    gpurun: Callable[..., Any],
+    folder: Path,
+    script: str,
+    settings: dict[str, Any],
+    training: tuple[str, ...] = (),
+    arguments: tuple[str, ...] = (),
+    env: Mapping[str, str] | None = None,
+) -> KnobRun:
+    """Run `script` as `train.py` of `folder` under `settings`; no hook may have raised."""
+    (folder / "train.py").write_text(script)
+    document = {
+        "settings": settings, "training_loaders": training, "speedup": None,
+        "fingerprint": {}, "command": [], "schema": "gpurun/settings@1",
+    }  # fmt: skip
+    (folder / "settings.json").write_text(json.dumps(document))
+    done = gpurun("--settings", "settings.json", "train.py", *arguments, env=env)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"Warning" not in done.stderr, done.stderr.decode()
+    runs = sorted((folder / ".gpurun" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+    events = [
+        json.loads(line)
+        for path in runs[-1].glob("events-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    assert not [event for event in events if event["event"] == "hook"]
+    knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events if e["event"] == "knob"]
+    return KnobRun(json.loads(done.stdout), knobs)

@@ -1,0 +1,201 @@
+"""Loader and thread knobs in real scripts, seen from inside the script and from the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from knob_runs import KnobRun, run_under
+
+HEAD = """
+import json, os, sys
+import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+class Squares(Dataset):
+    def __len__(self):
+        return 64
+    def __getitem__(self, index):
+        return torch.full((4,), float(index)), os.getpid()
+
+def train(loader, epochs=2):
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
+    seen, processes = [], []
+    for _ in range(epochs):
+        for x, pid in loader:
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            seen += x[:, 0].int().tolist()
+            processes.append(sorted(set(pid.tolist())))
+    return {"seen": seen, "processes": processes, "me": os.getpid()}
+"""
+
+RunKnobs = Callable[..., KnobRun]
+
+
+@pytest.fixture
+def run_knobs(tmp_path: Path, gpurun: Callable[..., Any]) -> RunKnobs:
+    """Run a script that begins with `HEAD` under settings."""
+    return lambda script, settings, training=(): run_under(
+        gpurun, tmp_path, HEAD + script, settings, training
+    )
+
+
+PLAIN = """
+torch.manual_seed(0)
+loader = DataLoader(Squares(), batch_size=8, shuffle=True)
+print(json.dumps({**train(loader), "workers": loader.num_workers,
+                  "prefetch": loader.prefetch_factor, "next_draw": torch.rand(1).item()}))
+"""
+
+
+def test_workers_load_the_same_samples_in_the_same_order(run_knobs: RunKnobs) -> None:
+    bare = run_knobs(PLAIN, {}).printed
+    run = run_knobs(PLAIN, {"loader_workers": 2, "loader_prefetch": 4})
+    tuned = run.printed
+    assert (tuned["workers"], tuned["prefetch"]) == (2, 4)
+    assert len({pid for batch in tuned["processes"] for pid in batch}) == 2
+    assert tuned["me"] not in {pid for batch in tuned["processes"] for pid in batch}
+    assert {outcome for _, outcome, _ in run.knobs} == {"applied"}
+    # short epochs keep their workers, and that costs no draw of the script's generator
+    assert tuned["processes"][0] == tuned["processes"][8]
+    assert tuned["seen"] == bare["seen"]
+    assert tuned["next_draw"] == bare["next_draw"]
+
+
+def test_a_scripts_own_persistent_workers_keep_torchs_behaviour(run_knobs: RunKnobs) -> None:
+    script = PLAIN.replace("shuffle=True", "shuffle=True, num_workers=1, persistent_workers=True")
+    bare = run_knobs(script, {}).printed
+    tuned = run_knobs(script, {"loader_workers": 2}).printed
+    assert tuned["workers"] == 2
+    assert tuned["seen"] == bare["seen"]
+
+
+def test_workers_can_be_taken_away(run_knobs: RunKnobs) -> None:
+    script = PLAIN.replace(
+        "shuffle=True",
+        "num_workers=2, persistent_workers=True, prefetch_factor=4, timeout=30, "
+        "multiprocessing_context='fork'",
+    )
+    run = run_knobs(script, {"loader_workers": 0})
+    tuned = run.printed
+    assert tuned["workers"] == 0
+    assert {pid for batch in tuned["processes"] for pid in batch} == {tuned["me"]}
+    assert run.outcomes("loader_workers") == ["applied"]
+
+
+def test_only_loaders_that_feed_the_training_are_touched(run_knobs: RunKnobs) -> None:
+    script = """
+training = DataLoader(Squares(), batch_size=8)
+evaluation = DataLoader(Squares(), batch_size=8)
+train(training, epochs=1)
+print(json.dumps({"training": training.num_workers, "evaluation": evaluation.num_workers}))
+"""
+    line = (HEAD + script).splitlines().index("training = DataLoader(Squares(), batch_size=8)") + 1
+    tuned = run_knobs(script, {"loader_workers": 1}, (f"train.py:{line}#0",)).printed
+    assert tuned == {"training": 1, "evaluation": 0}
+
+
+UNFIT = """
+torch.multiprocessing.set_start_method("spawn")
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(Squares()[i] for i in range(64))
+
+class Mine(DataLoader):
+    def __init__(self, dataset):
+        super().__init__(dataset, batch_size=8)
+
+opened, local = Squares(), Squares()
+opened.file = open(__file__, "rb")
+local.transform = lambda x: x
+loaders = [
+    DataLoader(Stream(), batch_size=8, multiprocessing_context=None),
+    Mine(Squares()),
+    DataLoader(local, batch_size=8),
+]
+# what a machine whose default is fork would do
+torch.multiprocessing.set_start_method("fork", force=True)
+loaders.append(DataLoader(opened, batch_size=8))
+print(json.dumps([{**train(x, epochs=1), "workers": x.num_workers} for x in loaders]))
+"""
+
+
+def test_unfit_loaders_stay_as_they_are_with_the_reason_in_the_record(run_knobs: RunKnobs) -> None:
+    run = run_knobs(UNFIT, {"loader_workers": 2, "loader_prefetch": 4})
+    tuned = run.printed
+    assert [loader["workers"] for loader in tuned] == [0, 0, 0, 0]
+    assert all(loader["seen"] == list(range(64)) for loader in tuned)
+    assert {outcome for _, outcome, _ in run.knobs} == {"skipped"}
+    details = [detail for knob, _, detail in run.knobs if knob == "loader_workers"]
+    for detail, reason in zip(
+        details,
+        (
+            "every worker would repeat it",
+            "subclass of DataLoader",
+            "cannot be pickled",
+            "share the open file",
+        ),
+        strict=True,
+    ):
+        assert reason in detail
+
+
+def test_a_stream_that_shards_itself_gets_workers(run_knobs: RunKnobs) -> None:
+    script = """
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = torch.utils.data.get_worker_info()
+        first, step = (0, 1) if info is None else (info.id, info.num_workers)
+        return iter(Squares()[i] for i in range(first, 64, step))
+loader = DataLoader(Stream(), batch_size=8)
+print(json.dumps({**train(loader, epochs=1), "workers": loader.num_workers}))
+"""
+    tuned = run_knobs(script, {"loader_workers": 5}).printed
+    assert tuned["workers"] == 5, "more than cores, and torch's warning of that is not shown"
+    assert sorted(tuned["seen"]) == list(range(64))
+
+
+def test_a_data_set_that_counts_epochs_gets_new_workers_each_epoch(run_knobs: RunKnobs) -> None:
+    script = """
+class Curriculum(Squares):
+    epoch = 0
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+    def __getitem__(self, index):
+        return torch.full((4,), float(self.epoch)), os.getpid()
+data = Curriculum()
+loader = DataLoader(data, batch_size=8)
+first = train(loader, epochs=1)["seen"]
+data.set_epoch(1)
+print(json.dumps({"first": first, "second": train(loader, epochs=1)["seen"]}))
+"""
+    run = run_knobs(script, {"loader_workers": 1, "loader_persistent": True})
+    assert (set(run.printed["first"]), set(run.printed["second"])) == ({0}, {1})
+    assert run.outcomes("loader_persistent") == ["skipped"]
+
+
+def test_pinning_without_a_gpu_is_skipped_without_a_word_of_torch(run_knobs: RunKnobs) -> None:
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    run = run_knobs(PLAIN, {"loader_pin_memory": True})
+    assert run.outcomes("loader_pin_memory") == ["skipped"]
+
+
+def test_threads_are_set_before_the_script_runs_and_the_script_has_the_last_word(
+    run_knobs: RunKnobs,
+) -> None:
+    script = """
+before = torch.get_num_threads()
+torch.set_num_threads(1)
+print(json.dumps([before, torch.get_num_threads()]))
+"""
+    assert run_knobs(script, {"cpu_threads": 3}).printed == [3, 1]
