@@ -1,0 +1,103 @@
+"""What knobs do only on a CUDA device: graphs, fused states on the device, pinned batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from knob_runs import run_under
+
+pytestmark = pytest.mark.gpu
+
+TRAIN = """
+import copy, json
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+ACCUMULATE = 1
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 4)).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x = torch.randn(640, 16)
+data = TensorDataset(x, x.argmax(1) % 4)
+loader, evaluation = DataLoader(data, batch_size=32), DataLoader(data, batch_size=64)
+losses, kept, scores = [], [], []
+for epoch in range(3):
+    for i, (x, y) in enumerate(loader):
+        pinned = x.is_pinned()
+        out = model(x.cuda())
+        kept.append(out.detach())
+        loss = torch.nn.functional.cross_entropy(out, y.cuda()) / ACCUMULATE
+        loss.backward()
+        losses.append(loss)
+        if (i + 1) % ACCUMULATE == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    saved = copy.deepcopy(optimizer.state_dict())
+    optimizer.load_state_dict(saved)
+    with torch.no_grad():
+        score = [model(x.cuda()) for x, _ in evaluation]
+    scores.append(torch.cat(score).sum().item())
+state = saved["state"][0]
+print(json.dumps({
+    "losses": [x.item() for x in losses], "kept": [x.sum().item() for x in kept],
+    "scores": scores, "dtype": str(out.dtype), "pinned": pinned,
+    "compiled": model._compiled_call_impl is not None,
+    "step": [str(state["step"].device), str(state["step"].dtype), state["step"].item()],
+    "moment": str(state["exp_avg"].device),
+    "group": {k: v for k, v in saved["param_groups"][0].items() if k != "params"},
+}))
+"""
+FIGURES = ("losses", "kept", "scores")
+SAME = ("dtype", "step", "moment", "group")
+
+
+@pytest.fixture
+def train(tmp_path: Path, gpurun: Callable[..., Any]) -> Callable[..., Any]:
+    """Train under settings, in batches of 32 that are accumulated when asked."""
+
+    def run(settings: dict[str, Any], accumulate: int = 1) -> Any:
+        script = TRAIN.replace("ACCUMULATE = 1", f"ACCUMULATE = {accumulate}")
+        return run_under(gpurun, tmp_path, script, settings)
+
+    return run
+
+
+def agrees(tuned: Any, bare: Any, rel: float) -> None:
+    for name in FIGURES:
+        assert tuned[name] == pytest.approx(bare[name], rel=rel, abs=rel * 10), name
+    for name in SAME:
+        assert tuned[name] == bare[name], name
+
+
+def test_a_fused_optimizer_saves_and_loads_what_the_plain_one_does(train: Any) -> None:
+    run = train({"fused_optimizer": "fused", "loader_pin_memory": True})
+    assert run.outcomes("fused_optimizer") == ["applied"]
+    assert run.printed["pinned"]
+    assert run.printed["step"][0] == "cpu"
+    agrees(run.printed, train({}).printed, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["reduce-overhead", "default"])
+def test_compiled_training_keeps_outputs_that_the_script_keeps(train: Any, mode: str) -> None:
+    run = train({"compile": mode})
+    assert run.printed["compiled"]
+    agrees(run.printed, train({}).printed, rel=1e-2)
+
+
+@pytest.mark.slow
+def test_cuda_graphs_are_given_up_under_accumulation(train: Any) -> None:
+    run = train({"compile": "reduce-overhead"}, accumulate=4)
+    assert "skipped" in run.outcomes("compile")
+    assert not run.printed["compiled"]
+    agrees(run.printed, train({}, accumulate=4).printed, rel=1e-2)
+
+
+@pytest.mark.slow
+def test_all_numerics_knobs_together(train: Any) -> None:
+    run = train({"fused_optimizer": "fused", "autocast": "bf16", "compile": "reduce-overhead"})
+    assert set(run.outcomes("autocast") + run.outcomes("compile")) == {"applied"}
+    agrees(run.printed, train({}).printed, rel=0.1)
