@@ -18,7 +18,6 @@ from typing import Any
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
 from gpurun.records.codec import RecordError, from_json
-from gpurun.thresholds import Thresholds
 
 DURATION = {"duration": True}
 """Metadata of a field in seconds that the file may also write as "5m"."""
@@ -56,7 +55,6 @@ class Config:
     optimize: OptimizeConfig = OptimizeConfig()
     run: RunConfig = RunConfig()
     knobs: tuple[str, ...] = ()
-    thresholds: Thresholds = field(default_factory=Thresholds)
     source: Path | None = field(default=None, metadata=NOT_A_KEY)
 
 

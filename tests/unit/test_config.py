@@ -11,7 +11,6 @@ import pytest
 from gpurun.config import Config, OptimizeConfig, RunConfig, load_config, parse_duration
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
-from gpurun.thresholds import Thresholds
 
 
 def write(path: Path, text: str) -> Path:
@@ -38,8 +37,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
         tmp_path / "gpurun.toml",
         'knobs = ["mine/knob.py"]\n'
         '[optimize]\nbudget = "1m30s"\nallow = ["pipeline"]\nmax_trials = 7\n'
-        '[run]\nout = "records"\nquiet = true\n'
-        "[thresholds]\nloss_deviation = 0.05\n",
+        '[run]\nout = "records"\nquiet = true\n',
     )
     config = load_config(tmp_path)
     assert config.optimize.budget == 90
@@ -48,7 +46,6 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     assert config.run.out == str(tmp_path / "records")
     assert config.run.quiet is True
     assert config.knobs == (str(tmp_path / "mine/knob.py"),)
-    assert config.thresholds.loss_deviation == 0.05
     assert config.source == path
 
 
@@ -95,7 +92,7 @@ def test_toml_that_ends_too_early_names_its_last_line(tmp_path: Path) -> None:
     [
         ("[optimise]\n", "optimise", "optimize"),
         ("[optimize]\nbuget = 5\n", "optimize.buget", "budget"),
-        ("[thresholds]\nloss_deviations = 0.1\n", "thresholds.loss_deviations", "loss_deviation"),
+        ("[run]\nquite = true\n", "run.quite", "quiet"),
         ('[optimize]\nallow = ["numeric"]\n', "numeric", "numerics"),
     ],
 )
@@ -163,8 +160,8 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
 def test_the_file_in_the_repository_shows_every_key_with_its_default() -> None:
     path = Path(__file__).resolve().parents[2] / "gpurun.toml"
     assert replace(load_config(path.parent), source=None) == Config()
-    for section in (Config, OptimizeConfig, RunConfig, Thresholds):
+    for section in (Config, OptimizeConfig, RunConfig):
         for field in fields(section):
-            assert field.name in ("source", "run", "optimize", "thresholds") or re.search(
+            assert field.name in ("source", "run", "optimize") or re.search(
                 rf"^(# )?{field.name} = ", path.read_text(), re.MULTILINE
             ), field.name
