@@ -1,0 +1,169 @@
+"""One process: signals reach the script, and nothing outlives a killed launcher."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launched import alive, assert_nothing_outlives_a_kill, pids, start, wait_for
+
+PATIENT = """
+import os, pathlib, signal, sys, time
+def note(number, frame):
+    pathlib.Path(f"{signal.Signals(number).name}.{time.monotonic_ns()}.seen").touch()
+    if number != signal.SIGUSR1:
+        sys.exit(40 + number)
+for name in sys.argv[1:]:
+    signal.signal(getattr(signal, name), note)
+pathlib.Path(f"{os.getpid()}.pid").touch()
+while True:
+    time.sleep(0.05)
+"""
+
+LOADER = """
+import os, pathlib, sys, threading, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+class Blocked(Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        pathlib.Path(f"{os.getpid()}.pid").touch()
+        if index >= 2:
+            time.sleep(1000)
+        return torch.zeros(1)
+
+def train():
+    loader = DataLoader(Blocked(), num_workers=2, multiprocessing_context=sys.argv[1])
+    for batch in loader:
+        pass
+
+if __name__ == "__main__":
+    pathlib.Path(f"{os.getpid()}.pid").touch()
+    training = threading.Thread(target=train)
+    training.start()
+    training.join()
+"""
+
+
+def write(folder: Path, source: str) -> str:
+    (folder / "script.py").write_text(source)
+    return "script.py"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGHUP, 129), (signal.SIGQUIT, 131)],
+)
+def test_a_signal_ends_the_script_and_is_the_exit_code(
+    tmp_path: Path, clean_environment: dict[str, str], number: signal.Signals, code: int
+) -> None:
+    launcher = start(tmp_path, clean_environment, write(tmp_path, PATIENT))
+    (script,) = pids(tmp_path, 1)
+    launcher.send_signal(number)
+    _, errors = launcher.communicate(timeout=30)
+    assert launcher.returncode == code
+    assert errors.splitlines()[-1].startswith(f"verdict=killed exit={code}".encode())
+    assert not alive(script)
+
+
+def test_script_handles_signals_itself(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    launcher = start(
+        tmp_path, clean_environment, write(tmp_path, PATIENT), "SIGTERM", "SIGUSR1", "SIGINT"
+    )
+    pids(tmp_path, 1)
+    launcher.send_signal(signal.SIGUSR1)
+    assert wait_for(lambda: bool(list(tmp_path.glob("SIGUSR1.*.seen"))))
+    assert launcher.poll() is None
+    launcher.send_signal(signal.SIGTERM)
+    launcher.communicate(timeout=30)
+    assert launcher.returncode == 40 + signal.SIGTERM
+
+
+def at_a_terminal(folder: Path, environment: dict[str, str], *words: str) -> tuple[int, int]:
+    """A launcher in the foreground of a terminal of its own: its process id, the terminal."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(folder)
+        os.execve(sys.executable, [sys.executable, "-m", "gpurun", *words], environment)
+    pids(folder, 1)
+    return pid, terminal
+
+
+def exit_code(pid: int, terminal: int) -> int:
+    """The launcher's exit code once it has ended; reads the terminal empty meanwhile."""
+    while True:
+        try:
+            if not os.read(terminal, 4096):
+                break
+        except OSError:
+            break
+    os.close(terminal)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_ctrl_c_ends_the_script(tmp_path: Path, clean_environment: dict[str, str]) -> None:
+    pid, terminal = at_a_terminal(tmp_path, clean_environment, write(tmp_path, PATIENT), "SIGINT")
+    os.write(terminal, b"\x03")
+    assert exit_code(pid, terminal) == 40 + signal.SIGINT
+
+
+def test_ctrl_c_is_not_passed_on_a_second_time(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    # out of the foreground group the script sees only what the launcher passes on
+    script = write(tmp_path, "import os; os.setpgid(0, 0)\n" + PATIENT)
+    pid, terminal = at_a_terminal(tmp_path, clean_environment, script, "SIGINT", "SIGTERM")
+    os.write(terminal, b"\x03")
+    os.kill(pid, signal.SIGUSR2)  # ends the script after the launcher has taken both
+    assert exit_code(pid, terminal) == 128 + signal.SIGUSR2
+    assert not list(tmp_path.glob("SIGINT.*.seen"))
+
+
+def test_script_starts_with_the_signals_of_its_shell(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    source = (
+        "import signal; print(signal.pthread_sigmask(signal.SIG_BLOCK, []), "
+        "signal.getsignal(signal.SIGHUP), signal.getsignal(signal.SIGINT), "
+        "signal.getsignal(signal.SIGCHLD))"
+    )
+    write(tmp_path, source)
+
+    def output(words: str) -> bytes:
+        shell = f"trap '' HUP INT; exec {sys.executable} {words}"
+        return subprocess.check_output(["sh", "-c", shell], cwd=tmp_path, env=clean_environment)
+
+    assert output("-m gpurun --quiet script.py") == output("script.py")
+
+
+def test_a_command_gets_python_s_ignored_signals_back(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    launcher = start(
+        tmp_path, clean_environment, "--no-python", "sh", "-c", "grep SigIgn /proc/$$/status"
+    )
+    output, _ = launcher.communicate(timeout=30)
+    assert int(output.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
+
+
+def test_killing_the_launcher_kills_the_script(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    words = write(tmp_path, PATIENT), "SIGTERM", "SIGINT", "SIGHUP"
+    launcher = start(tmp_path, clean_environment, *words)
+    assert_nothing_outlives_a_kill(launcher, pids(tmp_path, 1))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_killing_the_launcher_kills_blocked_loader_workers(
+    tmp_path: Path, clean_environment: dict[str, str], method: str
+) -> None:
+    launcher = start(tmp_path, clean_environment, write(tmp_path, LOADER), method)
+    assert_nothing_outlives_a_kill(launcher, pids(tmp_path, 3))
