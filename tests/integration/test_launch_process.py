@@ -119,10 +119,13 @@ def test_ctrl_c_is_not_passed_on_a_second_time(
 ) -> None:
     # out of the foreground group the script sees only what the launcher passes on
     script = write(tmp_path, "import os; os.setpgid(0, 0)\n" + PATIENT)
-    pid, terminal = at_a_terminal(tmp_path, clean_environment, script, "SIGINT", "SIGTERM")
+    names = ("SIGINT", "SIGUSR1", "SIGTERM")
+    pid, terminal = at_a_terminal(tmp_path, clean_environment, script, *names)
     os.write(terminal, b"\x03")
-    os.kill(pid, signal.SIGUSR2)  # ends the script after the launcher has taken both
-    assert exit_code(pid, terminal) == 128 + signal.SIGUSR2
+    os.kill(pid, signal.SIGUSR1)
+    assert wait_for(lambda: bool(list(tmp_path.glob("*.seen"))))
+    os.kill(pid, signal.SIGTERM)
+    assert exit_code(pid, terminal) == 40 + signal.SIGTERM
     assert not list(tmp_path.glob("SIGINT.*.seen"))
 
 
