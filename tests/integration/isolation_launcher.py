@@ -55,9 +55,11 @@ class User:
 
     @property
     def home(self) -> Path:
-        """Home folder by the user data base."""
+        """The user's own folder; /tmp for the users of services, who have none."""
         entry = pwd.getpwnam(self.name) if self.name else pwd.getpwuid(os.getuid())
-        return Path(entry.pw_dir)
+        folder = Path(entry.pw_dir)
+        owned = folder.is_dir() and folder.stat().st_uid == entry.pw_uid
+        return folder if owned else Path("/tmp")
 
     def give(self, *paths: Path) -> None:
         """Make the user owner of the paths."""
@@ -120,7 +122,7 @@ def ordinary_user() -> User | None:
     """An ordinary user that root can become here, with a python that it may run; else None."""
     if os.getuid() != 0:
         return None
-    for name in ("tester", "nobody"):
+    for name in ("tester", "www-data", "daemon"):
         for python in (sys.executable, "/usr/bin/python3"):
             try:
                 user = User(name, python)
