@@ -276,3 +276,20 @@ def test_a_window_of_less_than_a_second_has_no_energy(tmp_path: Path) -> None:
     assert result.gpu_utilization_percent == 90.0
     assert result.energy_joules is None
     assert result.joules_per_sample is None
+
+
+def test_ranks_that_see_one_device_each_use_all_that_were_sampled(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        events = [root("cuda:0"), steady(302), end(allocated=42)]
+        write_events(tmp_path, events, pid=rank + 1, rank=rank)
+    write_samples(tmp_path, [device(t, index=i) for t in range(1100, 4000, 300) for i in (0, 1)])
+    assert [d.uuid for d in summary(tmp_path).devices] == ["GPU-0", "GPU-1"]
+
+
+def test_the_batches_that_workers_read_ahead_are_warm_up(tmp_path: Path) -> None:
+    ahead = loader(workers=4, prefetch_factor=3)
+    write_events(tmp_path, [ahead, steady(100), end()])
+    assert summary(tmp_path).warmup_steps == 14
+    two_a_step = [row(1000 + 10 * i, samples={0: (16, 2)}, microbatches=2) for i in range(100)]
+    write_events(tmp_path, [ahead, steps(two_a_step), end()])
+    assert summary(tmp_path).warmup_steps == 8
