@@ -128,20 +128,13 @@ def _launch(options: Options, environment: Mapping[str, str], watch: Watch) -> i
 
 
 def _chosen_settings(options: Options) -> SavedSettings | None:
-    if options.settings is None:
+    if options.settings is None and not options.tuned:
         return None
-    import json
+    from gpurun.tuner import cache
 
-    from gpurun.records.codec import RecordError, from_json
-    from gpurun.records.tuning import SavedSettings
-
-    try:
-        return from_json(SavedSettings, json.loads(Path(options.settings).read_text()))
-    except (OSError, ValueError, RecordError) as error:
-        raise GpurunError(
-            f"{options.settings} holds no settings: {error}",
-            "write it with gpurun --optimize --save-settings FILE script.py",
-        ) from None
+    if options.settings is not None:
+        return cache.load(Path(options.settings))
+    return cache.load_tuned(find_home(Path.cwd(), options.out), options)
 
 
 def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, dict[str, str]]:
@@ -211,7 +204,7 @@ def _conclude(outcome: Outcome, options: Options) -> None:
         result = _bare_result(outcome, options)
     document = to_json(result)
     write_json(outcome.run_dir / "result.json", document)
-    if options.json is not None:
+    if options.json is not None and not options.optimize:  # there it holds the tuning report
         write_json(Path(options.json), document)
     if seen and not options.quiet:
         from gpurun.report.summary import print_summary

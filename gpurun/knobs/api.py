@@ -102,11 +102,14 @@ class Knob(Protocol):
     """One thing that can be turned. The class docstring is its documentation.
 
     `order`: when it is tried, small first (cheap and certain before dear and doubtful).
+    `acts_on`: the part of the step that it can shorten: "data", "model" (forward and backward),
+    "optimizer" or "step" (anything). It is not tried where that part is too small to gain.
     """
 
     name: ClassVar[str]
     effect: ClassVar[Effect]
     order: ClassVar[int]
+    acts_on: ClassVar[str]
 
     def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
         """Values worth trying on this ground, likeliest first, without the current one."""
@@ -128,6 +131,7 @@ class KnobBase:
     """Defaults for the parts that most knobs do not need. Inherit and override."""
 
     order: ClassVar[int] = 100
+    acts_on: ClassVar[str] = "step"
 
     def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
         """No further value."""

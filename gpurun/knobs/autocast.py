@@ -37,6 +37,7 @@ class Autocast(KnobBase):
     name: ClassVar[str] = "autocast"
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 40
+    acts_on: ClassVar[str] = "model"
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """bfloat16, where the hardware computes in it and the script leaves it to us."""

@@ -33,6 +33,7 @@ class Compile(KnobBase):
     name: ClassVar[str] = "compile"
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 50
+    acts_on: ClassVar[str] = "model"
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """The modes that this device and script can take."""

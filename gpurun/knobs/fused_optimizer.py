@@ -26,6 +26,7 @@ class FusedOptimizer(KnobBase):
     name: ClassVar[str] = "fused_optimizer"
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 30
+    acts_on: ClassVar[str] = "optimizer"
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Fused where the class has it, else foreach where torch does not take it by itself."""

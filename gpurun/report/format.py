@@ -138,6 +138,8 @@ def knob_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
+        if "batch_size" in value and "via" in value:
+            return f"{value['batch_size']} (via {value['via']})"
         return " ".join(f"{k}={knob_value(v)}" for k, v in value.items())
     if isinstance(value, (list, tuple)):
         return ",".join(knob_value(v) for v in value)

@@ -136,7 +136,8 @@ def _bar_widths(shares: list[float]) -> list[int]:
 
 def _resources(result: RunResult) -> Line:
     parts: list[str] = []
-    if result.peak_memory_bytes is not None:
+    if result.peak_memory_bytes is not None and result.devices:
+        # without a device the peak is the process's own, which the host part shows
         parts.append(f"device memory {byte_size(result.peak_memory_bytes)}{_reserved(result)}")
     if result.allocator_retries:
         parts.append(f"allocator retries {result.allocator_retries:,}")

@@ -181,13 +181,13 @@ def idle(knob: Knob, facts: Facts) -> str | None:
         "model": _sum(split.forward_ms, split.backward_ms),
         "optimizer": split.optimizer_ms,
     }
-    part = parts.get(getattr(knob, "acts_on", ""))
+    part = parts.get(knob.acts_on)
     if part is None or part >= step.mean:
         return None
     most = step.mean / max(step.mean - part, 1e-9)
     if most >= LEAST_POTENTIAL:
         return None
-    return f"{knob.acts_on} is {part / step.mean:.1%} of the step: at most ×{most:.2f}"  # type: ignore[attr-defined]
+    return f"{knob.acts_on} is {part / step.mean:.1%} of the step: at most ×{most:.2f}"
 
 
 def _sum(*parts: float | None) -> float | None:
