@@ -1,1 +1,1 @@
-"""What lives in the user's process. Imports the standard library, torch and `gpurun.records` only."""
+"""What lives in the user's process. Imports the standard library, torch, `gpurun.records` only."""

@@ -1,4 +1,4 @@
-"""Watching argparse in trials: which options the script has, so that it can be tuned by its own flags."""
+"""Watching argparse in trials: the script's options, so that it can be tuned by its own flags."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the loss guard compares between trials, taken in the first steps, outside the measured window.
+"""What the loss guard compares between trials, from first steps outside the measured window.
 
 Looking closely costs synchronisations and copies, so it ends before anything is measured. It draws
 no random numbers and changes no tensor.
@@ -158,7 +158,7 @@ class Audit:
         )
 
     def _side_updates(self) -> dict[str, float]:
-        """How far modules of a root's class that are no roots (EMA copies) moved since last time."""
+        """How far modules of a root's class that are no roots (EMA copies) moved since then."""
         if self._sides is None:
             self._sides = {name: (m, _copy(m)) for name, m in self._side_modules()}
             return {}

@@ -13,7 +13,7 @@ now = time.perf_counter_ns
 
 
 def install(torch: Any) -> None:
-    """Watch `torch.autograd.backward`, and `grad` for scripts that step their parameters by hand."""
+    """Watch `torch.autograd.backward`, and `grad` for scripts that step parameters by hand."""
     replace(torch.autograd, "backward", _watch_backward)
     replace(torch.autograd, "grad", _watch_grad)
 

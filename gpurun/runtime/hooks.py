@@ -1,4 +1,4 @@
-"""The places of the user's process that a knob can reach: the implementation of `knobs.api.Hooks`."""
+"""The places of the user's process that a knob can reach: implements `knobs.api.Hooks`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Seeing DataLoaders: how they are built, how long the script waits for them, what they hand out."""
+"""Seeing DataLoaders: how they are built, how long the script waits, what they hand out."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def drop_frame(error: BaseException) -> None:
 
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a call-back so that the first time it raises it is recorded and switched off for good."""
+    """Wrap a call-back: the first time it raises it is recorded and switched off for good."""
     broken = False
 
     @functools.wraps(function)
@@ -42,7 +42,7 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 def replace(
     owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> bool:
-    """Put `make(original)` in place of attribute `name` of `owner`; False, recorded, if it fails."""
+    """Put `make(original)` in place of `name` of `owner`; False, recorded, if it fails."""
     try:
         original = getattr(owner, name)
         wrapper = make(original)

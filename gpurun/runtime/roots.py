@@ -113,9 +113,8 @@ class Roots:
     def _promote(self, module: Any, args: tuple[Any, ...]) -> bool:
         for callback in self.on_root:
             callback(module)
-        self.known[id(module)] = weakref.ref(
-            module, lambda _, key=id(module): self.known.pop(key, 0)
-        )
+        key = id(module)
+        self.known[key] = weakref.ref(module, lambda _: self.known.pop(key, None))
         RECORDER.event(_root_event(len(self.known) - 1, module, args))
         self._patch_class(type(module))
         covered = {id(p) for m in self.modules() for p in m.parameters()}
@@ -148,7 +147,7 @@ class Roots:
         original: Any = cls.__call__
         if original is self.torch.nn.Module.__call__:
             original = self._original
-        cls.__call__ = self._caller(original)  # type: ignore[method-assign, assignment]
+        cls.__call__ = self._caller(original)  # type: ignore[method-assign]
         self._patched.add(cls)
 
     def _caller(self, original: Any) -> Any:

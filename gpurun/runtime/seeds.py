@@ -1,4 +1,4 @@
-"""Trials are seeded alike: every generator at its import, and the script's own seeds by an offset."""
+"""Trials are seeded alike: each generator at its import, the script's own seeds by an offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A short trial inside the user's process: seeded start, hold at the first step, stop when enough."""
+"""A short trial inside the user's process: seeded start, hold at the first step, stop in time."""
 
 from __future__ import annotations
 

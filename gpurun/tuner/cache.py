@@ -1,4 +1,4 @@
-"""Chosen settings, kept by fingerprint (`.gpurun/tuned/`) or carried by hand (`--save-settings`)."""
+"""Chosen settings, kept by fingerprint (`.gpurun/tuned/`) or by hand (`--save-settings`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Do the same samples reach the model? Checks of the loss guard on data-set indices and contents."""
+"""Do the same samples reach the model? The loss guard's checks of indices and contents."""
 
 from __future__ import annotations
 
