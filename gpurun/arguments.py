@@ -70,6 +70,8 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
     if words.program is None:
         raise GpurunError("no script was named", "try: gpurun train.py, or gpurun --help")
     own = words.own
+    if "settings" in own and "tuned" in own:
+        raise GpurunError("--settings and --tuned exclude each other", "drop one of them")
     return Options(
         target=Target(_kind(own, environment), words.program, words.args),
         torchrun=tuple(words.torchrun),

@@ -1,0 +1,191 @@
+"""What a plain run leaves behind, and what it does where nothing can be left behind."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launched import start
+
+Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+PR_CAPBSET_DROP = 24
+CAP_DAC_OVERRIDE = 1
+
+TRAINING = """
+import torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.utils.data.TensorDataset(torch.randn(64, 4), torch.randn(64, 1))
+for x, y in torch.utils.data.DataLoader(data, batch_size=4):
+    optimizer.zero_grad()
+    torch.nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+print("trained")
+"""
+
+
+def write(folder: Path, source: str) -> str:
+    (folder / "script.py").write_text(source)
+    return "script.py"
+
+
+def results(home: Path) -> list[dict[str, Any]]:
+    return [json.loads(path.read_text()) for path in home.glob("runs/*/result.json")]
+
+
+def test_a_training_run_is_summed_up(tmp_path: Path, gpurun: Gpurun) -> None:
+    result = gpurun("--json", "out.json", write(tmp_path, TRAINING))
+    assert result.stdout == b"trained\n"
+    (record,) = results(tmp_path / ".gpurun")
+    assert (record["status"], record["exit_code"], record["steps"]) == ("completed", 0, 16)
+    assert json.loads((tmp_path / "out.json").read_text()) == record
+    lines = result.stderr.decode().splitlines()
+    assert len(lines) > 1
+    assert lines[-1].startswith("verdict=ok exit=0 run=.gpurun/runs/")
+
+
+def test_a_run_without_torch_is_recorded_too(tmp_path: Path, gpurun: Gpurun) -> None:
+    result = gpurun("--json", "out.json", write(tmp_path, "raise SystemExit(3)"), "a")
+    (record,) = results(tmp_path / ".gpurun")
+    assert (record["status"], record["exit_code"], record["steps"]) == ("failed", 3, 0)
+    assert record["command"] == ["script.py", "a"]
+    assert record["samples_per_second"] is None
+    assert json.loads((tmp_path / "out.json").read_text()) == record
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_records_are_kept_out_of_version_control(tmp_path: Path, gpurun: Gpurun) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    gpurun(write(tmp_path, ""))
+    status = subprocess.check_output(["git", "status", "--porcelain", "-uall"], cwd=tmp_path)
+    assert status == b"?? script.py\n"
+
+
+@pytest.mark.parametrize("how", ["flag", "variable", "configuration"])
+def test_records_go_where_they_are_wanted(tmp_path: Path, gpurun: Gpurun, how: str) -> None:
+    script = write(tmp_path, "")
+    if how == "flag":
+        gpurun("--out", "kept", script, env={"GPURUN_HOME": "elsewhere"})
+    elif how == "variable":
+        gpurun(script, env={"GPURUN_HOME": "kept"})
+    else:
+        (tmp_path / "gpurun.toml").write_text('[run]\nout = "kept"\n')
+        gpurun(script)
+    assert len(results(tmp_path / "kept")) == 1
+    assert {path.name for path in tmp_path.iterdir()} <= {"kept", "script.py", "gpurun.toml"}
+
+
+def obey_permissions() -> None:
+    """Before exec: without this capability root may write only where the mode says so."""
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    """A folder with a script that cannot be written."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    write(folder, "print('ran')")
+    folder.chmod(0o555)
+    yield folder
+    folder.chmod(0o755)
+
+
+def run_in(
+    folder: Path, environment: dict[str, str], state: Path
+) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "gpurun", "script.py"],
+        cwd=folder,
+        env={**environment, "XDG_STATE_HOME": str(state)},
+        capture_output=True,
+        preexec_fn=obey_permissions,
+        check=False,
+    )
+
+
+def test_records_of_a_read_only_folder_go_to_the_state_folder(
+    read_only: Path, clean_environment: dict[str, str]
+) -> None:
+    state = read_only.parent / "state"
+    result = run_in(read_only, clean_environment, state)
+    assert (result.stdout, result.returncode) == (b"ran\n", 0)
+    assert len(results(state / "gpurun")) == 1
+
+
+def test_without_any_place_for_records_the_run_goes_unrecorded(
+    read_only: Path, clean_environment: dict[str, str]
+) -> None:
+    result = run_in(read_only, clean_environment, read_only / "state")
+    assert (result.stdout, result.returncode) == (b"ran\n", 0)
+    note, verdict = result.stderr.decode().splitlines()
+    assert note.startswith("gpurun: this run is not recorded")
+    assert verdict == "verdict=ok exit=0"
+
+
+def test_home_that_is_a_file_does_not_stop_the_run(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "taken").write_text("")
+    result = gpurun("--out", "taken", write(tmp_path, "print('ran')"))
+    assert (result.stdout, result.returncode) == (b"ran\n", 0)
+    assert result.stderr.startswith(b"gpurun: this run is not recorded")
+
+
+def test_a_record_that_breaks_midway_leaves_the_exit_code(tmp_path: Path, gpurun: Gpurun) -> None:
+    source = "import shutil; shutil.rmtree('.gpurun'); open('.gpurun', 'w'); raise SystemExit(5)"
+    assert gpurun(write(tmp_path, source)).returncode == 5
+
+
+def test_a_failing_hook_is_recorded_and_the_script_goes_on(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "broken.py").write_text(
+        "from gpurun.knobs.api import Effect, KnobBase, Skip\n"
+        "class Broken(KnobBase):\n"
+        '    """A knob that always fails."""\n'
+        "    name = 'broken'\n    effect = Effect.PIPELINE\n"
+        "    def candidates(self, facts):\n        return Skip('never')\n"
+        "    def apply(self, value, hooks):\n        hooks.on_step(lambda step: 1 / 0)\n"
+    )
+    (tmp_path / "gpurun.toml").write_text('knobs = ["broken.py"]\n')
+    saved = {
+        "settings": {"broken": 1},
+        "training_loaders": [],
+        "speedup": None,
+        "fingerprint": {},
+        "command": [],
+        "schema": "gpurun/settings@1",
+    }
+    (tmp_path / "settings.json").write_text(json.dumps(saved))
+    result = gpurun("--settings", "settings.json", write(tmp_path, TRAINING))
+    assert (result.stdout, result.returncode) == (b"trained\n", 0)
+    (record,) = results(tmp_path / ".gpurun")
+    assert record["steps"] == 16
+    assert "ZeroDivisionError" in json.dumps(record)
+
+
+def test_two_launches_at_once_keep_their_records_apart(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    script = write(tmp_path, "import sys; sys.exit(int(sys.argv[1]))")
+    launchers = [start(tmp_path, clean_environment, script, str(code)) for code in range(6)]
+    assert [launcher.wait() for launcher in launchers] == list(range(6))
+    for launcher in launchers:
+        launcher.communicate()
+    assert sorted(record["exit_code"] for record in results(tmp_path / ".gpurun")) == list(range(6))
+
+
+def test_settings_that_cannot_be_read_are_a_usage_error(tmp_path: Path, gpurun: Gpurun) -> None:
+    result = gpurun("--settings", "nowhere.json", write(tmp_path, "print('ran')"))
+    assert (result.stdout, result.returncode) == (b"", 2)
+    assert len(result.stderr.splitlines()) == 3
+
+
+def test_tuned_is_refused_where_nothing_was_tuned(tmp_path: Path, gpurun: Gpurun) -> None:
+    result = gpurun("--tuned", write(tmp_path, "print('ran')"))
+    assert (result.stdout, result.returncode) == (b"", 2)
+    assert b"not tuned here yet" in result.stderr

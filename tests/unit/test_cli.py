@@ -1,0 +1,184 @@
+"""The command line: what belongs to us, to torchrun and to the script; and how errors look."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpurun import main
+from gpurun.arguments import asks_for_ranks, parse, with_configuration
+from gpurun.errors import GpurunError
+from gpurun.launch.command import interpreter_flags
+from gpurun.options import TargetKind
+
+
+def test_everything_after_the_script_is_the_scripts() -> None:
+    options = parse(["--quiet", "train.py", "--quiet", "--", "-m", "--nnodes=2", "x"], {})
+    assert options.target.path == "train.py"
+    assert options.target.args == ("--quiet", "--", "-m", "--nnodes=2", "x")
+    assert not options.elastic
+
+
+def test_two_dashes_end_the_flags() -> None:
+    options = parse(["--quiet", "--", "--odd-name.py", "a"], {})
+    assert (options.target.path, options.target.args) == ("--odd-name.py", ("a",))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--nproc-per-node=2"],
+        ["--nproc_per_node", "2"],
+        ["--nproc", "2"],
+        ["-m", "--standalone"],
+        ["-r3"],
+        ["-t", "1:3"],
+        ["--virtual-local-rank"],
+    ],
+)
+def test_any_torchrun_flag_asks_for_ranks(words: list[str]) -> None:
+    options = parse([*words, "train.py"], {})
+    assert options.elastic
+    assert options.target.path == "train.py"
+    assert all(word.startswith("--") for word in options.torchrun)
+
+
+@pytest.mark.parametrize(
+    ("environment", "asks"),
+    [
+        ({"PET_NNODES": "2"}, True),
+        ({"PET_STANDALONE": "1"}, True),
+        ({"PET_STANDALONE": "0"}, False),
+        ({"PET_NNODES": ""}, False),
+        ({"PET_MODULE": "1"}, False),
+        ({"RANK": "0"}, False),
+    ],
+)
+def test_pet_variables_count_as_flags(environment: dict[str, str], asks: bool) -> None:
+    assert asks_for_ranks(environment) is asks
+
+
+def test_every_flag_of_torchrun_is_known() -> None:
+    from torch.distributed.run import get_args_parser
+
+    for action in get_args_parser()._actions:
+        for flag in (f for f in action.option_strings if f not in ("-h", "--help")):
+            value = [] if action.nargs == 0 else ["1"]
+            assert parse([flag, *value, "train.py"], {}).target.path == "train.py"
+
+
+def test_module_and_command_are_told_apart() -> None:
+    assert parse(["-m", "package.tool"], {}).target.kind is TargetKind.MODULE
+    assert parse(["--no-python", "sh"], {}).target.kind is TargetKind.COMMAND
+    assert parse(["tool"], {"PET_NO_PYTHON": "1"}).target.kind is TargetKind.COMMAND
+    with pytest.raises(GpurunError):
+        parse(["-m", "--no-python", "sh"], {})
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["--optimise", "train.py"], "--optimize"),
+        (["--nproc-per-nod3", "2", "train.py"], "--nproc-per-node"),
+        (["--t", "train.py"], "--tune-only"),
+        (["--budget", "soon", "train.py"], "5m"),
+        (["--allow", "everything", "train.py"], "numerics"),
+        (["--max-trials", "none", "train.py"], "number"),
+        (["--quiet=yes", "train.py"], "--quiet"),
+        (["--json"], "--json"),
+        (["--tuned", "--settings", "x", "train.py"], "drop"),
+        (["--quiet"], "train.py"),
+    ],
+)
+def test_a_wrong_flag_is_two_lines_and_the_verdict(
+    words: list[str], hint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    out, err = capfd.readouterr()
+    what, todo, verdict = err.splitlines()
+    assert out == ""
+    assert what.startswith("gpurun: ")
+    assert hint in todo
+    assert verdict == "verdict=error exit=2"
+
+
+def test_flags_win_over_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "gpurun.toml").write_text(
+        '[optimize]\nbudget = "1m"\nallow = ["pipeline"]\nmax_trials = 7\n[run]\nquiet = true\n'
+    )
+    (tmp_path / "deep").mkdir()
+    typed = parse(["--optimize", "--budget", "90s", "train.py"], {})
+    options = with_configuration(typed, tmp_path / "deep")
+    assert (options.budget_seconds, options.max_trials) == (90, 7)
+    assert (options.allow, options.quiet) == (("pipeline",), True)
+
+
+def test_optimize_knows_its_budget_and_effects_without_a_configuration(tmp_path: Path) -> None:
+    options = with_configuration(parse(["--tune-only", "train.py"], {}), tmp_path)
+    assert options.optimize
+    assert options.budget_seconds is not None
+    assert options.allow == ("pipeline", "numerics")
+
+
+def test_first_word_decides_between_command_and_script(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GPURUN_HOME", str(tmp_path / "home"))
+    (tmp_path / "doctor").write_text("print('a script of that name')")
+    assert main(["./doctor"]) == 0
+    assert capfd.readouterr().out == "a script of that name\n"
+    assert main(["doctor", "train.py"]) == 2
+
+
+def test_main_can_be_called_again_and_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text("import sys; sys.exit(int(sys.argv[1]))")
+    assert [main(["--quiet", "script.py", str(code)]) for code in (3, 0, 4)] == [3, 0, 4]
+
+
+def test_an_error_of_ours_is_one_line_with_its_details_in_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "gpurun.commands.run", None)  # as in a broken installation
+    assert main(["script.py"]) == 70
+    line, verdict = capfd.readouterr().err.splitlines()
+    assert line.startswith("gpurun: internal error: ")
+    assert verdict == "verdict=internal_error exit=70"
+    (details,) = tmp_path.glob("gpurun-error-*.txt")
+    assert "Traceback" in details.read_text()
+    assert str(details) in line
+
+
+def test_help_names_every_flag_of_ours(capfd: pytest.CaptureFixture[str]) -> None:
+    from gpurun.arguments import OWN_SWITCHES, OWN_VALUES
+
+    assert main(["--help"]) == 0
+    text = capfd.readouterr().out
+    assert all(f"--{flag}" in text for flag in (*OWN_SWITCHES, *OWN_VALUES))
+    assert main([]) == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "flags"),
+    [
+        ("python -m gpurun x.py -u", ()),
+        ("python /bin/gpurun -u", ()),
+        ("python -u -W error -Xdev -m gpurun", ("-u", "-W", "error", "-Xdev")),
+        ("python -uBWerror -m gpurun", ("-uBWerror",)),
+        ("python -um gpurun", ("-u",)),
+        ("python -X dev -c code -m", ("-X", "dev")),
+        (
+            "python --check-hash-based-pycs always x.py",
+            ("--check-hash-based-pycs", "always"),
+        ),
+    ],
+)
+def test_interpreter_flags_are_told_from_the_rest(words: str, flags: tuple[str, ...]) -> None:
+    assert interpreter_flags(words.split()) == flags
