@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -134,13 +137,15 @@ def ordinary_user() -> User | None:
     return None
 
 
-def open_to_all(folder: Path) -> None:
-    """Let other users reach `folder`, which pytest closes to them."""
-    for path in (folder, *folder.parents):
-        if path.stat().st_uid == os.getuid() and path != Path("/"):
-            if "pytest" not in str(path):
-                return
-            path.chmod(path.stat().st_mode | 0o711)
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A folder that other users can reach, which pytest's own are not: it closes them again."""
+    folder = Path(tempfile.mkdtemp(prefix="gpurun-test-"))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 def tree(root: Path) -> dict[str, tuple[object, ...]]:

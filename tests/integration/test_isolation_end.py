@@ -7,6 +7,7 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from isolation_launcher import (
     ME,
     User,
     gone_within,
-    open_to_all,
+    open_folder,
     ordinary_user,
     processes_with,
 )
@@ -49,18 +50,23 @@ CASES = [
 ]
 
 
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    with open_folder() as folder:
+        yield folder
+
+
 @pytest.fixture(params=CASES, ids=[" as ".join(case) for case in CASES])
-def case(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[User, str, Path]:
+def case(request: pytest.FixtureRequest, open_path: Path) -> tuple[User, str, Path]:
     mode, who = request.param
     user = ME if who == "me" else ordinary_user()
     if user is None:
         pytest.skip("not root, or no ordinary user with a python it may run")
-    open_to_all(tmp_path)
-    cwd = tmp_path / "project"
+    cwd = open_path / "project"
     cwd.mkdir()
     (cwd / "train.py").write_text(STUBBORN)
-    (tmp_path / "scratch").mkdir()
-    user.give(tmp_path, cwd, cwd / "train.py", tmp_path / "scratch")
+    (open_path / "scratch").mkdir()
+    user.give(open_path, cwd, cwd / "train.py", open_path / "scratch")
     return user, mode, cwd
 
 
@@ -116,8 +122,8 @@ def empty_within(folder: Path, seconds: float) -> bool:
     return True
 
 
-def test_a_launcher_that_forgets_its_box_leaves_no_files(tmp_path: Path) -> None:
-    cwd, scratch = tmp_path / "project", tmp_path / "scratch"
+def test_a_launcher_that_forgets_its_box_leaves_no_files(open_path: Path) -> None:
+    cwd, scratch = open_path / "project", open_path / "scratch"
     cwd.mkdir()
     scratch.mkdir()
     code = (
@@ -131,8 +137,8 @@ def test_a_launcher_that_forgets_its_box_leaves_no_files(tmp_path: Path) -> None
     assert empty_within(scratch, 20)
 
 
-def test_the_pid_is_that_of_the_script_as_the_launcher_sees_it(tmp_path: Path) -> None:
-    cwd = tmp_path / "project"
+def test_the_pid_is_that_of_the_script_as_the_launcher_sees_it(open_path: Path) -> None:
+    cwd = open_path / "project"
     cwd.mkdir()
     code = (
         "import os, sys; from pathlib import Path\n"
@@ -148,16 +154,16 @@ def test_the_pid_is_that_of_the_script_as_the_launcher_sees_it(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("command", "code"), [("exit 0", 0), ("exit 41", 41), ("kill -9 $$", 137)])
-def test_the_scripts_own_exit_code_comes_through(command: str, code: int, tmp_path: Path) -> None:
-    cwd = tmp_path / "project"
+def test_the_scripts_own_exit_code_comes_through(command: str, code: int, open_path: Path) -> None:
+    cwd = open_path / "project"
     cwd.mkdir()
     assert ME.box(cwd, "sh", "-c", command)["code"] == code
 
 
 def test_a_program_that_is_not_there_is_told_from_a_box_that_cannot_be_set_up(
-    tmp_path: Path,
+    open_path: Path,
 ) -> None:
-    cwd = tmp_path / "project"
+    cwd = open_path / "project"
     cwd.mkdir()
     missing = ME.box(cwd, str(cwd / "no-such-program"))
     assert "the trial's program could not be started" in missing["error"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from isolation_launcher import ME, User, open_to_all, ordinary_user, tree
+from isolation_launcher import ME, User, open_folder, ordinary_user, tree
 
 CHOOSE = """
 import os, sys
@@ -37,39 +38,44 @@ def forbidding_namespaces(cwd: Path, *words: str, **env: str) -> str:
     return str(printed)
 
 
-def test_overlays_are_chosen_where_they_work_and_the_probe_leaves_nothing(tmp_path: Path) -> None:
-    before = tree(tmp_path)
-    printed, _ = ME.start(CHOOSE, str(tmp_path)).communicate(timeout=60)
+def test_overlays_are_chosen_where_they_work_and_the_probe_leaves_nothing(open_path: Path) -> None:
+    before = tree(open_path)
+    printed, _ = ME.start(CHOOSE, str(open_path)).communicate(timeout=60)
     assert printed == "overlay | \n"
-    assert tree(tmp_path) == before
+    assert tree(open_path) == before
 
 
-def test_without_namespaces_landlock_is_chosen_and_the_reason_is_told(tmp_path: Path) -> None:
-    printed = forbidding_namespaces(tmp_path)
+def test_without_namespaces_landlock_is_chosen_and_the_reason_is_told(open_path: Path) -> None:
+    printed = forbidding_namespaces(open_path)
     assert printed.startswith("landlock | overlay mounts: ")
     assert "user namespaces are not permitted" in printed
 
 
-def test_without_any_isolation_trials_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    printed = forbidding_namespaces(tmp_path, GPURUN_ISOLATION="overlay")
+def test_without_any_isolation_trials_are_refused_with_what_to_do(open_path: Path) -> None:
+    printed = forbidding_namespaces(open_path, GPURUN_ISOLATION="overlay")
     assert printed.startswith("None | overlay mounts: ")
     assert "user namespaces are not permitted" in printed
     assert "--trials-in-place" in printed
 
 
-def test_trials_in_place_need_consent_and_nothing_else(tmp_path: Path) -> None:
-    assert forbidding_namespaces(tmp_path, "consent").startswith("in place | ")
+def test_trials_in_place_need_consent_and_nothing_else(open_path: Path) -> None:
+    assert forbidding_namespaces(open_path, "consent").startswith("in place | ")
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    with open_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(params=["who runs the tests", "an ordinary user"])
-def user(request: pytest.FixtureRequest, tmp_path: Path) -> User:
+def user(request: pytest.FixtureRequest, open_path: Path) -> User:
     if request.param == "who runs the tests":
         return ME
     found = ordinary_user()
     if found is None:
         pytest.skip("not root, or no ordinary user with a python it may run")
-    open_to_all(tmp_path)
-    found.give(tmp_path)
+    found.give(open_path)
     return found
 
 
@@ -104,9 +110,9 @@ if "hold" in sys.argv: import time; time.sleep(600)
 
 
 def test_under_landlock_the_script_works_on_a_copy_and_writes_elsewhere_fail(
-    user: User, tmp_path: Path
+    user: User, open_path: Path
 ) -> None:
-    cwd, outside, layer = tmp_path / "project", tmp_path / "outside", tmp_path / "layer"
+    cwd, outside, layer = open_path / "project", open_path / "outside", open_path / "layer"
     (cwd / "sub").mkdir(parents=True)
     (cwd / ".gpurun").mkdir()
     outside.mkdir()
@@ -118,7 +124,7 @@ def test_under_landlock_the_script_works_on_a_copy_and_writes_elsewhere_fail(
     before = tree(cwd), tree(outside)
 
     argv = (user.python, "-B", str(cwd / "train.py"), str(outside), "/".join(("", *cwd.parts[1:])))
-    ask = {"mode": "landlock", "log": str(tmp_path / "log")}
+    ask = {"mode": "landlock", "log": str(open_path / "log")}
     said = user.box(cwd, *argv, "hold", wait_for="ok\n", capture=str(layer), kill=True, **ask)
 
     refused, seen, ok, _ = said["log"].split("\n")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from isolation_launcher import ME, User, open_to_all, ordinary_user, tree
+from isolation_launcher import ME, User, open_folder, ordinary_user, tree
 
 EVERY_WAY = """
 import ctypes, mmap, os, shutil, sqlite3, subprocess, sys
@@ -71,21 +72,26 @@ def furnish(cwd: Path) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=cwd, check=True)
 
 
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    with open_folder() as folder:
+        yield folder
+
+
 @pytest.fixture(params=["who runs the tests", "an ordinary user"])
-def user(request: pytest.FixtureRequest, tmp_path: Path) -> User:
+def user(request: pytest.FixtureRequest, open_path: Path) -> User:
     if request.param == "who runs the tests":
         return ME
     found = ordinary_user()
     if found is None:
         pytest.skip("not root, or no ordinary user with a python it may run")
-    open_to_all(tmp_path)
-    found.give(tmp_path)
+    found.give(open_path)
     return found
 
 
 @pytest.fixture
-def project(user: User, tmp_path: Path) -> Path:
-    cwd = tmp_path / "a project, with: odd signs"
+def project(user: User, open_path: Path) -> Path:
+    cwd = open_path / "a project, with: odd signs"
     cwd.mkdir()
     furnish(cwd)
     user.give(cwd, *(path for path in cwd.rglob("*") if not path.is_symlink()))
@@ -93,17 +99,17 @@ def project(user: User, tmp_path: Path) -> Path:
 
 
 def test_whatever_way_a_script_writes_it_sees_it_and_the_files_stay_as_they_were(
-    user: User, project: Path, tmp_path: Path
+    user: User, project: Path, open_path: Path
 ) -> None:
-    elsewhere = tmp_path / "elsewhere"
+    elsewhere = open_path / "elsewhere"
     elsewhere.mkdir()
     (project / "train.py").write_text(EVERY_WAY)
     user.give(elsewhere, project / "train.py")
-    log = tmp_path / "log"
+    log = open_path / "log"
     log.touch()
     name = f"gpurun-test-{os.getpid()}"
     uid, gid = project.stat().st_uid, project.stat().st_gid
-    before = tree(tmp_path)
+    before = tree(open_path)
 
     said = user.box(
         project, user.python, "-B", "train.py", str(elsewhere), name, str(uid), str(gid),
@@ -112,7 +118,7 @@ def test_whatever_way_a_script_writes_it_sees_it_and_the_files_stay_as_they_were
 
     assert said["log"].splitlines()[-1] == "saw all of it"
     assert (said["code"], said["notes"]) == (0, [])
-    after = tree(tmp_path)
+    after = tree(open_path)
     del before[str(log)], after[str(log)]
     assert after == before
     leftovers = [
@@ -146,7 +152,7 @@ def test_a_writable_folder_is_the_real_one_though_it_lies_in_the_working_folder(
 
 
 def test_what_was_captured_at_the_first_step_is_there_in_later_trials(
-    user: User, project: Path, tmp_path: Path
+    user: User, project: Path, open_path: Path
 ) -> None:
     name = f"gpurun-test-{os.getpid()}"
     first = (
@@ -156,7 +162,7 @@ def test_what_was_captured_at_the_first_step_is_there_in_later_trials(
         "Path('/tmp/empty').mkdir(exist_ok=True)\n"
         "print('held', flush=True); time.sleep(600)\n"
     )
-    layer, second_layer = tmp_path / "layer, one", tmp_path / "layer:two"
+    layer, second_layer = open_path / "layer, one", open_path / "layer:two"
     said = user.script(project, first, wait_for="held", capture=str(layer), kill=True)
     assert said["captured"] >= len("1234" + "in memory" + "changed")
     assert not (project / "downloads").exists()
@@ -178,16 +184,15 @@ def test_what_was_captured_at_the_first_step_is_there_in_later_trials(
     assert said["notes"] == []
 
 
-def test_a_folder_below_somebody_elses_can_be_written_to(tmp_path: Path) -> None:
+def test_a_folder_below_somebody_elses_can_be_written_to(open_path: Path) -> None:
     """As on clusters: /data belongs to root, /data/me to me."""
     someone = ordinary_user()
     if someone is None:
         pytest.skip("not root, or no ordinary user with a python it may run")
-    open_to_all(tmp_path)
-    cwd = tmp_path / "data/me"
+    cwd = open_path / "data/me"
     cwd.mkdir(parents=True)
     someone.give(cwd)
-    said = someone.box(cwd, "sh", "-c", "echo x > f && cat f", log=str(tmp_path / "log"))
+    said = someone.box(cwd, "sh", "-c", "echo x > f && cat f", log=str(open_path / "log"))
     assert (said["log"], said["code"]) == ("x\n", 0)
     assert list(cwd.iterdir()) == []
 
@@ -207,19 +212,18 @@ os.chown(place + b"/samples", os.stat(sys.argv[4]).st_uid, -1)
 
 @pytest.mark.parametrize("who", ["root", "an ordinary user"])
 def test_other_file_systems_below_the_working_folder_are_isolated_too(
-    who: str, tmp_path: Path
+    who: str, open_path: Path
 ) -> None:
     """In a user namespace their folders cannot be overlaid as a whole."""
     someone = ordinary_user()
     if someone is None:
         pytest.skip("not root, or no ordinary user with a python it may run")
-    open_to_all(tmp_path)
-    cwd = tmp_path / "project"
+    cwd = open_path / "project"
     (cwd / "data").mkdir(parents=True)
     (cwd / "name").touch()
     (cwd / "plain.txt").write_text("plain")
     owner = someone if who == "an ordinary user" else ME
-    owner.give(cwd, cwd / "plain.txt", tmp_path)
+    owner.give(cwd, cwd / "plain.txt", open_path)
     command = "cat data/samples plain.txt; echo x > data/samples; echo y > plain.txt; echo z > new"
     code = MOUNTED + (
         "if sys.argv[3] == 'an ordinary user':\n"
@@ -262,10 +266,10 @@ print("trained")
 """
 
 
-def test_torch_saves_loads_in_workers_and_reduces_among_processes_in_a_box(tmp_path: Path) -> None:
+def test_torch_saves_loads_in_workers_and_reduces_among_processes_in_a_box(open_path: Path) -> None:
     import socket
 
-    cwd = tmp_path / "project"
+    cwd = open_path / "project"
     cwd.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
