@@ -23,7 +23,7 @@ GPURUN = (sys.executable, "-m", "gpurun")
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 RANKS = ("--nproc-per-node=2",)
 SLEEPING = "import time; time.sleep({seconds})"
-RESIDENT_SECONDS = {GPURUN: 2.0, TORCHRUN: 15.0}
+RESIDENT_SECONDS: dict[tuple[str, ...], float] = {GPURUN: 2.0, TORCHRUN: 15.0}
 
 
 def seconds(words: tuple[str, ...], folder: Path) -> float:
