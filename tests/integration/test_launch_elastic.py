@@ -15,12 +15,14 @@ from launched import alive, assert_nothing_outlives_a_kill, pids, start
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
+RANK = """import os; os.write(1, os.environ["RANK"].encode() + b"\\n")"""
+
 ENVIRONMENT = """
 import json, os, pathlib, sys
 mine = {k: v for k, v in os.environ.items() if not k.startswith("GPURUN") and k != "PYTHONPATH"}
 seen = {"environment": mine, "argv": sys.argv, "path": sys.path, "flags": str(sys.flags)}
 pathlib.Path(os.environ["VIEW"] + os.environ["RANK"]).write_text(json.dumps(seen))
-print("rank", os.environ["RANK"])
+os.write(1, f"rank {os.environ['RANK']}\\n".encode())  # one write: ranks share the pipe
 """
 
 PATIENT = """
@@ -76,9 +78,7 @@ def test_ranks_see_the_same_as_under_torchrun(
 
 
 def test_pet_variables_ask_for_ranks(tmp_path: Path, gpurun: Gpurun) -> None:
-    result = gpurun(
-        write(tmp_path, "import os; print(os.environ['RANK'])"), env={"PET_NPROC_PER_NODE": "2"}
-    )
+    result = gpurun(write(tmp_path, RANK), env={"PET_NPROC_PER_NODE": "2"})
     assert sorted(result.stdout.split()) == [b"0", b"1"]
     assert result.stderr.splitlines()[-1].startswith(b"verdict=ok exit=0")
 
@@ -140,7 +140,7 @@ def test_agent_in_a_process_of_its_own_runs_the_ranks(
     from gpurun.launch.command import agent_command_line
     from gpurun.options import Target, TargetKind
 
-    target = Target(TargetKind.SCRIPT, write(tmp_path, "import os; print(os.environ['RANK'])"))
+    target = Target(TargetKind.SCRIPT, write(tmp_path, RANK))
     words = agent_command_line(("--nproc-per-node=2",), target)
     environment = {k: v for k, v in clean_environment.items() if k != "PYTHONPATH"}
     output = subprocess.check_output(words, cwd=tmp_path, env=environment)
