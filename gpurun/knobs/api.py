@@ -117,6 +117,9 @@ class Knob(Protocol):
     def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
         """After `value` was tried and gained the factor `gain`: a further value to try, or None."""
 
+    def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
+        """Settings of other knobs without which this value cannot show what it is worth."""
+
     def environment(self, value: Any) -> dict[str, str]:
         """Environment variables that the value needs before python starts."""
 
@@ -136,6 +139,10 @@ class KnobBase:
     def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
         """No further value."""
         return None
+
+    def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
+        """No other setting."""
+        return {}
 
     def environment(self, value: Any) -> dict[str, str]:
         """No environment variable."""

@@ -37,8 +37,9 @@ class CpuThreads(KnobBase):
         if facts.device != "cpu":
             return _for_a_crowded_host(facts, cores)
         values = (cores, cores - workers_now(facts), cores // 2)
-        fit = [value for value in dict.fromkeys(values) if value >= 1 and value != facts.threads]
-        return fit or Skip(f"{facts.threads} threads fit the {cores} cores")
+        present = facts.current.get(self.name, facts.threads)
+        fit = [value for value in dict.fromkeys(values) if value >= 1 and value != present]
+        return fit or Skip(f"{present} threads fit the {cores} cores")
 
     def environment(self, value: int) -> dict[str, str]:
         """The variables that OpenMP and MKL read when they are loaded."""

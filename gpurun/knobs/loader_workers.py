@@ -68,6 +68,17 @@ class LoaderWorkers(KnobBase):
         nothing_left = gain * wait.compute_ms >= 0.97 * whole
         return None if nothing_left else 2 * value
 
+    def companions(self, facts: Facts, value: int) -> dict[str, int]:
+        """Where the model computes on the same cores: fewer threads for it, so that workers and
+        threads do not take each other's turns (on two cores that costs all of the gain).
+        """
+        cores = _cores_a_rank(facts)
+        threads = facts.current.get("cpu_threads", facts.threads)
+        if facts.device != "cpu" or value == 0 or threads is None or value + threads <= cores:
+            return {}
+        fewer = max(1, cores - min(value, cores - 1))
+        return {"cpu_threads": fewer} if fewer < threads else {}
+
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""
         if value > (os.cpu_count() or 1):

@@ -62,6 +62,7 @@ class Search:
         self._rule = rule
         self._limits = limits
         self.launched = 0
+        self._ended = False
 
     def run(self, knobs: Sequence[Knob], state: State) -> None:
         """Try each knob in turn and keep what gains."""
@@ -92,7 +93,8 @@ class Search:
             if self._exhausted(state):
                 break
             tried.append(value)
-            trial = self._try(knob, value, state)
+            setting = {knob.name: value, **knob.companions(start_facts, value)}
+            trial = self._try(knob, setting, state)
             reason, deviation = self._objection(knob, trial, state)
             reference = (best[1].throughput if best else start) or start
             gain = (trial.throughput or 0.0) / reference if reference else 0.0
@@ -101,7 +103,7 @@ class Search:
                 best = (value, trial)
                 queue = self._refined(knob, start_facts, value, gain) or queue
         if best is not None and _ratio(best[1], start) >= LEAST_GAIN:
-            self._keep(knob, best[0], best[1], state)
+            self._keep(knob, best[0], best[1], state, start_facts)
         return not self._exhausted(state)
 
     def _refined(self, knob: Knob, facts: Facts, value: Any, gain: float) -> list[Any]:
@@ -109,17 +111,19 @@ class Search:
         return [] if further is None else [further]
 
     def _exhausted(self, state: State) -> bool:
+        why = ""
         if self.launched >= self._limits.trials:
-            self._note(f"search ended: {self._limits.trials} trials are used up")
-            return True
-        if self._limits.out_of_time(state.best.record.seconds):
-            self._note("search ended: the rest of the budget is kept for the proof")
-            return True
-        return False
+            why = f"{self._limits.trials} trials are used up"
+        elif self._limits.out_of_time(state.best.record.seconds):
+            why = "the rest of the budget is kept for the proof"
+        if why and not self._ended:
+            self._ended = True
+            self._note(f"search ended: {why}")
+        return bool(why)
 
-    def _try(self, knob: Knob, value: Any, state: State) -> Trial:
-        """Launch one value on top of the kept settings."""
-        settings = {**state.settings, knob.name: value}
+    def _try(self, knob: Knob, setting: dict[str, Any], state: State) -> Trial:
+        """Launch one value, with what goes with it, on top of the kept settings."""
+        settings = {**state.settings, **setting}
         prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)
         trial = self._launch(
             Request(
@@ -146,15 +150,20 @@ class Search:
         reason = None if verdict.accepted else "; ".join(verdict.reasons)
         return reason, verdict.loss_deviation
 
-    def _keep(self, knob: Knob, value: Any, trial: Trial, state: State) -> None:
+    def _keep(self, knob: Knob, value: Any, trial: Trial, state: State, facts: Facts) -> None:
         for number, row in enumerate(state.ladder):
             if row.knob == knob.name and row.value == value:
-                state.ladder[number] = replace(row, kept=True, reason="")
-        state.settings = {**state.settings, knob.name: value}
+                state.ladder[number] = kept = replace(row, kept=True, reason="")
+        companions = knob.companions(facts, value)
+        for name, other in companions.items():
+            reason = f"goes with {knob.name}"
+            state.ladder.append(replace(kept, knob=name, value=other, speedup=None, reason=reason))
+        state.settings = {**state.settings, knob.name: value, **companions}
         state.best = trial
         if trial.result is not None:
             state.facts = facts_of.under(state.facts, state.settings, trial.result)
-        self._note(f"{knob.name}: kept {value}")
+        with_them = "".join(f", with {name} {other}" for name, other in companions.items())
+        self._note(f"{knob.name}: kept {value}{with_them}")
 
 
 def patience(knob: Knob, reference: Trial) -> float:
