@@ -186,11 +186,21 @@ class Tuning:
         settled = prove(baseline, arms, self._launch_arm, self._no_room, self._view.proof_update)
         if baseline.failure is not None:
             raise Ended("script_failed", f"the script as it is failed: {baseline.failure}")
+        self._drop_slow_batch()
         if chosen is not None:
             self._guard(baseline, chosen)
             if not self._accepted(chosen) and self._fallback(baseline, chosen):
                 return
         self._conclude(baseline, settled)
+
+    def _drop_slow_batch(self) -> None:
+        """A larger batch that the proof finds no faster is no finding."""
+        larger = self.findings.larger
+        if larger is None or (larger.failure is None and (larger.look().speedup or 0.0) > 1.0):
+            return
+        why = larger.failure or "no faster in the proof"
+        self._decide(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
+        self.findings.larger = None
 
     def _guard(self, baseline: Arm, arm: Arm) -> None:
         self.findings.guard = judge(
