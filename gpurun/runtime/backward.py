@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -12,45 +13,89 @@ from gpurun.runtime.steps import CLOCK
 now = time.perf_counter_ns
 
 
-def install(torch: Any) -> None:
-    """Watch `torch.autograd.backward`, and `grad` for scripts that step parameters by hand."""
-    replace(torch.autograd, "backward", _watch_backward)
-    replace(torch.autograd, "grad", _watch_grad)
+class Backward:
+    """Tells the clock of backward passes; those inside another (checkpointing) are part of it."""
+
+    def __init__(self) -> None:
+        self._inside: Callable[[], int] = lambda: -1
+        self._scaled: tuple[Any, Any] | None = None
+
+    def install(self, torch: Any) -> None:
+        """Watch `torch.autograd.backward`, and `grad` for scripts that step parameters by hand."""
+        self._inside = getattr(torch._C, "_current_graph_task_id", self._inside)
+        self._tensor = torch.Tensor
+        self._compiling = torch.compiler.is_compiling
+        replace(torch.autograd, "backward", self._watch_backward)
+        replace(torch.autograd, "grad", self._watch_grad)
+        replace(torch.amp.grad_scaler.GradScaler, "scale", self._watch_scale)
+
+    def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        tell = guarded("backward", self._tell)
+        inside, compiling = self._inside, self._compiling
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return original(tensors, *args, **kwargs)
+            began = now()
+            try:
+                result = original(tensors, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            if inside() == -1:
+                tell(now() - began, tensors)
+            return result
+
+        return backward
+
+    def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        tell = guarded("gradient", self._tell)
+        inside, compiling = self._inside, self._compiling
+
+        def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+            if compiling():
+                return original(outputs, *args, **kwargs)
+            began = now()
+            try:
+                result = original(outputs, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            if not len(CLOCK.optimizers) and not kwargs.get("create_graph") and inside() == -1:
+                tell(now() - began, outputs)
+            return result
+
+        return grad
+
+    def _watch_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        note = guarded("loss scale", self._note_scaled)
+
+        def scale(scaler: Any, outputs: Any) -> Any:
+            try:
+                result = original(scaler, outputs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            note(outputs, result)
+            return result
+
+        return scale
+
+    def _note_scaled(self, loss: Any, scaled: Any) -> None:
+        if isinstance(loss, self._tensor):
+            self._scaled = (weakref.ref(scaled), loss.detach())
+
+    def _tell(self, elapsed_ns: int, tensors: Any) -> None:
+        CLOCK.backward(elapsed_ns, self._loss(tensors))
+
+    def _loss(self, tensors: Any) -> Any:
+        """The scalar that is differentiated, before a gradient scaler multiplied it."""
+        first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
+        if not isinstance(first, self._tensor) or first.numel() != 1:
+            return None
+        scaled, self._scaled = self._scaled, None
+        return scaled[1] if scaled is not None and scaled[0]() is first else first
 
 
-def _scalar(tensors: Any) -> Any:
-    first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-    return first if hasattr(first, "numel") and first.numel() == 1 else None
-
-
-def _watch_backward(original: Callable[..., Any]) -> Callable[..., Any]:
-    tell = guarded("backward", CLOCK.backward)
-
-    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
-        began = now()
-        try:
-            result = original(tensors, *args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
-        tell(now() - began, _scalar(tensors))
-        return result
-
-    return backward
-
-
-def _watch_grad(original: Callable[..., Any]) -> Callable[..., Any]:
-    tell = guarded("gradient", CLOCK.backward)
-
-    def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
-        began = now()
-        try:
-            result = original(outputs, *args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
-        if not CLOCK.optimizers and not kwargs.get("create_graph"):
-            tell(now() - began, _scalar(outputs))
-        return result
-
-    return grad
+BACKWARD = Backward()
+"""The watch over backward passes of this process."""

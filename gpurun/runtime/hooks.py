@@ -33,11 +33,11 @@ class KnobHooks:
 
     def before_loader(self, edit: Callable[[LoaderCall], None]) -> None:
         """See `knobs.api.Hooks`."""
-        LOADERS.edits.append(self._guard(edit))
+        LOADERS.edits.append(self._guard(_whole(edit)))
 
     def before_optimizer(self, edit: Callable[[OptimizerCall], None]) -> None:
         """See `knobs.api.Hooks`."""
-        OPTIMIZERS.edits.append(self._guard(edit))
+        OPTIMIZERS.edits.append(self._guard(_whole(edit)))
 
     def after_optimizer(self, callback: Callable[[Any], None]) -> None:
         """See `knobs.api.Hooks`."""
@@ -53,7 +53,7 @@ class KnobHooks:
         output: Callable[[Any], Any] | None = None,
     ) -> None:
         """See `knobs.api.Hooks`."""
-        ROOTS.around.append((context, output))
+        ROOTS.around.add(f"knob {self._knob}", context, output)
 
     def on_step(self, callback: Callable[[int], None]) -> None:
         """See `knobs.api.Hooks`."""
@@ -78,6 +78,21 @@ class KnobHooks:
         if (outcome, detail) not in self._told:
             self._told.add((outcome, detail))
             RECORDER.event(KnobEvent(knob=self._knob, outcome=outcome, detail=detail))
+
+
+def _whole(edit: Callable[[Any], None]) -> Callable[[Any], None]:
+    """An edit that raises half-way leaves the arguments as they were."""
+
+    def edit_or_not(call: Any) -> None:
+        before = dict(call.arguments)
+        try:
+            edit(call)
+        except Exception:
+            call.arguments.clear()
+            call.arguments.update(before)
+            raise
+
+    return edit_or_not
 
 
 def apply_settings(settings: tuple[Setting, ...], paths: tuple[str, ...]) -> None:

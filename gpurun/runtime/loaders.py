@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import operator
 import os
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Callable
-from threading import get_ident, main_thread
+from collections.abc import Callable, Mapping
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from gpurun.knobs.api import LoaderCall
 from gpurun.records.events import EpochEvent, LoaderEvent
-from gpurun.runtime.patching import drop_frame, guarded, replace
+from gpurun.runtime.identity import IdentityMap
+from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.source import batch_size_expression
 from gpurun.runtime.steps import CLOCK, LoaderState
@@ -30,7 +30,7 @@ class Loaders:
         self.edits: list[Callable[[LoaderCall], None]] = []
         self.training_keys: frozenset[str] = frozenset()
         self.on_batch: Callable[[LoaderState, Any, Any], None] | None = None
-        self.states: WeakKeyDictionary[Any, LoaderState] = WeakKeyDictionary()
+        self.states: IdentityMap[LoaderState] = IdentityMap()
         self._sites: Counter[str] = Counter()
         self._count = 0
         self._own = os.sep + os.path.join("gpurun", "runtime") + os.sep
@@ -41,6 +41,7 @@ class Loaders:
         from torch.utils.data import dataloader
 
         self.torch = torch
+        self._grad_enabled = torch.is_grad_enabled
         self.training_keys = training_keys
         self._library = os.path.dirname(torch.__file__) + os.sep
         replace(dataloader.DataLoader, "__init__", self._watch_init)
@@ -55,24 +56,26 @@ class Loaders:
         signature = inspect.signature(original)
         loaders = self
 
+        find_site, edited = guarded("loader site", self._site), guarded("edits", self._edited)
+        built = guarded("loader built", self._built)
+
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
-            site = loaders._site()
-            call = loaders._edited(signature, loader, args, kwargs, site) if loaders.edits else None
+            site = find_site(sys._getframe(1)) or ("unknown:0#0", "", 0)
+            call = edited(signature, loader, args, kwargs, site) if loaders.edits else None
             try:
                 if call is None:
                     original(loader, *args, **kwargs)
                 else:
-                    original(loader, **call.arguments)
+                    build_edited("edited loader", original, loader, *call)
             except BaseException as error:
                 drop_frame(error)
                 raise
-            loaders._built(loader, site)
+            built(loader, site)
 
         return __init__
 
-    def _site(self) -> tuple[str, str, int]:
+    def _site(self, frame: Any) -> tuple[str, str, int]:
         """Key, file and line of the code that builds the loader, outside torch and us."""
-        frame: Any = sys._getframe(2)
         while frame.f_back is not None and self._foreign(frame.f_code.co_filename):
             frame = frame.f_back
         file, line = frame.f_code.co_filename, frame.f_lineno
@@ -90,7 +93,8 @@ class Loaders:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         site: tuple[str, str, int],
-    ) -> LoaderCall | None:
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The script's arguments by name, and those after the knobs' edits."""
         try:
             arguments = dict(signature.bind(loader, *args, **kwargs).arguments)
         except TypeError:
@@ -99,19 +103,20 @@ class Loaders:
         key = site[0]
         call = LoaderCall(
             key=key,
-            arguments=arguments,
+            arguments=dict(arguments),
             training=(key in self.training_keys) if self.training_keys else None,
             iterable=isinstance(arguments.get("dataset"), self.torch.utils.data.IterableDataset),
             subclass=type(loader) is not self.torch.utils.data.DataLoader,
         )
         for edit in self.edits:
             edit(call)
-        return call
+        return arguments, call.arguments
 
     def _built(self, loader: Any, site: tuple[str, str, int]) -> None:
         if loader in self.states:
             return
-        state = self.states[loader] = LoaderState(self._count)
+        state = LoaderState(self._count)
+        self.states[loader] = state
         self._count += 1
         describe = guarded("loader event", _loader_event)
         event = describe(state.number, loader, site, self.torch)
@@ -121,7 +126,7 @@ class Loaders:
     # -- iteration -----------------------------------------------------------------------------
 
     def _watch_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        loaders = self
+        opened = guarded("loader opened", self._opened)
 
         def __iter__(loader: Any) -> Any:
             try:
@@ -129,15 +134,18 @@ class Loaders:
             except BaseException as error:
                 drop_frame(error)
                 raise
-            state = loaders.states.get(loader)
-            if state is not None:
-                iterator.__dict__["_gpurun_state"] = state
-                state.batches = state.training_batches = 0
-                state.passes += 1
-                RECORDER.event(EpochEvent(state.number, "begin", now(), None, None))
+            opened(loader, iterator)
             return iterator
 
         return __iter__
+
+    def _opened(self, loader: Any, iterator: Any) -> None:
+        state = self.states.get(loader)
+        if state is not None:
+            iterator.__dict__["_gpurun_state"] = state
+            state.batches = state.training_batches = 0
+            state.passes += 1
+            RECORDER.later(EpochEvent(state.number, "begin", now(), None, None))
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _next_index(iterator: Any) -> Any:
@@ -156,53 +164,65 @@ class Loaders:
         def _reset(iterator: Any, *args: Any, **kwargs: Any) -> Any:
             # an epoch left early leaves read-ahead batches of persistent workers behind
             iterator.__dict__.pop("_gpurun_indices", None)
-            return original(iterator, *args, **kwargs)
+            try:
+                return original(iterator, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
 
         return _reset
 
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        loaders = self
-        grad_enabled = self.torch.is_grad_enabled
-        main = main_thread().ident
-        tell = guarded("batch", CLOCK.batch)
+        exhausted = guarded("loader exhausted", self._exhausted)
+        yielded = guarded("batch", self._yielded)
 
         def __next__(iterator: Any) -> Any:
             began = now()
             try:
                 batch = original(iterator)
-            except BaseException as error:
-                if isinstance(error, StopIteration):
-                    loaders._exhausted(iterator)
+            except StopIteration as error:
+                exhausted(iterator)
                 drop_frame(error)
                 raise
-            fields = iterator.__dict__
-            state = fields.get("_gpurun_state")
-            if state is not None:
-                waiting = fields.get("_gpurun_indices")
-                indices = waiting.popleft() if waiting else None
-                if grad_enabled():
-                    waited = now() - began if get_ident() == main else 0
-                    tell(state, waited, _count_indices(indices))
-                if loaders.on_batch is not None:
-                    loaders.on_batch(state, indices, batch)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            yielded(iterator, batch, now() - began)
             return batch
 
         return __next__
+
+    def _yielded(self, iterator: Any, batch: Any, waited_ns: int) -> None:
+        fields = iterator.__dict__
+        waiting = fields.get("_gpurun_indices")
+        indices = waiting.popleft() if waiting else None
+        state = fields.get("_gpurun_state")
+        if state is None:
+            return
+        if self._grad_enabled():
+            CLOCK.batch(state, waited_ns, _count_indices(indices))
+        elif CLOCK.untrained:
+            CLOCK.waited(waited_ns)
+        if self.on_batch is not None:
+            self.on_batch(state, indices, batch)
 
     def _exhausted(self, iterator: Any) -> None:
         state = iterator.__dict__.get("_gpurun_state")
         if state is not None:
             iterator.__dict__.pop("_gpurun_indices", None)
-            RECORDER.event(
+            RECORDER.later(
                 EpochEvent(state.number, "end", now(), state.batches, state.training_batches)
             )
 
 
 def _count_indices(indices: Any) -> int | None:
-    """Data-set indices in a batch; None where the sampler does not hand out indices."""
-    if isinstance(indices, (list, tuple)) and indices and indices[0] is not None:
-        return len(indices)
-    return None
+    """Data-set indices in a batch; None where the sampler does not hand out batches of indices."""
+    if isinstance(indices, (str, bytes, Mapping)) or not hasattr(indices, "__len__"):
+        return None
+    try:
+        return len(indices) if len(indices) and indices[0] is not None else None
+    except (TypeError, IndexError, KeyError):
+        return None  # a tensor without dimension; a set
 
 
 def _length(value: Any) -> int | None:
@@ -216,26 +236,34 @@ def _loader_event(number: int, loader: Any, site: tuple[str, str, int], torch: A
     key, file, line = site
     context = getattr(loader, "multiprocessing_context", None)
     iterable = loader._dataset_kind == 1
-    plain = type(getattr(loader, "batch_sampler", None)) is torch.utils.data.BatchSampler
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = batches if batches is not None else loader.sampler
     return LoaderEvent(
         loader=number,
         key=key,
         class_name=type(loader).__name__,
         subclass=type(loader) is not torch.utils.data.DataLoader,
         dataset_class=type(loader.dataset).__name__,
-        dataset_length=_length(loader.dataset),
-        length=None if iterable else _length(loader.batch_sampler or loader.sampler),
-        batch_size=loader.batch_size,
-        workers=loader.num_workers,
-        prefetch_factor=loader.prefetch_factor,
+        # the length of a stream may be a search through its files
+        dataset_length=None if iterable else _length(loader.dataset),
+        length=None if iterable else _length(sampler),
+        batch_size=_whole(loader.batch_size),
+        workers=_whole(loader.num_workers) or 0,
+        prefetch_factor=_whole(loader.prefetch_factor),
         persistent_workers=bool(loader.persistent_workers),
         pin_memory=bool(loader.pin_memory),
         drop_last=bool(loader.drop_last),
         iterable=iterable,
-        custom_batch_sampler=loader.batch_sampler is not None and not plain,
+        custom_batch_sampler=batches is not None
+        and type(batches) is not torch.utils.data.BatchSampler,
         start_method=None if context is None else context.get_start_method(),
         batch_size_argument=batch_size_expression(file, line),
     )
+
+
+def _whole(value: Any) -> int | None:
+    """A count as an int, also where the script computed it with numpy."""
+    return None if value is None else operator.index(value)
 
 
 LOADERS = Loaders()

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from gpurun.knobs.api import OptimizerCall
 from gpurun.records.events import OptimizerEvent
-from gpurun.runtime.patching import drop_frame, guarded, replace
+from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
 
@@ -19,35 +19,38 @@ class Optimizers:
     def __init__(self) -> None:
         self.edits: list[Callable[[OptimizerCall], None]] = []
         self.built: list[Callable[[Any], None]] = []
+        self.noticed: list[Callable[[Any], None]] = []
+        """Call-backs of our own, after those of the knobs."""
         self._building: set[int] = set()
 
     def install(self, torch: Any) -> None:
         """Watch every optimizer class of torch and, through the base class, everybody's own."""
-        for cls in vars(torch.optim).values():
+        for cls in list(vars(torch.optim).values()):
             if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer):
                 if "__init__" in vars(cls):
                     replace(cls, "__init__", self._watch_init)
         from torch.optim import optimizer
 
-        optimizer.register_optimizer_step_pre_hook(guarded("step begin", CLOCK.step_begins))
-        optimizer.register_optimizer_step_post_hook(guarded("step end", CLOCK.step_ends))
+        optimizer.register_optimizer_step_pre_hook(_unless_compiling(torch, CLOCK.step_begins))
+        optimizer.register_optimizer_step_post_hook(_unless_compiling(torch, CLOCK.step_ends))
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
         optimizers = self
         finished = guarded("optimizer built", self._finished)
+        edited = guarded("optimizer edits", self._edited)
 
         def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
             outermost = id(optimizer) not in optimizers._building
             call = None
             if outermost and optimizers.edits:
-                call = optimizers._edited(signature, optimizer, args, kwargs)
+                call = edited(signature, optimizer, args, kwargs)
             optimizers._building.add(id(optimizer))
             try:
                 if call is None:
                     original(optimizer, *args, **kwargs)
                 else:
-                    original(optimizer, **call.arguments)
+                    build_edited("edited optimizer", original, optimizer, *call)
             except BaseException as error:
                 drop_frame(error)
                 raise
@@ -61,29 +64,54 @@ class Optimizers:
 
     def _edited(
         self, signature: inspect.Signature, optimizer: Any, args: Any, kwargs: Any
-    ) -> OptimizerCall | None:
+    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The script's arguments by name, and those after the knobs' edits if they differ."""
         try:
             arguments = dict(signature.bind(optimizer, *args, **kwargs).arguments)
         except TypeError:
             return None  # the script's own error: let torch raise it
         arguments.pop(next(iter(signature.parameters)), None)
-        extra = [p.name for p in signature.parameters.values() if p.kind is p.VAR_KEYWORD]
-        for name in extra:
-            arguments.update(arguments.pop(name, {}))
-        call = OptimizerCall(cls=type(optimizer), arguments=arguments)
+        for parameter in signature.parameters.values():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                return None
+            if parameter.kind is parameter.VAR_KEYWORD:
+                arguments.update(arguments.pop(parameter.name, {}))
+        if isinstance(arguments.get("params"), Iterator):
+            arguments["params"] = list(arguments["params"])  # it can be read only once
+        call = OptimizerCall(cls=type(optimizer), arguments=dict(arguments))
         for edit in self.edits:
             edit(call)
-        return call
+        return arguments, call.arguments
 
     def _finished(self, optimizer: Any) -> None:
         if optimizer in CLOCK.optimizers:
             return
-        number = CLOCK.optimizers[optimizer] = len(CLOCK.optimizers)
+        number = CLOCK.number(optimizer)
         for callback in self.built:
             callback(optimizer)
         event = guarded("optimizer event", _optimizer_event)(number, optimizer)
         if event is not None:
             RECORDER.event(event)
+        for callback in self.noticed:
+            callback(optimizer)
+
+
+def _unless_compiling(torch: Any, hook: Callable[..., None]) -> Callable[..., None]:
+    """The hook, guarded; what torch.compile traces sees nothing of it."""
+    compiling = torch.compiler.is_compiling
+    broken = False
+
+    def call(optimizer: Any, args: Any, kwargs: Any) -> None:
+        nonlocal broken
+        if compiling() or broken:
+            return
+        try:
+            hook(optimizer)
+        except Exception as error:
+            broken = True
+            RECORDER.hook_failed(hook.__name__, error)
+
+    return call
 
 
 def plain(value: Any) -> Any:

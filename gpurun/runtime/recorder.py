@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,8 +24,11 @@ class Recorder:
     def __init__(self) -> None:
         self.run_dir: str | None = None
         self._file: int | None = None
+        self._identity: tuple[int, int] | None = None
         self._broken = False
         self._sources: list[Callable[[], None]] = []
+        self._later: list[Any] = []
+        self._flushing = threading.Lock()
 
     def open(self, run_dir: str, eager: bool) -> None:
         """Record into `run_dir`; with `eager` the file is made at once, else at the first event."""
@@ -43,20 +47,39 @@ class Recorder:
         self._sources.append(source)
 
     def event(self, record: Any) -> None:
-        """Write one event record as one line, in one write."""
+        """Write one event record as one line, in one write; raises nothing."""
         if self.run_dir is None or self._broken:
             return
-        line = {"event": record.kind, **to_json(record)}
-        self._write(json.dumps(line, default=repr, separators=(",", ":")) + "\n")
+        try:
+            line = _line(record)
+        except Exception as error:
+            line = _line(HookEvent(hook=f"{record.kind} event", error=type(error).__name__))
+        self._write(line)
+
+    def later(self, record: Any) -> None:
+        """Write an event record at the next flush: for what may come every step."""
+        self._later.append(record)
 
     def hook_failed(self, name: str, error: BaseException) -> None:
         """Record that a hook of ours raised."""
-        self.event(HookEvent(hook=name, error=f"{type(error).__name__}: {error}"[:500]))
+        try:
+            text = f"{type(error).__name__}: {error}"
+        except Exception:  # the text of an error may come from anybody's `__str__`
+            text = type(error).__name__
+        self.event(HookEvent(hook=name, error=text[:500]))
 
     def flush(self) -> None:
-        """Collect what is pending from every source and write it."""
-        for source in self._sources:
-            source()
+        """Collect what is pending from every source and write it, one thread at a time."""
+        if not self._flushing.acquire(blocking=False):
+            return
+        try:
+            pending, self._later = self._later, []
+            for record in pending:
+                self.event(record)
+            for source in self._sources:
+                source()
+        finally:
+            self._flushing.release()
 
     def _ensure_file(self) -> None:
         if self._file is not None or self._broken or self.run_dir is None:
@@ -66,6 +89,7 @@ class Recorder:
         path = os.path.join(self.run_dir, f"events-{name}.jsonl")
         try:
             self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._identity = _identity(self._file)
         except OSError:
             self._broken = True
             return
@@ -87,6 +111,10 @@ class Recorder:
         if self._file is None:
             return
         try:
+            if _identity(self._file) != self._identity:
+                # the script closed all descriptors and this number may be a file of its own now
+                self._broken = True
+                return
             data = text.encode("utf-8", "backslashreplace")
             while data:
                 data = data[os.write(self._file, data) :]
@@ -94,9 +122,24 @@ class Recorder:
             self._broken = True
 
     def _forked(self) -> None:
-        if self._file is not None:
-            os.close(self._file)
-        self._file = None
+        file, self._file = self._file, None
+        self._flushing = threading.Lock()
+        self._later = []
+        try:
+            if file is not None and _identity(file) == self._identity:
+                os.close(file)
+        except OSError:
+            pass  # the script had closed it already
+
+
+def _line(record: Any) -> str:
+    line = {"event": record.kind, **to_json(record)}
+    return json.dumps(line, default=repr, separators=(",", ":")) + "\n"
+
+
+def _identity(file: int) -> tuple[int, int]:
+    status = os.fstat(file)
+    return status.st_dev, status.st_ino
 
 
 def _number(variable: str) -> int | None:

@@ -1,33 +1,31 @@
 """Finding root modules (the outermost module called while training) and standing in their calls.
 
 Until the roots are known `nn.Module.__call__` is watched; then only the class of each root is. The
-patch sits on the class, so instances, copies, state dicts and pickles are as without us.
+patch sits on the class, so instances, copies, state dicts and pickles are as without us. What is
+traced by torch.compile sees a plain call first thing: no graph break, no guard on our state.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from threading import get_ident
 from typing import Any
 
 from gpurun.records.events import RootEvent, TraitEvent
+from gpurun.runtime.inputs import first_tensor, sizes
 from gpurun.runtime.patching import drop_frame, guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
+from gpurun.runtime.surroundings import Surroundings
 
 GIVE_UP_STEPS = 3
 """After this many steps without a root the search ends: the model is not called as a module."""
 INFERENCE_CALLS = 3
-COVERAGE = 0.5
-"""A root holds at least this part of some optimizer's parameters."""
-
-Context = Callable[[], AbstractContextManager[Any]]
-Output = Callable[[Any], Any]
+COVERAGE = 0.2
+"""A root holds at least this part of some optimizer's parameters: less is a layer called alone."""
 
 now = time.perf_counter_ns
 
@@ -39,22 +37,27 @@ class Roots:
         self.torch: Any = None
         self.known: dict[int, weakref.ref[Any]] = {}
         self.on_root: list[Callable[[Any], None]] = []
-        self.around: list[tuple[Context, Output | None]] = []
+        self.around = Surroundings()
         self.on_inputs: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
-        self._searching = False
         self._original: Any = None
-        self._depth_owner: int | None = None
+        self._searching = False
+        self._steps_searched = 0
+        self._found = 0
+        self._calling: set[int] = set()
+        """Threads that are inside an outermost call while the search is on."""
+        self._inside: set[int] = set()
+        """Threads that are inside a root's call."""
         self._inference: Counter[int] = Counter()
         self._patched: set[type] = set()
-        self._in_root = False
+        self._in_training_mode = False
 
     def install(self, torch: Any) -> None:
         """Start the search."""
         self.torch = torch
         self._original = torch.nn.Module.__call__
-        torch.nn.Module.__call__ = self._watcher(self._original)
-        self._searching = True
-        CLOCK.listeners.append(self._stepped)
+        self._watch = self._watcher(self._original)
+        self.search()
+        CLOCK.listeners.append(guarded("root search", self._stepped))
 
     def modules(self) -> list[Any]:
         """The roots that are still alive."""
@@ -62,69 +65,95 @@ class Roots:
 
     # -- the search ----------------------------------------------------------------------------
 
+    def search(self, optimizer: Any = None) -> None:
+        """Look for roots; called again for each new optimizer of parameters that no root holds."""
+        if optimizer is not None and _parameters(optimizer) <= self._covered():
+            return
+        self._steps_searched = 0
+        if not self._searching and self.torch.nn.Module.__call__ is self._original:
+            self._searching = True
+            self.torch.nn.Module.__call__ = self._watch
+
     def _watcher(self, original: Any) -> Any:
-        roots = self
+        roots, calling = self, self._calling
         is_compiling = self.torch.compiler.is_compiling
+        as_root = self._caller(original)
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if roots._depth_owner is not None or is_compiling():
+            if is_compiling():
+                return original(module, *args, **kwargs)
+            thread = get_ident()
+            if thread in calling or thread in roots._inside or not roots._searching:
                 try:
                     return original(module, *args, **kwargs)
                 except BaseException as error:
                     drop_frame(error)
                     raise
-            roots._depth_owner = get_ident()
+            calling.add(thread)
             try:
-                call = type(module).__call__ if roots._consider(module, args) else original
+                call = as_root if roots._consider(module, args, kwargs) else original
                 return call(module, *args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
             finally:
-                roots._depth_owner = None
+                calling.discard(thread)
 
         return __call__
 
-    def _consider(self, module: Any, args: tuple[Any, ...]) -> bool:
+    def _consider(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether this outermost call is a root's; if so it is one from now on."""
         try:
             if id(module) in self.known:
                 return True
-            return self._is_root(module) and self._promote(module, args)
+            if not self._is_root(module):
+                return False
+            self._promote(module, args, kwargs)
         except Exception as error:
             RECORDER.hook_failed("root search", error)
             self._end_search()
             return False
+        return True
 
     def _is_root(self, module: Any) -> bool:
-        if next(module.parameters(), None) is None:
+        parameters = list(module.parameters())
+        if not parameters or any(map(self.torch.nn.parameter.is_lazy, parameters)):
             return False
-        if not (self.torch.is_grad_enabled() and module.training):
-            if CLOCK.optimizers or CLOCK.backwards:
+        stepped = [_parameters(o) for o in CLOCK.optimizers]
+        if not self.torch.is_grad_enabled() or not (module.training or stepped):
+            if stepped or CLOCK.backwards:
                 return False
             self._inference[id(module)] += 1
             return self._inference[id(module)] > INFERENCE_CALLS
-        mine = {id(p) for p in module.parameters() if p.requires_grad}
+        mine = {id(p) for p in parameters if p.requires_grad}
         if not mine:
             return False
-        stepped = [_parameters(o) for o in CLOCK.optimizers]
         return not stepped or any(len(mine & s) >= COVERAGE * len(s) for s in stepped if s)
 
-    def _promote(self, module: Any, args: tuple[Any, ...]) -> bool:
+    def _promote(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for callback in self.on_root:
             callback(module)
-        key = id(module)
-        self.known[key] = weakref.ref(module, lambda _: self.known.pop(key, None))
-        RECORDER.event(_root_event(len(self.known) - 1, module, args))
+        known, key = self.known, id(module)
+        known[key] = weakref.ref(module, lambda _: known.pop(key, None))
+        describe = guarded("root event", _root_event)
+        event = describe(self._found, module, first_tensor(args, kwargs, self.torch.Tensor))
+        self._found += 1
+        if event is not None:
+            RECORDER.event(event)
         self._patch_class(type(module))
-        covered = {id(p) for m in self.modules() for p in m.parameters()}
-        if all(_parameters(o) <= covered for o in CLOCK.optimizers):
+        covered = self._covered()
+        if len(CLOCK.optimizers) and all(_parameters(o) <= covered for o in CLOCK.optimizers):
             self._end_search()
-        return True
+
+    def _covered(self) -> set[int]:
+        return {id(p) for m in self.modules() for p in m.parameters()}
 
     def _stepped(self, count: int) -> None:
-        if self._searching and count >= GIVE_UP_STEPS:
-            if not self.known:
+        if not self._searching:
+            return
+        self._steps_searched += 1
+        if self._steps_searched >= GIVE_UP_STEPS and (self._found or not CLOCK.untrained):
+            if not self._found:
                 RECORDER.event(
                     TraitEvent(
                         trait="no_root",
@@ -137,7 +166,8 @@ class Roots:
     def _end_search(self) -> None:
         if self._searching:
             self._searching = False
-            self.torch.nn.Module.__call__ = self._original
+            if self.torch.nn.Module.__call__ is self._watch:
+                self.torch.nn.Module.__call__ = self._original
 
     # -- a root's own call ---------------------------------------------------------------------
 
@@ -145,99 +175,63 @@ class Roots:
         if any(c in self._patched for c in cls.__mro__):
             return
         original: Any = cls.__call__
-        if original is self.torch.nn.Module.__call__:
+        if original is self._watch:
             original = self._original
         cls.__call__ = self._caller(original)  # type: ignore[method-assign]
         self._patched.add(cls)
 
     def _caller(self, original: Any) -> Any:
-        roots, known = self, self.known
+        roots, known, inside, around = self, self.known, self._inside, self.around
         is_compiling = self.torch.compiler.is_compiling
-        grad_enabled = self.torch.is_grad_enabled
-        tell = guarded("forward", _tell)
+        tell = guarded("forward", self._tell)
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(module) not in known or roots._in_root or is_compiling():
+            if is_compiling():
+                return original(module, *args, **kwargs)
+            thread = get_ident()
+            if id(module) not in known or thread in inside:
                 try:
                     return original(module, *args, **kwargs)
                 except BaseException as error:
                     drop_frame(error)
                     raise
-            roots._in_root = True
+            inside.add(thread)
             began = now()
             try:
                 if roots.on_inputs is not None:
                     roots.on_inputs(module, args, kwargs)
-                if not roots.around:
+                if around.empty:
                     result = original(module, *args, **kwargs)
                 else:
-                    result = roots._surrounded(original, module, args, kwargs)
+                    result = around.call(original, module, args, kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
             finally:
-                roots._in_root = False
-            tell(now() - began, args, kwargs, grad_enabled())
+                inside.discard(thread)
+            tell(now() - began, module, args, kwargs)
             return result
 
         return __call__
 
-    def _surrounded(
-        self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        try:
-            with contextlib.ExitStack() as stack:
-                for context, _ in self.around:
-                    stack.enter_context(context())
-                result = original(module, *args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
-        for _, output in self.around:
-            if output is not None:
-                result = output(result)
-        return result
+    def _tell(
+        self, elapsed_ns: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        training = self.torch.is_grad_enabled()
+        if module.training:
+            self._in_training_mode = self._in_training_mode or training
+        elif self._in_training_mode:
+            training = False  # an evaluation that leaves gradients enabled
+        samples, tokens = sizes(first_tensor(args, kwargs, self.torch.Tensor), self.torch)
+        CLOCK.forward(elapsed_ns, samples, tokens, training)
 
 
 def _parameters(optimizer: Any) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
-def _tell(elapsed: int, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> None:
-    samples, tokens = _sizes(args, kwargs)
-    CLOCK.forward(elapsed, samples, tokens, training)
-
-
-def _sizes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[int, int]:
-    """Leading dimension of the first tensor input, and its elements if it is an integer matrix."""
-    first = _first_tensor(args, kwargs)
-    if first is None or first.dim() == 0:
-        return 0, 0
-    shape = first.shape
-    if len(shape) == 2 and not first.is_floating_point():
-        return shape[0], shape[0] * shape[1]
-    return shape[0], 0
-
-
-def _first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    for value in args:
-        if hasattr(value, "is_floating_point"):
-            return value
-    for value in kwargs.values():
-        if hasattr(value, "is_floating_point"):
-            return value
-    for value in args:
-        items = value.values() if isinstance(value, dict) else value
-        if isinstance(value, (list, tuple, dict)):
-            for item in items:
-                if hasattr(item, "is_floating_point"):
-                    return item
-    return None
-
-
-def _root_event(number: int, module: Any, args: tuple[Any, ...]) -> RootEvent:
+def _root_event(number: int, module: Any, first: Any) -> RootEvent:
     parameters = list(module.parameters())
-    first = _first_tensor(args, {})
     return RootEvent(
         root=number,
         class_name=type(module).__name__,

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import atexit
+import os
 import resource
 import time
+from collections.abc import Callable
 from typing import Any
 
 from gpurun.records.events import EndEvent, TorchEvent
 from gpurun.records.spec import RunSpec
-from gpurun.runtime import backward
+from gpurun.runtime.backward import BACKWARD
 from gpurun.runtime.hooks import apply_settings
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.optimizers import OPTIMIZERS
@@ -18,6 +20,9 @@ from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.traits import TRAITS
+
+_ENDED: set[int] = set()
+"""Processes (this one, or the one it was forked from) whose closing figures are written."""
 
 
 def start(spec: RunSpec, torch: Any) -> None:
@@ -36,8 +41,9 @@ def start(spec: RunSpec, torch: Any) -> None:
         ("traits", lambda: TRAITS.install(torch)),
         ("loaders", lambda: LOADERS.install(torch, frozenset(spec.training_loaders))),
         ("optimizers", lambda: OPTIMIZERS.install(torch)),
-        ("backward", lambda: backward.install(torch)),
+        ("backward", lambda: BACKWARD.install(torch)),
         ("roots", lambda: ROOTS.install(torch)),
+        ("new roots", lambda: OPTIMIZERS.noticed.append(guarded("root search", ROOTS.search))),
         ("knobs", lambda: apply_settings(spec.settings, spec.knob_paths)),
     )
     for name, install in parts:
@@ -46,7 +52,17 @@ def start(spec: RunSpec, torch: Any) -> None:
         from gpurun.runtime import trial
 
         guarded("trial", lambda: trial.arm(spec, torch))()
-    atexit.register(guarded("end", lambda: end(torch)))
+    _at_end(guarded("end", lambda: end(torch)))
+
+
+def _at_end(close: Callable[[], Any]) -> None:
+    """Call `close` when this process ends; children of multiprocessing skip python's own hooks."""
+    from multiprocessing import process, util
+
+    atexit.register(close)
+    util.register_after_fork(RECORDER, lambda _: util.Finalize(None, close, exitpriority=0))
+    if process.parent_process() is not None:
+        util.Finalize(None, close, exitpriority=0)
 
 
 def _guard_workers(torch: Any) -> None:
@@ -56,23 +72,27 @@ def _guard_workers(torch: Any) -> None:
 
 
 def end(torch: Any) -> None:
-    """Write what is pending and the closing figures of this process."""
+    """Write what is pending and, once, the closing figures of this process."""
     CLOCK.drain()
-    RECORDER.flush()
+    if not RECORDER.recording or os.getpid() in _ENDED:
+        return
+    _ENDED.add(os.getpid())
     usage = resource.getrusage(resource.RUSAGE_SELF)
-    allocated = reserved = retries = None
-    if torch.cuda.is_initialized():
-        allocated = torch.cuda.max_memory_allocated()
-        reserved = torch.cuda.max_memory_reserved()
-        retries = torch.cuda.memory_stats().get("num_alloc_retries")
-    if RECORDER.recording:
-        RECORDER.event(
-            EndEvent(
-                clock_ns=time.perf_counter_ns(),
-                peak_rss_bytes=usage.ru_maxrss * 1024,
-                peak_allocated_bytes=allocated,
-                peak_reserved_bytes=reserved,
-                allocator_retries=retries,
-                cpu_seconds=usage.ru_utime + usage.ru_stime,
-            )
+    RECORDER.event(
+        EndEvent(
+            clock_ns=time.perf_counter_ns(),
+            peak_rss_bytes=usage.ru_maxrss * 1024,
+            **_device_memory(torch),
+            cpu_seconds=usage.ru_utime + usage.ru_stime,
         )
+    )
+
+
+def _device_memory(torch: Any) -> dict[str, int | None]:
+    cuda = torch.cuda
+    known = cuda.is_initialized()
+    return {
+        "peak_allocated_bytes": cuda.max_memory_allocated() if known else None,
+        "peak_reserved_bytes": cuda.max_memory_reserved() if known else None,
+        "allocator_retries": cuda.memory_stats().get("num_alloc_retries") if known else None,
+    }

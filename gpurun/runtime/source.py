@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import functools
 import linecache
 
 
+@functools.lru_cache(maxsize=64)  # a loader may be built again each epoch
 def batch_size_expression(file: str, line: int) -> str | None:
     """Source of the batch-size argument of the call around `line`, or None if it is not there."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     best: ast.Call | None = None
     for node in ast.walk(tree):

@@ -7,19 +7,29 @@ later, when their events have completed (`device_clock`).
 
 from __future__ import annotations
 
+import itertools
+import os
+import sys
 import time
 from collections.abc import Callable
+from threading import get_ident, main_thread
+from types import FrameType
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from gpurun.records.events import StepRow, StepsEvent
 from gpurun.runtime.device_clock import DeviceClock
+from gpurun.runtime.identity import IdentityMap
+from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 
 FLUSH_NS = 500_000_000
-"""A kill loses at most this much of the record."""
+"""A kill loses at most this much of the record, or the last tenth of a shorter one."""
 LOSS_EVERY_NS = 1_000_000_000
 """Outside trials the loss is looked at this seldom."""
+CLOCKS = ("forward", "backward", "optimizer")
+"""Later ones are better; when a better one is first seen, counting begins again."""
+PATIENCE = 64
+"""After this many backward passes without a step of the optimizers, they are not what steps."""
 
 now = time.perf_counter_ns
 
@@ -41,36 +51,65 @@ class StepClock:
     """Accumulates the parts of the running step and closes a row at each step."""
 
     def __init__(self) -> None:
-        self.data_ns = 0
-        self.forward_ns = 0
-        self.backward_ns = 0
-        self.microbatches = 0
-        self.input_samples = 0
-        self.tokens = 0
-        self.samples: dict[int, list[int]] = {}
-        self.losses: list[Any] = []
         self.every_loss = False
-        self.pending_loaders: list[LoaderState] = []
-        self.steps_of: dict[int, int] = {}
-        self.optimizers: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
-        self.backwards = 0
-        self.forwards = 0
+        self.thread = main_thread().ident
+        """The thread that steps: only what it waits for is a part of the step."""
+        self.optimizers: IdentityMap[int] = IdentityMap()
+        """Number of each optimizer that is alive, counted from 0 as they are seen."""
         self.device = DeviceClock()
         self.listeners: list[Callable[[int], None]] = []
         self.before_step: list[Callable[[Any], None]] = []
-        self._stepping: list[tuple[Any, int]] = []
-        self._rows: dict[str, list[list[Any]]] = {"optimizer": [], "backward": [], "forward": []}
-        self._flushed = now()
-        self._loss_seen = 0
-        self._latest: list[Any] | None = None
+        self._numbers = itertools.count()
+        self._stepping: dict[int, list[tuple[Any, int, FrameType]]] = {}
+        self._start()
         RECORDER.on_flush(self.hand_over)
+        os.register_at_fork(after_in_child=self._start)
+
+    def _start(self) -> None:
+        """Nothing has happened yet: at start, and in a forked child, whose past is its parent's."""
+        self._clear()
+        self.pending_loaders: list[LoaderState] = []
+        self.steps_of: dict[int, int] = {}
+        self.backwards = 0
+        self.forwards = 0
+        self._clock = "forward"
+        self._told = 0
+        self._provisional: list[list[Any]] = []
+        self._rows: dict[str, list[list[Any]]] = {"optimizer": [], "backward": [], "forward": []}
+        self._began = self._flushed = now()
+        self._loss_seen = 0
+        self._looking = True
+        self._latest: list[Any] | None = None
+        self.device.forget()
+
+    def _clear(self) -> None:
+        self.data_ns = self.forward_ns = self.backward_ns = 0
+        self.microbatches = self.input_samples = self.tokens = 0
+        self.samples: dict[int, list[int]] = {}
+        self.losses: list[Any] = []
+
+    def number(self, optimizer: Any) -> int:
+        """The number of an optimizer, a new one if it has none."""
+        number = self.optimizers.get(optimizer)
+        if number is None:
+            number = self.optimizers[optimizer] = next(self._numbers)
+        return number
+
+    @property
+    def untrained(self) -> bool:
+        """Whether no sign of training has been seen yet."""
+        return not self.steps_of and not self.backwards
 
     # -- what the hooks call -------------------------------------------------------------------
 
+    def waited(self, waited_ns: int) -> None:
+        """A thread waited for a batch; a thread that does not step reads ahead."""
+        if get_ident() == self.thread:
+            self.data_ns += waited_ns
+
     def batch(self, loader: LoaderState, waited_ns: int, indices: int | None) -> None:
         """A loader yielded a batch to code with gradients enabled."""
-        self._stepping.clear()
-        self.data_ns += waited_ns
+        self.waited(waited_ns)
         loader.batches += 1
         if not loader.pending:
             loader.pending = True
@@ -83,18 +122,15 @@ class StepClock:
 
     def forward(self, elapsed_ns: int, samples: int, tokens: int, training: bool) -> None:
         """A root module returned."""
-        if training:
+        forward_only = not training and self.untrained
+        if training or forward_only:
             self.forward_ns += elapsed_ns
             self.input_samples += samples
             self.tokens += tokens
-            return
-        if not self.steps_of and not self.backwards:
-            self.forward_ns += elapsed_ns
-            self.input_samples += samples
-            self.tokens += tokens
+        if forward_only:
             self.forwards += 1
             self._close("forward", 0, now(), 0)
-            self._tell(self.forwards)
+            self._tell("forward", self.forwards)
 
     def backward(self, elapsed_ns: int, loss: Any) -> None:
         """A backward pass returned."""
@@ -105,36 +141,46 @@ class StepClock:
             loader.training_batches += 1
             loader.pending = False
         self.pending_loaders.clear()
-        if loss is not None and (self.every_loss or now() - self._loss_seen > LOSS_EVERY_NS):
+        if loss is not None and self._looking:
             self.losses.append(loss.detach())
-        if not self.steps_of and not self.optimizers:
+        if not self.steps_of:
             self._close("backward", 0, now(), 0)
-            self._tell(self.backwards)
+            if not len(self.optimizers):
+                self._tell("backward", self.backwards)
+            elif self.backwards > PATIENCE:
+                self._tell("backward", self.backwards - PATIENCE)
 
     def step_begins(self, optimizer: Any, *_: Any) -> None:
         """Global optimizer pre-hook."""
-        stepping = self._stepping
-        stepping.append((optimizer, now()))
+        caller = sys._getframe(1)  # our guard, called by the function that runs the hooks
+        stepping = self._stepping.setdefault(get_ident(), [])
+        if stepping:
+            # a step that raised has left its entry behind
+            alive = set(_ancestors(caller))
+            stepping[:] = [entry for entry in stepping if entry[2] in alive]
+        stepping.append((optimizer, now(), caller.f_back or caller))
         if len(stepping) == 1:
             for callback in self.before_step:
                 callback(optimizer)
 
     def step_ends(self, optimizer: Any, *_: Any) -> None:
         """Global optimizer post-hook; a subclass that calls `super().step()` counts once."""
-        stepping = self._stepping
+        self.thread = get_ident()
+        stepping = self._stepping.get(self.thread, [])
+        while stepping and stepping[-1][0] is not optimizer:
+            stepping.pop()
         if not stepping:
             return
         began = stepping.pop()[1]
-        if any(other is optimizer for other, _ in stepping):
+        if any(entry[0] is optimizer for entry in stepping):
             return
         end = now()
-        number = self.optimizers.get(optimizer)
-        if number is None:
-            number = self.optimizers[optimizer] = len(self.optimizers)
+        number = self.number(optimizer)
+        if self._provisional:
+            self._take_in(self._provisional)
         count = self.steps_of[number] = self.steps_of.get(number, 0) + 1
         self._close("optimizer", number, end, end - began)
-        if count >= max(self.steps_of.values()):
-            self._tell(count)
+        self._tell("optimizer", count)
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -142,7 +188,6 @@ class StepClock:
         loss: Any = None
         if self.losses:
             loss = self.device.loss(self.losses)
-            self.losses = []
             self._loss_seen = end
         row: list[Any] = [
             source, end, self.data_ns, self.forward_ns, self.backward_ns, optimizer_ns,
@@ -151,14 +196,39 @@ class StepClock:
         self._rows[clock].append(row)
         self._latest = row
         self.device.mark(row)
-        self.data_ns = self.forward_ns = self.backward_ns = 0
-        self.microbatches = self.input_samples = self.tokens = 0
-        self.samples = {}
-        if end - self._flushed > FLUSH_NS:
+        if clock == "backward" and len(self._provisional) < PATIENCE:
+            self._provisional.append([*row, self.losses])
+        self._clear()
+        if end - self._flushed > min(FLUSH_NS, (end - self._began) // 10):
             self._flushed = end
             RECORDER.flush()
 
-    def _tell(self, count: int) -> None:
+    def _take_in(self, rows: list[list[Any]]) -> None:
+        """The first optimizer step: the backward passes before it were its micro-batches."""
+        for row in rows:
+            self.data_ns += row[StepRow.DATA_NS]
+            self.forward_ns += row[StepRow.FORWARD_NS]
+            self.backward_ns += row[StepRow.BACKWARD_NS]
+            self.microbatches += row[StepRow.MICROBATCHES]
+            self.input_samples += row[StepRow.INPUT_SAMPLES]
+            self.tokens += row[StepRow.TOKENS]
+            for loader, (indices, batches) in row[StepRow.SAMPLES].items():
+                seen = self.samples.setdefault(loader, [0, 0])
+                seen[0] += indices
+                seen[1] += batches
+            self.losses = row[-1] + self.losses
+        rows.clear()
+
+    def _tell(self, clock: str, count: int) -> None:
+        """Tell of a step of the best clock so far; a slower or second optimizer's step is none."""
+        if clock != self._clock:
+            if CLOCKS.index(clock) < CLOCKS.index(self._clock):
+                return
+            self._clock, self._told = clock, 0
+        if count <= self._told:
+            return
+        self._told = count
+        self._looking = self.every_loss or now() - self._loss_seen > LOSS_EVERY_NS
         for listener in self.listeners:
             listener(count)
 
@@ -179,10 +249,18 @@ class StepClock:
                 del rows[:ready]
                 RECORDER.event(StepsEvent(clock=clock, rows=tuple(tuple(r) for r in done)))
 
-    def drain(self) -> None:
-        """At the end of the process: wait for the device and write every row."""
-        self.device.finish()
-        self.hand_over()
+    def drain(self, patience_s: float | None = None) -> None:
+        """At the end of the process: wait for the device, if so only so long; write every row."""
+        guarded("device clock", self.device.finish)(patience_s)
+        RECORDER.flush()
+
+
+def _ancestors(frame: FrameType | None) -> list[FrameType]:
+    found = []
+    while frame is not None:
+        found.append(frame)
+        frame = frame.f_back
+    return found
 
 
 assert StepRow.WIDTH == 13, "rows are written by position"

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import atexit
-import os
 import statistics
-import sys
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 from gpurun.records.events import StopEvent
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
-from gpurun.runtime import arguments, seeds, services
+from gpurun.runtime import arguments, ending, seeds, services
+from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
 
 HOLD_SECONDS = 120
 """A launcher that does not answer within this time is gone; the trial goes on."""
+DEVICE_SECONDS = 5.0
+"""A device that is not done by then waits for a rank that has left."""
 SPIKE = 8.0
 """A step this many times the median is a pause (compilation, evaluation), not training time."""
 
@@ -35,31 +37,48 @@ def arm(spec: RunSpec, torch: Any) -> None:
     """Second stage: audit and stop this process by the spec's rule."""
     assert spec.trial is not None
     CLOCK.every_loss = True
-    from gpurun.runtime.audit import Audit
-
-    audit = Audit(torch, spec.trial.stop.audit_steps)
-    audit.begin()
-    atexit.register(audit.finish)  # the script may end before the trial has seen enough
-    CLOCK.listeners.append(_Trial(spec.run_dir, spec.trial, audit, torch).step)
+    trial = _Trial(Path(spec.run_dir) / "control", spec.trial, torch)
+    atexit.register(trial.finish)  # the script may end before the trial has seen enough
+    CLOCK.listeners.append(guarded("trial", trial.step))
+    ending.end_with_children(trial.control)
 
 
 class _Trial:
-    def __init__(self, run_dir: str, spec: TrialSpec, audit: Any, torch: Any) -> None:
-        self._control = os.path.join(run_dir, "control")
+    def __init__(self, control: Path, spec: TrialSpec, torch: Any) -> None:
+        self.control = control
         self._spec = spec
         self._rule: StopRule = spec.stop
-        self._audit = audit
         self._torch = torch
+        self._ranks = ending.Ranks(control, torch)
+        self._held = not spec.hold_at_first_step
+        self._hold = guarded("hold at the first step", self._wait_for_go)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to count: at start, and again when a better clock was found."""
+        from gpurun.runtime.audit import Audit
+
+        self._audit = Audit(self._torch, self._rule.audit_steps)
+        self._audit.begin()
+        self._count = 0
         self._began: int | None = None
         self._last = now()
         self._paused_ns = 0
         self._recent: deque[int] = deque(maxlen=32)
 
+    def finish(self) -> None:
+        """Write what the audit has gathered."""
+        guarded("audit", self._audit.finish)()
+
     def step(self, count: int) -> None:
         """After each step of the clock."""
         end = now()
         rule = self._rule
-        if count == 1 and self._spec.hold_at_first_step:
+        if count <= self._count:
+            self._begin()
+        self._count = count
+        if not self._held:
+            self._held = True
             self._hold()
         if count <= rule.audit_steps:
             self._audit.after_step(count)
@@ -67,12 +86,19 @@ class _Trial:
             self._began = end
         elif self._began is not None:
             self._pause(end - self._last)
+        reason = self._ranks.agreed(count, self._enough(count, end))
+        if reason is not None:
+            ending.end_at_once(lambda: self._last_words(reason, count, end), self.control)
         self._last = now()
-        if count >= rule.max_steps:
-            self._stop("max_steps", count, end)
-        elif self._began is not None and count >= rule.min_steps:
-            if end - self._began - self._paused_ns >= rule.min_seconds * 1e9:
-                self._stop("enough", count, end)
+
+    def _enough(self, count: int, end: int) -> str | None:
+        """Why this process has seen enough, None if it has not."""
+        if count >= self._rule.max_steps:
+            return "max_steps"
+        if self._began is None or count < self._rule.min_steps:
+            return None
+        measured = end - self._began - self._paused_ns
+        return "enough" if measured >= self._rule.min_seconds * 1e9 else None
 
     def _pause(self, duration: int) -> None:
         recent = self._recent
@@ -81,29 +107,21 @@ class _Trial:
         else:
             recent.append(duration)
 
-    def _hold(self) -> None:
-        os.makedirs(self._control, exist_ok=True)
-        go = os.path.join(self._control, "go")
-        with open(os.path.join(self._control, "first_step"), "w"):
-            pass
+    def _wait_for_go(self) -> None:
+        self.control.mkdir(parents=True, exist_ok=True)
+        (self.control / "first_step").touch()
+        go = self.control / "go"
         deadline = time.monotonic() + HOLD_SECONDS
-        while not os.path.exists(go) and time.monotonic() < deadline:
+        while not go.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
 
-    def _stop(self, reason: str, count: int, end: int) -> None:
-        """Leave at once: no `except` or `finally` of the script may see or delay it."""
-        try:
-            self._audit.finish()
-            CLOCK.drain()
-            RECORDER.event(
-                StopEvent(
-                    reason=reason, steps=count, window_begin_ns=self._began, window_end_ns=end
-                )
-            )
-            from gpurun.runtime.session import end as end_session
+    def _last_words(self, reason: str, count: int, end: int) -> None:
+        CLOCK.drain(DEVICE_SECONDS)
+        RECORDER.event(
+            StopEvent(reason=reason, steps=count, window_begin_ns=self._began, window_end_ns=end)
+        )
+        self._ranks.meet()
+        self.finish()
+        from gpurun.runtime.session import end as end_session
 
-            end_session(self._torch)
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(0)
+        end_session(self._torch)

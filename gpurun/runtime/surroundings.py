@@ -1,0 +1,81 @@
+"""Contexts of knobs around the calls of roots: one that raises is left out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gpurun.runtime.patching import drop_frame
+from gpurun.runtime.recorder import RECORDER
+
+Context = Callable[[], AbstractContextManager[Any]]
+Output = Callable[[Any], Any]
+Entry = tuple[str, Context, Output | None]
+
+
+class Surroundings:
+    """What knobs want around each root call, in the order in which they asked for it."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is wanted."""
+        return not self._entries
+
+    def add(self, name: str, context: Context, output: Output | None) -> None:
+        """Run root calls inside `context()` and map what they return by `output`."""
+        self._entries.append((name, context, output))
+
+    def call(
+        self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """`original(module, *args, **kwargs)` inside every context."""
+        entered = self._enter()
+        try:
+            result = original(module, *args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            self._leave(entered, sys.exc_info())
+            raise
+        self._leave(entered, (None, None, None))
+        for entry, _ in entered:
+            result = self._map(entry, result)
+        return result
+
+    def _enter(self) -> list[tuple[Entry, Any]]:
+        entered: list[tuple[Entry, Any]] = []
+        for entry in list(self._entries):
+            try:
+                manager = entry[1]()
+                manager.__enter__()
+            except Exception as error:
+                self._drop(entry, error)
+            else:
+                entered.append((entry, manager))
+        return entered
+
+    def _leave(self, entered: list[tuple[Entry, Any]], how: tuple[Any, Any, Any]) -> None:
+        for entry, manager in reversed(entered):
+            try:
+                manager.__exit__(*how)
+            except Exception as error:
+                if error is not how[1]:  # a context written as a generator raises it again
+                    self._drop(entry, error)
+
+    def _map(self, entry: Entry, result: Any) -> Any:
+        if entry[2] is None or entry not in self._entries:
+            return result
+        try:
+            return entry[2](result)
+        except Exception as error:
+            self._drop(entry, error)
+            return result
+
+    def _drop(self, entry: Entry, error: Exception) -> None:
+        if entry in self._entries:
+            self._entries.remove(entry)
+        RECORDER.hook_failed(entry[0], error)
