@@ -199,23 +199,32 @@ class TraitEvent:
 class AuditEvent:
     """One audited step of a trial: what the loss guard compares between trials.
 
-    `step` counts from 1. `hyperparameters`: one object an optimizer group.
-    `gradient_norms` and `parameter_norms`: L2 norms by parameter name of the roots (None where a
-    parameter has no gradient). `update_norm`: L2 norm of the change of all root parameters in this
-    step. `inputs`: checksum of the root's tensor inputs. `finite`: no NaN or infinity in loss.
+    `step` counts from 1. `hyperparameters`: one object an optimizer group. Norms are L2 norms;
+    `gradient_norms` (None: no gradient) and `update_norms` (the change in this step; empty where
+    the model is too large to be copied) are by name of the optimized parameter.
     """
 
     kind: ClassVar[str] = "audit"
     step: int
     loss: float | None
     finite: bool
+    """No NaN or infinity in the loss."""
     hyperparameters: tuple[dict[str, Any], ...]
     gradient_norms: dict[str, float | None]
-    parameter_norms: dict[str, float]
-    update_norm: float | None
+    update_norms: dict[str, float]
     side_update_norms: dict[str, float]
-    """Change of modules that are not roots but share a root's class (EMA copies), by ordinal."""
-    inputs: str | None
+    """Change of what is not optimized: the roots' buffers, and copies of the model (EMA)."""
+    gradient_values: tuple[float, ...]
+    """Some values of all gradients, in the first steps only."""
+    input_values: tuple[float, ...]
+    """Some values of the first tensor of the step's first root call."""
+    fed: tuple[int | None, ...]
+    """For each tensor that roots were called with: which batch of the loaders (counted over all of
+    them) it is a part of; None where it is of none."""
+    draws: bool | None
+    """Whether torch drew random numbers between the last root call and the optimizer's step."""
+    modules: dict[str, str]
+    """Class and settings of each submodule of the roots, in the first and last audited step."""
 
 
 @dataclass(frozen=True)
@@ -232,8 +241,13 @@ class SamplesEvent:
     order: tuple[int, ...]
     checksums: dict[str, tuple[int, ...]]
     repeatable: tuple[bool, ...] | None
-    """By leaf: fetching some of these indices again, under other seeds, gave the same checksums
-    (False: random transforms). None where that could not be tried."""
+    """By leaf: fetching a batch again, under other seeds, gave the same checksums (False: random
+    transforms). None where that could not be tried."""
+    likeness: tuple[float | None, ...] | None
+    """By leaf: how far samples then were from themselves, over how far they are from each other (0
+    the same, 1 unrelated)."""
+    moments: dict[str, tuple[tuple[float, float] | None, ...]]
+    """Mean and standard deviation by str(index) and leaf, of leaves that are not repeatable."""
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,34 @@
 """What the loss guard compares between trials, from first steps outside the measured window.
 
 Looking closely costs synchronisations and copies, so it ends before anything is measured. It draws
-no random numbers and changes no tensor.
+no random numbers, changes no tensor, and keeps its copies in the host's memory.
 """
 
 from __future__ import annotations
 
 import gc
 import math
-import random
+import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-from gpurun.records.events import AuditEvent, SamplesEvent
+from gpurun.records.events import AuditEvent
+from gpurun.runtime.audit_samples import SamplesAudit
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.optimizers import hyperparameters
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
-from gpurun.runtime.steps import CLOCK, LoaderState
+from gpurun.runtime.steps import CLOCK
+from gpurun.runtime.tensors import host_copy, is_tensor, norm, tensors, values
 
 COPY_LIMIT_BYTES = 2 << 30
-"""Parameters beyond this size are not copied to measure their change."""
-REFETCH_SAMPLES = 8
-REFETCH_SEED = 20011
-ORDER_LIMIT = 500_000
-"""Data-set indices remembered a pass over a loader."""
+"""Parameters, and copies of the model, beyond this size are not copied to measure their change."""
+GRADIENT_STEPS = 2
+"""The parameters of two trials are still close to each other in so many steps."""
+GRADIENT_VALUES = 2048
+SETTINGS_LENGTH = 120
 
 
 class Audit:
@@ -36,20 +38,35 @@ class Audit:
         self._torch = torch
         self._steps = steps
         self._active = steps > 0
+        self._process = os.getpid()
+        self._samples = SamplesAudit(torch)
+        self._hooks: list[Any] = []
+        self._step = 1
         self._names: dict[int, str] = {}
+        self._roots_named = 0
+        self._sides: dict[str, tuple[Any, list[Any]]] | None = None
+        self._copied = 0
+        self._forget_step()
+
+    def _forget_step(self) -> None:
         self._gradients: dict[str, float | None] = {}
-        self._before: dict[str, Any] = {}
-        self._inputs = 0
-        self._sides: dict[str, tuple[Any, Any]] | None = None
-        self._orders: dict[tuple[int, int], list[int]] = {}
-        self._checksums: dict[tuple[int, int], dict[str, tuple[int, ...]]] = {}
+        self._gradient_values: list[float] = []
+        self._before: dict[str, tuple[Any, Any]] = {}
+        self._input_values: tuple[float, ...] = ()
+        self._fed: list[int | None] = []
+        self._drawn: int | None = None
+        self._draws: bool | None = None
+        self._modules: dict[str, str] = {}
 
     def begin(self) -> None:
         """Start looking."""
-        LOADERS.on_batch = guarded("audit of batches", self._batch)
+        LOADERS.on_batch = guarded("audit of batches", self._samples.batch)
         if self._active:
             ROOTS.on_inputs = guarded("audit of inputs", self._root_inputs)
-            CLOCK.before_step.append(guarded("audit of gradients", self._before_step))
+            self._hooks = [guarded("audit of gradients", self._before_step)]
+            CLOCK.before_step.extend(self._hooks)
+        else:
+            self._samples.stop_looking()
 
     def after_step(self, step: int) -> None:
         """Write what was seen in this step; after the last one stop looking."""
@@ -57,91 +74,80 @@ class Audit:
             RECORDER.event(self._event(step))
         except Exception as error:
             RECORDER.hook_failed("audit of a step", error)
-        self._gradients, self._before, self._inputs = {}, {}, 0
+        self._forget_step()
+        self._step = step + 1
         if step >= self._steps:
             self._active = False
             ROOTS.on_inputs = None
-            CLOCK.before_step.clear()
-            self._sides = {}
+            for hook in self._hooks:
+                CLOCK.before_step.remove(hook)
+            self._hooks, self._sides = [], {}
+            self._samples.stop_looking()
 
     def finish(self) -> None:
-        """Write the order of samples, a pass an event."""
-        for (loader, number), order in self._orders.items():
-            checksums = self._checksums.get((loader, number), {})
-            RECORDER.event(
-                SamplesEvent(
-                    loader=loader,
-                    epoch=number,
-                    order=tuple(order),
-                    checksums=checksums,
-                    repeatable=guarded("second fetch", self._repeatable)(loader, checksums),
-                )
-            )
-        self._orders, self._checksums = {}, {}
+        """Write what the loaders handed out, a pass an event."""
+        if os.getpid() == self._process:  # a child forked by the script ends by the same exit
+            self._samples.finish()
 
     # -- what is looked at ---------------------------------------------------------------------
 
-    def _batch(self, loader: LoaderState, indices: Any, batch: Any) -> None:
-        if not self._torch.is_grad_enabled() or not isinstance(indices, (list, tuple)):
-            return
-        if not indices or not isinstance(indices[0], int):
-            return
-        key = (loader.number, loader.passes)
-        order = self._orders.setdefault(key, [])
-        if len(order) < ORDER_LIMIT:
-            order.extend(indices)
-        if self._active:
-            found = self._checksums.setdefault(key, {})
-            for position, index in enumerate(indices):
-                found[str(index)] = tuple(
-                    _checksum(leaf[position]) for leaf in _leaves(batch, len(indices))
-                )
-
-    def _repeatable(
-        self, number: int, checksums: dict[str, tuple[int, ...]]
-    ) -> tuple[bool, ...] | None:
-        """Fetch a few samples again under other seeds: which leaves come out as before?
-
-        Only at the end of a trial: it draws random numbers and touches the data set.
-        """
-        loader = next((x for x, s in LOADERS.states.items() if s.number == number), None)
-        if loader is None or not checksums or not loader._auto_collation:
-            return None
-        self._torch.manual_seed(REFETCH_SEED)
-        random.seed(REFETCH_SEED)
-        same: list[bool] | None = None
-        for index in list(checksums)[:REFETCH_SAMPLES]:
-            batch = loader.collate_fn([loader.dataset[int(index)]])
-            again = [_checksum(leaf[0]) for leaf in _leaves(batch, 1)]
-            if len(again) != len(checksums[index]):
-                return None
-            equal = [a == b for a, b in zip(again, checksums[index], strict=True)]
-            same = equal if same is None else [a and b for a, b in zip(same, equal, strict=True)]
-        return None if same is None else tuple(same)
-
     def _root_inputs(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self._torch.is_grad_enabled():
-            for value in _tensors((args, kwargs)):
-                self._inputs = zlib.crc32(_bytes(value), self._inputs)
+        if not self._torch.is_grad_enabled():
+            return
+        found = list(tensors((args, kwargs)))
+        if found and not self._input_values:
+            self._input_values = values(found[0])
+        self._fed.extend(self._samples.fed(tensor) for tensor in found)
+        if self._step in (1, self._steps):
+            self._describe(module)
+        self._drawn = self._generators()
+
+    def _describe(self, root: Any) -> None:
+        number = next((i for i, m in enumerate(ROOTS.modules()) if m is root), 0)
+        for name, module in root.named_modules():
+            mode = "training" if module.training else "evaluating"
+            text = f"{type(module).__name__}({module.extra_repr()}), {mode}"
+            self._modules[f"{number}.{name}"] = text[:SETTINGS_LENGTH]
+
+    def _generators(self) -> int:
+        state = self._torch.random.get_rng_state()
+        number = zlib.crc32(state.numpy().tobytes())
+        if self._torch.cuda.is_initialized():
+            for device in range(self._torch.cuda.device_count()):
+                if self._torch.cuda.default_generators:
+                    state = self._torch.cuda.default_generators[device].get_state()
+                    number = zlib.crc32(state.numpy().tobytes(), number)
+        return number
 
     def _before_step(self, optimizer: Any) -> None:
-        if not self._names:
+        if self._drawn is not None:
+            self._draws = bool(self._draws) or self._generators() != self._drawn
+        if self._roots_named != len(ROOTS.known):
             self._name_parameters()
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
-        copying = sum(p.numel() * p.element_size() for p in parameters) < COPY_LIMIT_BYTES
+        if not self._copied:
+            self._copied = sum(p.numel() * p.element_size() for p in parameters)
+        each = max(2, GRADIENT_VALUES // max(1, len(parameters)))
         for position, parameter in enumerate(parameters):
-            name = self._names.setdefault(id(parameter), f"parameter {position}")
-            self._gradients[name] = None if parameter.grad is None else _norm(parameter.grad)
-            if copying and name not in self._before:
-                self._before[name] = (parameter, parameter.detach().clone())
+            name = self._name(optimizer, position, parameter)
+            gradient = parameter.grad
+            self._gradients[name] = None if gradient is None else norm(gradient)
+            if gradient is not None and self._step <= GRADIENT_STEPS and not gradient.is_sparse:
+                self._gradient_values.extend(values(gradient, each))
+            if self._copied < COPY_LIMIT_BYTES and name not in self._before:
+                self._before[name] = (parameter, host_copy(parameter))
+
+    def _name(self, optimizer: Any, position: int, parameter: Any) -> str:
+        number = CLOCK.optimizers.get(optimizer) or 0
+        return self._names.get(id(parameter), f"optimizer {number}, parameter {position}")
 
     def _name_parameters(self) -> None:
+        self._roots_named = len(ROOTS.known)
         for number, root in enumerate(ROOTS.modules()):
             for name, parameter in root.named_parameters():
-                self._names[id(parameter)] = f"{number}.{name}"
+                self._names.setdefault(id(parameter), f"{number}.{name}")
 
     def _event(self, step: int) -> AuditEvent:
-        changes = [_norm(p.detach() - old) for p, old in self._before.values()]
         loss = CLOCK.last_loss()
         return AuditEvent(
             step=step,
@@ -150,78 +156,92 @@ class Audit:
             hyperparameters=tuple(
                 hyperparameters(group) for o in list(CLOCK.optimizers) for group in o.param_groups
             ),
-            gradient_norms=dict(self._gradients),
-            parameter_norms={name: _norm(p) for name, (p, _) in self._before.items()},
-            update_norm=math.sqrt(sum(c * c for c in changes)) if changes else None,
+            gradient_norms=self._gradients,
+            update_norms={
+                name: norm(host_copy(parameter) - old)
+                for name, (parameter, old) in self._before.items()
+            },
             side_update_norms=self._side_updates(),
-            inputs=f"{self._inputs:08x}" if self._inputs else None,
+            gradient_values=tuple(self._gradient_values),
+            input_values=self._input_values,
+            fed=tuple(self._fed),
+            draws=self._draws,
+            modules=self._modules,
         )
 
+    # -- what moves without being optimized ----------------------------------------------------
+
     def _side_updates(self) -> dict[str, float]:
-        """How far modules of a root's class that are no roots (EMA copies) moved since then."""
+        """How far buffers and copies of the model moved since the step before."""
         if self._sides is None:
-            self._sides = {name: (m, _copy(m)) for name, m in self._side_modules()}
+            self._sides = {name: (what, _copies(what)) for name, what in self._find_sides()}
             return {}
         moved = {}
-        for name, (module, old) in self._sides.items():
-            fresh = _copy(module)
-            moved[name] = math.sqrt(
-                sum(_norm(a - b) ** 2 for a, b in zip(fresh, old, strict=False))
-            )
-            self._sides[name] = (module, fresh)
+        for name, (what, old) in self._sides.items():
+            fresh = _copies(what)
+            pairs = [(a, b) for a, b in zip(fresh, old, strict=False) if a.shape == b.shape]
+            moved[name] = math.sqrt(sum(norm(a - b) ** 2 for a, b in pairs))
+            self._sides[name] = (what, fresh)
         return moved
 
-    def _side_modules(self) -> Iterator[tuple[str, Any]]:
+    def _find_sides(self) -> Iterator[tuple[str, Any]]:
         roots = ROOTS.modules()
-        inside = {id(m) for root in roots for m in root.modules()}
-        classes = {type(root) for root in roots}
-        found = [m for m in gc.get_objects() if type(m) in classes and id(m) not in inside]
-        for number, module in enumerate(found):
-            size = sum(p.numel() * p.element_size() for p in module.parameters())
-            if size < COPY_LIMIT_BYTES:
-                yield f"{type(module).__name__} {number}", module
+        for number, root in enumerate(roots):
+            for name, module in root.named_modules():
+                own = {
+                    k: b for k, b in module.named_buffers(recurse=False) if b.is_floating_point()
+                }
+                if own:
+                    yield f"buffers of {number}.{name}", _Buffers(module, tuple(own))
+        left = COPY_LIMIT_BYTES
+        for name, copy in _model_copies(roots):
+            left -= sum(t.numel() * t.element_size() for t in _content(copy))
+            if left > 0:
+                yield name, copy
 
 
-def _norm(tensor: Any) -> float:
-    return float(tensor.detach().float().norm())
+class _Buffers:
+    """Buffers by name: a module may put another tensor in the place of one."""
+
+    def __init__(self, module: Any, names: tuple[str, ...]) -> None:
+        self._module = module
+        self._names = names
+
+    def __iter__(self) -> Iterator[Any]:
+        found = (getattr(self._module, name, None) for name in self._names)
+        return iter([tensor for tensor in found if is_tensor(tensor)])
 
 
-def _copy(module: Any) -> list[Any]:
-    return [p.detach().clone() for p in module.parameters()]
+def _model_copies(roots: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Modules of a root's class that are no roots, and tables of tensors by a root's names."""
+    inside = {id(m) for root in roots for m in root.modules()}
+    classes = {type(root) for root in roots}
+    tables = [{n: t.shape for n, t in root.state_dict().items()} for root in roots]
+    modules = tables_found = 0
+    for thing in gc.get_objects():
+        if type(thing) in classes and id(thing) not in inside:
+            yield f"{type(thing).__name__} {modules}", thing
+            modules += 1
+        elif type(thing) is dict and thing and any(_is_table(thing, t, roots) for t in tables):
+            yield f"table of parameters {tables_found}", thing
+            tables_found += 1
 
 
-def _bytes(tensor: Any) -> bytes:
-    import torch
-
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return bytes(memoryview(flat.view(torch.uint8).numpy()))
-
-
-def _checksum(value: Any) -> int:
-    if hasattr(value, "is_floating_point"):
-        return zlib.crc32(_bytes(value))
-    return zlib.crc32(repr(value).encode())
+def _is_table(thing: dict[Any, Any], shapes: dict[str, Any], roots: list[Any]) -> bool:
+    """Whether a dict holds tensors of its own under the names of a root's parameters."""
+    if len(thing) < 2 or not all(type(k) is str and k in shapes for k in thing):
+        return False
+    if not all(is_tensor(t) and t.shape == shapes[k] for k, t in thing.items()):
+        return False
+    own = {t.data_ptr() for root in roots for t in (*root.parameters(), *root.buffers())}
+    return not any(t.data_ptr() in own for t in thing.values())
 
 
-def _tensors(value: Any) -> Iterator[Any]:
-    if hasattr(value, "is_floating_point"):
-        yield value
-    elif isinstance(value, Mapping):
-        for item in value.values():
-            yield from _tensors(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+def _content(thing: Any) -> list[Any]:
+    if isinstance(thing, dict):
+        return [t for t in thing.values() if is_tensor(t)]
+    return list(thing.parameters()) if hasattr(thing, "parameters") else list(thing)
 
 
-def _leaves(batch: Any, size: int) -> list[Any]:
-    """The parts of a batch that have one entry a sample, in a fixed order."""
-    if hasattr(batch, "is_floating_point"):
-        return [batch] if batch.dim() and batch.shape[0] == size else []
-    if isinstance(batch, Mapping):
-        return [leaf for key in batch for leaf in _leaves(batch[key], size)]
-    if isinstance(batch, (list, tuple)):
-        if len(batch) == size and not any(hasattr(x, "is_floating_point") for x in batch):
-            return [batch]
-        return [leaf for item in batch for leaf in _leaves(item, size)]
-    return []
+def _copies(thing: Any) -> list[Any]:
+    return [host_copy(t).float() for t in _content(thing)]

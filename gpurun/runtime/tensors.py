@@ -1,0 +1,104 @@
+"""Figures about tensors of any kind: norms, checksums, a few of their values. None changes them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+SAMPLED_VALUES = 64
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a torch tensor, asked without importing torch."""
+    return hasattr(value, "is_floating_point") and hasattr(value, "detach")
+
+
+def plain(tensor: Any) -> Any:
+    """The numbers of a tensor as one dense, real, local tensor.
+
+    Sparse gradients become their values, complex numbers pairs, a sharded tensor its own shard.
+    """
+    tensor = tensor.detach()
+    if hasattr(tensor, "to_local"):
+        tensor = tensor.to_local()
+    if tensor.layout is not _strided():
+        tensor = tensor.coalesce().values() if tensor.is_sparse else tensor.to_dense()
+    if tensor.is_complex():
+        import torch
+
+        tensor = torch.view_as_real(tensor.resolve_conj())
+    return tensor
+
+
+def norm(tensor: Any) -> float:
+    """The L2 norm, summed in float32 (float64 for tensors of it)."""
+    import torch
+
+    tensor = plain(tensor)
+    if tensor.dtype is not torch.float64:
+        tensor = tensor.float()
+    return float(torch.linalg.vector_norm(tensor))
+
+
+def host_copy(tensor: Any) -> Any:
+    """A copy in the host's memory, so that the device's peak stays the script's own."""
+    return plain(tensor).to("cpu", copy=True)
+
+
+def values(tensor: Any, count: int = SAMPLED_VALUES) -> tuple[float, ...]:
+    """At most `count` of its numbers, evenly spread."""
+    flat = plain(tensor).reshape(-1)
+    if not flat.numel():
+        return ()
+    stride = max(1, -(-flat.numel() // count))
+    return tuple(float(f"{x:.6g}") for x in flat[::stride].tolist())
+
+
+def checksum(value: Any) -> int:
+    """CRC of a tensor's, array's or any other value's content."""
+    if is_tensor(value):
+        return zlib.crc32(_bytes(value))
+    if hasattr(value, "tobytes"):
+        return zlib.crc32(value.tobytes())
+    return zlib.crc32(repr(value).encode("utf-8", "backslashreplace"))
+
+
+def tensors(value: Any) -> Iterator[Any]:
+    """Every tensor in nested lists, tuples and mappings."""
+    if is_tensor(value):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from tensors(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors(item)
+
+
+def leaves(batch: Any, size: int) -> list[Any]:
+    """The parts of a batch that have one entry a sample, in a fixed order."""
+    if is_tensor(batch):
+        return [batch] if batch.dim() and batch.shape[0] == size else []
+    if isinstance(batch, Mapping):
+        return [leaf for key in batch for leaf in leaves(batch[key], size)]
+    if isinstance(batch, (list, tuple)):
+        named = hasattr(batch, "_fields")
+        if len(batch) == size and not named and not any(is_tensor(x) for x in batch):
+            if not any(isinstance(x, (Mapping, list, tuple)) for x in batch):
+                return [batch]
+        return [leaf for item in batch for leaf in leaves(item, size)]
+    return []
+
+
+def _strided() -> Any:
+    import torch
+
+    return torch.strided
+
+
+def _bytes(tensor: Any) -> bytes:
+    import torch
+
+    flat = plain(tensor).cpu().contiguous().reshape(-1)
+    return bytes(memoryview(flat.view(torch.uint8).numpy()))

@@ -1,0 +1,127 @@
+"""Loss curves against each other: how far apart, and how far may they be by chance?
+
+A curve is compared in a few parts, each by its mean, with the baseline trial of the same seed. What
+chance does is known from two sides: how the difference of two curves scatters from step to step,
+and how far apart the baseline's own repeats are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+
+from gpurun.tuner.evidence import Evidence
+
+LOSS_TOLERANCE = 0.02
+"""A loss curve may always deviate this much (fraction), whatever the noise."""
+PARTS = 4
+"""Parts that a curve is compared in."""
+SIGMAS = 3.5
+"""Deviations of chance that are tolerated: with four parts, one in 500 goes further."""
+SMALLEST = 0.05
+"""Deviations are fractions of a part's mean, or of this much of the curve's highest part."""
+REPEATS = 3
+"""Fewer repeats than this tell nothing of the spread between them."""
+
+
+@dataclass(frozen=True)
+class PartDifference:
+    """One part of two curves: the signed relative difference and its standard error."""
+
+    relative: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """The part of the curve that sticks out most: by how much, and how much chance explains."""
+
+    size: float
+    noise: float
+
+    @property
+    def bound(self) -> float:
+        """What is tolerated."""
+        return max(LOSS_TOLERANCE, self.noise)
+
+
+def deviation(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> Deviation | None:
+    """How far the candidates' curves are from the baseline's, over all pairs; None without curves.
+
+    A bias that all pairs share is told from chance better by many pairs than by one.
+    """
+    pairs = []
+    for candidate in candidates:
+        partners = [b for b in baselines if b.seed == candidate.seed] or list(baselines)
+        found = [p for b in partners if (p := differences(b.losses, candidate.losses))]
+        if found:
+            pairs.append(min(found, key=lambda p: max(abs(d.relative) for d in p)))
+    if not pairs:
+        return None
+    parts = min(map(len, pairs))
+    spread = repeat_spread(baselines, parts)
+    worst: Deviation | None = None
+    for part in range(parts):
+        mine = [p[part] for p in pairs]
+        size = abs(math.fsum(d.relative for d in mine)) / len(mine)
+        error = math.sqrt(math.fsum(d.error**2 for d in mine)) / len(mine)
+        noise = SIGMAS * max(error, spread[part] / math.sqrt(len(mine)))
+        here = Deviation(size, noise)
+        if worst is None or here.size / here.bound > worst.size / worst.bound:
+            worst = here
+    return worst
+
+
+def repeat_spread(baselines: Sequence[Evidence], parts: int) -> list[float]:
+    """By part: the deviation between two repeats of the baseline that chance makes."""
+    spread = [0.0] * parts
+    alike = [(a, b) for a, b in combinations(baselines, 2) if a.seed == b.seed]
+    other = [(a, b) for a, b in combinations(baselines, 2) if a.seed != b.seed]
+    for pairs in (alike, other if len({b.seed for b in baselines}) >= REPEATS else []):
+        found = [d for a, b in pairs if len(d := differences(a.losses, b.losses)) >= parts]
+        if found:
+            for part in range(parts):
+                square = math.fsum(d[part].relative ** 2 for d in found) / len(found)
+                spread[part] = max(spread[part], math.sqrt(square))
+    return spread
+
+
+def differences(reference: Sequence[float], other: Sequence[float]) -> list[PartDifference]:
+    """By part, over the steps that both curves have."""
+    both = [
+        (a, b)
+        for a, b in zip(reference, other, strict=False)
+        if math.isfinite(a) and math.isfinite(b)
+    ]
+    if not both:
+        return []
+    size = max(1, math.ceil(len(both) / PARTS))
+    parts = [both[i : i + size] for i in range(0, len(both), size)]
+    means = [math.fsum(a for a, _ in part) / len(part) for part in parts]
+    floor = SMALLEST * max(map(abs, means))
+    return [
+        _part([b - a for a, b in part], max(abs(mean), floor) or 1.0)
+        for part, mean in zip(parts, means, strict=True)
+    ]
+
+
+def _part(apart: Sequence[float], scale: float) -> PartDifference:
+    mean = math.fsum(apart) / len(apart)
+    return PartDifference(mean / scale, standard_error(apart) / scale)
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean of a series whose neighbours may resemble each other."""
+    count = len(values)
+    if count < 3:
+        return 0.0
+    mean = math.fsum(values) / count
+    square = math.fsum((x - mean) ** 2 for x in values)
+    if square == 0:
+        return 0.0
+    likeness = math.fsum((x - mean) * (y - mean) for x, y in pairwise(values)) / square
+    likeness = min(max(likeness, 0.0), 0.6)  # a trend is no noise
+    independent = count * (1 - likeness) / (1 + likeness)
+    return math.sqrt(square / (count - 1) / independent)

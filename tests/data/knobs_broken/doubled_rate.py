@@ -1,0 +1,26 @@
+"""The learning rate is twice what it was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.records.facts import Facts
+
+
+class Planted(KnobBase):
+    """The learning rate is twice what it was."""
+
+    name: ClassVar[str] = "doubled_rate"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+
+    def candidates(self, facts: Facts) -> Sequence[Any]:
+        return [True]
+
+    def apply(self, value: Any, hooks: Hooks) -> None:
+        def edit(call: Any) -> None:
+            call.arguments["lr"] = 2 * call.arguments["lr"]
+            hooks.applied()
+
+        hooks.before_optimizer(edit)

@@ -1,0 +1,28 @@
+"""The moving average of the weights is no longer updated."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.records.facts import Facts
+
+
+class Planted(KnobBase):
+    """The moving average of the weights is no longer updated."""
+
+    name: ClassVar[str] = "frozen_average"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+
+    def candidates(self, facts: Facts) -> Sequence[Any]:
+        return [True]
+
+    def apply(self, value: Any, hooks: Hooks) -> None:
+        import torch
+
+        def lerp_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            return tensor
+
+        torch.Tensor.lerp_ = lerp_
+        hooks.applied()

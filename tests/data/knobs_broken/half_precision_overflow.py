@@ -1,0 +1,30 @@
+"""The backward pass runs in half precision with a loss scale that overflows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.records.facts import Facts
+
+
+class Planted(KnobBase):
+    """The backward pass runs in half precision with a loss scale that overflows."""
+
+    name: ClassVar[str] = "half_precision_overflow"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+
+    def candidates(self, facts: Facts) -> Sequence[Any]:
+        return [True]
+
+    def apply(self, value: Any, hooks: Hooks) -> None:
+        import torch
+
+        from gpurun.knobs.outputs import map_tensors
+
+        def half(tensor: Any) -> Any:
+            return (tensor * 30000).half().float() / 30000
+
+        hooks.on_root(lambda module: hooks.applied())
+        hooks.around_root_call(torch.enable_grad, lambda out: map_tensors(out, half))
