@@ -17,6 +17,8 @@ from typing import Any
 from gpurun.records.codec import to_json
 from gpurun.records.events import HookEvent, ProcessEvent
 
+FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+
 
 class Recorder:
     """Writes the events of this process; silent until `open`."""
@@ -24,6 +26,7 @@ class Recorder:
     def __init__(self) -> None:
         self.run_dir: str | None = None
         self._file: int | None = None
+        self._path = ""
         self._identity: tuple[int, int] | None = None
         self._broken = False
         self._sources: list[Callable[[], None]] = []
@@ -86,9 +89,11 @@ class Recorder:
             return
         rank = os.environ.get("RANK", "")
         name = f"rank{rank}-{os.getpid()}" if rank.isdigit() else str(os.getpid())
-        path = os.path.join(self.run_dir, f"events-{name}.jsonl")
+        self._path = os.path.join(self.run_dir, f"events-{name}.jsonl")
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(
+                self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
             self._identity = _identity(self._file)
         except OSError:
             self._broken = True
@@ -111,15 +116,22 @@ class Recorder:
         if self._file is None:
             return
         try:
-            if _identity(self._file) != self._identity:
-                # the script closed all descriptors and this number may be a file of its own now
-                self._broken = True
-                return
+            self._reopen_if_closed()
             data = text.encode("utf-8", "backslashreplace")
-            while data:
+            while data and self._file is not None:
                 data = data[os.write(self._file, data) :]
         except OSError:
             self._broken = True
+
+    def _reopen_if_closed(self) -> None:
+        """A script may close every descriptor, and this number may be a file of its own then."""
+        try:
+            if self._file is not None and _identity(self._file) == self._identity:
+                return
+        except OSError:
+            pass
+        self._file = os.open(self._path, FLAGS)
+        self._identity = _identity(self._file)
 
     def _forked(self) -> None:
         file, self._file = self._file, None

@@ -43,7 +43,7 @@ class Roots:
         self._searching = False
         self._steps_searched = 0
         self._found = 0
-        self._calling: set[int] = set()
+        self._outermost: set[int] = set()
         """Threads that are inside an outermost call while the search is on."""
         self._inside: set[int] = set()
         """Threads that are inside a root's call."""
@@ -55,7 +55,9 @@ class Roots:
         """Start the search."""
         self.torch = torch
         self._original = torch.nn.Module.__call__
-        self._watch = self._watcher(self._original)
+        self._in_backward = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+        self._watch = self._caller(self._original)
+        self._told = guarded("forward", self._tell)
         self.search()
         CLOCK.listeners.append(guarded("root search", self._stepped))
 
@@ -73,33 +75,6 @@ class Roots:
         if not self._searching and self.torch.nn.Module.__call__ is self._original:
             self._searching = True
             self.torch.nn.Module.__call__ = self._watch
-
-    def _watcher(self, original: Any) -> Any:
-        roots, calling = self, self._calling
-        is_compiling = self.torch.compiler.is_compiling
-        as_root = self._caller(original)
-
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(module, *args, **kwargs)
-            thread = get_ident()
-            if thread in calling or thread in roots._inside or not roots._searching:
-                try:
-                    return original(module, *args, **kwargs)
-                except BaseException as error:
-                    drop_frame(error)
-                    raise
-            calling.add(thread)
-            try:
-                call = as_root if roots._consider(module, args, kwargs) else original
-                return call(module, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
-            finally:
-                calling.discard(thread)
-
-        return __call__
 
     def _consider(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether this outermost call is a root's; if so it is one from now on."""
@@ -181,38 +156,54 @@ class Roots:
         self._patched.add(cls)
 
     def _caller(self, original: Any) -> Any:
-        roots, known, inside, around = self, self.known, self._inside, self.around
+        """What stands in for `__call__`, of all modules while searching, then of roots' classes."""
+        roots, known, inside, outermost = self, self.known, self._inside, self._outermost
         is_compiling = self.torch.compiler.is_compiling
-        tell = guarded("forward", self._tell)
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
                 return original(module, *args, **kwargs)
             thread = get_ident()
-            if id(module) not in known or thread in inside:
-                try:
-                    return original(module, *args, **kwargs)
-                except BaseException as error:
-                    drop_frame(error)
-                    raise
-            inside.add(thread)
-            began = now()
             try:
-                if roots.on_inputs is not None:
-                    roots.on_inputs(module, args, kwargs)
-                if around.empty:
-                    result = original(module, *args, **kwargs)
-                else:
-                    result = around.call(original, module, args, kwargs)
+                if thread in inside:
+                    return original(module, *args, **kwargs)
+                if id(module) in known:
+                    return roots._call_root(original, module, args, kwargs)
+                if not roots._searching or thread in outermost:
+                    return original(module, *args, **kwargs)
+                outermost.add(thread)
+                try:
+                    if roots._consider(module, args, kwargs):
+                        return roots._call_root(original, module, args, kwargs)
+                    return original(module, *args, **kwargs)
+                finally:
+                    outermost.discard(thread)
             except BaseException as error:
                 drop_frame(error)
                 raise
-            finally:
-                inside.discard(thread)
-            tell(now() - began, module, args, kwargs)
-            return result
 
         return __call__
+
+    def _call_root(
+        self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        thread = get_ident()
+        self._inside.add(thread)
+        began = now()
+        try:
+            if self.on_inputs is not None:
+                self.on_inputs(module, args, kwargs)
+            if self.around.empty:
+                result = original(module, *args, **kwargs)
+            else:
+                result = self.around.call(original, module, args, kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+        finally:
+            self._inside.discard(thread)
+        self._told(now() - began, module, args, kwargs)
+        return result
 
     def _tell(
         self, elapsed_ns: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -222,6 +213,8 @@ class Roots:
             self._in_training_mode = self._in_training_mode or training
         elif self._in_training_mode:
             training = False  # an evaluation that leaves gradients enabled
+        if self._in_backward() != -1:
+            elapsed_ns = 0  # computed again by a checkpoint: a part of the backward pass
         samples, tokens = sizes(first_tensor(args, kwargs, self.torch.Tensor), self.torch)
         CLOCK.forward(elapsed_ns, samples, tokens, training)
 

@@ -20,6 +20,7 @@ from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.traits import TRAITS
+from gpurun.runtime.untraced import leave_untraced
 
 _ENDED: set[int] = set()
 """Processes (this one, or the one it was forked from) whose closing figures are written."""
@@ -52,6 +53,7 @@ def start(spec: RunSpec, torch: Any) -> None:
         from gpurun.runtime import trial
 
         guarded("trial", lambda: trial.arm(spec, torch))()
+    guarded("untraced", leave_untraced)(torch)
     _at_end(guarded("end", lambda: end(torch)))
 
 

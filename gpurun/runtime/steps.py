@@ -60,7 +60,7 @@ class StepClock:
         self.listeners: list[Callable[[int], None]] = []
         self.before_step: list[Callable[[Any], None]] = []
         self._numbers = itertools.count()
-        self._stepping: dict[int, list[tuple[Any, int, FrameType]]] = {}
+        self._stepping: dict[int, list[tuple[Any, int, int, FrameType]]] = {}
         self._start()
         RECORDER.on_flush(self.hand_over)
         os.register_at_fork(after_in_child=self._start)
@@ -76,7 +76,8 @@ class StepClock:
         self._told = 0
         self._provisional: list[list[Any]] = []
         self._rows: dict[str, list[list[Any]]] = {"optimizer": [], "backward": [], "forward": []}
-        self._began = self._flushed = now()
+        self._began: int | None = None
+        self._flushed = 0
         self._loss_seen = 0
         self._looking = True
         self._latest: list[Any] | None = None
@@ -157,8 +158,8 @@ class StepClock:
         if stepping:
             # a step that raised has left its entry behind
             alive = set(_ancestors(caller))
-            stepping[:] = [entry for entry in stepping if entry[2] in alive]
-        stepping.append((optimizer, now(), caller.f_back or caller))
+            stepping[:] = [entry for entry in stepping if entry[3] in alive]
+        stepping.append((optimizer, now(), self._parts_ns(), caller.f_back or caller))
         if len(stepping) == 1:
             for callback in self.before_step:
                 callback(optimizer)
@@ -171,15 +172,16 @@ class StepClock:
             stepping.pop()
         if not stepping:
             return
-        began = stepping.pop()[1]
+        _, began, parts_ns, _ = stepping.pop()
         if any(entry[0] is optimizer for entry in stepping):
             return
         end = now()
+        inner_ns = self._parts_ns() - parts_ns  # of a closure, or of a loader read in it
         number = self.number(optimizer)
         if self._provisional:
             self._take_in(self._provisional)
         count = self.steps_of[number] = self.steps_of.get(number, 0) + 1
-        self._close("optimizer", number, end, end - began)
+        self._close("optimizer", number, end, max(end - began - inner_ns, 0))
         self._tell("optimizer", count)
 
     # -- rows ----------------------------------------------------------------------------------
@@ -199,9 +201,18 @@ class StepClock:
         if clock == "backward" and len(self._provisional) < PATIENCE:
             self._provisional.append([*row, self.losses])
         self._clear()
+        if self._began is None:
+            self._began = end
         if end - self._flushed > min(FLUSH_NS, (end - self._began) // 10):
             self._flushed = end
             RECORDER.flush()
+
+    def _parts_ns(self) -> int:
+        """Nanoseconds of the running step that have been told apart so far."""
+        parts = self.data_ns + self.forward_ns + self.backward_ns
+        for row in self._provisional:
+            parts += row[StepRow.DATA_NS] + row[StepRow.FORWARD_NS] + row[StepRow.BACKWARD_NS]
+        return parts
 
     def _take_in(self, rows: list[list[Any]]) -> None:
         """The first optimizer step: the backward passes before it were its micro-batches."""

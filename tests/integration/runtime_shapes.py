@@ -1,0 +1,497 @@
+"""Ways in which people write training loops; each runs in a forked child of one launch.
+
+`shapes.json` maps the name of each to the process that ran it. Every shape takes 12 steps over 96
+samples in batches of 8 unless its name says otherwise.
+"""
+
+import copy
+import json
+import multiprocessing
+import os
+import queue
+import threading
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+loss_of = nn.functional.cross_entropy
+
+
+def data(rows=96):
+    return TensorDataset(torch.randn(rows, 8), torch.randint(0, 2, (rows,)))
+
+
+def net():
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def train(model, loader, optimizer, epochs=1):
+    for _ in range(epochs):
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def plain():
+    model = net()
+    train(model, DataLoader(data(), batch_size=8, shuffle=True), sgd(model))
+
+
+def gan():
+    real, fake = net(), nn.Linear(4, 8)
+    of_real, of_fake = torch.optim.Adam(real.parameters()), torch.optim.Adam(fake.parameters())
+    for number, (x, y) in enumerate(DataLoader(data(), batch_size=8)):
+        made = fake(torch.randn(8, 4))
+        of_real.zero_grad()
+        (loss_of(real(x), y) + loss_of(real(made.detach()), 1 - y)).backward()
+        of_real.step()
+        if number % 2:
+            of_fake.zero_grad()
+            loss_of(real(made), y).backward()
+            of_fake.step()
+
+
+def twins():
+    first, second = net(), net()
+    optimizers = sgd(first), sgd(second)
+    for x, y in DataLoader(data(), batch_size=8):
+        for model, optimizer in zip((first, second), optimizers, strict=True):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+
+
+class Doubling(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+    def __eq__(self, other):
+        return self is other
+
+
+def subclass():
+    model = net()
+    train(model, DataLoader(data(), batch_size=8), Doubling(model.parameters(), lr=0.1))
+
+
+class Wrapper:
+    def __init__(self, inner):
+        self.inner = inner
+
+    def zero_grad(self):
+        self.inner.zero_grad()
+
+    def step(self):
+        self.inner.step()
+
+
+def wrapper():
+    model = net()
+    train(model, DataLoader(data(), batch_size=8), Wrapper(sgd(model)))
+
+
+def accumulation_3_steps():
+    model = net()
+    optimizer = sgd(model)
+    for number, (x, y) in enumerate(DataLoader(data(), batch_size=8)):
+        (loss_of(model(x), y) / 4).backward()
+        if number % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def lbfgs():
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    for x, y in DataLoader(data(), batch_size=8):
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+
+
+def by_hand_with_backward():
+    model = net()
+    for x, y in DataLoader(data(), batch_size=8):
+        loss_of(model(x), y).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+                p.grad = None
+
+
+def by_hand_with_grad():
+    model = net()
+    for x, y in DataLoader(data(), batch_size=8):
+        grads = torch.autograd.grad(loss_of(model(x), y), list(model.parameters()))
+        with torch.no_grad():
+            for p, g in zip(model.parameters(), grads, strict=True):
+                p -= 0.1 * g
+
+
+class Stubborn(torch.optim.SGD):
+    """Nobody calls its step."""
+
+
+def optimizer_never_steps():
+    model = net()
+    optimizer = Stubborn(model.parameters(), lr=0.1)
+    for x, y in DataLoader(data(), batch_size=8):
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p -= 0.1 * p.grad
+
+
+def inference():
+    model = net().eval()
+    with torch.no_grad():
+        for x, _ in DataLoader(data(8 * 15), batch_size=8):
+            model(x)
+
+
+def evaluate(model, loader, grad):
+    model.eval()
+    with torch.set_grad_enabled(grad):
+        for x, y in loader:
+            loss_of(model(x), y)
+    model.train()
+
+
+def evaluation(grad):
+    model = net()
+    loader, test = DataLoader(data(48), batch_size=8), DataLoader(data(50), batch_size=5)
+    evaluate(model, test, grad)
+    optimizer = sgd(model)
+    evaluate(model, test, grad)
+    for _ in range(2):
+        train(model, loader, optimizer)
+        evaluate(model, test, grad)
+
+
+def evaluation_without_gradients():
+    evaluation(False)
+
+
+def evaluation_with_gradients():
+    evaluation(True)
+
+
+def two_loaders():
+    model = net()
+    optimizer = sgd(model)
+    labelled, unlabelled = DataLoader(data(), batch_size=8), DataLoader(data(192), batch_size=16)
+    for (x, y), (u, _) in zip(labelled, unlabelled, strict=True):
+        optimizer.zero_grad()
+        (loss_of(model(x), y) + model(u).square().mean()).backward()
+        optimizer.step()
+
+
+def rebuilt_each_epoch():
+    model = net()
+    optimizer = sgd(model)
+    for _ in range(3):
+        train(model, DataLoader(data(32), batch_size=8), optimizer)
+
+
+def left_early():
+    model = net()
+    optimizer = sgd(model)
+    loader = DataLoader(data(), batch_size=8, num_workers=1, persistent_workers=True)
+    for _ in range(3):
+        for number, (x, y) in enumerate(loader):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+            if number == 3:
+                break
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter([(torch.randn(8), 1)] * 96)
+
+    def __len__(self):
+        raise RuntimeError("nobody may ask a stream for its length")
+
+
+def iterable():
+    model = net()
+    train(model, DataLoader(Stream(), batch_size=8), sgd(model))
+
+
+class Batches(torch.utils.data.Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        if index >= 12:
+            raise IndexError
+        return torch.randn(8, 8), torch.randint(0, 2, (8,))
+
+
+def no_automatic_batches():
+    model = net()
+    train(model, DataLoader(Batches(), batch_size=None), sgd(model))
+
+
+class Loader(DataLoader):
+    def __init__(self, dataset, size, seed=0):
+        super().__init__(dataset, size, shuffle=True)
+
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield tuple(batch)
+
+    def __eq__(self, other):
+        return self is other
+
+
+def loader_subclass():
+    model = net()
+    train(model, Loader(data(), size=8), sgd(model))
+
+
+class Sampler:
+    def __iter__(self):
+        return (torch.arange(i, i + 8) for i in range(0, 96, 8))
+
+
+def own_batch_sampler():
+    model = net()
+    train(model, DataLoader(data(), batch_sampler=Sampler()), sgd(model))
+
+
+def library_builds_twice():
+    """As accelerate prepares loaders."""
+    given = DataLoader(data(), batch_size=8)
+    again = DataLoader(
+        given.dataset, batch_size=None, sampler=given.batch_sampler, collate_fn=given.collate_fn
+    )
+    fetched = DataLoader(data(), batch_sampler=given.batch_sampler, num_workers=0)
+    assert len(again) == 12
+    model = net()
+    train(model, fetched, sgd(model))
+
+
+class Tokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 8), nn.Linear(8, 50)
+
+    def forward(self, input_ids=None, labels=None, nested=None):
+        if nested is not None:
+            input_ids, labels = nested["inputs"]["ids"], nested["labels"]
+        logits = self.head(self.embed(input_ids))
+        return {"loss": loss_of(logits.flatten(0, 1), labels.flatten())}
+
+
+def manual_tokens():
+    model = Tokens()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(12):
+        ids = torch.randint(0, 50, (8, 16))
+        model(input_ids=ids, labels=ids)["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def nested_inputs():
+    model = Tokens()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(12):
+        ids = torch.randint(0, 50, (8, 16))
+        model(nested={"inputs": {"ids": ids}, "labels": ids})["loss"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+class Outer(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.module = inner
+
+    def __call__(self, x):
+        self.calls = getattr(self, "calls", 0) + 1
+        return super().__call__(x)
+
+    def forward(self, x):
+        return self.module(x)
+
+
+def nested_roots_called_twice():
+    inner = net()
+    model = Outer(inner)
+    optimizer = sgd(model)
+    for x, y in DataLoader(data(), batch_size=8):
+        optimizer.zero_grad()
+        (loss_of(model(x), y) + loss_of(model(x + 1), y)).backward()
+        optimizer.step()
+    assert model.calls == 24, model.calls
+
+
+class Graph(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(8))
+
+    def encode(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def forward_never_called():
+    model = Graph()
+    optimizer = sgd(model)
+    for x, y in DataLoader(data(), batch_size=8):
+        optimizer.zero_grad()
+        loss_of(model.encode(x), y).backward()
+        optimizer.step()
+
+
+def lazy_layers():
+    model = nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.LazyLinear(2))
+    model(torch.randn(2, 8))
+    train(model, DataLoader(data(), batch_size=8), sgd(model))
+
+
+def scaler():
+    model = net()
+    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu", init_scale=1024.0)
+    for x, y in DataLoader(data(), batch_size=8):
+        optimizer.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = loss_of(model(x).float(), y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def checkpointing():
+    first, last = nn.Linear(8, 8), nn.Linear(8, 2)
+    model = nn.ModuleList([first, last])
+    optimizer = sgd(model)
+    for x, y in DataLoader(data(), batch_size=8):
+        optimizer.zero_grad()
+        x.requires_grad_(True)
+        hidden = torch.utils.checkpoint.checkpoint(first, x, use_reentrant=True)
+        loss_of(last(hidden), y).backward()
+        optimizer.step()
+
+
+def step_that_raises():
+    model = net()
+    optimizer = sgd(model)
+
+    def bad():
+        raise ValueError
+
+    for x, y in DataLoader(data(), batch_size=8):
+        optimizer.zero_grad()
+        try:
+            optimizer.step(bad)
+        except ValueError:
+            pass
+        loss_of(model(x), y).backward()
+        optimizer.step()
+
+
+def a_model_after_the_other():
+    """Cross-validation: the second fold's model is a new root."""
+    for _ in range(2):
+        model = net()
+        train(model, DataLoader(data(), batch_size=8), sgd(model))
+
+
+def thread_reads_ahead():
+    model = net()
+    optimizer = sgd(model)
+    batches = queue.Queue(2)
+
+    def read():
+        for batch in DataLoader(data(), batch_size=8):
+            time.sleep(0.005)
+            batches.put(batch)
+        batches.put(None)
+
+    threading.Thread(target=read).start()
+    while (batch := batches.get()) is not None:
+        optimizer.zero_grad()
+        loss_of(model(batch[0]), batch[1]).backward()
+        optimizer.step()
+
+
+def trains_in_a_thread():
+    thread = threading.Thread(target=plain)
+    thread.start()
+    thread.join()
+
+
+def moving_average():
+    model = net()
+    average = copy.deepcopy(model)
+    optimizer = sgd(model)
+    for x, y in DataLoader(data(), batch_size=8):
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        optimizer.step()
+        with torch.no_grad():
+            for p, q in zip(average.parameters(), model.parameters(), strict=True):
+                p.lerp_(q, 0.1)
+        late = copy.deepcopy(model)
+        late[0].weight.data.zero_()
+        assert not torch.equal(late(x), model(x)), "a copy runs its own weights"
+
+
+def closes_every_descriptor():
+    DataLoader(data(), batch_size=8)  # so the record is open
+    os.closerange(3, 256)
+    files = [Path(f"mine-{number}").open("w+") for number in range(32)]  # noqa: SIM115
+    plain()
+    assert not any(file.read() for file in files)
+
+
+def leaves_at_once():
+    plain()
+    os._exit(0)
+
+
+def no_training():
+    DataLoader(data(), batch_size=8)
+
+
+SHAPES = [
+    x
+    for x in list(globals().values())
+    if callable(x)
+    and getattr(x, "__module__", "") == __name__
+    and not isinstance(x, type)
+    and x.__name__ not in ("data", "net", "train", "sgd", "evaluate", "evaluation")
+]
+
+if __name__ == "__main__":
+    import torch._dynamo  # once, before the forks: every optimizer imports it
+
+    fork = multiprocessing.get_context("fork")
+    ran = {}
+    for shape in SHAPES:
+        child = fork.Process(target=shape)
+        child.start()
+        child.join()
+        ran[shape.__name__] = [child.pid, child.exitcode]
+    with open("shapes.json", "w") as file:
+        json.dump(ran, file)

@@ -1,0 +1,209 @@
+"""However a training loop is written, its record says what happened: one launch, a fork a shape."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gpurun.measure.events import ProcessLog, read_run
+from gpurun.measure.window import Window, measured_window
+from gpurun.records.events import StepRow
+
+SCRIPT = Path(__file__).with_name("runtime_shapes.py")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What one training loop left behind."""
+
+    log: ProcessLog
+    window: Window | None
+    exit_code: int
+
+    @property
+    def measured(self) -> Window:
+        assert self.window is not None
+        return self.window
+
+    def column(self, number: int) -> list[int]:
+        return list(self.measured.clock.steps[number])
+
+
+@pytest.fixture(scope="module")
+def shapes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shape]:
+    folder = tmp_path_factory.mktemp("shapes")
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GPURUN_")}
+    environment["PYTHONPATH"] = str(SCRIPT.parents[2])
+    done = subprocess.run(
+        [sys.executable, "-m", "gpurun", str(SCRIPT)],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    run = read_run(next((folder / ".gpurun" / "runs").iterdir()))
+    assert run.notes == ()
+    logs = {log.process.pid: log for log in run.processes}
+    ran = json.loads((folder / "shapes.json").read_text())
+    return {
+        name: Shape(logs[pid], measured_window(logs[pid]), code)
+        for name, (pid, code) in ran.items()
+    }
+
+
+ONE_LOADER = (0,)
+MODEL = ("Sequential",)
+EXPECTED = {
+    # clock, steps, samples, batch size, training loaders, roots
+    "plain": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "gan": ("optimizer", 12, 96, 8, ONE_LOADER, ("Linear", "Sequential")),
+    "twins": ("optimizer", 12, 96, 8, ONE_LOADER, ("Sequential", "Sequential")),
+    "subclass": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "wrapper": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "accumulation_3_steps": ("optimizer", 3, 96, 8, ONE_LOADER, MODEL),
+    "lbfgs": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "by_hand_with_backward": ("backward", 12, 96, 8, ONE_LOADER, MODEL),
+    "by_hand_with_grad": ("backward", 12, 96, 8, ONE_LOADER, MODEL),
+    "optimizer_never_steps": ("backward", 12, 96, 8, ONE_LOADER, MODEL),
+    "inference": ("forward", 12, 96, 8, (), MODEL),
+    "evaluation_without_gradients": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "evaluation_with_gradients": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "two_loaders": ("optimizer", 12, 96, 8, (0, 1), MODEL),
+    "rebuilt_each_epoch": ("optimizer", 12, 96, 8, (0, 1, 2), MODEL),
+    "left_early": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "iterable": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "no_automatic_batches": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "loader_subclass": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "own_batch_sampler": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "library_builds_twice": ("optimizer", 12, 96, 8, (2,), MODEL),
+    "manual_tokens": ("optimizer", 12, 96, 8, (), ("Tokens",)),
+    "nested_inputs": ("optimizer", 12, 96, 8, (), ("Tokens",)),
+    "nested_roots_called_twice": ("optimizer", 12, 96, 8, ONE_LOADER, ("Outer",)),
+    "forward_never_called": ("optimizer", 12, 96, 8, ONE_LOADER, ()),
+    "lazy_layers": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "scaler": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "checkpointing": ("optimizer", 12, 96, 8, ONE_LOADER, ("Linear", "Linear")),
+    "step_that_raises": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "a_model_after_the_other": ("optimizer", 12, 96, 8, (0, 1), ("Sequential", "Sequential")),
+    "trains_in_a_thread": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "moving_average": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "closes_every_descriptor": ("optimizer", 12, 96, 8, (1,), MODEL),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_record_tells_what_the_loop_did(shapes: dict[str, Shape], name: str) -> None:
+    shape = shapes[name]
+    clock = shape.measured.clock
+    found = (
+        clock.kind,
+        len(clock.steps),
+        sum(clock.samples),
+        shape.measured.batch_size,
+        clock.training_loaders,
+        tuple(root.class_name for root in shape.log.roots),
+    )
+    assert found == EXPECTED[name]
+    assert shape.exit_code == 0
+    assert shape.log.hooks == ()
+    assert shape.log.end is not None
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_the_split_adds_up_to_the_mean_step(shapes: dict[str, Shape], name: str) -> None:
+    window = shapes[name].measured
+    step, split = window.step_time(), window.split()
+    if step is None or split is None:
+        assert window.measured_steps == 0
+        return
+    parts = (
+        split.data_wait_ms,
+        split.forward_ms,
+        split.backward_ms,
+        split.optimizer_ms,
+        split.rest_ms,
+    )
+    assert sum(x for x in parts if x is not None) == pytest.approx(step.mean)
+    assert split.rest_ms is not None
+
+
+def test_accumulation_counts_its_micro_batches_from_the_first_step(
+    shapes: dict[str, Shape],
+) -> None:
+    shape = shapes["accumulation_3_steps"]
+    assert shape.column(StepRow.MICROBATCHES) == [4, 4, 4]
+    assert list(shape.measured.clock.samples) == [32, 32, 32]
+
+
+def test_a_closure_runs_several_passes_in_one_step(shapes: dict[str, Shape]) -> None:
+    assert min(shapes["lbfgs"].column(StepRow.MICROBATCHES)) > 1
+
+
+def test_checkpointing_is_no_accumulation(shapes: dict[str, Shape]) -> None:
+    assert set(shapes["checkpointing"].column(StepRow.MICROBATCHES)) == {1}
+
+
+def test_a_scaled_loss_is_recorded_unscaled(shapes: dict[str, Shape]) -> None:
+    loss = shapes["scaler"].measured.clock.steps.last_loss()
+    assert loss is not None
+    assert loss < 10  # the scale is 1024
+    assert {t.trait for t in shapes["scaler"].log.traits} >= {"grad_scaler", "autocast"}
+
+
+def test_tokens_are_counted_where_sequences_are_fed(shapes: dict[str, Shape]) -> None:
+    for name in ("manual_tokens", "nested_inputs"):
+        assert set(shapes[name].column(StepRow.TOKENS)) == {8 * 16}
+        assert shapes[name].log.roots[0].input_shape == (8, 16)
+    assert set(shapes["plain"].column(StepRow.TOKENS)) == {0}
+
+
+def test_evaluation_counts_no_samples_of_training(shapes: dict[str, Shape]) -> None:
+    for name in ("evaluation_with_gradients", "evaluation_without_gradients"):
+        assert set(shapes[name].column(StepRow.INPUT_SAMPLES)[1:]) == {8}
+
+
+def test_every_model_of_a_cross_validation_is_timed(shapes: dict[str, Shape]) -> None:
+    steps = shapes["a_model_after_the_other"].log.steps["optimizer"]
+    assert len(steps) == 24
+    assert min(steps[StepRow.FORWARD_NS]) > 0
+
+
+def test_a_thread_that_reads_ahead_is_not_what_a_step_waits_for(shapes: dict[str, Shape]) -> None:
+    shape = shapes["thread_reads_ahead"]
+    assert sum(shape.measured.clock.samples) == 96
+    assert set(shape.column(StepRow.DATA_NS)) == {0}
+    assert min(shapes["trains_in_a_thread"].column(StepRow.DATA_NS)[1:]) > 0
+
+
+def test_a_model_that_is_never_called_is_said_so(shapes: dict[str, Shape]) -> None:
+    assert [t.trait for t in shapes["forward_never_called"].log.traits] == ["no_root"]
+
+
+def test_epochs_are_seen_and_those_left_early_have_no_end(shapes: dict[str, Shape]) -> None:
+    def ends(name: str) -> int:
+        return sum(event.phase == "end" for event in shapes[name].log.epochs)
+
+    assert ends("plain") == 1
+    assert ends("rebuilt_each_epoch") == 3
+    assert ends("left_early") == 0
+
+
+def test_leaving_without_goodbye_keeps_most_of_the_record(shapes: dict[str, Shape]) -> None:
+    shape = shapes["leaves_at_once"]
+    assert len(shape.measured.clock.steps) >= 6
+    assert shape.log.end is None
+
+
+def test_a_script_that_does_not_train_leaves_a_record_without_steps(
+    shapes: dict[str, Shape],
+) -> None:
+    assert shapes["no_training"].window is None
+    assert shapes["no_training"].exit_code == 0
