@@ -11,6 +11,7 @@ from typing import Any
 
 from gpurun.records.events import EndEvent, TorchEvent
 from gpurun.records.spec import RunSpec
+from gpurun.runtime import untraced
 from gpurun.runtime.backward import BACKWARD
 from gpurun.runtime.hooks import apply_settings
 from gpurun.runtime.loaders import LOADERS
@@ -20,7 +21,6 @@ from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.traits import TRAITS
-from gpurun.runtime.untraced import leave_untraced
 
 _ENDED: set[int] = set()
 """Processes (this one, or the one it was forked from) whose closing figures are written."""
@@ -53,7 +53,7 @@ def start(spec: RunSpec, torch: Any) -> None:
         from gpurun.runtime import trial
 
         guarded("trial", lambda: trial.arm(spec, torch))()
-    guarded("untraced", leave_untraced)(torch)
+    guarded("untraced", untraced.install)(torch)
     _at_end(guarded("end", lambda: end(torch)))
 
 

@@ -172,7 +172,7 @@ class StepClock:
             stepping.pop()
         if not stepping:
             return
-        _, began, parts_ns, _ = stepping.pop()
+        _, began, parts_ns, _frame = stepping.pop()
         if any(entry[0] is optimizer for entry in stepping):
             return
         end = now()

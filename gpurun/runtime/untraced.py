@@ -9,14 +9,20 @@ Marked code runs as it is. (What dynamo inlines into a graph, such as a root's `
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from gpurun.runtime.imports import when_imported
 
-def leave_untraced(torch: Any) -> None:
-    """Mark the code of all our modules, and that of torch which runs the optimizers' hooks."""
-    skip = torch._C._dynamo.eval_frame.skip_code
+
+def install(torch: Any) -> None:
+    """Mark our code as soon as dynamo is there: every optimizer brings it, `import torch` not."""
+    when_imported("torch._dynamo.eval_frame", lambda dynamo: _mark(torch, dynamo.skip_code))
+
+
+def _mark(torch: Any, skip: Callable[[CodeType], None]) -> None:
+    """Mark all our modules, and the function of torch that runs the optimizers' hooks."""
     for name, module in list(sys.modules.items()):
         if name.startswith("gpurun."):
             for value in vars(module).values():
