@@ -129,6 +129,7 @@ def with_configuration(options: Options, cwd: Path) -> Options:
         options,
         budget_seconds=options.budget_seconds or tuning.budget,
         max_trials=options.max_trials or tuning.max_trials,
+        patience_seconds=tuning.patience,
         allow=options.allow or tuple(effect.value for effect in tuning.allow),
         out=options.out or config.run.out,
         quiet=options.quiet or config.run.quiet,

@@ -29,11 +29,16 @@ UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 @dataclass(frozen=True)
 class OptimizeConfig:
-    """`[optimize]`: how `--optimize` searches. `budget` is in seconds."""
+    """`[optimize]`: how `--optimize` searches. `budget` and `patience` are in seconds.
+
+    A trial that shows no sign of life for `patience` is given up; None: four times what the script
+    took before, at least a minute.
+    """
 
     budget: float = field(default=300.0, metadata=DURATION)
     allow: tuple[Effect, ...] = (Effect.PIPELINE, Effect.NUMERICS)
     max_trials: int | None = None
+    patience: float | None = field(default=None, metadata=DURATION)
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,7 @@ class Options:
     tune_only: bool = False
     budget_seconds: float | None = None
     max_trials: int | None = None
+    patience_seconds: float | None = None
     allow: tuple[str, ...] | None = None
     tuned: bool = False
     settings: str | None = None

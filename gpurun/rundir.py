@@ -44,17 +44,24 @@ def new_run(home: Path) -> Path:
 def write_json(path: Path, document: Any) -> None:
     """Write a JSON document so that a reader sees all of it or nothing of it.
 
-    NaN and infinity, which JSON does not have, become null.
+    NaN and infinity, which JSON does not have, become null. What is no file (`/dev/stderr`, a pipe)
+    or a link to one is written to, not replaced.
     """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        path.write_text(json_text(document), encoding="utf-8")
+        return
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
     try:
-        with open(beside, "w", encoding="utf-8") as file:
-            json.dump(_finite(document), file, indent=1, allow_nan=False)
-            file.write("\n")
+        beside.write_text(json_text(document), encoding="utf-8")
         os.replace(beside, path)
     except OSError:
         beside.unlink(missing_ok=True)
         raise
+
+
+def json_text(document: Any) -> str:
+    """A document as JSON text with a line end; NaN and infinity are null."""
+    return json.dumps(_finite(document), indent=1, allow_nan=False) + "\n"
 
 
 def _finite(value: Any) -> Any:

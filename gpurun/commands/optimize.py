@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 
 from gpurun.commands.run import run_with
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.box import Mode, choose, snapshot
+from gpurun.isolation.box import Mode, choose, snapshot, written_below
+from gpurun.knobs import all_knobs
 from gpurun.options import Options, TargetKind
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings, TuningReport
@@ -21,9 +21,10 @@ from gpurun.report.ladder import print_ladder
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.report.tuning import TuningView, tuning_view
-from gpurun.rundir import find_home, new_run, write_json
+from gpurun.rundir import find_home, json_text, new_run, write_json
 from gpurun.tuner import cache
 from gpurun.tuner.document import document
+from gpurun.tuner.interruption import Interruption
 from gpurun.tuner.trial import Laboratory
 from gpurun.tuner.tuning import Ended, Tuning
 from gpurun.verdict import print_verdict
@@ -33,177 +34,287 @@ EXIT_CODES = {
     "faster": ExitCode.OK,
     "no_gain": ExitCode.OK,
     "inconclusive": ExitCode.INCONCLUSIVE,
-    "interrupted": ExitCode.INTERRUPTED,
 }
 """Of `--tune-only`; everything else is the script's own failure."""
+NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO}
+"""Errors of a place where records cannot be written (any more)."""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What the tuning came to. `failure`: what ended it from outside of the script."""
+
+    report: TuningReport
+    folder: Path
+    training_loaders: tuple[str, ...]
+    changes: tuple[str, ...]
+    failure: Exception | None
+
+    @property
+    def settings(self) -> SavedSettings | None:
+        """What was proven, None if nothing was."""
+        report = self.report
+        if report.verdict != "faster" or report.chosen is None:
+            return None
+        return SavedSettings(
+            settings=report.chosen.knobs,
+            training_loaders=self.training_loaders,
+            speedup=report.speedup,
+            fingerprint=report.fingerprint,
+            command=report.command,
+        )
 
 
 def optimize(options: Options) -> int:
     """Tune; then, unless `--tune-only`, train with what was proven (or as it is)."""
-    _check_target(options)
-    folder = new_run(find_home(Path.cwd(), options.out))
-    report = _tune(options, folder)
-    _write(report, options, folder)
+    _check(options)
+    with Interruption() as interruption:
+        tuned = _tune(options, interruption)
+        unwritten = _write(tuned, options)
+    if tuned.failure is not None:
+        raise tuned.failure
     if not options.quiet:
-        print_ladder(report, folder)
-    code = int(EXIT_CODES.get(report.verdict, ExitCode.BENCHMARK_FAILED))
-    if options.tune_only or report.verdict == "interrupted":
-        print_verdict(report.verdict, code, speedup=report.speedup, run=os.path.relpath(folder))
-        return code
-    saved = _saved(report, folder) if report.verdict == "faster" else None
-    return run_with(options, saved)
+        print_ladder(tuned.report, tuned.folder)
+    if interruption.signal is not None:
+        return _ended("interrupted", interruption.exit_code, tuned)
+    _complain(tuned, unwritten, options)
+    if options.tune_only:
+        code = EXIT_CODES.get(tuned.report.verdict, ExitCode.BENCHMARK_FAILED)
+        return _ended(tuned.report.verdict, int(code), tuned)
+    return run_with(options, tuned.settings)
 
 
-def _check_target(options: Options) -> None:
+def _ended(verdict: str, code: int, tuned: Tuned) -> int:
+    where = os.path.relpath(tuned.folder)
+    print_verdict(verdict, code, speedup=tuned.report.speedup, run=where)
+    return code
+
+
+def _complain(tuned: Tuned, unwritten: list[str], options: Options) -> None:
+    """Changed files end it; what could not be written does where nothing else was asked for."""
+    changes = tuned.changes
+    if changes:
+        more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
+        shown = ", ".join(changes[:3]) + more
+        if not options.trials_in_place:
+            raise GpurunError(
+                f"files changed while tuning: {shown}",
+                "if neither you nor another program did that, it is a fault of ours: report it",
+                ExitCode.INTERNAL,
+            )
+        _say(f"the trials changed your folder, as you allowed: {shown}")
+    if unwritten and options.tune_only:
+        raise GpurunError(unwritten[0], "make room there, or name another place")
+    for line in unwritten:
+        _say(line)
+    if options.save_settings is not None and tuned.settings is None:
+        _say("--save-settings: nothing was proven, so nothing was saved")
+
+
+def _say(line: str) -> None:
+    write_plain([f"{PREFIX}{line}"])
+
+
+# -- before ----------------------------------------------------------------------------------------
+
+
+def _check(options: Options) -> None:
+    """Whatever would only come out after minutes of trials is refused at once."""
     target = options.target
-    if target.kind is TargetKind.SCRIPT and not os.path.isfile(target.path):
+    if target.kind is TargetKind.SCRIPT and not os.path.exists(target.path):
         raise GpurunError(f"there is no script {target.path}", "check the path")
+    if options.tuned or options.settings is not None:
+        word = "tuned" if options.tuned else "settings"
+        raise GpurunError(f"--{word} applies settings without trials", "drop it or --optimize")
     if options.json == "-" and not options.tune_only:
-        raise GpurunError("--json - would mix with the script's own stdout", "name a file")
+        raise GpurunError(
+            "--json - would mix with the script's own stdout", "name a file, or add --tune-only"
+        )
+    for flag, name in (("--json", options.json), ("--save-settings", options.save_settings)):
+        if name is not None and name != "-":
+            _check_output(flag, Path(name))
 
 
-def _tune(options: Options, folder: Path) -> TuningReport:
-    started = time.monotonic()
-    budget = options.budget_seconds or DEFAULT_BUDGET_SECONDS
+def _check_output(flag: str, path: Path) -> None:
+    if path.is_dir():
+        raise GpurunError(f"{flag}: {path} is a folder", "name a file")
+    if not path.parent.is_dir():
+        raise GpurunError(f"{flag}: there is no folder {path.parent}", "make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise GpurunError(f"{flag}: {path} cannot be written", "name another file")
+
+
+def _isolation(options: Options) -> tuple[Mode, str]:
     available = choose(Path.cwd(), in_place=options.trials_in_place)
     if available.mode is None:
+        reason = available.reason.partition(". With --trials-in-place")[0]
         raise GpurunError(
-            f"trials cannot be isolated here: {available.reason}",
+            f"trials cannot be isolated here: {reason}",
             "allow user namespaces, or consent to trials in your folder with --trials-in-place",
         )
-    view = tuning_view(options.quiet)
-    command = " ".join((options.target.path, *options.target.args))
-    fingerprint = cache.fingerprint_of(options)
-    before = snapshot(_watched(options), exclude=[folder.parent.parent])
-    laboratory = Laboratory(
-        options, folder, available.mode, os.environ, on_progress=view.trial_progress
+    return available.mode, available.reason
+
+
+def _run_folder(options: Options) -> Path:
+    try:
+        return new_run(find_home(Path.cwd(), options.out))
+    except OSError as error:
+        raise _no_records(error) from None
+
+
+def _no_records(error: OSError) -> GpurunError:
+    where = f" to {error.filename}" if error.filename else ""
+    return GpurunError(
+        f"records cannot be written{where}: {error.strerror or error}",
+        "make room there, or name another folder with --out",
     )
+
+
+# -- the tuning ------------------------------------------------------------------------------------
+
+
+def _tune(options: Options, interruption: Interruption) -> Tuned:
+    """Carry the tuning through to whichever end; what was measured until then is reported."""
+    started = time.monotonic()
+    budget = options.budget_seconds or DEFAULT_BUDGET_SECONDS
+    mode, imperfection = _isolation(options)
+    all_knobs(options.knob_paths)  # a broken one is told now, and leaves its bytecode now
+    folder = _run_folder(options)
+    before = Look(options, folder.parent.parent)
+    fingerprint = cache.fingerprint_of(options)
+    view = tuning_view(options.quiet)
+    laboratory = Laboratory(options, folder, mode, os.environ, view.trial_progress)
     tuning = Tuning(options, laboratory, view, started + budget)
-    view.started(command, available.mode.value, budget)
-    if available.reason:
-        view.note(available.reason)
-    _carry_through(tuning, view)
+    try:
+        view.started(" ".join((options.target.path, *options.target.args)), mode.value, budget)
+        if imperfection:
+            view.note(imperfection)
+        failure = _carry_through(tuning, view)
+    finally:
+        interruption.hold()
+        view.close()
+        laboratory.close()
     report = document(
         tuning.findings,
         options=options,
         trials=laboratory.trials,
-        isolation=available.mode.value,
+        isolation=mode.value,
         fingerprint=fingerprint,
         seconds=time.monotonic() - started,
     )
-    view.finished(report)
-    view.close()
-    _compare(
-        before.differences(snapshot(_watched(options), exclude=[folder.parent.parent])),
-        available.mode,
-    )
-    return report
-
-
-def _carry_through(tuning: Tuning, view: TuningView) -> None:
-    """Run the tuning to whichever end; the view gives the terminal back in any case."""
-    try:
-        with _terminable():
-            tuning.run()
-    except Ended as ended:
-        tuning.findings.verdict = ended.verdict
-        tuning.findings.decisions.append(ended.why)
-        view.note(ended.why)
-        _show_failure(tuning, view, ended)
-    except KeyboardInterrupt:
-        tuning.findings.verdict = "interrupted"
-        view.note("interrupted; what was measured is kept")
-    except BaseException:
+    if failure is None:
+        view.finished(report)
         view.close()
-        raise
+    changes = before.differences(Look(options, folder.parent.parent))
+    return Tuned(report, folder, laboratory.training_loaders, changes, failure)
 
 
-def _show_failure(tuning: Tuning, view: TuningView, ended: Ended) -> None:
-    """What the script itself printed, where it failed by itself."""
+def _carry_through(tuning: Tuning, view: TuningView) -> Exception | None:
+    """Run the tuning; what it found stands in its findings whatever ends it."""
+    findings = tuning.findings
+    try:
+        tuning.run()
+    except Ended as ended:
+        findings.verdict = ended.verdict
+        findings.decisions.append(ended.why)
+        _tell_end(ended, tuning, view)
+    except KeyboardInterrupt:
+        findings.verdict = "interrupted"
+        view.note("interrupted; what was measured is kept")
+    except Exception as error:
+        findings.verdict = "error"
+        findings.decisions.append(f"{type(error).__name__}: {error}")
+        return _explained(error)
+    return None
+
+
+def _explained(error: Exception) -> Exception:
+    if isinstance(error, OSError) and error.errno in NO_ROOM:
+        return _no_records(error)
+    return error
+
+
+def _tell_end(ended: Ended, tuning: Tuning, view: TuningView) -> None:
+    """Why there is nothing to tune; the script's own failure as it printed it.
+
+    Unless a training follows, which will show it.
+    """
+    view.note(ended.why)
+    view.close()
+    if tuning.options.quiet:
+        _say(ended.why)
     probe = tuning.findings.probe
     if ended.verdict != "script_failed" or probe is None or not tuning.options.tune_only:
         return
-    view.close()
-    log = tuning.trial_folder(probe.record) / "output.log"
     try:
-        text = log.read_text(errors="replace")
+        text = (tuning.trial_folder(probe.record) / "output.log").read_text(errors="replace")
     except OSError:
         return
     sys.stderr.write(text[-4000:].replace("\r\n", "\n"))
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """SIGTERM and SIGHUP end the tuning as Ctrl-C does: trials gone, record kept."""
+class Look:
+    """The folders that trials must leave as they were: the working folder and the script's.
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    Without our own records in `home`, and without files to which living processes write at this
+    moment: our own output (`> out.txt`, `| tee log.txt`), another training's log.
+    """
 
-    old = {s: signal.signal(s, interrupt) for s in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+    def __init__(self, options: Options, home: Path) -> None:
+        folders = [Path.cwd()]
+        if options.target.kind is TargetKind.SCRIPT:
+            beside = Path(options.target.path).resolve().parent
+            if not beside.is_relative_to(folders[0]):
+                folders.append(beside)
+        ours = [home]
+        if any(folder.is_relative_to(home) for folder in folders):  # `--out .`
+            ours = [home / "runs", home / "tuned"]
+        self.growing = written_below(folders)
+        self.snapshot = snapshot(folders, exclude=ours)
 
-
-def _watched(options: Options) -> list[Path]:
-    """The folders that trials must leave as they were: the working folder and the script's."""
-    folders = [Path.cwd()]
-    if options.target.kind is TargetKind.SCRIPT:
-        home = Path(options.target.path).resolve().parent
-        if not home.is_relative_to(folders[0]):
-            folders.append(home)
-    return folders
-
-
-def _compare(changes: tuple[str, ...], mode: Mode) -> None:
-    if not changes:
-        return
-    shown = ", ".join(changes[:3]) + (f" and {len(changes) - 3} more" if len(changes) > 3 else "")
-    if mode is Mode.IN_PLACE:
-        write_plain([f"{PREFIX}the trials changed your folder, as you allowed: {shown}"])
-        return
-    raise GpurunError(
-        f"files changed while tuning: {shown}",
-        "if you did not change them yourself, this is a fault of ours: please report it",
-        ExitCode.INTERNAL,
-    )
+    def differences(self, later: Look) -> tuple[str, ...]:
+        """What is not as it was, one line a path."""
+        growing = self.growing | later.growing
+        return self.snapshot.without(growing).differences(later.snapshot.without(growing))
 
 
-def _write(report: TuningReport, options: Options, folder: Path) -> None:
-    """The report in the run folder, the cache and where the user asked for it."""
-    body = to_json(report)
-    write_json(folder / "tuning.json", body)
-    (folder / "report.md").write_text(tuning_markdown(report), encoding="utf-8")
+# -- what is kept ----------------------------------------------------------------------------------
+
+
+def _write(tuned: Tuned, options: Options) -> list[str]:
+    """Write everything that was asked for, each by itself; what could not be, one line each."""
+    body, settings = to_json(tuned.report), tuned.settings
+    home = tuned.folder.parent.parent
+    jobs: list[tuple[str, Callable[[], None]]] = [
+        ("the record", lambda: write_json(tuned.folder / "tuning.json", body)),
+        ("the report", lambda: _write_markdown(tuned)),
+    ]
     if options.json == "-":
-        import json
-
-        json.dump(body, sys.stdout, indent=1)
-        sys.stdout.write("\n")
+        jobs.append(("--json", lambda: _print(json_text(body))))
     elif options.json is not None:
-        write_json(Path(options.json), body)
-    if report.verdict == "faster":
-        saved = _saved(report, folder)
-        cache.save(cache.place(folder.parent.parent, options), saved)
-        if options.save_settings is not None:
-            cache.save(Path(options.save_settings), saved)
+        path = Path(options.json)
+        jobs.append(("--json", lambda: write_json(path, body)))
+    if settings is not None:
+        place = cache.place(home, options)
+        jobs.append(("the settings", lambda: cache.save(place, settings)))
+    if options.save_settings is not None and settings is not None:
+        saved = Path(options.save_settings)
+        jobs.append(("--save-settings", lambda: cache.save(saved, settings)))
+    return [line for what, job in jobs if (line := _attempt(what, job)) is not None]
 
 
-def _saved(report: TuningReport, folder: Path) -> SavedSettings:
-    assert report.chosen is not None
-    return SavedSettings(
-        settings=report.chosen.knobs,
-        training_loaders=_training_loaders(folder),
-        speedup=report.speedup,
-        fingerprint=report.fingerprint,
-        command=report.command,
-    )
+def _attempt(what: str, job: Callable[[], None]) -> str | None:
+    try:
+        job()
+    except OSError as error:
+        return f"{what} could not be written: {error.strerror or error}"
+    return None
 
 
-def _training_loaders(folder: Path) -> tuple[str, ...]:
-    """The loaders that feed the training, as the last trial was told."""
-    import json
+def _write_markdown(tuned: Tuned) -> None:
+    (tuned.folder / "report.md").write_text(tuning_markdown(tuned.report), encoding="utf-8")
 
-    specs = sorted((folder / "trials").glob("*/spec.json"))
-    return tuple(json.loads(specs[-1].read_text())["training_loaders"]) if specs else ()
+
+def _print(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()

@@ -2,7 +2,8 @@
 
 from gpurun.isolation.choice import Availability, choose
 from gpurun.isolation.mode import Mode
-from gpurun.isolation.running import Box, BoxSpec
+from gpurun.isolation.open_files import written_below
+from gpurun.isolation.running import Box, BoxSpec, discard
 from gpurun.isolation.services import quiet_services
 from gpurun.isolation.snapshot import Snapshot, snapshot
 
@@ -13,6 +14,8 @@ __all__ = [
     "Mode",
     "Snapshot",
     "choose",
+    "discard",
     "quiet_services",
     "snapshot",
+    "written_below",
 ]

@@ -135,7 +135,7 @@ class Box:
                 pass
         if self._terminal is not None:
             self._terminal.finish()
-        _remove(self._scratch)
+        discard(self._scratch)
 
     def __enter__(self) -> Box:
         return self
@@ -269,7 +269,7 @@ def _familiar(cwd: Path, argv: tuple[str, ...], env: dict[str, str]) -> tuple[st
     return tuple(sorted(paths))
 
 
-def _remove(folder: Path) -> None:
+def discard(folder: Path) -> None:
     """Remove all of it, also what the script or an overlay has made unreadable."""
     for place, names, _ in os.walk(folder):
         for name in names:

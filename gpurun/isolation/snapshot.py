@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 SMALL_FILE_BYTES = 64 << 10
@@ -53,6 +53,17 @@ class Snapshot:
             elif after is not None and self.complete:
                 lines.append(f"new: {path}")
         return tuple(lines)
+
+    def without(self, paths: Collection[Path]) -> Snapshot:
+        """The same but for some files, which others write to, and the times of their folders."""
+        left_out = {os.fspath(path) for path in paths}
+        folders = {os.path.dirname(path) for path in left_out}
+        entries = {
+            path: replace(entry, size=None, modified_ns=None) if path in folders else entry
+            for path, entry in self.entries.items()
+            if path not in left_out
+        }
+        return Snapshot(entries, self.complete)
 
 
 def snapshot(roots: Sequence[Path], *, exclude: Sequence[Path], limit: int = 200_000) -> Snapshot:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -52,9 +53,26 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
     path = place(home, options)
     again = "run gpurun --optimize again"
     if not path.exists():
-        raise GpurunError("this command was not tuned here yet", f"{again} with these arguments")
+        others = _with_other_arguments(path.parent, options)
+        tuned_for = f"; it was with: {', '.join(others)}" if others else ""
+        raise GpurunError(
+            f"this command was not tuned here yet{tuned_for}", f"{again} with these arguments"
+        )
     saved = load(path)
     changed = differences(fingerprint_of(options), saved.fingerprint)
     if changed:
         raise GpurunError(f"tuned for something else: {'; '.join(changed)}", again)
     return saved
+
+
+def _with_other_arguments(folder: Path, options: Options) -> list[str]:
+    """The arguments with which the same script was tuned."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            command = load(path).command
+        except GpurunError:
+            continue
+        if command and os.path.abspath(command[0]) == os.path.abspath(options.target.path):
+            found.append(shlex.join(command[1:]) or "no arguments")
+    return found

@@ -24,18 +24,22 @@ def document(
     fingerprint: dict[str, Any],
     seconds: float,
 ) -> TuningReport:
-    """The report; figures of the proof where there was one, else of the first trials."""
-    chosen = findings.chosen
-    proof = None if chosen is None else proof_of(chosen)
+    """The report; figures of the proof where there was one, else of the first trials.
+
+    `chosen` is what a training would run with: the script as it is, unless the proof found better.
+    """
+    finalist = findings.chosen
+    proof = None if finalist is None else proof_of(finalist)
     faster = findings.verdict == "faster"
+    baseline = _baseline(findings)
     return TuningReport(
         verdict=findings.verdict,
         speedup=proof.speedup if proof else None,
         speedup_confidence_interval=proof.speedup_confidence_interval if proof else None,
         p_value=proof.p_value if proof else None,
         statistically_significant=faster,
-        baseline=_baseline(findings),
-        chosen=_candidate(chosen) if chosen is not None and faster else None,
+        baseline=baseline,
+        chosen=_candidate(finalist) if finalist is not None and faster else baseline,
         larger_batch=_larger(findings),
         ladder=tuple(findings.ladder),
         trials=tuple(trials),

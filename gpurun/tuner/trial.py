@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import sys
+import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpurun.isolation.box import Box, BoxSpec, Mode
+from gpurun.isolation.box import Box, BoxSpec, Mode, discard
 from gpurun.isolation.services import quiet_services
 from gpurun.knobs import find
-from gpurun.launch.command import command_line
+from gpurun.launch.command import agent_command_line, command_line
 from gpurun.launch.environment import child_environment
 from gpurun.measure import summarise_run
 from gpurun.measure.events import ProcessLog, read_run
@@ -24,6 +24,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.result import RunResult
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import TrialRecord
+from gpurun.report.format import duration
 from gpurun.rundir import write_json
 from gpurun.tuner.evidence import Evidence, evidence
 from gpurun.tuner.progress import Progress
@@ -31,7 +32,18 @@ from gpurun.tuner.progress import Progress
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 0.5
 BASE_SEED = 1234
-OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemoryError|Cannot allocate memory|MemoryError")
+PATIENCE_SECONDS = 120.0
+"""A trial may be silent for so long at least; longer where earlier ones took long."""
+LIMIT_SECONDS = 600.0
+"""A trial may take so long at least."""
+GRACE_SECONDS = 10.0
+"""Once a rank has seen enough and left, the others have so long: they may wait for it forever."""
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|an't allocate memory|annot allocate memory|MemoryError"
+    r"|_ALLOC_FAILED"
+)
+EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
+COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
@@ -64,13 +76,18 @@ class Request:
     stop: StopRule
     seed_offset: int = 0
     hold: bool = False
-    patience_seconds: float = 120.0
-    """A trial whose record does not grow for so long hangs."""
-    limit_seconds: float = 3600.0
+    patience_seconds: float | None = None
+    """A trial that records and prints nothing for so long hangs; None: by what earlier ones took.
+    One that holds (the first) may be silent to its limit: it may have to download its data."""
+    limit_seconds: float | None = None
+    """A trial is given up after so long; None: by what earlier ones took."""
 
 
 class Laboratory:
-    """Launches the trials of one tuning, numbers them, and keeps their folders."""
+    """Launches the trials of one tuning, numbers them, and keeps their folders.
+
+    `close` removes what they shared: caches, and what the script wrote before its first step.
+    """
 
     def __init__(
         self,
@@ -89,6 +106,7 @@ class Laboratory:
         self.training_loaders: tuple[str, ...] = ()
         self._environment = dict(environment)
         self._on_progress = on_progress
+        self._layer = folder / "layer"
         self._cache = folder / "cache"
         self._cache.mkdir(parents=True, exist_ok=True)
 
@@ -100,16 +118,21 @@ class Laboratory:
         self._write_spec(run_dir, request)
         started = time.monotonic()
         with Box(self._box(run_dir, request)) as box:
-            timed_out = self._watch(box, run_dir, request)
-            if timed_out:
+            given_up = self._watch(box, run_dir, request)
+            if given_up is not None:
                 box.kill()
-            exit_code = None if timed_out else box.poll()
-        trial = self._conclude(
-            number, run_dir, request, exit_code, time.monotonic() - started, timed_out
-        )
+            exit_code = None if given_up else box.poll()
+        seconds = time.monotonic() - started
+        trial = self._conclude(number, run_dir, request, exit_code, seconds, given_up)
         self.trials.append(trial.record)
         write_json(run_dir / "trial.json", to_json(trial.record))
         return trial
+
+    def close(self) -> None:
+        """Remove what only trials needed."""
+        self.layers = ()
+        for folder in (self._cache, self._layer):
+            discard(folder)
 
     def drop_layers(self) -> None:
         """Forget what the first trial left behind: a later one could not live with it."""
@@ -155,20 +178,20 @@ class Laboratory:
         )
 
     def _argv(self, options: Options) -> tuple[str, ...]:
-        words = command_line(options.target)
-        if not options.elastic:
-            return words
-        program = words[1:] if words[0] == sys.executable else ("--no-python", *words)
-        return (sys.executable, "-m", "torch.distributed.run", *options.torchrun, *program)
+        if options.elastic:
+            return agent_command_line(options.torchrun, options.target)
+        return command_line(options.target)
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def _watch(self, box: Box, run_dir: Path, request: Request) -> bool:
-        """Wait for the end; True if the trial had to be given up."""
-        progress = Progress(run_dir)
+    def _watch(self, box: Box, run_dir: Path, request: Request) -> str | None:
+        """Wait for the end; why the trial had to be given up, None if it ended by itself."""
+        progress = Progress(run_dir, run_dir / "output.log")
         sampler = Sampler(run_dir)
+        patience, limit = self._patience(request)
         began = changed = sampled = time.monotonic()
         held = request.hold
+        stopped: float | None = None
         try:
             while box.poll() is None:
                 time.sleep(POLL_SECONDS)
@@ -183,19 +206,31 @@ class Laboratory:
                 if moment - sampled > SAMPLE_SECONDS:
                     sampled = moment
                     sampler.tick(box.pid)
-                if moment - changed > request.patience_seconds:
-                    return True
-                if moment - began > request.limit_seconds:
-                    return True
+                if progress.stopped and stopped is None:
+                    stopped = moment
+                if stopped is not None and moment - stopped > GRACE_SECONDS:
+                    box.kill()
+                elif moment - changed > patience:
+                    return f"hangs: given up after {duration(patience)} without a sign of life"
+                elif moment - began > limit:
+                    return f"not done after {duration(limit)}"
         finally:
             sampler.close()
-        return False
+        return None
+
+    def _patience(self, request: Request) -> tuple[float, float]:
+        """Seconds of silence, and seconds in all, after which the trial is given up."""
+        longest = max((t.seconds for t in self.trials), default=0.0)
+        limit = request.limit_seconds or max(LIMIT_SECONDS, 10 * longest)
+        if request.hold:
+            return limit, limit
+        usual = request.patience_seconds or max(PATIENCE_SECONDS, 4 * longest)
+        return self.options.patience_seconds or usual, limit
 
     def _keep_layer(self, box: Box) -> None:
-        layer = self.folder / "layer"
-        self.layer_bytes = box.capture_layer(layer)
+        self.layer_bytes = box.capture_layer(self._layer)
         if self.layer_bytes:
-            self.layers = (layer,)
+            self.layers = (self._layer,)
 
     # -- afterwards ----------------------------------------------------------------------------
 
@@ -206,13 +241,13 @@ class Laboratory:
         request: Request,
         exit_code: int | None,
         seconds: float,
-        timed_out: bool,
+        given_up: str | None,
     ) -> Trial:
-        log = main_log(read_run(run_dir).processes)
-        status = _status(log, exit_code, timed_out)
+        logs = read_run(run_dir).processes
+        status = _status(logs, exit_code, given_up is not None)
         result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
         write_json(run_dir / "result.json", to_json(result))
-        status, reason = _explained(status, run_dir, result, request, seconds)
+        status, reason = _explained(status, run_dir, result, request)
         record = TrialRecord(
             number=number,
             purpose=request.purpose,
@@ -223,9 +258,10 @@ class Laboratory:
             peak_memory_bytes=result.peak_memory_bytes,
             final_loss=result.final_loss,
             seconds=seconds,
-            reason=reason,
+            reason=given_up or reason,
             run_dir=os.path.relpath(run_dir, self.folder),
         )
+        log = main_log(logs)
         shown = None if log is None else evidence(log, request.seed_offset)
         return Trial(record, result, log, shown, exit_code)
 
@@ -237,41 +273,49 @@ def main_log(logs: tuple[ProcessLog, ...]) -> ProcessLog | None:
     return max(logs, key=lambda x: (sum(map(len, x.steps.values())), -(x.process.rank or 0)))
 
 
-def _status(log: ProcessLog | None, exit_code: int | None, timed_out: bool) -> str:
+def _status(logs: tuple[ProcessLog, ...], exit_code: int | None, timed_out: bool) -> str:
     if timed_out:
         return "timeout"
-    if log is not None and log.stop is not None and exit_code == 0:
+    # A rank that has seen enough leaves the others in the lurch: how they end means nothing.
+    if any(log.stop is not None for log in logs):
         return "stopped"
     if exit_code == 0:
         return "completed"
     return "killed" if exit_code is not None and exit_code > 128 else "failed"
 
 
-def _explained(
-    status: str, run_dir: Path, result: RunResult, request: Request, seconds: float
-) -> tuple[str, str]:
+def _explained(status: str, run_dir: Path, result: RunResult, request: Request) -> tuple[str, str]:
     """The final status and, where the trial is of no use, why."""
-    if status == "timeout":
-        return status, f"given up after {seconds:.0f} s without an end"
     if status in ("failed", "killed"):
-        tail = last_words(run_dir / "output.log")
-        if (status == "killed" and result.exit_code == 137) or OUT_OF_MEMORY.search(tail):
-            return "oom", tail or "killed, most likely for memory"
-        return status, tail or f"exit code {result.exit_code}"
+        words = last_words(run_dir / "output.log")
+        if result.exit_code == 128 + signal.SIGKILL:
+            return "oom", "killed (SIGKILL), most likely for memory"
+        return ("oom" if OUT_OF_MEMORY.search(words) else status), words or _ending(result)
     for outcome in result.knobs:
         if outcome.knob in request.settings and outcome.outcome == "failed":
             return "skipped", f"{outcome.knob}: {outcome.detail}"
     return status, ""
 
 
+def _ending(result: RunResult) -> str:
+    code = result.exit_code or 0
+    if code > 128:
+        try:
+            return f"killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            pass  # an exit code of its own
+    return f"exit code {code}"
+
+
 def last_words(log: Path, limit: int = 8192) -> str:
-    """The last line that a failed trial printed: the exception, as a rule."""
+    """Why a failed trial failed: the last line that names an exception, else the last line."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - limit))
-            lines = file.read().decode("utf-8", "replace").split("\n")
+            lines = COLOURS.sub("", file.read().decode("utf-8", "replace")).splitlines()
     except OSError:
         return ""
-    words = [line.strip() for line in lines if line.strip()]
-    return words[-1][:200] if words else ""
+    words = [line.rstrip() for line in lines if line.strip()]
+    named = [line for line in words if EXCEPTION.match(line)]
+    return (named or words or [""])[-1].strip()[:200]

@@ -309,8 +309,15 @@ def replace_state(state: State) -> State:
 
 def _unusable(trial: Trial) -> tuple[str, str]:
     record = trial.record
+    steps = trial.result.steps if trial.result else 0
+    if record.status == "timeout":
+        seen = f"{steps} steps" if steps else "no training step"
+        return (
+            "inconclusive" if steps else "no_training",
+            f"{seen} of the {NEEDED_STEPS} needed in {record.seconds:.0f} s: {record.reason}; "
+            "a longer --budget gives it more time",
+        )
     if record.status in ("stopped", "completed"):
-        steps = trial.result.steps if trial.result else 0
         if not steps:
             return "no_training", "no training step was seen in it"
         return (
