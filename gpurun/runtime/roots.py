@@ -7,6 +7,7 @@ traced by torch.compile sees a plain call first thing: no graph break, no guard 
 
 from __future__ import annotations
 
+import functools
 import time
 import weakref
 from collections import Counter
@@ -182,7 +183,7 @@ class Roots:
                 drop_frame(error)
                 raise
 
-        return __call__
+        return functools.update_wrapper(__call__, original)
 
     def _call_root(
         self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]

@@ -1,0 +1,223 @@
+"""What goes wrong on our side stays there: the script goes on, the record says what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from conftest import REPOSITORY, Gpurun
+
+TRAIN = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+def train(steps=12, begin=None):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = TensorDataset(torch.randn(8 * steps, 8), torch.randint(0, 2, (8 * steps,)))
+    for number, (x, y) in enumerate(DataLoader(data, batch_size=8)):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        if begin is not None:
+            begin(number)
+    return loss.item()
+"""
+
+
+def write(folder: Path, name: str, text: str) -> None:
+    (folder / "training.py").write_text(TRAIN)
+    (folder / name).write_text(text)
+
+
+def result(folder: Path) -> dict[str, Any]:
+    found = list((folder / ".gpurun" / "runs").glob("*/result.json"))
+    assert len(found) == 1
+    return dict(json.loads(found[0].read_text()))
+
+
+def test_every_hook_may_break(tmp_path: Path, gpurun: Gpurun) -> None:
+    write(
+        tmp_path,
+        "script.py",
+        """
+import sys
+from gpurun.runtime import loaders, optimizers, roots, steps
+def broken(*args, **kwargs):
+    raise RuntimeError("a hook of ours")
+for owner, name in (
+    (steps.StepClock, "_close"), (roots.Roots, "_is_root"), (roots, "sizes"),
+    (loaders.Loaders, "_opened"), (loaders.Loaders, "_built"), (loaders.Loaders, "_exhausted"),
+    (optimizers, "_optimizer_event"),
+):
+    setattr(owner, name, broken)
+import torch
+from training import train
+print(train())
+""",
+    )
+    # without gpurun around it the same script trains in the same way
+    plain = "from training import train\nprint(train())\n"
+    expected = subprocess.run(
+        [sys.executable, "-c", plain], cwd=tmp_path, capture_output=True, check=True
+    )
+    done = gpurun("script.py", env={"PYTHONPATH": str(REPOSITORY)})
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == expected.stdout
+    assert len(result(tmp_path)["hook_errors"]) >= 4
+
+
+def test_a_broken_knob_is_left_out(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "broken_knob.py").write_text(
+        """
+from gpurun.knobs.api import Effect, KnobBase
+class Context:
+    def __enter__(self):
+        raise RuntimeError("context")
+    def __exit__(self, *how):
+        return None
+class Exit(Context):
+    def __enter__(self):
+        return None
+    def __exit__(self, *how):
+        raise RuntimeError("exit")
+def raising(*args):
+    raise RuntimeError("call-back")
+def half(call):
+    call.arguments["batch_size"] = 3
+    raise RuntimeError("edit")
+def bad_workers(call):
+    call.arguments["num_workers"] = -5
+def bad_rate(call):
+    call.arguments["lr"] = -1.0
+class Broken(KnobBase):
+    name, effect = "broken", Effect.PIPELINE
+    def candidates(self, facts):
+        return [1]
+    def apply(self, value, hooks):
+        for register in (hooks.before_loader, hooks.before_optimizer):
+            register(half)
+        hooks.before_loader(bad_workers)
+        hooks.before_optimizer(bad_rate)
+        for register in (hooks.after_optimizer, hooks.on_root, hooks.on_step):
+            register(raising)
+        hooks.on_import("wave", raising)
+        hooks.around_root_call(Context)
+        hooks.around_root_call(Exit)
+        hooks.around_root_call(lambda: Context(), raising)
+"""
+    )
+    write(tmp_path, "script.py", "import wave\nfrom training import train\nprint(train())\n")
+    run = tmp_path / "run"
+    run.mkdir()
+    spec = {
+        "run_dir": str(run),
+        "launcher_pid": os.getpid(),
+        "settings": [{"knob": "broken", "value": 1}],
+        "knob_paths": [str(tmp_path / "broken_knob.py")],
+    }
+    (run / "spec.json").write_text(json.dumps(spec))
+    outputs = []
+    for variables in ({}, {"GPURUN_SPEC": str(run / "spec.json"), "PYTHONPATH": _bootstrap()}):
+        done = subprocess.run(
+            [sys.executable, "script.py"],
+            cwd=tmp_path,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | variables,
+            capture_output=True,
+            check=True,
+        )
+        assert done.stderr == b""
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1]
+    lines = [json.loads(x) for path in run.glob("events-*") for x in path.read_text().splitlines()]
+    errors = {line["error"].split(": ")[-1] for line in lines if line["event"] == "hook"}
+    assert errors >= {"edit", "call-back", "context", "exit"}
+    assert {line["hook"] for line in lines if line["event"] == "hook"} >= {
+        "edited loader",
+        "edited optimizer",
+    }
+    assert sum(len(x["rows"]) for x in lines if x.get("clock") == "optimizer") == 12
+
+
+def _bootstrap() -> str:
+    return str(REPOSITORY / "gpurun" / "runtime" / "bootstrap")
+
+
+def test_a_full_disk_ends_the_record_not_the_script(tmp_path: Path, gpurun: Gpurun) -> None:
+    write(
+        tmp_path,
+        "script.py",
+        """
+import resource, signal
+import torch
+from training import train
+resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+print(train(400))
+""",
+    )
+    done = gpurun("script.py")
+    assert done.returncode == 0, done.stderr.decode()
+    assert float(done.stdout) > 0
+    assert 0 < result(tmp_path)["steps"] < 400
+
+
+def test_a_crash_and_a_signal_keep_what_was_recorded(tmp_path: Path, gpurun: Gpurun) -> None:
+    for ending, code in (("raise OSError('at 30')", 1), ("os.kill(os.getpid(), 15)", 128 + 15)):
+        folder = tmp_path / str(code)
+        folder.mkdir()
+        write(
+            folder,
+            "script.py",
+            f"""
+import os
+from training import train
+def begin(number):
+    if number == 30:
+        {ending}
+train(60, begin)
+""",
+        )
+        done = gpurun("script.py", cwd=folder)
+        assert done.returncode == code, done.stderr.decode()
+        found = result(folder)
+        assert 20 <= found["steps"] <= 31
+        assert found["status"] == ("failed" if code == 1 else "killed")
+    assert signal.SIGTERM == 15
+
+
+def test_spawned_ranks_train_and_are_recorded_whole(tmp_path: Path, gpurun: Gpurun) -> None:
+    package = tmp_path / "project"
+    package.mkdir()
+    write(package, "__init__.py", "")
+    (package / "train.py").write_text(
+        """
+import torch.multiprocessing as multiprocessing
+from .training import train
+
+def rank(number):
+    train(12)
+
+if __name__ == "__main__":
+    multiprocessing.spawn(rank, nprocs=2)
+"""
+    )
+    done = gpurun("-m", "project.train")
+    assert done.returncode == 0, done.stderr.decode()
+    folder = next((tmp_path / ".gpurun" / "runs").iterdir())
+    rows, ends = [], 0
+    for path in folder.glob("events-*.jsonl"):
+        lines = [json.loads(x) for x in path.read_text().splitlines()]
+        steps = [row for x in lines if x.get("clock") == "optimizer" for row in x["rows"]]
+        if steps:
+            rows.append(len(steps))
+            ends += lines[-1]["event"] == "end"
+    assert rows == [12, 12]
+    assert ends == 2
