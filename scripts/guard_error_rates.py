@@ -12,6 +12,7 @@ be, a sound change never.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
@@ -21,8 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect
@@ -33,7 +33,7 @@ from gpurun.rundir import write_json
 from gpurun.tuner.evidence import Evidence, evidence
 from gpurun.tuner.guard import judge
 
-DATA = REPOSITORY / "tests" / "data"
+DATA = Path(__file__).resolve().parent.parent / "tests" / "data"
 KNOBS = (str(DATA / "knobs_broken"), str(DATA / "knobs_sound"))
 STEPS = 64
 STOP = StopRule(min_steps=STEPS, min_seconds=0, max_steps=STEPS, warmup_steps=4, audit_steps=8)
@@ -106,7 +106,6 @@ BROKEN = (
     broken("images", "sorted_later"),
     broken("images", "no_transforms"),
     broken("averaged", "no_clipping"),
-    broken("letters", "no_clipping"),
     broken("averaged", "no_decay"),
     broken("images", "frozen_statistics"),
     broken("images", "no_dropout"),
@@ -116,11 +115,10 @@ BROKEN = (
     broken("images", "rolled_labels"),
     broken("averaged", "rolled_labels"),
     broken("letters", "rolled_labels"),
-    broken("records", "shared_handle", 2),
+    broken("records", "shared_handle", 4),
     broken("adversaries", "one_learns"),
     broken("averaged", "other_optimizer"),
     broken("accumulated", "no_zeroing"),
-    broken("images", "flat_schedule"),
 )
 
 SOUND = (
@@ -224,7 +222,7 @@ def _shown(one: Launch) -> Evidence:
         raise RuntimeError(f"{one} showed nothing:\n{output}")
     hooks = [h.error for log in logs for h in log.hooks]
     applied = {k.knob for log in logs for k in log.knobs if k.outcome == "applied"}
-    if hooks or applied < {k for k, _ in one.settings}:
+    if hooks or not applied >= {k for k, _ in one.settings}:
         raise RuntimeError(f"{one}: {hooks or [log.knobs for log in logs]}\n{output}")
     return shown
 
@@ -315,19 +313,42 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Error rates of the loss guard.")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="")
-    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compile", action="store_true", help="compiled models too (minutes)")
+    parser.add_argument("--quick", action="store_true", help="each broken knob in one script")
+    parser.add_argument("--json", type=Path, help="write the first repeat's judgements here")
     options = parser.parse_args()
     cases = [
         case
         for case in (*BROKEN, *SOUND, *(COMPILED if options.compile else ()))
         if options.only in case.name
     ]
+    if options.quick:
+        cases = _one_a_knob(cases)
     found: dict[str, list[Judged]] = {case.name: [] for case in cases}
     for repeat in range(options.repeats):
         with tempfile.TemporaryDirectory() as folder:
             for judged in judge_cases(cases, Path(folder), shift=100 * repeat):
                 found[judged.case.name].append(judged)
+    if options.json:
+        rows = [_row(judged[0]) for judged in found.values()]
+        options.json.write_text(json.dumps(rows))
     return _report(cases, found, options.repeats)
+
+
+def _one_a_knob(cases: Sequence[Case]) -> list[Case]:
+    """The first script of each knob: what a test has time for."""
+    first = {(case.broken, case.settings): case for case in reversed(cases)}
+    return [case for case in cases if case in first.values()]
+
+
+def _row(judged: Judged) -> dict[str, Any]:
+    return {
+        "name": judged.case.name,
+        "knobs": [knob for knob, _ in judged.case.settings],
+        "broken": judged.case.broken,
+        "rejected": judged.rejected,
+        "reasons": [*judged.screening, *judged.proof],
+    }
 
 
 def _report(cases: Sequence[Case], found: Mapping[str, list[Judged]], repeats: int) -> int:

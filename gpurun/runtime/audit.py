@@ -50,7 +50,7 @@ class Audit:
 
     def _forget_step(self) -> None:
         self._gradients: dict[str, float | None] = {}
-        self._gradient_values: list[float] = []
+        self._gradient_values: dict[str, tuple[float, ...]] = {}
         self._before: dict[str, tuple[Any, Any]] = {}
         self._input_values: tuple[float, ...] = ()
         self._fed: list[int | None] = []
@@ -133,7 +133,7 @@ class Audit:
             gradient = parameter.grad
             self._gradients[name] = None if gradient is None else norm(gradient)
             if gradient is not None and self._step <= GRADIENT_STEPS and not gradient.is_sparse:
-                self._gradient_values.extend(values(gradient, each))
+                self._gradient_values[name] = values(gradient, each)
             if self._copied < COPY_LIMIT_BYTES and name not in self._before:
                 self._before[name] = (parameter, host_copy(parameter))
 
@@ -162,7 +162,9 @@ class Audit:
                 for name, (parameter, old) in self._before.items()
             },
             side_update_norms=self._side_updates(),
-            gradient_values=tuple(self._gradient_values),
+            gradient_values=tuple(
+                x for name in sorted(self._gradient_values) for x in self._gradient_values[name]
+            ),
             input_values=self._input_values,
             fed=tuple(self._fed),
             draws=self._draws,

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.records.events import SamplesEvent
-from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import LoaderState
@@ -44,6 +43,7 @@ class _Pass:
     moments: dict[str, Moments] = field(default_factory=dict)
     first: list[int] = field(default_factory=list)
     """Indices of the first audited batch."""
+    recipe: tuple[Any, Any, bool] | None = None
 
 
 class SamplesAudit:
@@ -74,7 +74,7 @@ class SamplesAudit:
             self._indices += len(listed)
         if self.looking and self._contents < CONTENT_LIMIT:
             self._contents += len(listed)
-            seen.first = seen.first or listed
+            seen.first, seen.recipe = seen.first or listed, loader.recipe
             for index, (sums, moments) in zip(
                 listed, _contents(batch, listed, single), strict=True
             ):
@@ -91,7 +91,7 @@ class SamplesAudit:
         answers: dict[int, Any] = {}
         for (loader, number), seen in self._passes.items():
             if seen.checksums and loader not in answers:
-                answers[loader] = refetch(loader, seen)
+                answers[loader] = refetch(seen)
             repeatable, likeness = answers.get(loader) or (None, None)
             varied = [i for i, same in enumerate(repeatable or ()) if not same]
             RECORDER.event(
@@ -122,12 +122,9 @@ class SamplesAudit:
                 # a constant part, such as a mask of ones, tells nothing
                 self._handed[key] = None if key in self._handed else self._batches
 
-    def _refetch(
-        self, number: int, seen: _Pass
-    ) -> tuple[tuple[bool, ...], tuple[float | None, ...]] | None:
+    def _refetch(self, seen: _Pass) -> tuple[tuple[bool, ...], tuple[float | None, ...]] | None:
         """Fetch a batch again under other seeds: which leaves come out as before, which alike?"""
-        loader = next((x for x, s in LOADERS.states.items() if s.number == number), None)
-        if loader is None:
+        if seen.recipe is None:
             return None
         numpy = sys.modules.get("numpy")
         state = (
@@ -141,7 +138,7 @@ class SamplesAudit:
             if numpy is not None:
                 numpy.random.seed(REFETCH_SEED)
             with self._torch.no_grad():
-                indices, batch, single = _fetch(loader, seen.first)
+                indices, batch, single = _fetch(*seen.recipe, seen.first)
         finally:
             self._torch.random.set_rng_state(state[0])
             random.setstate(state[1])
@@ -158,23 +155,24 @@ class SamplesAudit:
         return same, tuple(likeness(moments, seen.moments, leaf) for leaf in range(len(same)))
 
 
-def _fetch(loader: Any, indices: Sequence[int]) -> tuple[list[int], Any, bool]:
+def _fetch(
+    dataset: Any, collate: Any, collating: bool, indices: list[int]
+) -> tuple[list[int], Any, bool]:
     """A batch of these indices, or of as many as could be had in time."""
-    if not loader._auto_collation:
-        if len(indices) != 1:
-            return list(indices), loader.collate_fn(loader.dataset[list(indices)]), False
-        return list(indices), loader.collate_fn(loader.dataset[indices[0]]), True
+    if not collating:
+        single = len(indices) == 1
+        return indices, collate(dataset[indices[0] if single else indices]), single
     # padding depends on the whole batch: a part of one would come out differently
-    wanted = list(indices) if len(indices) <= REFETCH_SAMPLES else list(indices[:REFETCH_SAMPLES])
-    if callable(getattr(loader.dataset, "__getitems__", None)):
-        samples = loader.dataset.__getitems__(wanted)
+    wanted = indices[:REFETCH_SAMPLES]
+    if callable(getattr(dataset, "__getitems__", None)):
+        samples = dataset.__getitems__(wanted)
     else:
         samples, began = [], time.monotonic()
         for index in wanted:
-            samples.append(loader.dataset[index])
+            samples.append(dataset[index])
             if time.monotonic() - began > REFETCH_SECONDS:
                 break
-    return wanted[: len(samples)], loader.collate_fn(samples), False
+    return wanted[: len(samples)], collate(samples), False
 
 
 def _whole_numbers(indices: Any) -> list[int]:

@@ -145,6 +145,7 @@ class Loaders:
             iterator.__dict__["_gpurun_state"] = state
             state.batches = state.training_batches = 0
             state.passes += 1
+            state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)
             RECORDER.later(EpochEvent(state.number, "begin", now(), None, None))
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:

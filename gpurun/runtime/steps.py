@@ -35,9 +35,13 @@ now = time.perf_counter_ns
 
 
 class LoaderState:
-    """What a DataLoader has handed out, kept by the clock."""
+    """What a DataLoader has handed out, kept by the clock.
 
-    __slots__ = ("batches", "number", "passes", "pending", "training_batches")
+    `recipe`: how it makes a batch (data set, collate function, whether it collates samples). The
+    loader itself may be gone while its iterator lives.
+    """
+
+    __slots__ = ("batches", "number", "passes", "pending", "recipe", "training_batches")
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -45,6 +49,7 @@ class LoaderState:
         self.batches = 0
         self.training_batches = 0
         self.pending = False
+        self.recipe: tuple[Any, Any, bool] | None = None
 
 
 class StepClock:

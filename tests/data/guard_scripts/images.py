@@ -11,6 +11,7 @@ class Images(Dataset):
         self.labels = torch.randint(0, 4, (256,), generator=generator)
         prototypes = torch.randn(4, 3, 8, 8, generator=generator)
         self.images = prototypes[self.labels] + torch.randn(256, 3, 8, 8, generator=generator)
+        self.labels[::5] = torch.randint(0, 4, (52,), generator=generator)  # some are wrong
 
     def __len__(self):
         return 256

@@ -13,23 +13,25 @@ WIDTH = 9
 
 class Records(Dataset):
     def __init__(self, path):
-        self.file = open(path, "rb")
-        self.count = os.path.getsize(path) // (4 * WIDTH)
+        # unbuffered, as it should be for random access; workers that share it are the trap
+        self.file = open(path, "rb", buffering=0)  # noqa: SIM115
+        self.count = os.path.getsize(path) // (4 * WIDTH) - 8  # the file ends in padding
 
     def __len__(self):
         return self.count
 
     def __getitem__(self, index):
         self.file.seek(4 * WIDTH * index)
-        record = np.frombuffer(self.file.read(4 * WIDTH), np.float32).copy()
-        return {"x": torch.from_numpy(record[:-1]), "y": record[-1], "name": f"record {index}"}
+        x = np.frombuffer(self.file.read(4 * WIDTH - 4), np.float32).copy()
+        y = np.frombuffer(self.file.read(4), np.float32)[0]
+        return {"x": torch.from_numpy(x), "y": y, "name": f"record {index}"}
 
 
 def main():
     torch.manual_seed(0)
     generator = np.random.default_rng(3)
-    x = generator.standard_normal((320, WIDTH - 1), np.float32)
-    y = np.sin(x[:, :3]).sum(1, keepdims=True) + 0.3 * generator.standard_normal((320, 1))
+    x = generator.standard_normal((328, WIDTH - 1), np.float32)
+    y = np.sin(x[:, :3]).sum(1, keepdims=True) + 0.3 * generator.standard_normal((328, 1))
     with tempfile.NamedTemporaryFile() as file:
         file.write(np.hstack([x, y]).astype(np.float32).tobytes())
         file.flush()

@@ -21,8 +21,11 @@ class Planted(KnobBase):
     def apply(self, value: Any, hooks: Hooks) -> None:
         import torch
 
-        def lerp_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            return tensor
+        original = torch.Tensor.lerp_
+
+        def lerp_(tensor: Any, end: Any, weight: Any) -> Any:
+            # only the script's own: Adam averages its moments by the same function
+            return tensor if weight == 0.05 else original(tensor, end, weight)
 
         torch.Tensor.lerp_ = lerp_
         hooks.applied()

@@ -1,4 +1,4 @@
-"""The backward pass runs in half precision with a loss scale that overflows."""
+"""Outputs pass through half precision under a scale that overflows it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpurun.records.facts import Facts
 
 
 class Planted(KnobBase):
-    """The backward pass runs in half precision with a loss scale that overflows."""
+    """Outputs pass through half precision under a scale that overflows it."""
 
     name: ClassVar[str] = "half_precision_overflow"
     effect: ClassVar[Effect] = Effect.NUMERICS
@@ -24,7 +24,7 @@ class Planted(KnobBase):
         from gpurun.knobs.outputs import map_tensors
 
         def half(tensor: Any) -> Any:
-            return (tensor * 30000).half().float() / 30000
+            return (tensor * 65000).half().float() / 65000
 
         hooks.on_root(lambda module: hooks.applied())
         hooks.around_root_call(torch.enable_grad, lambda out: map_tensors(out, half))

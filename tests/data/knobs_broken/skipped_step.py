@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MethodType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase
@@ -22,11 +23,11 @@ class Planted(KnobBase):
         def built(optimizer: Any) -> None:
             step, count = optimizer.step, [0]
 
-            def sometimes(*args: Any, **kwargs: Any) -> Any:
+            def sometimes(_: Any, *args: Any, **kwargs: Any) -> Any:
                 count[0] += 1
                 return None if count[0] % 3 == 0 else step(*args, **kwargs)
 
-            optimizer.step = sometimes
+            optimizer.step = MethodType(sometimes, optimizer)
             hooks.applied()
 
         hooks.after_optimizer(built)

@@ -1,0 +1,145 @@
+"""The audit of a trial looks at training without changing it, whatever the data look like."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpurun.launch.environment import child_environment
+from gpurun.records.codec import to_json
+from gpurun.records.spec import RunSpec, StopRule, TrialSpec
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+TRAINING = """
+import random, numpy, torch
+from torch.utils.data import DataLoader, Dataset
+class Noisy(Dataset):
+    def __len__(self): return 64
+    def __getitem__(self, i):
+        noise = torch.randn(6) + random.random() + numpy.random.rand()
+        return noise.float() + i, float(i % 3)
+torch.manual_seed(1); random.seed(1); numpy.random.seed(1)
+model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 1))
+optimizer = torch.optim.Adam(model.parameters())
+losses = []
+for _ in range(2):
+    for x, y in DataLoader(Noisy(), batch_size=8, shuffle=True):
+        loss = (model(x).squeeze(1) - y).pow(2).mean()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+        losses.append(loss.item().hex())
+weights = [p.sum().item().hex() for p in model.parameters()]
+print(losses, weights, torch.rand(1).item(), random.random(), numpy.random.rand())
+"""
+
+ODD = {
+    "embedding with sparse gradients": """
+model = torch.nn.EmbeddingBag(50, 4, sparse=True)
+optimizer = torch.optim.SparseAdam(list(model.parameters()))
+def batches():
+    for _ in range(12): yield (torch.randint(50, (4, 3)),)
+""",
+    "complex parameters": """
+class Waves(torch.nn.Module):
+    def __init__(self):
+        super().__init__(); self.w = torch.nn.Parameter(torch.randn(4, dtype=torch.cfloat))
+    def forward(self, x): return (x * self.w).abs()
+model = Waves(); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def batches():
+    yield from DataLoader(TensorDataset(torch.randn(48, 4, dtype=torch.cfloat)), batch_size=4)
+""",
+    "dicts, strings and None": """
+model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = [{"x": torch.randn(4), "name": str(i), "extra": None, "boxes": [1, 2]} for i in range(48)]
+def collate(samples):
+    return {"x": torch.stack([s["x"] for s in samples]), "name": [s["name"] for s in samples],
+            "extra": [s["extra"] for s in samples], "n": None,
+            "boxes": [s["boxes"] for s in samples]}
+def batches():
+    for b in DataLoader(data, batch_size=4, collate_fn=collate): yield (b["x"],)
+""",
+    "an iterable data set": """
+model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+class Stream(IterableDataset):
+    def __iter__(self): return iter(torch.randn(48, 4))
+def batches():
+    for x in DataLoader(Stream(), batch_size=4): yield (x,)
+""",
+    "no automatic batching": """
+model = torch.nn.Linear(4, 1); optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def batches():
+    yield from DataLoader(TensorDataset(torch.randn(12, 5, 4)), batch_size=None)
+""",
+    "bfloat16 and integer buffers": """
+model = torch.nn.Linear(4, 4).bfloat16()
+model.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+def batches():
+    yield from DataLoader(TensorDataset(torch.randn(48, 4).bfloat16()), batch_size=4)
+""",
+}
+LOOP = """
+for _ in range(2):
+    for args in batches():
+        loss = model(*args).float().sum()
+        optimizer.zero_grad(); loss.backward(); optimizer.step()
+"""
+
+
+def trial(tmp_path: Path, script: str, audit_steps: int) -> tuple[str, list[dict[str, Any]]]:
+    """What the script printed as a trial that ends by itself, and the events."""
+    folder = tmp_path / f"audit{audit_steps}"
+    folder.mkdir()
+    rule = StopRule(10_000, 60, 10_000, 2, audit_steps)
+    spec = RunSpec(str(folder), os.getpid(), trial=TrialSpec(rule, seed=3))
+    (folder / "spec.json").write_text(json.dumps(to_json(spec)))
+    (folder / "train.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=folder,
+        env=child_environment(folder / "spec.json", os.environ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+    events = [
+        json.loads(line)
+        for path in folder.glob("events-*.jsonl")
+        for line in path.read_text().splitlines()
+    ]
+    return done.stdout, events
+
+
+def test_an_audited_training_is_bit_for_bit_the_same(tmp_path: Path) -> None:
+    plain, _ = trial(tmp_path, TRAINING, audit_steps=0)
+    audited, events = trial(tmp_path, TRAINING, audit_steps=8)
+    assert audited == plain
+    assert sum(e["event"] == "audit" for e in events) == 8
+
+
+def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:
+    _, events = trial(tmp_path, TRAINING, audit_steps=8)
+    samples = next(e for e in events if e["event"] == "samples")
+    assert samples["repeatable"] == [False, True]
+    assert samples["likeness"][0] < 0.5
+    assert len(samples["order"]) == 64
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_unusual_data_and_parameters_are_audited(tmp_path: Path, kind: str) -> None:
+    head = "import torch\nfrom torch.utils.data import *\ntorch.manual_seed(0)\n"
+    _, events = trial(tmp_path, head + ODD[kind] + LOOP, audit_steps=8)
+    assert not [e for e in events if e["event"] == "hook"]
+    audits = [e for e in events if e["event"] == "audit"]
+    assert len(audits) == 8
+    assert all(a["update_norms"] and all(a["update_norms"].values()) for a in audits)
+    assert all(a["gradient_norms"] and all(a["gradient_norms"].values()) for a in audits)
