@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ class Records(Dataset):
 
     def __getitem__(self, index):
         self.file.seek(4 * WIDTH * index)
+        time.sleep(0.0002)  # a slow disk
         x = np.frombuffer(self.file.read(4 * WIDTH - 4), np.float32).copy()
         y = np.frombuffer(self.file.read(4), np.float32)[0]
         return {"x": torch.from_numpy(x), "y": y, "name": f"record {index}"}

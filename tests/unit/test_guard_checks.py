@@ -1,0 +1,154 @@
+"""Single checks of the loss guard on evidence made by hand: what each rejects and allows."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpurun.knobs.api import Effect
+from gpurun.records.events import AuditEvent, SamplesEvent
+from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.guard import judge
+
+INFINITE = float("inf")
+UNSEEN = float("nan")
+
+
+def audit(step: int, **fields: Any) -> AuditEvent:
+    usual: dict[str, Any] = {
+        "loss": 1.0, "finite": True, "hyperparameters": ({"lr": 0.1, "fused": None},),
+        "gradient_norms": {"0.weight": 1.0, "0.bias": 0.5},
+        "update_norms": {"0.weight": 0.1, "0.bias": 0.05}, "side_update_norms": {"Net 0": 0.01},
+        "gradient_values": (0.5, -0.25, 0.1), "input_values": (1.0, 2.0), "fed": (step,),
+        "draws": False, "modules": {"0.": "Net(), training"},
+    }  # fmt: skip
+    return AuditEvent(step=step, **{**usual, **fields})
+
+
+def passing(number: int, order: list[int], **fields: Any) -> SamplesEvent:
+    usual: dict[str, Any] = {
+        "checksums": {str(i): (i * 7, i * 11) for i in order}, "repeatable": (True, True),
+        "likeness": (0.0, None), "moments": {},
+    }  # fmt: skip
+    return SamplesEvent(loader=0, epoch=number, order=tuple(order), **{**usual, **fields})
+
+
+def shuffled(seed: int, size: int = 64) -> list[int]:
+    return random.Random(seed).sample(range(size), size)
+
+
+def trial(seed: int = 0, **fields: Any) -> Evidence:
+    usual: dict[str, Any] = {
+        "losses": (1.0, 0.9, 0.8, 0.7) * 10, "microbatches": (1,) * 40,
+        "audits": tuple(audit(step) for step in range(1, 9)),
+        "samples": (passing(1, shuffled(1)), passing(2, shuffled(2))),
+    }  # fmt: skip
+    return Evidence(seed=seed, **{**usual, **fields})
+
+
+BASELINES = [trial(), trial()]
+
+
+def audits(**fields: Any) -> dict[str, Any]:
+    return {"audits": tuple(audit(step, **fields) for step in range(1, 9))}
+
+
+BROKEN: dict[str, dict[str, Any]] = {
+    "not finite": {"losses": (1.0,) * 10 + (INFINITE,) * 30},
+    "not finite at step 41": {"losses": (1.0, 0.9, 0.8, 0.7) * 10 + (INFINITE,)},
+    "no loss was seen": {"losses": (UNSEEN,) * 40},
+    "lr is 0.2": audits(hyperparameters=({"lr": 0.2, "fused": None},)),
+    "no gradient": audits(gradient_norms={"0.weight": 1.0, "0.bias": 0.0}),
+    "no longer optimized": audits(gradient_norms={"0.weight": 1.0}),
+    "gradient of 0.weight is not": audits(gradient_norms={"0.weight": INFINITE, "0.bias": 0.5}),
+    "gradients are 2.00": audits(gradient_norms={"0.weight": 2.0, "0.bias": 1.0}),
+    "gradients of 0.bias": audits(gradient_norms={"0.weight": 1.0, "0.bias": 0.25}),
+    "changed no parameter": audits(update_norms={"0.weight": 0.0, "0.bias": 0.0}),
+    "left parameter 0.bias": audits(update_norms={"0.weight": 0.1, "0.bias": 0.0}),
+    "no longer follows": audits(side_update_norms={"Net 0": 0.0}),
+    "point elsewhere": audits(gradient_values=(-0.5, 0.25, -0.1)),
+    "first loss": audits(loss=1.2),
+    "fed batch 9": audits(fed=(9,)),
+    "fed other tensors": audits(input_values=(-1.0, 5.0)),
+    "is Net(), evaluating": audits(modules={"0.": "Net(), evaluating"}),
+    "2 backward passes": {"microbatches": (1, 1, 2) + (1,) * 37},
+    "in another order": {"samples": (passing(1, shuffled(5)), passing(2, shuffled(2)))},
+    "hands out 32": {"samples": (passing(1, shuffled(1)[:32]), passing(2, shuffled(2)))},
+    "another content": {
+        "samples": (passing(1, shuffled(1), checksums={str(i): (i * 7, 0) for i in range(1, 9)}),)
+    },
+}
+
+
+@pytest.mark.parametrize("reason", BROKEN)
+def test_what_is_off_is_named(reason: str) -> None:
+    verdict = judge(BASELINES, [trial(**BROKEN[reason])], Effect.NUMERICS)
+    assert not verdict.accepted
+    assert any(reason in said for said in verdict.reasons), verdict.reasons
+    assert verdict.curves is not None
+
+
+def test_a_twin_is_accepted() -> None:
+    verdict = judge(BASELINES, [trial()], Effect.PIPELINE)
+    assert verdict.accepted, verdict.reasons
+    assert verdict.loss_deviation == 0
+
+
+SOUND: dict[str, dict[str, Any]] = {
+    "kernels chosen": audits(hyperparameters=({"lr": 0.1, "fused": True},)),
+    "rounding": audits(loss=1.004, gradient_values=(0.5, -0.26, 0.1)),
+    "a loss unseen now and then": {"losses": (1.0, UNSEEN, 0.8, 0.7) * 10},
+    "more steps": {"losses": (1.0, 0.9, 0.8, 0.7) * 12, "microbatches": (1,) * 48},
+    "a replaced module": audits(modules={"0.": "FusedNet(), training"}),
+    "a longer trial": {
+        "samples": (passing(1, shuffled(1)), passing(2, shuffled(2)), passing(3, shuffled(3)))
+    },
+}
+
+
+@pytest.mark.parametrize("change", SOUND)
+def test_what_is_harmless_is_accepted(change: str) -> None:
+    verdict = judge(BASELINES, [trial(**SOUND[change])], Effect.NUMERICS)
+    assert verdict.accepted, verdict.reasons
+
+
+def noisy(seed: int, orders: tuple[int, ...], **fields: Any) -> Evidence:
+    """A trial whose data set draws random numbers for its first leaf."""
+    dice = random.Random(seed)
+    samples = tuple(
+        passing(
+            number + 1,
+            shuffled(order),
+            checksums={str(i): (dice.getrandbits(32), i * 11) for i in range(64)},
+            repeatable=(False, True),
+        )
+        for number, order in enumerate(orders)
+    )
+    return trial(seed=0, **{"samples": samples, **fields})
+
+
+def test_later_passes_may_be_shuffled_otherwise_where_the_data_set_draws_random_numbers() -> None:
+    baselines = [replace(noisy(1, (1, 2))), noisy(1, (1, 2))]
+    assert judge(baselines, [noisy(2, (1, 9))], Effect.PIPELINE).accepted
+
+
+def test_but_they_must_still_be_shuffles() -> None:
+    baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
+    sorted_pass = passing(2, list(range(64)), repeatable=(False, True), checksums={})
+    first = noisy(2, (1,)).samples
+    verdict = judge(baselines, [trial(samples=(*first, sorted_pass))], Effect.PIPELINE)
+    assert "the samples are no longer shuffled" in verdict.reasons
+    verdict = judge(baselines, [noisy(2, (1, 1))], Effect.PIPELINE)
+    assert "every pass over the data has the same order" in verdict.reasons
+
+
+def test_a_larger_batch_may_train_otherwise_but_not_on_other_samples() -> None:
+    other = {**audits(gradient_norms={"0.weight": 9.0, "0.bias": 9.0}), "microbatches": (2,) * 40}
+    assert judge(BASELINES, [trial(**other)], Effect.TRAINING).accepted
+    verdict = judge(BASELINES, [trial(**BROKEN["another content"])], Effect.TRAINING)
+    assert not verdict.accepted
+    verdict = judge(BASELINES, [trial(losses=(1.0,) * 20 + (50.0,) * 20)], Effect.TRAINING)
+    assert "runs away" in verdict.reasons[0]
