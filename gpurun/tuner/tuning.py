@@ -30,6 +30,8 @@ BATCH_TRIALS = 4
 """Of these, kept back for the batch size."""
 PROOF_ROUNDS = 3
 """The search leaves time for so many rounds."""
+LEAST_PROBE_SECONDS = 20.0
+"""The first trial gets so long, however small the budget: importing torch can take half of it."""
 BATCH = "batch_size"
 
 
@@ -84,7 +86,7 @@ class Tuning:
     # -- first trials --------------------------------------------------------------------------
 
     def _probe(self) -> Trial:
-        left = max(60.0, self._deadline - time.monotonic())
+        left = max(LEAST_PROBE_SECONDS, self._deadline - time.monotonic())
         trial = self._launch(Request("probe", {}, PROBE, hold=True, limit_seconds=left))
         self.findings.probe = trial
         if trial.throughput is None:

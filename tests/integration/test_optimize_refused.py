@@ -1,0 +1,317 @@
+"""What cannot be tuned ends with one clear line, an honest exit code and nothing lost."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from isolation_launcher import tree
+from tunings import configure, lines, report_of, training
+
+from tests.conftest import Gpurun
+
+PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
+FULL_DISK = """
+mount -t tmpfs -o size=100k none full && cp -r work/. full && cd full &&
+dd if=/dev/zero of=ballast bs=1k count={ballast} status=none
+"$0" -m gpurun --optimize --tune-only --out records train.py
+"""
+NO_NAMESPACES = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+user = os.getuid()
+if libc.unshare(0x10000000) != 0: sys.exit(99)
+open("/proc/self/setgroups", "w").write("deny")
+open("/proc/self/uid_map", "w").write(f"0 {user} 1")
+open("/proc/sys/user/max_user_namespaces", "w").write("0")
+libc.prctl(24, 21, 0, 0, 0)  # CAP_SYS_ADMIN leaves with the next exec
+os.execv(sys.executable, [sys.executable, "-m", "gpurun", *sys.argv[1:]])
+"""
+
+
+def tune(gpurun: Gpurun, folder: Path, source: str, *words: str) -> tuple[int, list[str], str]:
+    """Tune `source` as train.py: exit code, stderr's lines, and all of stderr."""
+    (folder / "train.py").write_text(source)
+    done = gpurun("--optimize", "--tune-only", *words, "train.py", cwd=folder)
+    assert done.stdout == b""
+    return done.returncode, lines(done), done.stderr.decode()
+
+
+# -- the command line ------------------------------------------------------------------------------
+
+
+def test_a_missing_script_is_named_before_anything_is_written(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    done = gpurun("--optimize", "nowhere.py")
+    assert done.returncode == 2
+    assert lines(done)[0] == "gpurun: there is no script nowhere.py"
+    assert lines(done)[-1] == "verdict=error exit=2"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--json", "no/such/t.json"), "--json: there is no folder no/such"),
+        (("--json", "."), "--json: . is a folder"),
+        (("--save-settings", "no/s.json"), "--save-settings: there is no folder no"),
+        (("--json", "-"), "--json - would mix with the script's own stdout"),
+        (("--tuned",), "--tuned applies settings without trials"),
+        (("--settings", "s.json"), "--settings applies settings without trials"),
+        (("-I",), "unknown flag -I"),
+    ],
+)
+def test_what_could_only_fail_after_the_trials_is_refused_before_them(
+    tmp_path: Path, gpurun: Gpurun, words: tuple[str, ...], named: str
+) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit('started')")
+    done = gpurun("--optimize", *words, "train.py")
+    assert done.returncode == 2
+    assert lines(done)[0] == f"gpurun: {named}"
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[optimize]\nbudget = \n", "line 2"),
+        ("[optimize]\npatient = 3\n", "optimize.patient"),
+        ("[optimize]\npatience = 'long'\n", "optimize.patience"),
+    ],
+)
+def test_a_malformed_configuration_is_one_line_with_its_place(
+    tmp_path: Path, gpurun: Gpurun, text: str, named: str
+) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit('started')")
+    (tmp_path / "gpurun.toml").write_text(text)
+    done = gpurun("--optimize", "train.py")
+    assert done.returncode == 2
+    assert "gpurun.toml" in lines(done)[0]
+    assert named in lines(done)[0]
+
+
+def test_a_broken_knob_file_is_told_before_any_trial(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "mine.py").write_text("import nothing_of_that_name\n")
+    (tmp_path / "train.py").write_text("raise SystemExit('started')")
+    (tmp_path / "gpurun.toml").write_text("knobs = ['mine.py']\n")
+    done = gpurun("--optimize", "train.py")
+    assert done.returncode == 2
+    assert "mine.py cannot be imported" in lines(done)[0]
+    assert not list(tmp_path.glob(".gpurun/runs/*"))
+
+
+# -- the script ------------------------------------------------------------------------------------
+
+
+def test_a_syntax_error_is_shown_as_pythons_own(tmp_path: Path, gpurun: Gpurun) -> None:
+    code, said, text = tune(gpurun, tmp_path, "def broken(:\n")
+    assert code == 5
+    assert "the script fails by itself" in text
+    assert 'train.py", line 1' in text
+    assert sum("SyntaxError: invalid syntax" in line for line in said) >= 1
+    assert said[-1].startswith("verdict=script_failed exit=5")
+
+
+def test_too_few_steps_are_counted_against_those_needed(tmp_path: Path, gpurun: Gpurun) -> None:
+    code, said, text = tune(gpurun, tmp_path, training(10))
+    assert code == 5
+    assert "it ended after 10 steps; 24 are needed" in text
+    assert said[-1].startswith("verdict=too_few_steps exit=5")
+    assert report_of(tmp_path)["trials"][0]["status"] == "completed"
+
+
+def test_a_script_without_a_step_is_no_training(tmp_path: Path, gpurun: Gpurun) -> None:
+    code, said, text = tune(gpurun, tmp_path, "import torch\nprint(torch.ones(2).sum())\n")
+    assert code == 5
+    assert "no training step was seen" in text
+    assert said[-1].startswith("verdict=no_training exit=5")
+
+
+def test_quiet_still_says_why_nothing_was_tuned(tmp_path: Path, gpurun: Gpurun) -> None:
+    code, said, _ = tune(gpurun, tmp_path, "print('nothing of torch')\n", "--quiet")
+    assert code == 5
+    assert said[0] == "gpurun: no training step was seen in it"
+    assert len(said) == 2
+
+
+def test_a_bare_failure_is_the_scripts_own(tmp_path: Path, gpurun: Gpurun) -> None:
+    source = "raise ValueError('no such folder of images')\n"
+    code, said, text = tune(gpurun, tmp_path, source)
+    assert code == 5
+    assert "the script fails by itself (failed): ValueError: no such folder of images" in text
+    assert f'File "{tmp_path}/train.py", line 1' in text  # the traceback, not only its last line
+    assert said[-1].startswith("verdict=script_failed exit=5")
+
+
+def test_where_it_would_train_a_bare_failure_ends_with_the_scripts_code(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    (tmp_path / "train.py").write_text("import sys\nprint('mine')\nsys.exit(9)\n")
+    done = gpurun("--optimize", "train.py")
+    assert (done.returncode, done.stdout) == (9, b"mine\n")
+    assert any("the script fails by itself" in line for line in lines(done))
+    assert report_of(tmp_path)["verdict"] == "script_failed"
+
+
+def test_a_script_that_asks_a_question_finds_no_answer(tmp_path: Path, gpurun: Gpurun) -> None:
+    code, _, text = tune(gpurun, tmp_path, "name = input('which model? ')\n" + training(40))
+    assert code == 5
+    assert "the script fails by itself (failed): EOFError" in text
+
+
+def test_a_script_that_steps_too_slowly_for_the_budget_says_how_far_it_came(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    source = training(40).replace("    optimizer.step()", "    optimizer.step(); time.sleep(40)")
+    configure(tmp_path, 'budget = "1s"')
+    (tmp_path / "train.py").write_text(source)
+    done = gpurun("--optimize", "--tune-only", "train.py")
+    assert done.returncode == 3
+    assert any("of the 24 needed" in line and "--budget" in line for line in lines(done))
+    assert lines(done)[-1].startswith("verdict=inconclusive exit=3")
+
+
+def test_interpreter_flags_that_switch_the_hook_off_do_not_stop_the_tuning(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(training(10))
+    done = subprocess.run(
+        [sys.executable, "-S", "-m", "gpurun", "--optimize", "--tune-only", "train.py"],
+        cwd=tmp_path,
+        env={**clean_environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert any("it ended after 10 steps; 24 are needed" in line for line in lines(done))
+
+
+# -- the machine -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read_only(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "train.py").write_text(training(10))
+    folder.chmod(0o555)
+    yield folder
+    folder.chmod(0o755)
+
+
+def obey_permissions() -> None:
+    """Before exec: without this capability root may write only where the mode says so."""
+    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
+
+
+def test_records_of_a_read_only_folder_go_to_the_state_folder(
+    read_only: Path, clean_environment: dict[str, str]
+) -> None:
+    state = read_only.parent / "state"
+    done = subprocess.run(
+        [sys.executable, "-m", "gpurun", "--optimize", "--tune-only", "train.py"],
+        cwd=read_only,
+        env={**clean_environment, "XDG_STATE_HOME": str(state)},
+        capture_output=True,
+        preexec_fn=obey_permissions,
+        timeout=120,
+        check=False,
+    )
+    assert lines(done)[-1].startswith("verdict=too_few_steps exit=5")
+    recorded = list(state.glob("gpurun/runs/*/tuning.json"))
+    assert json.loads(recorded[0].read_text())["verdict"] == "too_few_steps"
+
+
+@pytest.mark.parametrize("ballast", [96, 80])
+def test_a_full_disk_is_one_line(
+    tmp_path: Path, clean_environment: dict[str, str], ballast: int
+) -> None:
+    """Full from the start, and full with the first trial."""
+    for name in ("work", "full"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "work" / "train.py").write_text(training(10))
+    command = FULL_DISK.format(ballast=ballast)
+    done = subprocess.run(
+        ["unshare", "-rm", "sh", "-c", command, sys.executable],
+        cwd=tmp_path,
+        env=clean_environment,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    if b"unshare:" in done.stderr or b"mount:" in done.stderr:
+        pytest.skip("a small file system cannot be mounted here")
+    assert done.returncode == 2, done.stderr.decode()
+    told = [line for line in lines(done) if "records cannot be written" in line]
+    assert len(told) == 1
+    assert "No space left on device" in told[0]
+    assert lines(done)[-1] == "verdict=error exit=2"
+
+
+def without_isolation(
+    folder: Path, environment: dict[str, str], *words: str, forced: str
+) -> subprocess.CompletedProcess[bytes]:
+    (folder / "train.py").write_text(training(10))
+    done = subprocess.run(
+        [sys.executable, "-c", NO_NAMESPACES, "--optimize", "--tune-only", *words, "train.py"],
+        cwd=folder,
+        env={**environment, "GPURUN_ISOLATION": forced},
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    if done.returncode == 99:
+        pytest.skip("user namespaces, with which to forbid them, are themselves forbidden here")
+    return done
+
+
+def test_without_any_isolation_trials_are_refused_with_what_to_do(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    done = without_isolation(tmp_path, clean_environment, forced="overlay")
+    said = lines(done)
+    assert done.returncode == 2
+    assert said[0].startswith("gpurun: trials cannot be isolated here: overlay mounts: ")
+    assert "--trials-in-place" in said[1]
+    assert len(said) == 3
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_by_consent_trials_run_on_the_real_files_and_say_what_they_changed(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    source = "open('left.txt', 'w').write('x')\n" + training(10)
+    code, said, text = tune(gpurun, tmp_path, source, "--trials-in-place")
+    assert code == 5
+    assert any("as you allowed" in line and "left.txt" in line for line in said), text
+    assert (tmp_path / "left.txt").exists()
+
+
+def test_output_redirected_into_the_working_folder_is_no_change_of_a_trial(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text("print('x' * 10_000)\n" + training(10))
+    (tmp_path / "kept.txt").write_text("kept")
+    before = tree(tmp_path / "kept.txt")
+    command = (
+        '{ "$0" -m gpurun --optimize --tune-only train.py 2> err.txt; echo $? > code.txt; } '
+        "| tee out.txt; tail -c 3 code.txt"
+    )
+    done = subprocess.run(
+        ["sh", "-c", "exec > all.txt; " + command, sys.executable],
+        cwd=tmp_path,
+        env=clean_environment,
+        timeout=120,
+        check=True,
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "code.txt").read_text() == "5\n", (tmp_path / "err.txt").read_text()
+    assert "files changed" not in (tmp_path / "err.txt").read_text()
+    assert tree(tmp_path / "kept.txt") == before
