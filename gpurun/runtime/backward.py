@@ -86,7 +86,7 @@ class Backward:
             self._scaled = (weakref.ref(scaled), loss.detach())
 
     def _tell(self, elapsed_ns: int, tensors: Any) -> None:
-        CLOCK.backward(elapsed_ns, self._loss(tensors))
+        CLOCK.backward(elapsed_ns, self._loss(tensors) if CLOCK.looking else None)
 
     def _loss(self, tensors: Any) -> Any:
         """The scalar that is differentiated, before a gradient scaler multiplied it."""

@@ -32,6 +32,7 @@ class DeviceClock:
     def attach(self, torch: Any) -> None:
         """Use this torch module."""
         self._torch = torch
+        self._initialized = torch.cuda.is_initialized
 
     def forget(self) -> None:
         """In a forked child: its parent's device is out of reach."""
@@ -58,9 +59,9 @@ class DeviceClock:
 
     def mark(self, row: list[Any]) -> None:
         """Record the end of this step on the device, if CUDA is in use."""
-        torch = self._torch
-        if torch is None or not torch.cuda.is_initialized():
+        if self._torch is None or not self._initialized():
             return
+        torch = self._torch
         try:
             if self._capturing():
                 return  # nor was its loss copied

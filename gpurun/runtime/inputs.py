@@ -22,8 +22,9 @@ def sizes(first: Any, torch: Any) -> tuple[int, int]:
     if first is None:
         return 0, 0
     shape = first.shape
-    integers = not (first.is_floating_point() or first.is_complex() or first.dtype is torch.bool)
-    return int(shape[0]), int(shape[0] * shape[1]) if len(shape) == 2 and integers else 0
+    if len(shape) != 2 or first.is_floating_point() or first.is_complex():
+        return int(shape[0]), 0
+    return int(shape[0]), 0 if first.dtype is torch.bool else int(shape[0] * shape[1])
 
 
 def _tensors(values: Iterable[Any], tensor: type, depth: int) -> Iterator[Any]:

@@ -59,6 +59,11 @@ class Recorder:
             line = _line(HookEvent(hook=f"{record.kind} event", error=type(error).__name__))
         self._write(line)
 
+    def plain(self, kind: str, **fields: Any) -> None:
+        """Write an event given as JSON values: a record of many rows is dear to convert."""
+        if self.run_dir is not None and not self._broken:
+            self._write(_text({"event": kind, **fields}))
+
     def later(self, record: Any) -> None:
         """Write an event record at the next flush: for what may come every step."""
         self._later.append(record)
@@ -145,7 +150,10 @@ class Recorder:
 
 
 def _line(record: Any) -> str:
-    line = {"event": record.kind, **to_json(record)}
+    return _text({"event": record.kind, **to_json(record)})
+
+
+def _text(line: dict[str, Any]) -> str:
     return json.dumps(line, default=repr, separators=(",", ":")) + "\n"
 
 

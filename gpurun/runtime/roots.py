@@ -59,8 +59,8 @@ class Roots:
         self._in_backward = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self._watch = self._caller(self._original)
         self._told = guarded("forward", self._tell)
+        self._listener = guarded("root search", self._stepped)
         self.search()
-        CLOCK.listeners.append(guarded("root search", self._stepped))
 
     def modules(self) -> list[Any]:
         """The roots that are still alive."""
@@ -76,6 +76,7 @@ class Roots:
         if not self._searching and self.torch.nn.Module.__call__ is self._original:
             self._searching = True
             self.torch.nn.Module.__call__ = self._watch
+            CLOCK.listeners.insert(0, self._listener)
 
     def _consider(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether this outermost call is a root's; if so it is one from now on."""
@@ -142,6 +143,7 @@ class Roots:
     def _end_search(self) -> None:
         if self._searching:
             self._searching = False
+            CLOCK.listeners = [x for x in CLOCK.listeners if x is not self._listener]
             if self.torch.nn.Module.__call__ is self._watch:
                 self.torch.nn.Module.__call__ = self._original
 

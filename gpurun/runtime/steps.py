@@ -65,7 +65,7 @@ class StepClock:
         self.listeners: list[Callable[[int], None]] = []
         self.before_step: list[Callable[[Any], None]] = []
         self._numbers = itertools.count()
-        self._stepping: dict[int, list[tuple[Any, int, int, FrameType]]] = {}
+        self._stepping: dict[int, list[tuple[Any, int, int]]] = {}
         self._start()
         RECORDER.on_flush(self.hand_over)
         os.register_at_fork(after_in_child=self._start)
@@ -84,7 +84,8 @@ class StepClock:
         self._began: int | None = None
         self._flushed = 0
         self._loss_seen = 0
-        self._looking = True
+        self.looking = True
+        """Whether the losses of this step are recorded."""
         self._latest: list[Any] | None = None
         self.device.forget()
 
@@ -147,7 +148,7 @@ class StepClock:
             loader.training_batches += 1
             loader.pending = False
         self.pending_loaders.clear()
-        if loss is not None and self._looking:
+        if loss is not None and self.looking:
             self.losses.append(loss.detach())
         if not self.steps_of:
             self._close("backward", 0, now(), 0)
@@ -158,14 +159,14 @@ class StepClock:
 
     def step_begins(self, optimizer: Any, *_: Any) -> None:
         """Global optimizer pre-hook."""
-        caller = sys._getframe(1)  # our guard, called by the function that runs the hooks
-        stepping = self._stepping.setdefault(get_ident(), [])
+        stepping = self._stepping.get(get_ident())
+        if stepping is None:
+            stepping = self._stepping[get_ident()] = []
         if stepping:
-            # a step that raised has left its entry behind
-            alive = set(_ancestors(caller))
-            stepping[:] = [entry for entry in stepping if entry[3] in alive]
-        stepping.append((optimizer, now(), self._parts_ns(), caller.f_back or caller))
-        if len(stepping) == 1:
+            # a step that raised has left its entry behind; frame 2 is torch's, which runs the hooks
+            del stepping[_depth(sys._getframe(2)) :]
+        stepping.append((optimizer, now(), self._parts_ns()))
+        if self.before_step and len(stepping) == 1:
             for callback in self.before_step:
                 callback(optimizer)
 
@@ -177,8 +178,8 @@ class StepClock:
             stepping.pop()
         if not stepping:
             return
-        _, began, parts_ns, _frame = stepping.pop()
-        if any(entry[0] is optimizer for entry in stepping):
+        _, began, parts_ns = stepping.pop()
+        if stepping and any(entry[0] is optimizer for entry in stepping):
             return
         end = now()
         inner_ns = self._parts_ns() - parts_ns  # of a closure, or of a loader read in it
@@ -215,8 +216,9 @@ class StepClock:
     def _parts_ns(self) -> int:
         """Nanoseconds of the running step that have been told apart so far."""
         parts = self.data_ns + self.forward_ns + self.backward_ns
-        for row in self._provisional:
-            parts += row[StepRow.DATA_NS] + row[StepRow.FORWARD_NS] + row[StepRow.BACKWARD_NS]
+        if self._provisional:
+            for row in self._provisional:
+                parts += row[StepRow.DATA_NS] + row[StepRow.FORWARD_NS] + row[StepRow.BACKWARD_NS]
         return parts
 
     def _take_in(self, rows: list[list[Any]]) -> None:
@@ -244,7 +246,7 @@ class StepClock:
         if count <= self._told:
             return
         self._told = count
-        self._looking = self.every_loss or now() - self._loss_seen > LOSS_EVERY_NS
+        self.looking = self.every_loss or self._flushed - self._loss_seen > LOSS_EVERY_NS
         for listener in self.listeners:
             listener(count)
 
@@ -263,7 +265,7 @@ class StepClock:
             if ready:
                 done = rows[:ready]
                 del rows[:ready]
-                RECORDER.event(StepsEvent(clock=clock, rows=tuple(tuple(r) for r in done)))
+                RECORDER.plain(StepsEvent.kind, clock=clock, rows=done)
 
     def drain(self, patience_s: float | None = None) -> None:
         """At the end of the process: wait for the device, if so only so long; write every row."""
@@ -271,12 +273,13 @@ class StepClock:
         RECORDER.flush()
 
 
-def _ancestors(frame: FrameType | None) -> list[FrameType]:
-    found = []
-    while frame is not None:
-        found.append(frame)
-        frame = frame.f_back
-    return found
+def _depth(frame: FrameType) -> int:
+    """How many calls of the same function `frame` runs in."""
+    code, depth, outer = frame.f_code, 0, frame.f_back
+    while outer is not None:
+        depth += outer.f_code is code
+        outer = outer.f_back
+    return depth
 
 
 assert StepRow.WIDTH == 13, "rows are written by position"
