@@ -89,16 +89,31 @@ def end_with_children(control: Path) -> None:
     """A process whose children train (mp.spawn) ends when they have ended their trial."""
     from multiprocessing import process
 
-    replace(process.BaseProcess, "start", lambda original: _watch_start(original, control))
+    ended = control / "ended"
+    replace(process.BaseProcess, "start", lambda original: _watch_start(original, ended))
+    replace(process.BaseProcess, "join", lambda original: _watch_join(original, ended))
 
 
-def _watch_start(original: Callable[..., None], control: Path) -> Callable[..., None]:
+def _watch_join(original: Callable[..., None], ended: Path) -> Callable[..., None]:
+    def join(child: Any, timeout: float | None = None) -> None:
+        try:
+            original(child, timeout)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+        if not child.daemon and ended.exists():
+            _follow(ended)  # the script must not go on as if its children had trained
+
+    return join
+
+
+def _watch_start(original: Callable[..., None], ended: Path) -> Callable[..., None]:
     watching: list[int] = []
 
     def start(child: Any) -> None:
         if not child.daemon and os.getpid() not in watching:  # loader workers are daemons
             watching.append(os.getpid())
-            threading.Thread(target=_follow, args=(control / "ended",), daemon=True).start()
+            threading.Thread(target=_follow, args=(ended,), daemon=True).start()
         try:
             original(child)
         except BaseException as error:
