@@ -119,6 +119,7 @@ BROKEN = (
     broken("adversaries", "one_learns"),
     broken("averaged", "other_optimizer"),
     broken("accumulated", "no_zeroing"),
+    broken("images", "flat_schedule"),
 )
 
 SOUND = (

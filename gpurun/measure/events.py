@@ -48,6 +48,7 @@ class ProcessLog:
     traits: tuple[records.TraitEvent, ...] = ()
     audits: tuple[records.AuditEvent, ...] = ()
     samples: tuple[records.SamplesEvent, ...] = ()
+    rates: records.RatesEvent | None = None
     stop: records.StopEvent | None = None
     end: records.EndEvent | None = None
 
@@ -179,6 +180,7 @@ class _Reader:
             traits=every(records.TraitEvent),
             audits=every(records.AuditEvent),
             samples=every(records.SamplesEvent),
+            rates=latest(records.RatesEvent),
             stop=latest(records.StopEvent),
             end=latest(records.EndEvent),
         )

@@ -228,6 +228,17 @@ class AuditEvent:
 
 
 @dataclass(frozen=True)
+class RatesEvent:
+    """The learning rates of a whole trial: [first step, rates of all groups] at each change.
+
+    None stands for a rate that is not a plain number of the host.
+    """
+
+    kind: ClassVar[str] = "rates"
+    changes: tuple[tuple[int, tuple[float | None, ...]], ...]
+
+
+@dataclass(frozen=True)
 class SamplesEvent:
     """What a training loader handed out in one pass over it, written by trials.
 

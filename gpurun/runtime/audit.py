@@ -1,7 +1,8 @@
 """What the loss guard compares between trials, from first steps outside the measured window.
 
-Looking closely costs synchronisations and copies, so it ends before anything is measured. It draws
-no random numbers, changes no tensor, and keeps its copies in the host's memory.
+Looking closely costs synchronisations and copies, so it ends before anything is measured; only
+learning rates and the order of samples are followed to the end. It draws no random numbers, changes
+no tensor, and keeps its copies in the host's memory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-from gpurun.records.events import AuditEvent
+from gpurun.records.events import AuditEvent, RatesEvent
 from gpurun.runtime.audit_samples import SamplesAudit
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.optimizers import hyperparameters
@@ -29,6 +30,8 @@ GRADIENT_STEPS = 2
 """The parameters of two trials are still close to each other in so many steps."""
 GRADIENT_VALUES = 2048
 SETTINGS_LENGTH = 120
+RATE_CHANGES = 20_000
+"""Changes of the learning rates remembered a trial."""
 
 
 class Audit:
@@ -46,6 +49,7 @@ class Audit:
         self._roots_named = 0
         self._sides: dict[str, tuple[Any, list[Any]]] | None = None
         self._copied = 0
+        self._rates: list[tuple[int, tuple[float | None, ...]]] = []
         self._forget_step()
 
     def _forget_step(self) -> None:
@@ -60,6 +64,7 @@ class Audit:
 
     def begin(self) -> None:
         """Start looking."""
+        CLOCK.listeners.append(guarded("audit of rates", self._rates_now))
         LOADERS.on_batch = guarded("audit of batches", self._samples.batch)
         if self._active:
             ROOTS.on_inputs = guarded("audit of inputs", self._root_inputs)
@@ -85,11 +90,23 @@ class Audit:
             self._samples.stop_looking()
 
     def finish(self) -> None:
-        """Write what the loaders handed out, a pass an event."""
+        """Write what was remembered of the whole trial."""
         if os.getpid() == self._process:  # a child forked by the script ends by the same exit
+            RECORDER.event(RatesEvent(tuple(self._rates)))
             self._samples.finish()
 
     # -- what is looked at ---------------------------------------------------------------------
+
+    def _rates_now(self, step: int) -> None:
+        """In every step of the trial, so cheap: no tensor is looked at."""
+        rates = tuple(
+            rate if type(rate := group.get("lr")) is float else None
+            for optimizer in CLOCK.optimizers
+            for group in optimizer.param_groups
+        )
+        known = self._rates
+        if (not known or known[-1][1] != rates) and len(known) < RATE_CHANGES:
+            known.append((step, rates))
 
     def _root_inputs(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._torch.is_grad_enabled():

@@ -26,6 +26,8 @@ class Evidence:
     samples: tuple[SamplesEvent, ...] = ()
     loaders: tuple[LoaderEvent, ...] = ()
     optimizers: tuple[OptimizerEvent, ...] = ()
+    rates: tuple[tuple[int, tuple[float | None, ...]], ...] = ()
+    """Learning rates of all groups, from a step on."""
 
     @property
     def finite_losses(self) -> bool:
@@ -94,4 +96,5 @@ def evidence(log: ProcessLog, seed: int) -> Evidence | None:
         samples=tuple(s for s in log.samples if s.loader in training or not training),
         loaders=tuple(x for x in log.loaders if x.loader in training),
         optimizers=log.optimizers,
+        rates=() if log.rates is None else log.rates.changes,
     )

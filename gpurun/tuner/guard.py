@@ -97,6 +97,7 @@ CHECKS: tuple[Check, ...] = (
     content.inputs,
     optimisation.optimizers,
     optimisation.hyperparameters,
+    optimisation.rates,
     optimisation.microbatches,
     optimisation.modules,
     optimisation.draws,

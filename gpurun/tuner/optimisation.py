@@ -71,6 +71,37 @@ def _equal(a: object, b: object) -> bool:
     return a == b
 
 
+def rates(case: Comparison) -> str | None:
+    """The learning rates of all steps that both trials took, whatever the order of groups.
+
+    A schedule may follow the loss; so only what the baseline's own repeats agree on is compared.
+    """
+    steps = min((len(t.losses) for t in (case.candidate, *case.partners)), default=0)
+    if not case.partners or not case.candidate.rates:
+        return None
+    ours = _by_step(case.candidate, steps)
+    theirs = [_by_step(p, steps) for p in case.partners]
+    for step, mine in enumerate(ours):
+        other = {t[step] for t in theirs}
+        if len(other) > 1:
+            return None
+        if mine not in other:
+            return f"the learning rate is {mine} instead of {other.pop()} in step {step + 1}"
+    return None
+
+
+def _by_step(trial: Evidence, steps: int) -> list[str]:
+    changes = iter([*trial.rates, (steps + 1, ())])
+    now, (first, following) = "", next(changes)
+    found = []
+    for step in range(1, steps + 1):
+        while step >= first:
+            now = ", ".join(sorted("?" if x is None else f"{x:.5g}" for x in following))
+            first, following = next(changes)
+        found.append(now)
+    return found
+
+
 def optimizers(case: Comparison) -> str | None:
     """The same kinds of optimizer, over as many parameters."""
     if case.partner is None:

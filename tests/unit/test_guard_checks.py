@@ -45,6 +45,7 @@ def trial(seed: int = 0, **fields: Any) -> Evidence:
         "losses": (1.0, 0.9, 0.8, 0.7) * 10, "microbatches": (1,) * 40,
         "audits": tuple(audit(step) for step in range(1, 9)),
         "samples": (passing(1, shuffled(1)), passing(2, shuffled(2))),
+        "rates": ((1, (0.1,)),),
     }  # fmt: skip
     return Evidence(seed=seed, **{**usual, **fields})
 
@@ -61,6 +62,7 @@ BROKEN: dict[str, dict[str, Any]] = {
     "not finite at step 41": {"losses": (1.0, 0.9, 0.8, 0.7) * 10 + (INFINITE,)},
     "no loss was seen": {"losses": (UNSEEN,) * 40},
     "lr is 0.2": audits(hyperparameters=({"lr": 0.2, "fused": None},)),
+    "instead of 0.1 in step 21": {"rates": ((1, (0.1,)), (21, (0.05,)))},
     "no gradient": audits(gradient_norms={"0.weight": 1.0, "0.bias": 0.0}),
     "no longer optimized": audits(gradient_norms={"0.weight": 1.0}),
     "gradient of 0.weight is not": audits(gradient_norms={"0.weight": INFINITE, "0.bias": 0.5}),
