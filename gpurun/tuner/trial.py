@@ -24,7 +24,6 @@ from gpurun.records.codec import to_json
 from gpurun.records.result import RunResult
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import TrialRecord
-from gpurun.report.format import duration
 from gpurun.rundir import write_json
 from gpurun.tuner.evidence import Evidence, evidence
 from gpurun.tuner.progress import Progress
@@ -211,9 +210,9 @@ class Laboratory:
                 if stopped is not None and moment - stopped > GRACE_SECONDS:
                     box.kill()
                 elif moment - changed > patience:
-                    return f"hangs: given up after {duration(patience)} without a sign of life"
+                    return f"hangs: given up after {patience:.3g} s without a sign of life"
                 elif moment - began > limit:
-                    return f"not done after {duration(limit)}"
+                    return f"not done after {limit:.3g} s"
         finally:
             sampler.close()
         return None
@@ -294,6 +293,9 @@ def _explained(status: str, run_dir: Path, result: RunResult, request: Request) 
     for outcome in result.knobs:
         if outcome.knob in request.settings and outcome.outcome == "failed":
             return "skipped", f"{outcome.knob}: {outcome.detail}"
+    for error in result.hook_errors:
+        if any(error.startswith(f"knob {name}:") for name in request.settings):
+            return "skipped", f"its hook failed: {error}"
     return status, ""
 
 

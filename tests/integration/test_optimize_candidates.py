@@ -1,0 +1,154 @@
+"""A candidate that hangs, dies, runs out of memory or breaks is a row of the ladder, no more."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tunings import lines, report_of
+
+KNOB = '''
+from gpurun.knobs.api import Effect, KnobBase
+
+class {title}(KnobBase):
+    """A knob that goes wrong."""
+
+    name = "{name}"
+    effect = Effect.PIPELINE
+
+    def candidates(self, facts):
+        return [True]
+
+    def apply(self, value, hooks):
+        {apply}
+'''
+ON_STEP = "def act(n):\n            {}\n        hooks.on_step(act); hooks.applied()"
+BROKEN = {
+    "dies": ON_STEP.format("import os; os.kill(os.getpid(), 9)"),
+    "eats": "import resource; hooks.applied(); hooks.on_root(lambda module: "
+    "resource.setrlimit(resource.RLIMIT_AS, (1 << 29, 1 << 29)))",
+    "hangs": ON_STEP.format("import time; n == 5 and time.sleep(600)"),
+    "fails": "raise RuntimeError('no such kernel')",
+    "raises": "def broken(module):\n            raise KeyError('weight')\n"
+    "        hooks.on_root(broken); hooks.applied()",
+    "exits": ON_STEP.format("import os; n == 3 and os._exit(3)"),
+    "unmeasured": "hooks.skipped('this model has no such layer')",
+    "poisons": "import torch\n        hooks.around_root_call(torch.enable_grad, "
+    "lambda out: out * float('nan')); hooks.applied()",
+}
+SCRIPT = """
+import multiprocessing, time, torch
+from torch.utils.data import DataLoader, Dataset
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+class Data(Dataset):
+    def __init__(self):
+        self.change = lambda x: x + 1
+    def __len__(self):
+        return 160
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return self.change(torch.ones(8) * index / 160), index % 2
+
+if __name__ == "__main__":
+    multiprocessing.set_start_method("spawn")
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in DataLoader(Data(), batch_size=4, shuffle=True):
+        spare = bytearray(4 << 20)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str], int]:
+    """The report of a tuning with nothing but bad candidates, what it said, and its exit code."""
+    folder = tmp_path_factory.mktemp("candidates")
+    (folder / "knobs").mkdir()
+    for name, apply in BROKEN.items():
+        text = KNOB.format(title=name.title(), name=name, apply=apply)
+        (folder / "knobs" / f"{name}.py").write_text(text)
+    (folder / "train.py").write_text(SCRIPT)
+    limits = "allow = ['pipeline']\npatience = '8s'\nmax_trials = 20\n"
+    (folder / "gpurun.toml").write_text(f"knobs = ['knobs']\n[optimize]\n{limits}")
+    done = subprocess.run(
+        [sys.executable, "-m", "gpurun", "--optimize", "--tune-only", "train.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        capture_output=True,
+        timeout=280,
+        check=False,
+    )
+    return report_of(folder), lines(done), done.returncode
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knob", "status", "reason"),
+    [
+        ("dies", "oom", "killed (SIGKILL), most likely for memory"),
+        ("eats", "oom", "MemoryError"),
+        ("hangs", "timeout", "hangs: given up after 8 s without a sign of life"),
+        ("raises", "skipped", "its hook failed: knob raises: KeyError: 'weight'"),
+        ("fails", "skipped", "fails: RuntimeError: no such kernel"),
+        ("exits", "failed", "exit code 3"),
+    ],
+)
+def test_a_candidate_that_breaks_its_trial_is_rejected_with_the_reason(
+    tuned: tuple[dict[str, Any], list[str], int], knob: str, status: str, reason: str
+) -> None:
+    report, _, _ = tuned
+    row = row_of(report, knob)
+    assert not row["kept"]
+    assert reason in row["reason"]
+    trial = next(t for t in report["trials"] if t["knobs"] == {knob: True})
+    assert trial["status"] == status
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("knob", "reason"),
+    [("poisons", "the loss is not finite"), ("unmeasured", "this model has no such layer")],
+)
+def test_a_candidate_that_trains_otherwise_or_not_at_all_is_rejected(
+    tuned: tuple[dict[str, Any], list[str], int], knob: str, reason: str
+) -> None:
+    row = row_of(tuned[0], knob)
+    assert not row["kept"]
+    assert reason in row["reason"]
+
+
+@pytest.mark.slow
+def test_a_data_set_that_cannot_be_pickled_is_no_candidate_for_spawned_workers(
+    tuned: tuple[dict[str, Any], list[str], int],
+) -> None:
+    rows = [row for row in tuned[0]["ladder"] if row["knob"] == "loader_workers"]
+    assert rows
+    assert all("cannot be pickled" in row["reason"] and not row["kept"] for row in rows)
+
+
+@pytest.mark.slow
+def test_bad_candidates_are_no_failure_of_the_tuning(
+    tuned: tuple[dict[str, Any], list[str], int],
+) -> None:
+    report, said, code = tuned
+    assert code == 0
+    assert said[-1].startswith("verdict=no_gain exit=0")
+    assert report["statistically_significant"] is False
+    assert report["chosen"]["knobs"] == {}
+    assert report["chosen"]["samples_per_second"] == report["baseline"]["samples_per_second"]
+
+
+def row_of(report: dict[str, Any], knob: str) -> dict[str, Any]:
+    rows = [row for row in report["ladder"] if row["knob"] == knob]
+    assert len(rows) == 1, report["ladder"]
+    row: dict[str, Any] = rows[0]
+    return row
