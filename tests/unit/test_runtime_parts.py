@@ -1,0 +1,183 @@
+"""The parts of the runtime that need no torch, each against what a script may do to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpurun.records.events import HookEvent, TraitEvent
+from gpurun.runtime.identity import IdentityMap
+from gpurun.runtime.imports import PostImportFinder
+from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace
+from gpurun.runtime.recorder import Recorder
+from gpurun.runtime.source import batch_size_expression
+
+
+class Unhashable:
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(x) for p in folder.glob("events-*") for x in p.read_text().splitlines()]
+
+
+def test_objects_are_known_by_identity_for_as_long_as_they_live() -> None:
+    known: IdentityMap[int] = IdentityMap()
+    first, second = Unhashable(), Unhashable()
+    known[first], known[second] = 1, 2
+    assert (known.get(first), known.get(second), len(known)) == (1, 2, 2)
+    del second
+    assert list(known) == [first]
+    assert Unhashable() not in known
+
+
+def _wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+
+    return wrapper
+
+
+def test_a_wrapper_leaves_no_line_in_a_traceback() -> None:
+    def fail() -> None:
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine") as caught:
+        _wrapped(_wrapped(fail))()
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert names[-1] == "fail"
+    assert "wrapper" not in names
+
+
+def test_a_call_back_that_raises_is_called_once_only() -> None:
+    calls: list[int] = []
+
+    def fail() -> None:
+        calls.append(1)
+        raise RuntimeError
+
+    call = guarded("test", fail)
+    assert (call(), call(), calls) == (None, None, [1])
+
+
+def test_what_cannot_be_replaced_is_left_as_it_is() -> None:
+    assert not replace(int, "bit_length", _wrapped)
+    assert (5).bit_length() == 3
+
+
+def test_refused_edits_give_way_to_the_scripts_own_arguments() -> None:
+    class Thing:
+        def __init__(self, size: int) -> None:
+            if size < 0:
+                raise ValueError("size")
+            self.size = size
+
+    thing = Thing(0)
+    build_edited("edit", Thing.__init__, thing, {"size": 3}, {"size": -1})
+    assert thing.size == 3
+    build_edited("edit", Thing.__init__, thing, {"size": 3}, {"size": 5})
+    assert thing.size == 5
+    with pytest.raises(ValueError, match="size"):  # the script's own mistake stays its own
+        build_edited("edit", Thing.__init__, thing, {"size": -3}, {"size": -1})
+
+
+def test_nothing_that_is_recorded_can_raise(tmp_path: Path) -> None:
+    class Hostile:
+        def __repr__(self) -> str:
+            raise RuntimeError("no text")
+
+    recorder = Recorder()
+    recorder.open(str(tmp_path), eager=True)
+    recorder.event(TraitEvent(trait="odd", detail=Hostile()))  # type: ignore[arg-type]
+    recorder.event(HookEvent(hook="after", error="\udcff"))
+    assert [x.get("hook") for x in lines(tmp_path)] == [None, "trait event", "after"]
+
+
+def test_a_folder_that_is_gone_ends_the_recording(tmp_path: Path) -> None:
+    recorder = Recorder()
+    recorder.open(str(tmp_path / "gone"), eager=True)
+    recorder.event(TraitEvent(trait="any", detail=""))
+    assert not recorder.recording
+
+
+def _finder(folder: Path, name: str, text: str, callback: Callable[[Any], None]) -> None:
+    (folder / f"{name}.py").write_text(text)
+    sys.path.insert(0, str(folder))
+    finder = PostImportFinder()
+    try:
+        finder.when_imported(name, callback)
+        __import__(name)
+    finally:
+        sys.path.remove(str(folder))
+        sys.modules.pop(name, None)
+        assert finder not in sys.meta_path or "broken" in name
+        if finder in sys.meta_path:
+            sys.meta_path.remove(finder)  # type: ignore[arg-type]
+
+
+def test_a_call_back_follows_the_body_of_the_module(tmp_path: Path) -> None:
+    seen: list[int] = []
+    _finder(tmp_path, "watched_module", "value = 3", lambda module: seen.append(module.value))
+    assert seen == [3]
+
+
+def test_a_call_back_that_raises_does_not_fail_the_import(tmp_path: Path) -> None:
+    _finder(tmp_path, "another_module", "value = 3", lambda module: 1 / 0)
+
+
+def test_a_broken_module_fails_as_it_does_without_us(tmp_path: Path) -> None:
+    with pytest.raises(LookupError) as caught:
+        _finder(tmp_path, "broken_module", "raise LookupError", print)
+    files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert not any(file.endswith("runtime/imports.py") for file in files)
+
+
+def test_threads_in_a_fork_do_not_keep_the_child_from_recording(tmp_path: Path) -> None:
+    script = """
+import os, sys
+from gpurun.records.events import TraitEvent
+from gpurun.runtime.recorder import Recorder
+recorder = Recorder()
+recorder.open(sys.argv[1], eager=True)
+recorder.later(TraitEvent("parent", ""))
+recorder._flushing.acquire()  # another thread was flushing when the process forked
+child = os.fork()
+if child == 0:
+    recorder.later(TraitEvent("child", ""))
+    recorder.flush()
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    assert len(list(tmp_path.glob("events-*"))) == 2
+    assert [x["trait"] for x in lines(tmp_path) if x["event"] == "trait"] == ["child"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("DataLoader(data, batch_size=args.batch, shuffle=True)", "args.batch"),
+        ("torch.utils.data.DataLoader(\n    data,\n    2 * size,\n)", "2 * size"),
+        ("make(DataLoader(data, shuffle=True))", None),
+        ("def broken(", None),
+        ("(" * 5000 + ")" * 5000, None),
+    ],
+)
+def test_the_batch_size_is_read_from_the_source(
+    tmp_path: Path, text: str, expected: str | None
+) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    assert batch_size_expression(str(script), 1) == expected
