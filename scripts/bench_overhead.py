@@ -98,22 +98,28 @@ def main() -> None:
         for label, shape in SHAPES.items():
             found = pairs(folder, shape, count)
             mean, low, high = interval([math.log(ours / theirs) for theirs, ours in found])
-            added[label] = statistics.median(ours - theirs for theirs, ours in found)
+            added[label] = interval([ours - theirs for theirs, ours in found])
             base = statistics.median(theirs for theirs, _ in found)
             print(
                 f"{label}: python {base:.1f} µs, gpurun ×{math.exp(mean):.4f} "
-                f"[{math.exp(low):.4f}, {math.exp(high):.4f}], {added[label]:+.1f} µs a step"
+                f"[{math.exp(low):.4f}, {math.exp(high):.4f}], {added[label][0]:+.1f} µs a step"
             )
             if label == "normal step":
-                print(f"  ratio bar {1 + RATIO_BAR:.3f}: {_kept(math.exp(mean) - 1, RATIO_BAR)}")
-    a_call = (added["tiny step, 200 submodules"] - added["tiny step"]) / 200
-    print(f"a step: {added['tiny step']:.1f} µs, bar {STEP_BAR}: ", end="")
-    print(_kept(added["tiny step"], STEP_BAR))
-    print(f"a submodule call: {a_call:.3f} µs, bar {MODULE_BAR}: {_kept(a_call, MODULE_BAR)}")
+                print(f"  ratio bar {1 + RATIO_BAR:.3f}: {_kept(low, high, math.log1p(RATIO_BAR))}")
+    step, low, high = added["tiny step"]
+    print(f"a step: {step:.1f} µs [{low:.1f}, {high:.1f}], bar {STEP_BAR}: ", end="")
+    print(_kept(low, high, STEP_BAR))
+    with_calls, low_calls, high_calls = added["tiny step, 200 submodules"]
+    call, low, high = (x / 200 for x in (with_calls - step, low_calls - high, high_calls - low))
+    print(f"a submodule call: {call:.3f} µs [{low:.3f}, {high:.3f}], bar {MODULE_BAR}: ", end="")
+    print(_kept(low, high, MODULE_BAR))
 
 
-def _kept(value: float, bar: float) -> str:
-    return "kept" if value <= bar else "NOT kept"
+def _kept(low: float, high: float, bar: float) -> str:
+    """What the interval says of the bar."""
+    if high <= bar:
+        return "kept"
+    return "NOT kept" if low > bar else "inconclusive"
 
 
 if __name__ == "__main__":

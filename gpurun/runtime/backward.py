@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from gpurun.runtime.patching import drop_frame, guarded, replace
+from gpurun.runtime.patching import drop_frame, guarded, replace, switched_off
 from gpurun.runtime.steps import CLOCK
 
 now = time.perf_counter_ns
@@ -24,16 +24,17 @@ class Backward:
         """Watch `torch.autograd.backward`, and `grad` for scripts that step parameters by hand."""
         self._inside = getattr(torch._C, "_current_graph_task_id", self._inside)
         self._tensor = torch.Tensor
-        self._compiling = torch.compiler.is_compiling
+        self._compiling = torch.compiler.is_dynamo_compiling
         replace(torch.autograd, "backward", self._watch_backward)
         replace(torch.autograd, "grad", self._watch_grad)
         replace(torch.amp.grad_scaler.GradScaler, "scale", self._watch_scale)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        tell = guarded("backward", self._tell)
+        tell: Callable[..., None] = self._tell
         inside, compiling = self._inside, self._compiling
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            nonlocal tell
             if compiling():
                 return original(tensors, *args, **kwargs)
             began = now()
@@ -42,8 +43,12 @@ class Backward:
             except BaseException as error:
                 drop_frame(error)
                 raise
-            if inside() == -1:
-                tell(now() - began, tensors)
+            elapsed_ns = now() - began
+            try:
+                if inside() == -1:
+                    tell(elapsed_ns, tensors)
+            except Exception as error:
+                tell = switched_off("backward", error)
             return result
 
         return backward

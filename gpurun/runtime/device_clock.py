@@ -1,6 +1,6 @@
 """Times and losses of a CUDA device without waiting for it: pooled events, resolved by query.
 
-On the CPU everything is known at once and this class costs one comparison a step. An error of the
+On the CPU everything is known at once and this class costs nothing. An error of the
 device (several devices in one process, say) ends the device times, never the step clock. While a
 CUDA graph is being captured nothing of CUDA is touched: any query would invalidate the capture.
 """
@@ -22,6 +22,8 @@ class DeviceClock:
     """Marks step ends on the current stream and copies losses aside; resolves them later."""
 
     def __init__(self) -> None:
+        self.watching = False
+        """Whether CUDA is in use, looked at with each flush and each loss."""
         self._torch: Any = None
         self._pool: list[Any] = []
         self._marks: list[tuple[list[Any], Any]] = []
@@ -32,11 +34,11 @@ class DeviceClock:
     def attach(self, torch: Any) -> None:
         """Use this torch module."""
         self._torch = torch
-        self._initialized = torch.cuda.is_initialized
 
     def forget(self) -> None:
         """In a forked child: its parent's device is out of reach."""
         self._pool, self._marks, self._last, self._ring = [], [], None, None
+        self.watching = False
 
     def loss(self, losses: list[Any]) -> Any:
         """The sum of scalar losses: a float on the CPU, a ring slot on CUDA, None elsewhere."""
@@ -46,6 +48,7 @@ class DeviceClock:
                 return float(sum(float(x) for x in losses))
             if kind != "cuda" or self._torch is None or self._capturing():
                 return None
+            self.watching = True
             total = losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
             if self._ring is None:
                 self._ring = self._torch.zeros(RING, pin_memory=True)
@@ -58,14 +61,11 @@ class DeviceClock:
         return _Slot(slot)
 
     def mark(self, row: list[Any]) -> None:
-        """Record the end of this step on the device, if CUDA is in use."""
-        if self._torch is None or not self._initialized():
-            return
-        torch = self._torch
+        """Record the end of this step on the device; only while `watching`."""
         try:
             if self._capturing():
                 return  # nor was its loss copied
-            event = self._pool.pop() if self._pool else torch.cuda.Event(enable_timing=True)
+            event = self._pool.pop() if self._pool else self._torch.cuda.Event(enable_timing=True)
             event.record()
             self._marks.append((row, event))
             if len(self._marks) >= RING:
@@ -77,6 +77,8 @@ class DeviceClock:
 
     def resolve(self, rows: list[list[Any]]) -> int:
         """Fill in what the device has finished; how many leading rows are complete."""
+        if self._torch is not None:
+            self.watching = self._torch.cuda.is_initialized()
         if not self._marks:
             return len(rows)
         try:
@@ -136,7 +138,7 @@ class DeviceClock:
     def _fail(self, error: Exception) -> None:
         RECORDER.hook_failed("device clock", error)
         self._give_up_marks()
-        self._torch = None
+        self._torch, self.watching = None, False
 
 
 class _Slot:

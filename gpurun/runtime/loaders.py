@@ -14,7 +14,7 @@ from typing import Any
 from gpurun.knobs.api import LoaderCall
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.runtime.identity import IdentityMap
-from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace
+from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace, switched_off
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.source import batch_size_expression
 from gpurun.runtime.steps import CLOCK, LoaderState
@@ -175,9 +175,10 @@ class Loaders:
 
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
         exhausted = guarded("loader exhausted", self._exhausted)
-        yielded = guarded("batch", self._yielded)
+        yielded: Callable[..., None] = self._yielded
 
         def __next__(iterator: Any) -> Any:
+            nonlocal yielded
             began = now()
             try:
                 batch = original(iterator)
@@ -188,7 +189,10 @@ class Loaders:
             except BaseException as error:
                 drop_frame(error)
                 raise
-            yielded(iterator, batch, now() - began)
+            try:
+                yielded(iterator, batch, now() - began)
+            except Exception as error:
+                yielded = switched_off("batch", error)
             return batch
 
         return __next__
@@ -218,6 +222,8 @@ class Loaders:
 
 def _count_indices(indices: Any) -> int | None:
     """Data-set indices in a batch; None where the sampler does not hand out batches of indices."""
+    if type(indices) is list:
+        return len(indices) if indices and indices[0] is not None else None
     if isinstance(indices, (str, bytes, Mapping)) or not hasattr(indices, "__len__"):
         return None
     try:

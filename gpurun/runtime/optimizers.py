@@ -8,7 +8,7 @@ from typing import Any
 
 from gpurun.knobs.api import OptimizerCall
 from gpurun.records.events import OptimizerEvent
-from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace
+from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace, switched_off
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
 
@@ -98,18 +98,16 @@ class Optimizers:
 
 def _unless_compiling(torch: Any, hook: Callable[..., None]) -> Callable[..., None]:
     """The hook, guarded; what torch.compile traces sees nothing of it."""
-    compiling = torch.compiler.is_compiling
-    broken = False
+    compiling = torch.compiler.is_dynamo_compiling
 
     def call(optimizer: Any, args: Any, kwargs: Any) -> None:
-        nonlocal broken
-        if compiling() or broken:
+        nonlocal hook
+        if compiling():
             return
         try:
             hook(optimizer)
         except Exception as error:
-            broken = True
-            RECORDER.hook_failed(hook.__name__, error)
+            hook = switched_off(hook.__name__, error)
 
     return call
 

@@ -58,6 +58,12 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def switched_off(name: str, error: Exception) -> Callable[..., None]:
+    """What takes the place of a call-back that raised, where `guarded` would cost a call a step."""
+    RECORDER.hook_failed(name, error)
+    return lambda *args: None
+
+
 def replace(
     owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> bool:

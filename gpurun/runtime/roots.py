@@ -17,7 +17,7 @@ from typing import Any
 
 from gpurun.records.events import RootEvent, TraitEvent
 from gpurun.runtime.inputs import first_tensor, sizes
-from gpurun.runtime.patching import drop_frame, guarded
+from gpurun.runtime.patching import drop_frame, guarded, switched_off
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.surroundings import Surroundings
@@ -58,7 +58,7 @@ class Roots:
         self._original = torch.nn.Module.__call__
         self._in_backward = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self._watch = self._caller(self._original)
-        self._told = guarded("forward", self._tell)
+        self._told: Callable[..., None] = self._tell
         self._listener = guarded("root search", self._stepped)
         self.search()
 
@@ -205,7 +205,11 @@ class Roots:
             raise
         finally:
             self._inside.discard(thread)
-        self._told(now() - began, module, args, kwargs)
+        elapsed_ns = now() - began
+        try:
+            self._told(elapsed_ns, module, args, kwargs)
+        except Exception as error:
+            self._told = switched_off("forward", error)
         return result
 
     def _tell(

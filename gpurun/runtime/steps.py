@@ -165,7 +165,8 @@ class StepClock:
         if stepping:
             # a step that raised has left its entry behind; frame 2 is torch's, which runs the hooks
             del stepping[_depth(sys._getframe(2)) :]
-        stepping.append((optimizer, now(), self._parts_ns()))
+        parts_ns = self.data_ns + self.forward_ns + self.backward_ns
+        stepping.append((optimizer, now(), parts_ns))
         if self.before_step and len(stepping) == 1:
             for callback in self.before_step:
                 callback(optimizer)
@@ -182,10 +183,12 @@ class StepClock:
         if stepping and any(entry[0] is optimizer for entry in stepping):
             return
         end = now()
-        inner_ns = self._parts_ns() - parts_ns  # of a closure, or of a loader read in it
         number = self.number(optimizer)
         if self._provisional:
+            parts_ns += self._parts_before(began)
             self._take_in(self._provisional)
+        # what a closure did, or a loader that is read in it, is not the optimizer's
+        inner_ns = self.data_ns + self.forward_ns + self.backward_ns - parts_ns
         count = self.steps_of[number] = self.steps_of.get(number, 0) + 1
         self._close("optimizer", number, end, max(end - began - inner_ns, 0))
         self._tell("optimizer", count)
@@ -203,7 +206,8 @@ class StepClock:
         ]  # fmt: skip
         self._rows[clock].append(row)
         self._latest = row
-        self.device.mark(row)
+        if self.device.watching:
+            self.device.mark(row)
         if clock == "backward" and len(self._provisional) < PATIENCE:
             self._provisional.append([*row, self.losses])
         self._clear()
@@ -213,13 +217,11 @@ class StepClock:
             self._flushed = end
             RECORDER.flush()
 
-    def _parts_ns(self) -> int:
-        """Nanoseconds of the running step that have been told apart so far."""
-        parts = self.data_ns + self.forward_ns + self.backward_ns
-        if self._provisional:
-            for row in self._provisional:
-                parts += row[StepRow.DATA_NS] + row[StepRow.FORWARD_NS] + row[StepRow.BACKWARD_NS]
-        return parts
+    def _parts_before(self, began: int) -> int:
+        """Nanoseconds told apart in the micro-batches that ended before the step began."""
+        parts = (StepRow.DATA_NS, StepRow.FORWARD_NS, StepRow.BACKWARD_NS)
+        earlier = [row for row in self._provisional if row[StepRow.END_NS] <= began]
+        return sum(int(row[part]) for row in earlier for part in parts)
 
     def _take_in(self, rows: list[list[Any]]) -> None:
         """The first optimizer step: the backward passes before it were its micro-batches."""
