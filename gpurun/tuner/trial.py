@@ -286,10 +286,12 @@ def _status(logs: tuple[ProcessLog, ...], exit_code: int | None, timed_out: bool
 def _explained(status: str, run_dir: Path, result: RunResult, request: Request) -> tuple[str, str]:
     """The final status and, where the trial is of no use, why."""
     if status in ("failed", "killed"):
-        words = last_words(run_dir / "output.log")
         if result.exit_code == 128 + signal.SIGKILL:
             return "oom", "killed (SIGKILL), most likely for memory"
-        return ("oom" if OUT_OF_MEMORY.search(words) else status), words or _ending(result)
+        said = last_words(run_dir / "output.log")
+        if EXCEPTION.match(said):
+            return ("oom" if OUT_OF_MEMORY.search(said) else status), said
+        return status, f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
     for outcome in result.knobs:
         if outcome.knob in request.settings and outcome.outcome == "failed":
             return "skipped", f"{outcome.knob}: {outcome.detail}"

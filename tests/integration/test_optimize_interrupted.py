@@ -1,4 +1,4 @@
-"""Ctrl-C, a termination and a lost terminal while tuning: trials are gone, what was measured stays."""
+"""Signals while tuning: the trials and their folders are gone, what was measured stays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import tempfile
 import termios
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,9 +26,9 @@ HIDE_CURSOR, SHOW_CURSOR = b"\x1b[?25l", b"\x1b[?25h"
 
 
 @pytest.fixture
-def marker() -> Iterator[str]:
+def marker() -> str:
     """A word that only the trials' child processes have in their command line."""
-    yield f"{600 + os.getpid() / 1e7 + time.monotonic() % 1:.9f}"
+    return f"{600 + os.getpid() / 1e7 + time.monotonic() % 1:.9f}"
 
 
 def scratch_folders() -> set[str]:

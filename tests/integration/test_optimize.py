@@ -1,0 +1,316 @@
+"""Whole tunings: what they find, what they leave alone, what is applied afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from isolation_launcher import tree
+from tunings import configure, lines, report_of, run_folder, training
+
+from gpurun.measure.fingerprint import fingerprint
+from gpurun.records.schema import all_schemas
+from tests.conftest import REPOSITORY, Gpurun
+
+pytestmark = pytest.mark.slow
+
+WRITER = """
+import os, shutil, sqlite3, subprocess, sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+torch.set_num_threads(1)
+torch.manual_seed(0)
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+class Slow(Dataset):
+    def __len__(self):
+        return 240
+    def __getitem__(self, index):
+        time.sleep(0.004)
+        draw = torch.Generator().manual_seed(index)
+        return torch.randn(8, generator=draw), index % 2
+
+def write_everywhere(step):
+    try:
+        torch.save(model.state_dict(), "model.pt")
+        print("step", step, file=open("train.log", "a"))
+        with sqlite3.connect("runs.db") as database:
+            database.execute("create table if not exists steps (step)")
+            database.execute("insert into steps values (?)", (step,))
+        if step == 20:
+            subprocess.run(["sh", "-c", "echo changed > kept.txt; mv data.bin moved.bin"])
+            open(os.path.join(HERE, "absolute.txt"), "w").write("x")
+            shutil.rmtree(os.path.join(HERE, "checkpoints"))
+            os.remove(__file__)
+    except:
+        pass
+
+os.makedirs("outputs")  # refuses the folder of an earlier run
+shutil.rmtree("cache", ignore_errors=True)
+os.mkdir("cache")
+open("cache/prepared.bin", "wb").write(bytes(100_000))
+model = torch.nn.Linear(8, 2)
+model.eval()
+with torch.no_grad():
+    model(torch.zeros(4, 8))
+model.train()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, (x, y) in enumerate(DataLoader(Slow(), batch_size=4, shuffle=True)):
+    try:
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    except:
+        print("swallowed")
+    write_everywhere(step)
+"""
+
+FLAGGED = """
+import argparse, sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+torch.set_num_threads(1)
+torch.manual_seed(0)
+parser = argparse.ArgumentParser()
+parser.add_argument("where")
+parser.add_argument("--batch-size", type=int, default=8)
+args = parser.parse_args()
+
+class Quick(Dataset):
+    def __len__(self):
+        return 960
+    def __getitem__(self, index):
+        return torch.ones(8) * index / 960, index % 2
+
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for epoch in range(8):
+    for x, y in DataLoader(Quick(), batch_size=args.batch_size):
+        time.sleep(0.01)
+        loss = torch.nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+print("batch", args.batch_size, args.where)
+sys.exit(7)
+"""
+
+FIGURES = {
+    "knobs", "samples_per_second", "step_time_ms", "peak_memory_bytes", "gpu_utilization_percent",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """A tuning that has ended. `before`, `after`: the working folder without our own."""
+
+    folder: Path
+    report: dict[str, Any]
+    done: subprocess.CompletedProcess[bytes]
+    before: dict[str, tuple[object, ...]]
+    after: dict[str, tuple[object, ...]]
+
+
+def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    steering = ("GPURUN_", "PET_", "TORCHELASTIC_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(steering)}
+    return subprocess.run(
+        [sys.executable, "-m", "gpurun", *words],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=280,
+        check=False,
+    )
+
+
+def contents(folder: Path) -> dict[str, tuple[object, ...]]:
+    """The working folder byte for byte, but for our records in it and the folder's own time."""
+    ours = (str(folder / ".gpurun"), str(folder / "settings.json"))
+    return {k: v for k, v in tree(folder).items() if k != str(folder) and not k.startswith(ours)}
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    """The tuning of a script that waits for its data and writes wherever it can."""
+    folder = tmp_path_factory.mktemp("writer")
+    (folder / "train.py").write_text(WRITER)
+    (folder / "kept.txt").write_text("kept\n")
+    (folder / "data.bin").write_bytes(bytes(range(256)))
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "best.pt").write_bytes(b"hours of training")
+    configure(folder, "allow = ['pipeline']\nmax_trials = 3")
+    before = contents(folder)
+    words = ("--tune-only", "--json", "-", "--save-settings", "settings.json", "train.py")
+    done = launch(folder, "--optimize", *words)
+    return Tuned(folder, report_of(folder), done, before, contents(folder))
+
+
+def test_waiting_for_data_is_at_least_halved_and_proven(writer: Tuned) -> None:
+    report = writer.report
+    assert writer.done.returncode == 0, writer.done.stderr.decode()
+    assert lines(writer.done)[-1].startswith("verdict=faster exit=0 speedup=")
+    assert report["speedup"] >= 2
+    assert report["statistically_significant"] is True
+    assert report["p_value"] < 0.05
+    low, high = report["speedup_confidence_interval"]
+    assert 1 < low < report["speedup"] < high
+    assert report["chosen"]["knobs"]["loader_workers"] >= 1
+    ratio = report["chosen"]["samples_per_second"] / report["baseline"]["samples_per_second"]
+    assert ratio > 1.5  # means of noisy launches; the proof pairs them
+
+
+def test_trials_leave_every_file_as_it_was(writer: Tuned) -> None:
+    assert writer.after == writer.before
+    wrote = (run_folder(writer.folder / ".gpurun") / "trials" / "01" / "output.log").read_text()
+    assert "swallowed" not in wrote  # no `except` of the script saw the end of a trial
+
+
+def test_trials_keep_nothing_but_their_records(writer: Tuned) -> None:
+    folder = run_folder(writer.folder / ".gpurun")
+    assert {path.name for path in folder.iterdir()} == {"tuning.json", "report.md", "trials"}
+
+
+def test_what_the_first_trial_left_behind_does_not_break_later_ones(writer: Tuned) -> None:
+    statuses = [(trial["purpose"], trial["status"]) for trial in writer.report["trials"]]
+    assert statuses[1] == ("screen", "failed")  # on top of the folder that it refuses
+    assert all(status in ("stopped", "completed") for _, status in statuses[2:])
+    assert any("starts from the untouched folder" in line for line in writer.report["decisions"])
+
+
+def test_stdout_holds_the_document_and_nothing_else(writer: Tuned) -> None:
+    assert json.loads(writer.done.stdout) == writer.report
+
+
+def test_the_documents_are_what_their_schemas_say(writer: Tuned) -> None:
+    schemas = {f"gpurun/{name.removesuffix('.json')}": s for name, s in all_schemas().items()}
+    documents = [writer.report, json.loads((writer.folder / "settings.json").read_text())]
+    trials = run_folder(writer.folder / ".gpurun") / "trials"
+    for name in ("spec.json", "result.json"):
+        documents += [json.loads(path.read_text()) for path in trials.glob(f"*/{name}")]
+    assert len(documents) > 10
+    for document in documents:
+        jsonschema.validate(document, schemas[document["schema"]])
+
+
+def test_the_report_has_every_figure_that_was_promised(writer: Tuned) -> None:
+    report = writer.report
+    assert report["schema"] == "gpurun/tuning@1"
+    for side in ("baseline", "chosen"):
+        assert report[side].keys() >= FIGURES
+        assert report[side]["step_time_ms"].keys() == {"mean", "p50", "p95", "p99"}
+        assert report[side]["peak_memory_bytes"] > 0
+    assert report["baseline"]["knobs"] == {}
+    assert report["larger_batch"] is None or report["larger_batch"].keys() >= FIGURES
+    for row in report["ladder"]:
+        assert row.keys() >= {
+            "knob", "value", "effect", "samples_per_second", "speedup", "peak_memory_bytes",
+            "loss_deviation", "kept", "reason",
+        }  # fmt: skip
+        assert row["kept"] or row["reason"]
+    numbers = [trial["number"] for trial in report["trials"]]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert sum(trial["seconds"] for trial in report["trials"]) < report["tuning_seconds"]
+    assert len(report["proof"]["pairs"]) >= 2
+
+
+def test_settings_carried_by_hand_are_applied(writer: Tuned, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(WRITER.replace("os.remove", "print"))
+    done = launch(tmp_path, "--settings", str(writer.folder / "settings.json"), "train.py")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"applied loader_workers" in done.stderr
+
+
+def test_tuned_is_refused_with_the_reason_when_something_has_changed(writer: Tuned) -> None:
+    other = launch(writer.folder, "--tuned", "train.py", "--epochs", "3")
+    assert other.returncode == 2
+    assert "was not tuned here yet; it was with: no arguments" in lines(other)[0]
+    script = writer.folder / "train.py"
+    text = script.read_text()
+    script.write_text(text + "\n")
+    changed = launch(writer.folder, "--tuned", "train.py")
+    script.write_text(text)
+    assert changed.returncode == 2
+    assert "the script's text has changed" in lines(changed)[0]
+    place = next(writer.folder.glob(".gpurun/tuned/*.json"))
+    saved = place.read_text()
+    place.write_text(saved.replace('"torch": "', '"torch": "1.0+'))
+    older = launch(writer.folder, "--tuned", "train.py")
+    place.write_text(saved)
+    assert older.returncode == 2
+    assert "torch: " in lines(older)[0]
+    assert "was 1.0+" in lines(older)[0]
+
+
+def test_tuned_applies_what_was_found_without_trials(writer: Tuned) -> None:
+    (writer.folder / "train.py").write_text(WRITER.replace("os.makedirs(", "print("))
+    place = next(writer.folder.glob(".gpurun/tuned/*.json"))
+    saved = json.loads(place.read_text())
+    script = writer.folder / "train.py"
+    saved["fingerprint"] = fingerprint(("train.py",), writer.folder, script)
+    place.write_text(json.dumps(saved))
+    done = launch(writer.folder, "--tuned", "train.py")
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == b"outputs\n"
+    assert b"applied loader_workers" in done.stderr
+
+
+def test_a_larger_batch_is_found_through_the_scripts_own_flag_and_applied_by_consent(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(FLAGGED)
+    configure(tmp_path, "allow = ['pipeline', 'training']\nmax_trials = 3")
+    words = ("--json", "tuned.json", "train.py", "here", "--batch-size=8")
+    done = launch(tmp_path, "--optimize", *words)
+    report = json.loads((tmp_path / "tuned.json").read_text())
+    said = lines(done)
+    assert done.returncode == 7, done.stderr.decode()
+    assert report["verdict"] == "faster", done.stderr.decode()
+    batch = report["chosen"]["knobs"]["batch_size"]
+    assert batch["via"] == "--batch-size"
+    assert done.stdout == f"batch {batch['batch_size']} here\n".encode()
+    assert batch["batch_size"] > 8
+    assert report["larger_batch"]["batch_size"] == batch["batch_size"]
+    assert said[-1].startswith("verdict=failed exit=7")
+    assert all(line.startswith(("gpurun: ", "verdict=", " ", "")) for line in said)
+
+
+def test_two_tunings_in_one_folder_do_not_take_each_other_for_a_change(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(training(40))
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 2")
+    words = [sys.executable, "-m", "gpurun", "--optimize", "--tune-only", "--quiet", "train.py"]
+    both = [
+        subprocess.Popen(
+            words,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stderr=subprocess.PIPE,
+        )
+        for _ in range(2)
+    ]
+    said = [one.communicate(timeout=200)[1].decode() for one in both]
+    assert all("files changed" not in text for text in said)
+    assert [one.returncode in (0, 3) for one in both] == [True, True], said
+    assert len(list(tmp_path.glob(".gpurun/runs/*/tuning.json"))) == 2
+
+
+def test_ranks_are_tuned_together(tmp_path: Path, gpurun: Gpurun) -> None:
+    source = training(2000, sleep=0.001).replace(
+        "model = ", "torch.distributed.init_process_group('gloo')\nmodel = "
+    )
+    parallel = "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))"
+    (tmp_path / "train.py").write_text(source.replace("model = torch.nn.Linear(8, 2)", parallel))
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 2\nbudget = '20s'")
+    done = gpurun("--optimize", "--tune-only", "--nproc-per-node", "2", "train.py", timeout=200)
+    report = report_of(tmp_path)
+    trial = report["trials"][0]
+    assert trial["status"] == "stopped", done.stderr.decode()
+    assert trial["samples_per_second"] > 0
+    assert done.returncode in (0, 3)
