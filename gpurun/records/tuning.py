@@ -110,6 +110,14 @@ class GuardVerdict:
 
 
 @dataclass(frozen=True)
+class Rejection:
+    """Settings that the loss guard rejected, with both loss curves in the verdict."""
+
+    knobs: dict[str, Any]
+    guard: GuardVerdict
+
+
+@dataclass(frozen=True)
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
     "too_few_steps", "no_training", "script_failed", "interrupted" or "cached".
@@ -128,6 +136,7 @@ class TuningReport:
     tuning_seconds: float
     proof: Proof | None
     guard: GuardVerdict | None
+    rejections: tuple[Rejection, ...]
     isolation: str
     decisions: tuple[str, ...]
     fingerprint: dict[str, Any]

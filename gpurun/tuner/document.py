@@ -10,9 +10,10 @@ from gpurun.knobs.batch_size import side_effects
 from gpurun.options import Options
 from gpurun.records.result import RunResult, StepTime
 from gpurun.records.tuning import Candidate, LargerBatch, TrialRecord, TuningReport
+from gpurun.tuner.decision import BATCH
 from gpurun.tuner.proof import Arm, proof_of
 from gpurun.tuner.trial import Trial
-from gpurun.tuner.tuning import BATCH, Findings
+from gpurun.tuner.tuning import Findings
 
 
 def document(
@@ -46,6 +47,7 @@ def document(
         tuning_seconds=seconds,
         proof=proof,
         guard=findings.guard,
+        rejections=tuple(findings.rejections),
         isolation=isolation,
         decisions=tuple(findings.decisions),
         fingerprint=fingerprint,

@@ -51,9 +51,13 @@ def prove(
     launch: LaunchArm,
     out_of_time: Callable[[float], bool],
     report: Callable[[str], None],
-) -> bool:
-    """Run rounds until every finalist is settled; False if time ran out before the first was."""
-    seconds = 0.0
+    seconds: float,
+) -> None:
+    """Run rounds until every finalist is settled or the time is up.
+
+    `seconds`: what a launch is expected to take, as long as no round has told.
+    """
+    seconds *= 1 + len(finalists)
     for number in range(DEFAULT.looks[-1]):
         open_arms = [arm for arm in finalists if not arm.done]
         if not open_arms:
@@ -69,11 +73,13 @@ def prove(
         for arm in order:
             trial = _launch(arm, baseline, launch, number)
             seconds += trial.record.seconds
+            if trial.record.status == "timeout" and out_of_time(0.0):
+                report("the budget ended in the middle of a round")
+                return
             _take(arm, trial, rates)
         if baseline.failure is not None:
             break
         _pair(baseline, open_arms, rates, report)
-    return bool(finalists) and finalists[0].done
 
 
 def _launch(arm: Arm, baseline: Arm, launch: LaunchArm, number: int) -> Trial:

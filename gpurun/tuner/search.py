@@ -13,9 +13,8 @@ from typing import Any
 
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.facts import Facts
-from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import LadderRow
+from gpurun.records.tuning import LadderRow, Rejection
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge
@@ -42,6 +41,7 @@ class State:
     facts: Facts
     baselines: list[Evidence]
     ladder: list[LadderRow] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,14 @@ class Search:
         """Why the trial's value cannot be kept (None: it can), and how far its loss is off."""
         if trial.throughput is None or trial.result is None:
             return trial.record.reason or f"the trial ended as {trial.record.status}", None
-        skipped = not_applied(knob.name, trial.result)
+        skipped = not_applied(knob, trial)
         if skipped is not None:
             return skipped, None
         if trial.evidence is None:
             return "the trial showed nothing of its training", None
         verdict = judge(state.baselines, [trial.evidence], knob.effect)
+        if not verdict.accepted:
+            state.rejections.append(Rejection(trial.record.knobs, verdict))
         reason = None if verdict.accepted else "; ".join(verdict.reasons)
         return reason, verdict.loss_deviation
 
@@ -172,12 +174,21 @@ def patience(knob: Knob, reference: Trial) -> float:
     return max(slowest, 240.0) if knob.name == "compile" else slowest
 
 
-def not_applied(knob: str, result: RunResult) -> str | None:
+def not_applied(knob: Knob, trial: Trial) -> str | None:
     """Why a setting had no effect in its own trial, None if it had one."""
-    mine = [o for o in result.knobs if o.knob == knob]
-    if any(o.outcome == "applied" for o in mine) or not mine:
+    if trial.result is None:
         return None
-    return f"not applied: {mine[0].detail}"
+    mine = [o for o in trial.result.knobs if o.knob == knob.name]
+    failed = next((o for o in mine if o.outcome == "failed"), None)
+    if failed is not None:
+        return f"failed: {failed.detail}"
+    if any(o.outcome == "applied" for o in mine):
+        return None
+    if mine:
+        return f"not applied: {mine[0].detail}"
+    value = trial.record.knobs.get(knob.name)
+    outside = knob.environment(value) or knob.arguments(value, ()) != ()
+    return None if outside else "not applied: nothing in the script called for it"
 
 
 def idle(knob: Knob, facts: Facts) -> str | None:
@@ -185,6 +196,8 @@ def idle(knob: Knob, facts: Facts) -> str | None:
     step, split = facts.result.step_time_ms, facts.result.split
     if step is None or split is None:
         return None
+    if facts.device != "cpu" and knob.acts_on != "data":
+        return None  # the parts are the host's times, which say little of the device's work
     parts = {
         "data": split.data_wait_ms,
         "model": _sum(split.forward_ms, split.backward_ms),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -78,8 +79,8 @@ class Request:
     patience_seconds: float | None = None
     """A trial that records and prints nothing for so long hangs; None: by what earlier ones took.
     One that holds (the first) may be silent to its limit: it may have to download its data."""
-    limit_seconds: float | None = None
-    """A trial is given up after so long; None: by what earlier ones took."""
+    limit_seconds: float = math.inf
+    """A trial is given up after so long at most, and earlier by what others took."""
 
 
 class Laboratory:
@@ -220,7 +221,7 @@ class Laboratory:
     def _patience(self, request: Request) -> tuple[float, float]:
         """Seconds of silence, and seconds in all, after which the trial is given up."""
         longest = max((t.seconds for t in self.trials), default=0.0)
-        limit = request.limit_seconds or max(LIMIT_SECONDS, 10 * longest)
+        limit = min(request.limit_seconds, max(LIMIT_SECONDS, 10 * longest))
         if request.hold:
             return limit, limit
         usual = request.patience_seconds or max(PATIENCE_SECONDS, 4 * longest)

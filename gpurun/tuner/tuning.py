@@ -14,9 +14,10 @@ from gpurun.measure.machine import machine
 from gpurun.options import Options
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord
+from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TrialRecord
 from gpurun.report.tuning import TuningView
 from gpurun.tuner import facts as facts_of
+from gpurun.tuner.decision import BATCH, Judged, decide, final_ladder
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge
 from gpurun.tuner.plan import NEEDED_STEPS, PROBE, plan, with_read_ahead
@@ -32,7 +33,8 @@ PROOF_ROUNDS = 3
 """The search leaves time for so many rounds."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
-BATCH = "batch_size"
+LEAST_TRIAL_SECONDS = 30.0
+"""A trial may run this long whatever is left of the budget."""
 
 
 class Ended(Exception):
@@ -55,6 +57,7 @@ class Findings:
     larger: Arm | None = None
     ladder: list[LadderRow] = field(default_factory=list)
     guard: GuardVerdict | None = None
+    rejections: list[Rejection] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     verdict: str = "interrupted"
 
@@ -135,6 +138,7 @@ class Tuning:
             facts=replace(facts, result=trial.result),
             baselines=self._evidence,
             ladder=self.findings.ladder,
+            rejections=self.findings.rejections,
         )
 
     # -- search --------------------------------------------------------------------------------
@@ -154,15 +158,7 @@ class Tuning:
             return None
         trial = replace_state(state)
         self._searcher(BATCH_TRIALS, training=True).climb(knob, list(proposals), trial)
-        if Effect.TRAINING not in self._allowed:
-            self._mark_training()
         return trial if BATCH in trial.settings else None
-
-    def _mark_training(self) -> None:
-        reason = "changes training: apply with --allow training"
-        for number, row in enumerate(self.findings.ladder):
-            if row.knob == BATCH and row.kept:
-                self.findings.ladder[number] = replace(row, kept=False, reason=reason)
 
     def _searcher(self, trials: int, training: bool = False) -> Search:
         allowed = self._allowed | {Effect.TRAINING} if training else self._allowed
@@ -176,94 +172,81 @@ class Tuning:
     # -- proof ---------------------------------------------------------------------------------
 
     def _proof(self, state: State, batch: State | None) -> None:
-        baseline = Arm("baseline", {})
+        """Prove the finalists, judge them, and decide; the ladder then says what became of each."""
         chosen = Arm("chosen", state.settings) if state.settings else None
         larger = Arm("larger batch", batch.settings) if batch is not None else None
-        self.findings.baseline, self.findings.larger = baseline, larger
-        self.findings.chosen = chosen
-        arms = [arm for arm in (chosen, larger) if arm is not None]
-        if not arms:
-            self.findings.verdict = "no_gain"
-            return
-        settled = prove(baseline, arms, self._launch_arm, self._no_room, self._view.proof_update)
-        if baseline.failure is not None:
-            raise Ended("script_failed", f"the script as it is failed: {baseline.failure}")
-        self._drop_slow_batch()
-        if chosen is not None:
-            self._guard(baseline, chosen)
-            if not self._accepted(chosen) and self._fallback(baseline, chosen):
-                return
-        self._conclude(baseline, settled)
+        self.findings.chosen, self.findings.larger = chosen, larger
+        seconds = state.best.record.seconds
+        baseline = self._prove([arm for arm in (chosen, larger) if arm is not None], seconds)
+        objections: dict[str, str] = {}
+        judged = None if chosen is None else self._judged(baseline, chosen)
+        if judged is not None and not judged.accepted:
+            judged = self._fallback(judged, seconds, objections)
+        self._sift_batch(baseline, objections)
+        second = None
+        if self.findings.larger is not None:
+            second = self._judged(baseline, self.findings.larger)
+        decision = decide(judged, second, Effect.TRAINING in self._allowed)
+        self.findings.verdict = decision.verdict
+        self.findings.chosen = decision.shown.arm if decision.shown is not None else None
+        self.findings.guard = decision.shown.guard if decision.shown is not None else None
+        self.findings.ladder[:] = final_ladder(
+            self.findings.ladder, decision, objections, self.findings.larger
+        )
 
-    def _drop_slow_batch(self) -> None:
-        """A larger batch that the proof finds no faster is no finding."""
+    def _prove(self, arms: list[Arm], seconds: float) -> Arm:
+        """Run the rounds; the baseline's side of them."""
+        baseline = self.findings.baseline = Arm("baseline", {})
+        if not arms:
+            return baseline
+        prove(baseline, arms, self._launch_arm, self._no_room, self._view.proof_update, seconds)
+        if baseline.failure is not None:
+            if not any(arm.look().settled for arm in arms):
+                raise Ended("script_failed", f"the script as it is failed: {baseline.failure}")
+            self._decide(f"the proof ended early, the script as it is failed: {baseline.failure}")
+        return baseline
+
+    def _judged(self, baseline: Arm, arm: Arm) -> Judged:
+        guard = judge([*self._evidence, *baseline.shown], arm.shown, self._effect(arm.settings))
+        if not guard.accepted:
+            self.findings.rejections.append(Rejection(dict(arm.settings), guard))
+        return Judged(arm, guard)
+
+    def _fallback(
+        self, judged: Judged, seconds: float, objections: dict[str, str]
+    ) -> Judged | None:
+        """Where the finalist failed: what can be saved of it is its pipeline changes."""
+        settings = judged.arm.settings
+        self._decide(f"the finalist is out: {judged.objection}")
+        safe = {k: v for k, v in settings.items() if self._knob(k).effect is Effect.PIPELINE}
+        suspects = set(settings) - set(safe) or set(settings)
+        objections.update(dict.fromkeys(suspects, judged.objection))
+        if not safe or len(safe) == len(settings):
+            return judged
+        self._decide("proving the pipeline changes alone")
+        arm = Arm("pipeline only", safe)
+        return self._judged(self._prove([arm], seconds), arm)
+
+    def _sift_batch(self, baseline: Arm, objections: dict[str, str]) -> None:
+        """Drop a larger batch that failed, gains nothing, or rests on rejected changes."""
         larger = self.findings.larger
-        if larger is None or (larger.failure is None and (larger.look().speedup or 0.0) > 1.0):
+        if larger is None:
             return
-        why = larger.failure or "no faster in the proof"
+        look = larger.look()
+        resting = sorted(set(larger.settings) & set(objections))
+        same = self.findings.chosen.look().speedup if self.findings.chosen is not None else None
+        without = max(1.0, same or 1.0)
+        if larger.failure is not None:
+            why = larger.failure
+        elif resting:
+            why = f"tried with {resting[0]}, which is {objections[resting[0]]}"
+        elif not larger.pairs or (look.speedup is not None and look.speedup <= without):
+            why = "no faster in the proof" if larger.pairs else "the budget ended before its proof"
+        else:
+            return
+        objections[BATCH] = why
         self._decide(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
         self.findings.larger = None
-
-    def _guard(self, baseline: Arm, arm: Arm) -> None:
-        self.findings.guard = judge(
-            [*self._evidence, *baseline.shown], arm.shown, self._effect(arm.settings)
-        )
-
-    def _accepted(self, arm: Arm) -> bool:
-        guard = self.findings.guard
-        return arm.failure is None and guard is not None and guard.accepted
-
-    def _fallback(self, baseline: Arm, chosen: Arm) -> bool:
-        """Without the numerics knobs, where the finalist failed: prove that; False if not."""
-        why = chosen.failure or "; ".join(
-            self.findings.guard.reasons if self.findings.guard else ()
-        )
-        self._decide(f"the finalist is rejected: {why}")
-        safe = {k: v for k, v in chosen.settings.items() if self._knob(k).effect is Effect.PIPELINE}
-        if not safe or safe == dict(chosen.settings):
-            return False
-        self._decide("proving the pipeline changes alone")
-        self._reject(set(chosen.settings) - set(safe), why)
-        arm = Arm("pipeline only", safe)
-        fresh = Arm("baseline", {})
-        settled = prove(fresh, [arm], self._launch_arm, self._no_room, self._view.proof_update)
-        baseline.shown += fresh.shown
-        self.findings.baseline, self.findings.chosen = fresh, arm
-        self._guard(baseline, arm)
-        self._conclude(fresh, settled)
-        return True
-
-    def _reject(self, knobs: set[str], why: str) -> None:
-        for number, row in enumerate(self.findings.ladder):
-            if row.kept and row.knob in knobs:
-                self.findings.ladder[number] = replace(row, kept=False, reason=f"rejected: {why}")
-
-    def _conclude(self, baseline: Arm, settled: bool) -> None:
-        chosen, larger = self.findings.chosen, self.findings.larger
-        if Effect.TRAINING in self._allowed and larger is not None and self._better(larger, chosen):
-            guard = judge([*self._evidence, *baseline.shown], larger.shown, Effect.TRAINING)
-            if guard.accepted:
-                self.findings.chosen, self.findings.guard = larger, guard
-                chosen = larger
-        if chosen is None:
-            self.findings.verdict = "no_gain"
-            return
-        look = chosen.look()
-        faster = look.significant and (look.speedup or 0) > 1 and self._accepted(chosen)
-        if faster:
-            self.findings.verdict = "faster"
-        else:
-            self.findings.verdict = "no_gain" if settled else "inconclusive"
-            if settled:
-                why = "the proof does not confirm it" if chosen.failure is None else chosen.failure
-                self._reject(set(chosen.settings), why)
-
-    def _better(self, larger: Arm, chosen: Arm | None) -> bool:
-        look = larger.look()
-        if larger.failure is not None or not look.significant or (look.speedup or 0) <= 1:
-            return False
-        best = chosen.look().speedup if chosen is not None and self._accepted(chosen) else None
-        return (look.speedup or 0) > (best or 1.0)
 
     def trial_folder(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""
@@ -272,6 +255,10 @@ class Tuning:
     # -- small things --------------------------------------------------------------------------
 
     def _launch(self, request: Request) -> Trial:
+        limit = max(LEAST_TRIAL_SECONDS, self._left())
+        if request.limit_seconds is not None:
+            limit = min(limit, request.limit_seconds)
+        request = replace(request, limit_seconds=limit)
         number = len(self._lab.trials) + 1
         self._view.trial_started(number, request.purpose, dict(request.settings))
         trial = self._lab.run(request)
@@ -305,13 +292,19 @@ class Tuning:
 
 
 def replace_state(state: State) -> State:
-    """The same state for a side branch: settings of its own, the ladder shared."""
-    return State(dict(state.settings), state.best, state.facts, state.baselines, state.ladder)
+    """The same state for a side branch: settings of its own, ladder and rejections shared."""
+    return replace(state, settings=dict(state.settings))
 
 
 def _unusable(trial: Trial) -> tuple[str, str]:
     record = trial.record
     steps = trial.result.steps if trial.result else 0
+    if record.status == "timeout" and steps >= NEEDED_STEPS:
+        return (
+            "inconclusive",
+            f"it did not end: {record.reason}, {steps} steps seen; "
+            "a longer --budget gives it more time",
+        )
     if record.status == "timeout":
         seen = f"{steps} steps" if steps else "no training step"
         return (

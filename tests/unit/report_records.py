@@ -153,6 +153,7 @@ def tuning_report(**changes: Any) -> TuningReport:
         tuning_seconds=101.4,
         proof=PROOF,
         guard=GuardVerdict(True, 0.004, 0.011, ()),
+        rejections=(),
         isolation="overlay",
         decisions=("the step waits 41 % for data",),
         fingerprint={},
@@ -169,7 +170,8 @@ def barren_report(verdict: str, **changes: Any) -> TuningReport:
             "larger_batch", "proof", "guard",
         )
     )  # fmt: skip
-    rest = {"statistically_significant": False, "ladder": (), "trials": (), "isolation": ""}
+    rest = {"statistically_significant": False, "ladder": (), "trials": ()}
+    rest |= {"rejections": (), "isolation": ""}
     return tuning_report(**{**nothing, **rest, "verdict": verdict, **changes})
 
 

@@ -52,6 +52,7 @@ REPORT = TuningReport(
     tuning_seconds=60.0,
     proof=Proof(2.0, (1.8, 2.2), 0.001, True, True, ((1.0, 2.0), (1.0, 2.1))),
     guard=GuardVerdict(True, 0.001, 0.01, (), LossCurves((1.0, None), (1.0, 0.9))),
+    rejections=(),
     isolation="overlay",
     decisions=("tried tf32",),
     fingerprint={"cores": 2.0},

@@ -1,0 +1,190 @@
+"""The course of a tuning with stand-in launches: what reaches the proof, and what is made of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpurun.options import Options, Target, TargetKind
+from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord
+from gpurun.report.tuning import SilentView
+from gpurun.tuner import tuning as module
+from gpurun.tuner.search import State
+from gpurun.tuner.trial import Request, Trial
+from gpurun.tuner.tuning import Ended, Tuning
+from tests.unit.knob_facts import facts
+from tests.unit.report_records import run_result
+
+SOUND = GuardVerdict(accepted=True, loss_deviation=0.0, noise=0.0, reasons=())
+BROKEN = GuardVerdict(accepted=False, loss_deviation=0.3, noise=0.0, reasons=("the loss is off",))
+Rates = Callable[[Mapping[str, Any], int], float | None]
+
+
+class StandIn:
+    """Answers every request with the throughput that `rates(settings, launch number)` gives."""
+
+    def __init__(self, rates: Rates) -> None:
+        self.rates = rates
+        self.trials: list[TrialRecord] = []
+        self.folder = Path()
+        self.layers: tuple[Path, ...] = ()
+        self.training_loaders: tuple[str, ...] = ()
+
+    def run(self, request: Request) -> Trial:
+        rate = self.rates(request.settings, len(self.trials))
+        record = TrialRecord(
+            number=len(self.trials) + 1,
+            purpose=request.purpose,
+            knobs=dict(request.settings),
+            status="failed" if rate is None else "stopped",
+            samples_per_second=rate,
+            step_time_ms=None,
+            peak_memory_bytes=None,
+            final_loss=None,
+            seconds=1.0,
+            reason="it fell over" if rate is None else "",
+            run_dir="",
+        )
+        self.trials.append(record)
+        result = None if rate is None else run_result(samples_per_second=rate)
+        return Trial(record, result, None, None, 0)
+
+
+def prove(
+    monkeypatch: pytest.MonkeyPatch,
+    rates: Rates,
+    settings: dict[str, Any],
+    batch: dict[str, Any] | None = None,
+    *,
+    allow: tuple[str, ...] = ("pipeline", "numerics"),
+    rejected: frozenset[str] = frozenset(),
+) -> Tuning:
+    """The proof of `settings` (and `batch` on top); the guard rejects the knobs in `rejected`."""
+
+    def judge(baselines: Any, candidates: Any, effect: Any) -> GuardVerdict:
+        return BROKEN if rejected & set(judged[-1]) else SOUND
+
+    judged: list[Mapping[str, Any]] = []
+    options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allow)
+    stand_in = StandIn(rates)
+    tuning = Tuning(options, stand_in, SilentView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
+    effect_of = tuning._effect
+
+    def remember(settings: Mapping[str, Any]) -> Any:
+        judged.append(settings)
+        return effect_of(settings)
+
+    monkeypatch.setattr(module, "judge", judge)
+    monkeypatch.setattr(tuning, "_effect", remember)
+    best = stand_in.run(Request("screen", settings, module.PROBE))
+    state = State(settings, best, facts(), [])
+    side = None
+    if batch is not None:
+        side = State({**settings, "batch_size": batch}, best, facts(), [])
+    for knob, value in {**settings, **({"batch_size": batch} if batch else {})}.items():
+        tuning.findings.ladder.append(
+            LadderRow(knob, value, "pipeline", 200.0, 2.0, None, None, None, True, "")
+        )
+    tuning._proof(state, side)
+    return tuning
+
+
+BATCH_64 = {"batch_size": 64, "from": 32, "via": "loader", "learning_rate": "linear"}
+TRAINING = ("pipeline", "numerics", "training")
+
+
+def steady(**gains: float) -> Rates:
+    """100 samples/s, times the gain of each knob that is set; the launches differ a little."""
+
+    def rates(settings: Mapping[str, Any], number: int) -> float:
+        rate = 100.0 + 0.05 * (number % 3)
+        for knob in settings:
+            rate *= gains.get(knob, 1.0)
+        return rate
+
+    return rates
+
+
+def test_rejected_numerics_do_not_come_back_inside_the_larger_batch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuning = prove(
+        monkeypatch,
+        steady(loader_workers=2.0, autocast=1.5, batch_size=1.5),
+        {"loader_workers": 4, "autocast": "bf16"},
+        BATCH_64,
+        allow=TRAINING,
+        rejected=frozenset({"autocast"}),
+    )
+    found = tuning.findings
+    assert found.verdict == "faster"
+    assert found.chosen is not None
+    assert found.chosen.settings == {"loader_workers": 4}
+    assert found.larger is None
+    assert [(r.knob, r.kept) for r in found.ladder] == [
+        ("loader_workers", True),
+        ("autocast", False),
+        ("batch_size", False),
+    ]
+    assert "the loss is off" in found.ladder[1].reason
+    assert found.rejections[0].knobs == {"loader_workers": 4, "autocast": "bf16"}
+
+
+def test_a_rejected_finalist_with_nothing_to_save_leaves_the_script_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuning = prove(
+        monkeypatch, steady(autocast=2.0), {"autocast": "bf16"}, rejected=frozenset({"autocast"})
+    )
+    assert tuning.findings.verdict == "no_gain"
+    assert not tuning.findings.ladder[0].kept
+    assert "loss guard" in tuning.findings.ladder[0].reason
+
+
+def test_a_settled_proof_survives_a_baseline_that_fails_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steady_rates = steady(loader_workers=3.0)
+
+    def rates(settings: Mapping[str, Any], number: int) -> float | None:
+        if not settings and number > 8:
+            return None
+        rate = steady_rates(settings, number)
+        assert rate is not None
+        if "batch_size" in settings:  # undecided, so that the rounds go on
+            return rate * (0.7 if number % 2 else 1.6)
+        return rate
+
+    tuning = prove(monkeypatch, rates, {"loader_workers": 4}, BATCH_64)
+    assert tuning.findings.verdict == "faster"
+
+
+def test_a_baseline_that_fails_before_anything_is_proven_ends_the_tuning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rates(settings: Mapping[str, Any], number: int) -> float | None:
+        return 200.0 if settings else None
+
+    with pytest.raises(Ended) as ended:
+        prove(monkeypatch, rates, {"loader_workers": 4})
+    assert ended.value.verdict == "script_failed"
+
+
+def test_a_batch_that_gains_nothing_in_the_proof_is_no_finding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuning = prove(
+        monkeypatch,
+        steady(loader_workers=2.0, batch_size=0.8),
+        {"loader_workers": 4},
+        BATCH_64,
+        allow=TRAINING,
+    )
+    assert tuning.findings.larger is None
+    assert tuning.findings.chosen is not None
+    assert tuning.findings.chosen.settings == {"loader_workers": 4}
+    assert not tuning.findings.ladder[1].kept
