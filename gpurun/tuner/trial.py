@@ -220,10 +220,10 @@ class Laboratory:
 
     def _patience(self, request: Request) -> tuple[float, float]:
         """Seconds of silence, and seconds in all, after which the trial is given up."""
+        if request.hold:
+            return request.limit_seconds, request.limit_seconds
         longest = max((t.seconds for t in self.trials), default=0.0)
         limit = min(request.limit_seconds, max(LIMIT_SECONDS, 10 * longest))
-        if request.hold:
-            return limit, limit
         usual = request.patience_seconds or max(PATIENCE_SECONDS, 4 * longest)
         return self.options.patience_seconds or usual, limit
 

@@ -60,8 +60,9 @@ model.eval()
 with torch.no_grad():
     model(torch.zeros(4, 8))
 model.train()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step, (x, y) in enumerate(DataLoader(Slow(), batch_size=4, shuffle=True)):
+batch = 4
+optimizer = torch.optim.SGD(model.parameters(), lr=0.025 * batch)
+for step, (x, y) in enumerate(DataLoader(Slow(), batch_size=batch, shuffle=True)):
     try:
         loss = torch.nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
@@ -90,7 +91,7 @@ class Quick(Dataset):
 
 model = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-for epoch in range(8):
+for epoch in range(2):
     for x, y in DataLoader(Quick(), batch_size=args.batch_size):
         time.sleep(0.01)
         loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -98,7 +99,7 @@ for epoch in range(8):
         loss.backward()
         optimizer.step()
 print("batch", args.batch_size, args.where)
-sys.exit(7)
+sys.exit(0 if sys.stdout.isatty() else 7)  # trials have a terminal, and succeed
 """
 
 FIGURES = {
@@ -266,7 +267,7 @@ def test_a_larger_batch_is_found_through_the_scripts_own_flag_and_applied_by_con
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(FLAGGED)
-    configure(tmp_path, "allow = ['pipeline', 'training']\nmax_trials = 3")
+    configure(tmp_path, "allow = ['training']\nmax_trials = 3")
     words = ("--json", "tuned.json", "train.py", "here", "--batch-size=8")
     done = launch(tmp_path, "--optimize", *words)
     report = json.loads((tmp_path / "tuned.json").read_text())
@@ -283,8 +284,7 @@ def test_a_larger_batch_is_found_through_the_scripts_own_flag_and_applied_by_con
 
 
 def test_two_tunings_in_one_folder_do_not_take_each_other_for_a_change(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(training(40))
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 2")
+    (tmp_path / "train.py").write_text(training(20, sleep=0.02))
     words = [sys.executable, "-m", "gpurun", "--optimize", "--tune-only", "--quiet", "train.py"]
     both = [
         subprocess.Popen(
@@ -297,7 +297,8 @@ def test_two_tunings_in_one_folder_do_not_take_each_other_for_a_change(tmp_path:
     ]
     said = [one.communicate(timeout=200)[1].decode() for one in both]
     assert all("files changed" not in text for text in said)
-    assert [one.returncode in (0, 3) for one in both] == [True, True], said
+    assert [one.returncode for one in both] == [5, 5], said
+    assert all("it ended after 20 steps" in text for text in said)
     assert len(list(tmp_path.glob(".gpurun/runs/*/tuning.json"))) == 2
 
 
