@@ -6,6 +6,7 @@ import math
 import random
 import subprocess
 import sys
+from itertools import pairwise
 
 import pytest
 
@@ -55,8 +56,8 @@ def test_a_plain_t_test_at_every_look_would_fail_the_same_simulation(
     assert simulate("gauss", 0.03, 1.0, repeats=400, seed=7).claimed > 0.10
 
 
-def test_a_fivefold_gain_is_mostly_proven_by_two_pairs() -> None:
-    assert simulate("gauss", 0.01, 5.0, repeats=300, seed=7).mean_pairs < 2.2
+def test_a_fivefold_gain_is_proven_precisely_within_three_pairs() -> None:
+    assert simulate("gauss", 0.01, 5.0, repeats=300, seed=7).mean_pairs < 3
 
 
 def test_a_gain_of_five_percent_at_one_percent_noise_is_proven_within_eight_pairs() -> None:
@@ -135,3 +136,21 @@ def test_descriptive_figures() -> None:
 def test_importing_stats_imports_neither_scipy_nor_numpy() -> None:
     code = "import gpurun.stats, sys; sys.exit('scipy' in sys.modules or 'numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_proven_gain_stays_proven_while_its_interval_narrows() -> None:
+    pairs = [(100.0, 300.0), (100.0, 304.0), (100.0, 240.0), (100.0, 390.0)]
+    looks = [sequential_look(pairs[:n]) for n in (2, 3, 4)]
+    assert looks[0].significant
+    for earlier, later in pairwise(looks):
+        assert later.significant
+        assert earlier.interval is not None
+        assert later.interval is not None
+        assert later.interval[0] >= earlier.interval[0]
+        assert later.interval[1] <= earlier.interval[1]
+
+
+def test_a_vague_gain_does_not_settle_while_there_is_time() -> None:
+    look = sequential_look([(100.0, 300.0), (100.0, 308.0)])
+    assert look.significant
+    assert not look.settled
