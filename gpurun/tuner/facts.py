@@ -76,9 +76,7 @@ def _batch_flag(log: ProcessLog, loaders: tuple[LoaderEvent, ...], batch: int) -
     for event in log.arguments:
         for option in event.options:
             names = [*option["flags"], option["dest"]]
-            if not option["flags"] or option["value"] != batch:  # no flags: a positional argument
-                continue
-            if isinstance(option["value"], bool):
+            if option["value"] != batch or isinstance(option["value"], bool):
                 continue
             fed = any(s.endswith(f".{option['dest']}") for s in sources)
             named = any(BATCH_NAME.search(n) for n in names)

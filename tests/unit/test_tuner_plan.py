@@ -1,0 +1,48 @@
+"""How long trials are: whole short epochs, never more steps than the script has."""
+
+from __future__ import annotations
+
+from knob_facts import result
+
+from gpurun.tuner.plan import (
+    AUDIT_STEPS,
+    MAX_STEPS,
+    MEASURED_STEPS,
+    PROBE,
+    WARMUP_STEPS,
+    plan,
+    with_read_ahead,
+)
+
+LEAD = AUDIT_STEPS + WARMUP_STEPS
+
+
+def test_a_short_epoch_is_measured_whole() -> None:
+    rule = plan(result(step_ms=10.0, status="stopped"), steps_per_epoch=150)
+    assert (rule.min_steps - LEAD) % 150 == 0
+
+
+def test_a_long_epoch_is_not() -> None:
+    rule = plan(result(step_ms=100.0, status="stopped"), steps_per_epoch=10_000)
+    assert rule.min_steps < 200
+
+
+def test_a_script_that_ended_by_itself_is_not_asked_for_more_steps_than_it_has() -> None:
+    rule = plan(result(step_ms=1.0, status="completed", steps=40), steps_per_epoch=40)
+    assert rule.min_steps == 40
+
+
+def test_the_slowest_script_is_still_measured_and_the_fastest_still_ends() -> None:
+    slow = plan(result(step_ms=60_000.0, status="stopped"), None)
+    assert slow.min_steps == LEAD + MEASURED_STEPS
+    fast = plan(result(step_ms=0.001, status="stopped"), None)
+    assert fast.min_steps == fast.max_steps == MAX_STEPS
+
+
+def test_what_workers_read_ahead_is_left_out_of_the_window() -> None:
+    rule = with_read_ahead(PROBE, {"loader_workers": 8}, 2)
+    assert rule.warmup_steps >= 16
+    assert rule.min_steps - rule.warmup_steps == PROBE.min_steps - PROBE.warmup_steps
+    more = with_read_ahead(PROBE, {"loader_workers": 8, "loader_prefetch": 4}, 2)
+    assert more.warmup_steps >= 32
+    assert with_read_ahead(PROBE, {}, 2) == PROBE

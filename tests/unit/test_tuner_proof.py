@@ -1,0 +1,101 @@
+"""The proof: pairs in alternating order, fair seeds, and an end as soon as the test has settled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tuner_trials import trial
+
+from gpurun.tuner.proof import Arm, proof_of, prove
+from gpurun.tuner.trial import Trial
+
+NOISE = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998, 1.0)
+
+
+class Machine:
+    """Launches at rates that depend on the settings; remembers what was launched."""
+
+    def __init__(self, gain: float, failing: tuple[int, ...] = ()) -> None:
+        self.launched: list[tuple[str, int]] = []
+        self._gain = gain
+        self._failing = failing
+
+    def launch(self, purpose: str, settings: Mapping[str, Any], number: int) -> Trial:
+        self.launched.append((purpose, number))
+        if len(self.launched) in self._failing:
+            return trial(None, settings, reason="a bad day")
+        turn = NOISE[len(self.launched) % len(NOISE)]
+        return trial(100.0 * turn * (self._gain if settings else 1.0), settings)
+
+
+def proven(machine: Machine, baseline: Arm, *finalists: Arm, rounds: int = 99) -> list[str]:
+    told: list[str] = []
+
+    def out_of_time(seconds: float) -> bool:
+        return len({number for _, number in machine.launched}) >= rounds
+
+    prove(baseline, list(finalists), machine.launch, out_of_time, told.append, 3.0)
+    return told
+
+
+def test_rounds_alternate_their_order_and_share_a_seed() -> None:
+    machine, baseline, chosen = Machine(3.0), Arm("baseline", {}), Arm("chosen", {"a": 1})
+    proven(machine, baseline, chosen)
+    assert machine.launched[:4] == [
+        ("pair baseline", 0), ("pair candidate", 0), ("pair candidate", 1), ("pair baseline", 1),
+    ]  # fmt: skip
+
+
+def test_a_large_gain_settles_soon_and_is_significant() -> None:
+    machine, baseline, chosen = Machine(3.0), Arm("baseline", {}), Arm("chosen", {"a": 1})
+    proven(machine, baseline, chosen)
+    proof = proof_of(chosen)
+    assert proof is not None
+    assert proof.settled
+    assert proof.statistically_significant
+    assert proof.speedup == pytest.approx(3.0, rel=0.05)
+    assert len(proof.pairs) == len(baseline.rates) == len(chosen.rates) < 8
+    assert chosen.done
+
+
+def test_no_gain_is_never_claimed() -> None:
+    machine, baseline, chosen = Machine(1.0), Arm("baseline", {}), Arm("chosen", {"a": 1})
+    proven(machine, baseline, chosen)
+    proof = proof_of(chosen)
+    assert proof is not None
+    assert not proof.statistically_significant
+
+
+def test_the_budget_ends_the_proof_between_rounds() -> None:
+    machine, baseline, chosen = Machine(1.0), Arm("baseline", {}), Arm("chosen", {"a": 1})
+    told = proven(machine, baseline, chosen, rounds=1)
+    assert len(machine.launched) == 2
+    assert told[-1] == "the budget ended before the proof was complete"
+    assert not chosen.done
+    assert proof_of(chosen) is None
+
+
+def test_a_finalist_that_fails_is_out_and_the_other_goes_on() -> None:
+    machine = Machine(3.0, failing=(2,))
+    baseline, chosen, larger = Arm("baseline", {}), Arm("chosen", {"a": 1}), Arm("more", {"b": 2})
+    proven(machine, baseline, chosen, larger)
+    assert chosen.failure == "a bad day"
+    assert chosen.pairs == []
+    assert larger.look().significant
+
+
+def test_a_baseline_launch_that_fails_once_is_repeated() -> None:
+    machine, baseline = Machine(3.0, failing=(1,)), Arm("baseline", {})
+    proven(machine, baseline, chosen := Arm("chosen", {"a": 1}))
+    assert machine.launched[:2] == [("pair baseline", 0), ("pair baseline", 0)]
+    assert baseline.failure is None
+    assert chosen.look().significant
+
+
+def test_a_baseline_that_keeps_failing_ends_the_proof() -> None:
+    machine, baseline = Machine(3.0, failing=(1, 2)), Arm("baseline", {})
+    proven(machine, baseline, chosen := Arm("chosen", {"a": 1}))
+    assert baseline.failure == "a bad day"
+    assert chosen.pairs == []

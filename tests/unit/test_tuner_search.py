@@ -1,0 +1,139 @@
+"""The search keeps what gains, drops what does not, and says why for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from knob_facts import facts
+from tuner_trials import trial
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.records.facts import Facts
+from gpurun.records.result import KnobOutcome
+from gpurun.tuner.plan import PROBE
+from gpurun.tuner.search import Limits, Search, State
+from gpurun.tuner.trial import Request, Trial
+
+ALL = frozenset(Effect)
+
+
+class Planted(KnobBase):
+    """A knob that proposes what the test says."""
+
+    name: ClassVar[str] = "planted"
+    effect: ClassVar[Effect] = Effect.PIPELINE
+
+    def __init__(self, values: Sequence[Any] | Skip, further: Any = None) -> None:
+        self._values = values
+        self._further = further
+
+    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
+        return self._values
+
+    def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
+        return self._further
+
+    def apply(self, value: Any, hooks: Hooks) -> None:
+        raise AssertionError("nothing is launched here")
+
+
+class Other(Planted):
+    """A second knob."""
+
+    name: ClassVar[str] = "other"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+
+
+def searched(
+    knobs: Sequence[Planted],
+    launch: Callable[[Request], Trial],
+    *,
+    trials: int = 99,
+    allowed: frozenset[Effect] = ALL,
+    late: bool = False,
+) -> tuple[State, list[str]]:
+    """The state after a search from a script of 100 samples/s, and what was noted."""
+    notes: list[str] = []
+    base = trial(100.0)
+    assert base.evidence is not None
+    state = State({}, base, facts(), [base.evidence, base.evidence])
+    limits = Limits(trials, lambda seconds: late, allowed)
+    Search(launch, notes.append, PROBE, limits).run(knobs, state)
+    return state, notes
+
+
+def by_value(rates: dict[Any, float]) -> Callable[[Request], Trial]:
+    """A launch whose rate is that of the last knob's value."""
+
+    def launch(request: Request) -> Trial:
+        return trial(rates[list(request.settings.values())[-1]], request.settings)
+
+    return launch
+
+
+def test_the_best_value_is_kept_and_the_rest_say_why_not() -> None:
+    state, _ = searched([Planted([2, 4])], by_value({2: 150.0, 4: 200.0}))
+    assert state.settings == {"planted": 4}
+    assert [(row.value, row.kept, row.reason) for row in state.ladder] == [
+        (2, False, "a better value was found"), (4, True, ""),
+    ]  # fmt: skip
+
+
+def test_a_gain_within_the_noise_is_not_kept() -> None:
+    state, _ = searched([Planted([2])], by_value({2: 101.0}))
+    assert state.settings == {}
+    assert state.ladder[0].reason == "no gain"
+
+
+def test_a_refinement_is_tried_after_a_gain() -> None:
+    state, _ = searched([Planted([2], further=8)], by_value({2: 150.0, 8: 300.0}))
+    assert state.settings == {"planted": 8}
+
+
+def test_each_knob_is_tried_on_top_of_what_was_kept() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def launch(request: Request) -> Trial:
+        asked.append(dict(request.settings))
+        return trial(100.0 * 2 ** len(request.settings), request.settings)
+
+    state, _ = searched([Planted([2]), Other([True])], launch)
+    assert asked == [{"planted": 2}, {"planted": 2, "other": True}]
+    assert [row.speedup for row in state.ladder] == [2.0, 2.0]
+
+
+def test_a_candidate_that_fails_is_a_row_with_its_reason() -> None:
+    state, _ = searched([Planted([2])], lambda r: trial(None, r.settings, reason="out of memory"))
+    assert state.settings == {}
+    assert state.ladder[0].reason == "out of memory"
+    assert state.ladder[0].speedup is None
+
+
+def test_a_setting_that_did_not_apply_is_not_kept_however_fast() -> None:
+    skipped = (KnobOutcome("planted", "skipped", "no loader"),)
+    state, _ = searched([Planted([2])], lambda r: trial(900.0, r.settings, outcomes=skipped))
+    assert state.settings == {}
+    assert state.ladder[0].reason == "not applied: no loader"
+
+
+def test_what_is_not_allowed_or_has_nothing_to_try_costs_no_trial() -> None:
+    def launch(request: Request) -> Trial:
+        raise AssertionError("launched")
+
+    pipeline = frozenset({Effect.PIPELINE})
+    state, notes = searched([Planted(Skip("no GPU")), Other([1])], launch, allowed=pipeline)
+    assert state.ladder == []
+    assert notes == [
+        "planted: not tried: no GPU",
+        "other: not tried (numerics changes not allowed)",
+    ]
+
+
+def test_the_search_ends_with_its_trials_and_with_its_time() -> None:
+    state, notes = searched([Planted([2, 4])], by_value({2: 150.0, 4: 200.0}), trials=1)
+    assert state.settings == {"planted": 2}
+    assert notes[-2:] == ["search ended: 1 trials are used up", "planted: kept 2"]
+    state, notes = searched([Planted([2])], by_value({}), late=True)
+    assert state.ladder == []
+    assert notes[-1] == "search ended: the rest of the budget is kept for the proof"

@@ -1,0 +1,91 @@
+"""What is read off a trial while it runs and after it ended, without launching one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpurun.tuner.progress import Progress
+from gpurun.tuner.source import other_uses
+from gpurun.tuner.trial import OUT_OF_MEMORY, last_words
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        ("epoch 1\nTraceback ...\nValueError: bad\n", "ValueError: bad"),
+        ("torch.OutOfMemoryError: CUDA out of memory.\nsee the docs\n", "torch.OutOfMemoryError"),
+        ("\x1b[31mKeyError: 'x'\x1b[0m\r\n", "KeyError: 'x'"),
+        ("usage: train.py\ntrain.py: error: no data\n\n", "train.py: error: no data"),
+        ("", ""),
+    ],
+)
+def test_the_last_words_name_the_exception(tmp_path: Path, printed: str, words: str) -> None:
+    log = tmp_path / "output.log"
+    log.write_text(printed)
+    assert last_words(log).startswith(words)
+    assert bool(last_words(log)) == bool(words)
+
+
+def test_a_trial_that_printed_nowhere_has_no_last_words(tmp_path: Path) -> None:
+    assert last_words(tmp_path / "missing.log") == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+        "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8 TiB",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`",
+    ],
+)
+def test_out_of_memory_is_recognised_in_its_dialects(line: str) -> None:
+    assert OUT_OF_MEMORY.search(line)
+
+
+def test_progress_counts_steps_and_takes_any_record_or_print_for_life(tmp_path: Path) -> None:
+    log, events = tmp_path / "output.log", tmp_path / "events-7.jsonl"
+    progress = Progress(tmp_path, log)
+    assert not progress.advanced()
+    log.write_text("downloading 1 %\n")
+    assert progress.advanced()
+    assert not progress.advanced()
+    line = json.dumps({"event": "steps", "clock": "optimizer", "rows": [[0], [1]]}) + "\n"
+    line = line.replace(": ", ":").replace(", ", ",")
+    with events.open("a") as file:
+        file.write(line + line[:20])
+    assert progress.advanced()
+    assert progress.steps == 2
+    assert not progress.advanced()  # half a line is not a record yet
+    with events.open("a") as file:
+        file.write(line[20:] + '{"event":"stop","steps":4}\n')
+    assert progress.advanced()
+    assert (progress.steps, progress.stopped) == (4, True)
+
+
+def uses(tmp_path: Path, source: str, expression: str) -> tuple[str, ...] | None:
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    return other_uses(script, expression)
+
+
+def test_other_uses_of_the_batch_size_are_found_with_their_lines(tmp_path: Path) -> None:
+    source = "lr = 0.1 * args.bs\nloader = DataLoader(data, args.bs, drop_last=args.bs > 2)\n"
+    assert uses(tmp_path, source, "args.bs") == ("train.py:1: lr = 0.1 * args.bs",)
+    assert uses(tmp_path, "loader = DataLoader(data, 32)\nx = 32\n", "32") == ()
+
+
+def test_a_batch_size_under_another_name_is_followed(tmp_path: Path) -> None:
+    source = "bs = args.batch\nloader = DataLoader(data, bs)\nlr = 0.1 * args.batch / 256\n"
+    assert uses(tmp_path, source, "bs") == ("train.py:3: lr = 0.1 * args.batch / 256",)
+    plain = "bs = args.batch\nloader = DataLoader(data, bs)\n"
+    assert uses(tmp_path, plain, "bs") == ()
+
+
+def test_a_script_that_cannot_be_read_has_unknown_uses(tmp_path: Path) -> None:
+    assert uses(tmp_path, "def broken(:\n", "bs") is None
+    assert other_uses(tmp_path / "missing.py", "bs") is None

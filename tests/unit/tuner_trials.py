@@ -1,0 +1,40 @@
+"""Finished trials for the tests of the tuner, without a launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from knob_facts import result
+
+from gpurun.records.result import KnobOutcome
+from gpurun.records.tuning import TrialRecord
+from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.trial import Trial
+
+
+def trial(
+    rate: float | None,
+    knobs: Mapping[str, Any] | None = None,
+    *,
+    status: str = "stopped",
+    reason: str = "",
+    seconds: float = 3.0,
+    number: int = 1,
+    outcomes: tuple[KnobOutcome, ...] | None = None,
+) -> Trial:
+    """A trial of `rate` samples/s (None: it failed) under `knobs`, which all applied."""
+    knobs = dict(knobs or {})
+    if outcomes is None:
+        outcomes = tuple(KnobOutcome(name, "applied", "") for name in knobs)
+    if rate is None and status == "stopped":
+        status = "failed"
+    record = TrialRecord(
+        number=number, purpose="screen", knobs=knobs, status=status, samples_per_second=rate,
+        step_time_ms=None, peak_memory_bytes=None, final_loss=None, seconds=seconds,
+        reason=reason, run_dir="trials/01",
+    )  # fmt: skip
+    measured = result(samples_per_second=rate, knobs=outcomes, status=status)
+    losses = tuple(1.0 - 0.01 * n for n in range(20))
+    shown = Evidence(seed=0, losses=losses, microbatches=(1,) * 20)
+    return Trial(record, measured, None, shown, 0 if rate is not None else 1)
