@@ -58,8 +58,9 @@ class Data(Dataset):
 if __name__ == "__main__":
     multiprocessing.set_start_method("spawn")
     model = torch.nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for x, y in DataLoader(Data(), batch_size=4, shuffle=True):
+    batch = 4
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.025 * batch)
+    for x, y in DataLoader(Data(), batch_size=batch, shuffle=True):
         spare = bytearray(4 << 20)
         loss = torch.nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
