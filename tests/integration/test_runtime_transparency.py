@@ -38,7 +38,7 @@ def _environment() -> dict[str, str]:
 
 
 def _stable(output: bytes) -> str:
-    return re.sub(r"0x[0-9a-f]+|\(pid \d+\)", "", output.decode())
+    return re.sub(r"0x[0-9a-f]+|\(pid[ =]\d+\)", "", output.decode())
 
 
 def test_the_script_prints_the_same(outputs: list[tuple[int, str, str]]) -> None:
