@@ -19,6 +19,8 @@ EFFECTS = ("pipeline", "numerics", "training")
 
 OWN_SWITCHES = ("optimize", "tune-only", "tuned", "trials-in-place", "quiet")
 OWN_VALUES = ("budget", "max-trials", "allow", "settings", "save-settings", "json", "out")
+OF_OPTIMIZE = ("budget", "max-trials", "trials-in-place", "save-settings")
+"""Flags that say nothing where nothing is tuned."""
 
 TORCHRUN_SWITCHES = ("standalone", "run-path", "virtual-local-rank")
 TORCHRUN_VALUES = (
@@ -72,7 +74,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
     own = words.own
     if "settings" in own and "tuned" in own:
         raise GpurunError("--settings and --tuned exclude each other", "drop one of them")
-    return Options(
+    options = Options(
         target=Target(_kind(own, environment), words.program, words.args),
         torchrun=tuple(words.torchrun),
         elastic=bool(words.torchrun) or asks_for_ranks(environment),
@@ -89,6 +91,10 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         out=own.get("out"),
         quiet="quiet" in own,
     )
+    idle = [name for name in OF_OPTIMIZE if name in own]
+    if idle and not options.optimize:
+        raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize, or drop it")
+    return options
 
 
 def split(argv: list[str]) -> Words:

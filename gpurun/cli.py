@@ -25,14 +25,14 @@ Flags stand before the script; all that follows it is the script's own.
   --optimize            try settings in short trials, prove the best, then train with them
   --tune-only           the same without the training
   --budget TIME         how long tuning may take: 90s, 5m, 1h
-  --max-trials N        how many trials it may start
+  --max-trials N        how many values it may try, besides the proof
   --allow EFFECTS       what may be changed, of pipeline,numerics,training
   --tuned               apply what an earlier --optimize found here, with no trials
   --save-settings FILE  write the settings found; --settings FILE applies them
   --trials-in-place     let trials write to your files where they cannot be isolated
   --json FILE           write the result as JSON
   --out DIR             keep records there (default .gpurun; also GPURUN_HOME)
-  --quiet               print nothing but errors
+  --quiet               print nothing but errors and the closing verdict line
   -m, --module          the script is a module's name; --no-python: it is any command
 
 torchrun's flags (--nproc-per-node, --nnodes, --rdzv-endpoint, --standalone, ...) and its PET_*

@@ -75,13 +75,21 @@ def _finite(value: Any) -> Any:
 
 
 def _prepared(home: Path) -> Path:
-    home.mkdir(parents=True, exist_ok=True)
-    ignore = home / ".gitignore"
-    if not ignore.exists():
-        ignore.write_text("*\n")
+    for folder in _ours(home):
+        folder.mkdir(parents=True, exist_ok=True)
+        ignore = folder / ".gitignore"
+        if not ignore.exists():
+            ignore.write_text("*\n")
     if not os.access(home, os.W_OK | os.X_OK):
         raise PermissionError(f"{home} is not writable")
     return home.resolve()
+
+
+def _ours(home: Path) -> tuple[Path, ...]:
+    """The folders whose content is ours alone; a folder that the user had stays under git."""
+    if not home.exists() or home.name == FOLDER:
+        return (home,)
+    return home / "runs", home / "tuned"
 
 
 def _state_folder() -> Path:

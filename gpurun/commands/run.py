@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpurun.records.tuning import SavedSettings
 
 SAMPLE_SECONDS = 0.5
+DEFAULT_ALLOW = ("pipeline", "numerics")
 TORCH_SEEN = b'{"event":"torch"'
 
 
@@ -64,8 +65,7 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
         _note("the summary was interrupted")
     except Exception as error:
         _note(f"no summary of this run: {type(error).__name__}: {error}")
-    if not options.quiet:
-        print_verdict(_verdict(exit_code), exit_code, run=_shown(run_dir))
+    print_verdict(_verdict(exit_code), exit_code, run=_shown(run_dir))
     return exit_code
 
 
@@ -145,11 +145,32 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
     from gpurun.knobs import find
 
     args = options.target.args
+    source = options.settings or "the tuned settings"
     for name, value in saved.settings.items():
-        knob = find(name, options.knob_paths)
-        environment.update(knob.environment(value))
-        args = knob.arguments(value, args)
+        try:
+            knob = find(name, options.knob_paths)
+        except GpurunError as error:
+            raise GpurunError(f"{source}: {error.what}", error.todo) from None
+        _check_allowed(name, knob.effect.value, options)
+        try:
+            environment.update(knob.environment(value))
+            args = knob.arguments(value, args)
+        except Exception as error:
+            raise GpurunError(
+                f"{source}: {name} cannot take {value!r} ({type(error).__name__}: {error})",
+                "take it out, or write the file anew with gpurun --optimize --save-settings FILE",
+            ) from error
     return replace(options, target=replace(options.target, args=args)), environment
+
+
+def _check_allowed(name: str, effect: str, options: Options) -> None:
+    """A change of the training needs the same consent whichever way it comes."""
+    allowed = options.allow or DEFAULT_ALLOW
+    if effect not in allowed:
+        raise GpurunError(
+            f"{name} is a {effect} change, which is not allowed",
+            f"add --allow {','.join((*allowed, effect))}, or drop the setting",
+        )
 
 
 def _run_dir(options: Options) -> Path | None:

@@ -1,0 +1,69 @@
+"""Settings that come from a file or the cache, and flags that would say nothing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
+BATCH = {"batch_size": 8, "from": 4, "via": "--batch-size", "learning_rate": "keep"}
+
+
+def settings(folder: Path, chosen: dict[str, Any]) -> None:
+    (folder / "script.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    document = {
+        "settings": chosen, "training_loaders": [], "speedup": None, "fingerprint": {},
+        "command": ["script.py"], "schema": "gpurun/settings@1",
+    }  # fmt: skip
+    (folder / "kept.json").write_text(json.dumps(document))
+
+
+def test_a_training_change_needs_consent(tmp_path: Path, gpurun: Gpurun) -> None:
+    settings(tmp_path, {"batch_size": BATCH})
+    refused = gpurun("--settings", "kept.json", "script.py")
+    assert refused.returncode == 2
+    assert refused.stdout == b""
+    assert b"batch_size" in refused.stderr
+    assert b"--allow pipeline,numerics,training" in refused.stderr
+    agreed = gpurun("--allow", "training", "--settings", "kept.json", "script.py")
+    assert agreed.stdout == b"['--batch-size', '8']\n"
+
+
+@pytest.mark.parametrize("chosen", [{"batch_size": 5}, {"no_such_knob": 1}])
+def test_a_wrong_settings_file_is_named(
+    tmp_path: Path, gpurun: Gpurun, chosen: dict[str, Any]
+) -> None:
+    settings(tmp_path, chosen)
+    done = gpurun("--allow", "training", "--settings", "kept.json", "script.py")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"gpurun: kept.json: ")
+    assert next(iter(chosen)).encode() in done.stderr.splitlines()[0]
+
+
+def test_quiet_keeps_the_closing_line(tmp_path: Path, gpurun: Gpurun) -> None:
+    settings(tmp_path, {})
+    (line,) = gpurun("--quiet", "script.py").stderr.splitlines()
+    assert line.startswith(b"verdict=ok exit=0 run=")
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [["--budget", "5m"], ["--max-trials", "3"], ["--trials-in-place"], ["--save-settings", "f"]],
+)
+def test_a_flag_of_tuning_alone_is_refused(tmp_path: Path, gpurun: Gpurun, flag: list[str]) -> None:
+    settings(tmp_path, {})
+    done = gpurun(*flag, "script.py")
+    assert done.returncode == 2
+    assert f"{flag[0]} needs --optimize".encode() in done.stderr
+
+
+def test_a_folder_of_the_users_stays_under_version_control(tmp_path: Path, gpurun: Gpurun) -> None:
+    settings(tmp_path, {})
+    gpurun("--out", ".", "script.py")
+    assert not (tmp_path / ".gitignore").exists()
+    assert (tmp_path / "runs" / ".gitignore").read_text() == "*\n"
