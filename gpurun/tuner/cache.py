@@ -21,7 +21,8 @@ def fingerprint_of(options: Options) -> dict[str, Any]:
     """What a result for this command depends on."""
     target = options.target
     script = Path(target.path) if target.kind is TargetKind.SCRIPT else None
-    return fingerprint((*options.torchrun, target.path, *target.args), Path.cwd(), script)
+    named = () if script is not None else (target.path,)  # a script is told by its own path
+    return fingerprint((*options.torchrun, *named, *target.args), Path.cwd(), script)
 
 
 def place(home: Path, options: Options) -> Path:
