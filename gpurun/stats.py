@@ -149,11 +149,3 @@ def median(values: Sequence[float]) -> float:
 def geometric_mean(values: Sequence[float]) -> float:
     """The mean of ratios."""
     return math.exp(math.fsum(map(math.log, values)) / len(values))
-
-
-def relative_spread(values: Sequence[float]) -> float | None:
-    """Sample standard deviation as a fraction of the mean; None for fewer than two values."""
-    if len(values) < 2:
-        return None
-    mean = math.fsum(values) / len(values)
-    return _deviation(values, mean) / mean if mean else None

@@ -15,7 +15,6 @@ from gpurun.stats import (
     SequentialPlan,
     geometric_mean,
     percentile,
-    relative_spread,
     sequential_look,
 )
 from scripts.simulate_error_rates import simulate
@@ -129,8 +128,6 @@ def test_descriptive_figures() -> None:
     assert percentile([1.0], 99) == 1.0
     assert percentile([float(i) for i in range(101)], 95) == 95.0
     assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
-    assert relative_spread([9.0, 10.0, 11.0]) == pytest.approx(0.1)
-    assert relative_spread([5.0]) is None
 
 
 def test_importing_stats_imports_neither_scipy_nor_numpy() -> None:
