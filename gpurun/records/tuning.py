@@ -120,7 +120,7 @@ class Rejection:
 @dataclass(frozen=True)
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
-    "too_few_steps", "no_training", "script_failed", "interrupted" or "cached".
+    "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
     """
 
     verdict: str

@@ -89,7 +89,7 @@ def _total(report: TuningReport, row: LadderRow) -> str:
 
 def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line]:
     """All that stands below the ladder: verdict, loss guard, larger batch, what to type next."""
-    good = report.verdict in ("faster", "cached")
+    good = report.verdict == "faster"
     lines: list[Line] = [[(verdict_sentence(report), "bold green" if good else "bold")]]
     if report.chosen is not None and report.chosen.knobs:
         lines.append([(f"settings: {knobs_text(report.chosen.knobs)}", "")])

@@ -31,9 +31,6 @@ def verdict_sentence(report: TuningReport) -> str:
     """The verdict in one sentence."""
     if report.verdict == "faster" and report.speedup is not None:
         return f"{times(report.speedup)} faster{_evidence(report)}, {_training(report)}"
-    if report.verdict == "cached":
-        proven = f" ({times(report.speedup)} when they were proven)" if report.speedup else ""
-        return f"Settings of an earlier tuning{proven}, no trials were needed"
     if report.verdict == "no_gain":
         return f"Nothing beats the script as it is{_best(report)}"
     if report.verdict == "inconclusive":
@@ -70,7 +67,8 @@ def _bracket(parts: list[str]) -> str:
 
 
 def _training(report: TuningReport) -> str:
-    changing = [r.knob for r in report.ladder if r.kept and r.effect == "training"]
+    chosen = report.chosen.knobs if report.chosen is not None else {}
+    changing = sorted({r.knob for r in report.ladder if r.effect == "training"} & chosen.keys())
     if changing:
         return f"changes training ({', '.join(changing)})"
     guard = report.guard
@@ -87,7 +85,13 @@ def _training(report: TuningReport) -> str:
 def _best(report: TuningReport) -> str:
     if report.speedup is None:
         return ""
-    significance = [] if report.statistically_significant else ["not significant"]
+    guard, proof = report.guard, report.proof
+    if guard is not None and not guard.accepted:
+        reasons = "; ".join(one_line(reason) for reason in guard.reasons)
+        significance = ["rejected by the loss guard" + (f": {reasons}" if reasons else "")]
+    else:
+        proven = proof.statistically_significant if proof else report.statistically_significant
+        significance = [] if proven else ["not significant"]
     return _bracket([f"best: {signed_percent(report.speedup - 1)}", *significance])
 
 

@@ -17,7 +17,7 @@ from report_records import (
     tuning_report,
 )
 
-from gpurun.records.tuning import GuardVerdict, LossCurves, TuningReport
+from gpurun.records.tuning import Candidate, GuardVerdict, LossCurves, TuningReport
 from gpurun.report.ladder import ladder_lines
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.verdict import verdict_sentence
@@ -48,7 +48,6 @@ VERDICTS = (
     "no_training",
     "script_failed",
     "interrupted",
-    "cached",
 )
 
 
@@ -70,13 +69,16 @@ def test_a_proven_gain_is_told_with_interval_p_value_pairs_and_loss() -> None:
 def test_the_same_training_is_claimed_only_where_it_was_compared() -> None:
     assert verdict_sentence(tuning_report(guard=None)).endswith(", loss not compared")
     training = dataclasses.replace(LADDER[0], knob="batch_size", effect="training")
-    shown = verdict_sentence(tuning_report(ladder=(training,)))
+    chosen = Candidate({"batch_size": 64}, 1.0, None, None, None)
+    shown = verdict_sentence(tuning_report(ladder=(training,), chosen=chosen))
     assert shown.endswith("changes training (batch_size)")
     assert "same training" not in verdict_sentence(tuning_report(guard=REJECTED))
 
 
 def test_what_is_not_significant_says_so() -> None:
-    none = tuning_report(verdict="no_gain", speedup=1.007, statistically_significant=False)
+    none = tuning_report(
+        verdict="no_gain", speedup=1.007, statistically_significant=False, proof=None
+    )
     assert verdict_sentence(none) == (
         "Nothing beats the script as it is (best: +0.7 %, not significant)"
     )
@@ -198,3 +200,17 @@ def test_brackets_in_foreign_text_are_shown_as_they_are(tmp_path: Path) -> None:
     bad = dataclasses.replace(LADDER[3], reason="[red]x[/nothing]")
     _, shown = in_child(PRINT, tmp_path, tuning_report(ladder=(bad,)), columns=120)
     assert "[red]x[/nothing]" in shown
+
+
+def test_what_the_loss_guard_rejected_is_not_called_insignificant() -> None:
+    guard = GuardVerdict(False, 0.3, 0.01, ("the loss is 30 % off",))
+    said = verdict_sentence(
+        tuning_report(verdict="no_gain", statistically_significant=False, guard=guard)
+    )
+    assert "rejected by the loss guard: the loss is 30 % off" in said
+    assert "not significant" not in said
+
+
+def test_training_is_what_the_chosen_settings_change_not_what_the_search_kept() -> None:
+    row = dataclasses.replace(tuning_report().ladder[0], knob="batch_size", effect="training")
+    assert "changes training" not in verdict_sentence(tuning_report(ladder=(row,)))
