@@ -67,3 +67,10 @@ def test_a_folder_of_the_users_stays_under_version_control(tmp_path: Path, gpuru
     gpurun("--out", ".", "script.py")
     assert not (tmp_path / ".gitignore").exists()
     assert (tmp_path / "runs" / ".gitignore").read_text() == "*\n"
+
+
+def test_tuning_on_several_nodes_is_refused_by_name(tmp_path: Path, gpurun: Gpurun) -> None:
+    settings(tmp_path, {})
+    done = gpurun("--optimize", "--nnodes", "2", "script.py")
+    assert done.returncode == 2
+    assert b"--nnodes=2" in done.stderr
