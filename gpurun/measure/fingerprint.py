@@ -5,10 +5,11 @@ Two fingerprints are compared in words, so that a refusal can say what has chang
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,27 @@ from typing import Any
 from gpurun.measure.machine import machine
 from gpurun.measure.nvml import driver_version
 
+MOST_MODULES = 500
+"""A script that imports more files beside it is fingerprinted by the first of them."""
 PACKAGES = ("torch", "numpy", "gpurun")
 
 
-def fingerprint(command: Sequence[str], cwd: Path, script: Path | None) -> dict[str, Any]:
+def fingerprint(
+    command: Sequence[str], cwd: Path, script: Path | None, knobs: Sequence[str] = ()
+) -> dict[str, Any]:
     """The fingerprint of `command` as it would run now in `cwd`.
 
-    `script` is the file that it runs, None for a module or a program of another kind. torch is not
-    imported: its version is that of the installed package.
+    `script` is the file that it runs, None for a module or a program of another kind; the modules
+    beside it that it imports belong to it, as do the user's `knobs` (files or folders). torch is
+    not imported: its version is that of the installed package.
     """
     path = None if script is None else (cwd / script).resolve()
     here = machine()
     return {
         "script": None if path is None else _shown(path, cwd),
         "script_sha256": None if path is None else _sha256(path),
+        "modules_sha256": None if path is None else _sha256_of(modules_beside(path)),
+        "knobs_sha256": _sha256_of(_knob_files(knobs)),
         "arguments": list(command),
         "cpu": _cpu_model(),
         "cores": here.cores,
@@ -51,8 +59,13 @@ def differences(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _difference(key: str, now: Any, before: Any) -> str:
-    if key == "script_sha256":
-        return "the script's text has changed"
+    changed = {
+        "script_sha256": "the script's text has changed",
+        "modules_sha256": "a module beside the script has changed",
+        "knobs_sha256": "your own knobs have changed",
+    }
+    if key in changed:
+        return changed[key]
     return f"{key.replace('_', ' ')}: {_words(now)}, was {_words(before)}"
 
 
@@ -70,6 +83,48 @@ def _shown(path: Path, cwd: Path) -> str:
         return path.relative_to(cwd.resolve()).as_posix()
     except ValueError:
         return os.fspath(path)
+
+
+def modules_beside(script: Path) -> list[Path]:
+    """The files below the script's folder that it imports, directly or through each other."""
+    home, found, waiting = script.parent, {script}, [script]
+    while waiting and len(found) < MOST_MODULES:
+        for name in _imported(waiting.pop()):
+            stem = home.joinpath(*name.split("."))
+            for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+                if path.is_file() and path not in found:
+                    found.add(path)
+                    waiting.append(path)
+    return sorted(found - {script})
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Dotted names that a file imports; what it imports from a package may be a module of it."""
+    try:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            yield base
+            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+
+
+def _knob_files(paths: Sequence[str]) -> list[Path]:
+    """The user's knob files."""
+    files = [f for p in map(Path, paths) for f in (sorted(p.glob("*.py")) if p.is_dir() else [p])]
+    return sorted(files)
+
+
+def _sha256_of(paths: Sequence[Path]) -> str | None:
+    """One digest of several files, None for none."""
+    if not paths:
+        return None
+    digests = "".join(f"{path.name}:{_sha256(path)};" for path in paths)
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str | None:

@@ -76,6 +76,8 @@ class LoaderEvent:
     start_method: str | None
     batch_size_argument: str | None
     """Source text of the batch size at the construction site ("args.batch_size", "32"), if seen."""
+    file: str = ""
+    """Path of the file that builds the loader, as python names it."""
 
 
 @dataclass(frozen=True)

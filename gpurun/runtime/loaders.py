@@ -265,6 +265,7 @@ def _loader_event(number: int, loader: Any, site: tuple[str, str, int], torch: A
         and type(batches) is not torch.utils.data.BatchSampler,
         start_method=None if context is None else context.get_start_method(),
         batch_size_argument=batch_size_expression(file, line),
+        file=os.path.abspath(file),
     )
 
 

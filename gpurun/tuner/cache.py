@@ -22,7 +22,8 @@ def fingerprint_of(options: Options) -> dict[str, Any]:
     target = options.target
     script = Path(target.path) if target.kind is TargetKind.SCRIPT else None
     named = () if script is not None else (target.path,)  # a script is told by its own path
-    return fingerprint((*options.torchrun, *named, *target.args), Path.cwd(), script)
+    words = (*options.torchrun, *named, *target.args)
+    return fingerprint(words, Path.cwd(), script, options.knob_paths)
 
 
 def place(home: Path, options: Options) -> Path:

@@ -90,7 +90,17 @@ def _batch_flag(log: ProcessLog, loaders: tuple[LoaderEvent, ...], batch: int) -
 
 
 def _batch_uses(options: Options, loaders: tuple[LoaderEvent, ...]) -> tuple[str, ...] | None:
-    expression = next((x.batch_size_argument for x in loaders if x.batch_size_argument), None)
-    if expression is None or options.target.kind is not TargetKind.SCRIPT:
+    """Other readers of the batch size; None where a loader is built outside of the script."""
+    if options.target.kind is not TargetKind.SCRIPT or not loaders:
         return None
-    return other_uses(Path(options.target.path), expression)
+    script = Path(options.target.path)
+    found: list[str] = []
+    for loader in loaders:
+        elsewhere = not loader.file or Path(loader.file).resolve() != script.resolve()
+        uses = None
+        if loader.batch_size_argument is not None and not elsewhere:
+            uses = other_uses(script, loader.batch_size_argument)
+        if uses is None:
+            return None
+        found += uses
+    return tuple(dict.fromkeys(found))

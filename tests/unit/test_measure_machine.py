@@ -159,3 +159,28 @@ def test_a_fingerprint_is_the_same_in_another_checkout(tmp_path: Path) -> None:
         (folder / "train.py").write_text("print(1)\n")
         prints.append(fingerprint(["train.py"], folder, folder / "train.py"))
     assert differences(*prints) == ()
+
+
+def test_the_fingerprint_covers_modules_beside_the_script_and_the_users_knobs(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import model\nfrom parts import data\n")
+    (tmp_path / "model.py").write_text("width = 1\n")
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "data.py").write_text("rows = 1\n")
+    (tmp_path / "unrelated.py").write_text("x = 1\n")
+    knob = tmp_path / "my_knob.py"
+    knob.write_text("name = 'a'\n")
+
+    def now() -> dict[str, object]:
+        return fingerprint([], tmp_path, script, [str(knob)])
+
+    before = now()
+    (tmp_path / "unrelated.py").write_text("x = 2\n")
+    assert differences(now(), before) == ()
+    (tmp_path / "parts" / "data.py").write_text("rows = 2\n")
+    assert differences(now(), before) == ("a module beside the script has changed",)
+    (tmp_path / "parts" / "data.py").write_text("rows = 1\n")
+    knob.write_text("name = 'b'\n")
+    assert differences(now(), before) == ("your own knobs have changed",)
