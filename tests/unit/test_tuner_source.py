@@ -1,4 +1,4 @@
-"""Who else reads the batch size decides whether a loader may be resized behind the script's back."""
+"""Who else reads the batch size decides whether a loader may be resized silently."""
 
 from __future__ import annotations
 
