@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Gpurun
+
+from tests.conftest import Gpurun
 
 pytestmark = pytest.mark.gpu
 

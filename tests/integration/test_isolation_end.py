@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from isolation_launcher import (
+
+from tests.integration.isolation_launcher import (
     LAUNCHER,
     ME,
     User,

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from isolation_launcher import ME, User, open_folder, ordinary_user, tree
+
+from tests.integration.isolation_launcher import ME, User, open_folder, ordinary_user, tree
 
 CHOOSE = """
 import os, sys

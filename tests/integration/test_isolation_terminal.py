@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from isolation_launcher import ME
 
 from gpurun.isolation.terminal import CUT, Terminal
+from tests.integration.isolation_launcher import ME
 
 LOOKS = """
 import getpass, os, shutil, subprocess, sys, termios

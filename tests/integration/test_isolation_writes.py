@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from isolation_launcher import ME, User, open_folder, ordinary_user, tree
+
+from tests.integration.isolation_launcher import ME, User, open_folder, ordinary_user, tree
 
 EVERY_WAY = """
 import ctypes, mmap, os, shutil, sqlite3, subprocess, sys

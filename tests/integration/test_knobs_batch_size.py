@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from knob_runs import KnobRun, run_under
+
+from tests.integration.knob_runs import KnobRun, run_under
 
 FLAGGED = """
 import argparse, json, sys

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from knob_runs import KnobRun, run_under
 
 from gpurun.knobs.autocast import native_on_cpu
+from tests.integration.knob_runs import KnobRun, run_under
 
 NATIVE_BF16 = pytest.mark.skipif(not native_on_cpu(), reason="this processor emulates bfloat16")
 

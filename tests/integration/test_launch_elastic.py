@@ -11,7 +11,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from launched import alive, assert_nothing_outlives_a_kill, pids, start
+
+from tests.integration.launched import alive, assert_nothing_outlives_a_kill, pids, start
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 

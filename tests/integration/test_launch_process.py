@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from launched import alive, assert_nothing_outlives_a_kill, pids, start, wait_for
+
+from tests.integration.launched import alive, assert_nothing_outlives_a_kill, pids, start, wait_for
 
 PATIENT = """
 import os, pathlib, signal, sys, time

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launched import start
+
+from tests.integration.launched import start
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import jsonschema
 import pytest
-from isolation_launcher import tree
-from tunings import configure, lines, report_of, run_folder, training
 
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.schema import all_schemas
 from tests.conftest import REPOSITORY, Gpurun
+from tests.integration.isolation_launcher import tree
+from tests.integration.tunings import configure, lines, report_of, run_folder, training
 
 pytestmark = pytest.mark.slow
 

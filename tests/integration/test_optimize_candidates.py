@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tunings import lines, report_of
+
+from tests.integration.tunings import lines, report_of
 
 KNOB = '''
 from gpurun.knobs.api import Effect, KnobBase

@@ -15,9 +15,10 @@ import time
 from pathlib import Path
 
 import pytest
-from isolation_launcher import gone_within, processes_with, tree
-from launched import start, wait_for
-from tunings import report_of, training
+
+from tests.integration.isolation_launcher import gone_within, processes_with, tree
+from tests.integration.launched import start, wait_for
+from tests.integration.tunings import report_of, training
 
 ENDLESS = "import subprocess, sys\nsubprocess.Popen(['sleep', sys.argv[1]])\n" + training(
     5000, sleep=0.003

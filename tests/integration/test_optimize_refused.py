@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from isolation_launcher import tree
-from tunings import configure, lines, report_of, training
 
 from tests.conftest import Gpurun
+from tests.integration.isolation_launcher import tree
+from tests.integration.tunings import configure, lines, report_of, training
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 FULL_DISK = """

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conftest import REPOSITORY, Gpurun
+from tests.conftest import REPOSITORY, Gpurun
 
 TRAIN = """
 import torch

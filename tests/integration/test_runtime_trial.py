@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from conftest import REPOSITORY
-from launched import alive, pids, wait_for
+from tests.conftest import REPOSITORY
+from tests.integration.launched import alive, pids, wait_for
 
 BOOTSTRAP = REPOSITORY / "gpurun" / "runtime" / "bootstrap"
 STOP = {

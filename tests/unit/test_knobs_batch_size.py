@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from knob_facts import GIB, OPTIMIZER, facts, gpu_facts, loader, result
 
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
 from gpurun.knobs.batch_size import side_effects
 from gpurun.records.facts import BatchFlag, Facts
+from tests.unit.knob_facts import GIB, OPTIMIZER, facts, gpu_facts, loader, result
 
 FLAG = BatchFlag("--batch-size", 32)
 

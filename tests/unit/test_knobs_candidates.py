@@ -6,12 +6,22 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from knob_facts import GIB, H200, LOADER, OPTIMIZER, ROOT, facts, gpu_facts, loader, result
 
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import HostUse
+from tests.unit.knob_facts import (
+    GIB,
+    H200,
+    LOADER,
+    OPTIMIZER,
+    ROOT,
+    facts,
+    gpu_facts,
+    loader,
+    result,
+)
 
 
 def proposed(knob: str, ground: Facts) -> list[Any]:

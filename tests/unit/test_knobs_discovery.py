@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from knob_facts import facts
 
 from gpurun import knobs
 from gpurun.errors import GpurunError
 from gpurun.knobs import all_knobs, find
+from tests.unit.knob_facts import facts
 
 TRIVIAL = '''
 """A knob of the user's own."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from recorded_runs import epoch, loader, row, steady, steps, write_events
-
 from gpurun.measure.clock import StepClock, step_clock
 from gpurun.measure.events import read_run
 from gpurun.records.events import StepRow
+from tests.unit.recorded_runs import epoch, loader, row, steady, steps, write_events
 
 
 def clock_of(run_dir: Path, *events: object) -> StepClock | None:

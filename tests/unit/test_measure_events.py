@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from recorded_runs import end, loader, row, steady, steps, write_events
-
 from gpurun.measure.events import read_run
 from gpurun.records.events import StepRow
+from tests.unit.recorded_runs import end, loader, row, steady, steps, write_events
 
 
 def test_everything_a_process_wrote_is_in_its_log(tmp_path: Path) -> None:

@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recorded_runs import (
+
+from gpurun.measure import summarise_run
+from gpurun.records.codec import to_json
+from gpurun.records.events import HookEvent, KnobEvent, StopEvent
+from gpurun.records.result import RunResult
+from gpurun.records.samples import DeviceSample, HostSample
+from tests.unit.recorded_runs import (
     MS,
     START_NS,
     UNIX_NS,
@@ -21,12 +27,6 @@ from recorded_runs import (
     steps,
     write_events,
 )
-
-from gpurun.measure import summarise_run
-from gpurun.records.codec import to_json
-from gpurun.records.events import HookEvent, KnobEvent, StopEvent
-from gpurun.records.result import RunResult
-from gpurun.records.samples import DeviceSample, HostSample
 
 
 def summary(run_dir: Path, exit_code: int | None = 0, **more: Any) -> RunResult:

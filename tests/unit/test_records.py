@@ -10,7 +10,6 @@ from typing import Any
 
 import jsonschema
 import pytest
-from recorded_runs import end, epoch, loader, root, steady, write_events
 
 from gpurun.measure import summarise_run
 from gpurun.records.codec import RecordError, from_json, to_json
@@ -29,6 +28,7 @@ from gpurun.records.tuning import (
     TuningReport,
 )
 from scripts.generate_schemas import FOLDER, out_of_date
+from tests.unit.recorded_runs import end, epoch, loader, root, steady, write_events
 
 SPEC = RunSpec(
     run_dir="/data/.gpurun/runs/1",

@@ -7,7 +7,12 @@ import math
 from pathlib import Path
 
 import pytest
-from report_records import (
+
+from gpurun.records.tuning import Candidate, GuardVerdict, LossCurves, TuningReport
+from gpurun.report.ladder import ladder_lines
+from gpurun.report.markdown import tuning_markdown
+from gpurun.report.verdict import verdict_sentence
+from tests.unit.report_records import (
     LADDER,
     LARGER_BATCH,
     PROOF,
@@ -16,11 +21,6 @@ from report_records import (
     trial,
     tuning_report,
 )
-
-from gpurun.records.tuning import Candidate, GuardVerdict, LossCurves, TuningReport
-from gpurun.report.ladder import ladder_lines
-from gpurun.report.markdown import tuning_markdown
-from gpurun.report.verdict import verdict_sentence
 
 PRINT = """
 import json, sys

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report_records import in_child, run_result, unmeasured_result
 
 from gpurun.records.result import DeviceUse, KnobOutcome, RunResult, StepSplit
 from gpurun.report.summary import summary_lines
 from gpurun.report.terminal import plain
+from tests.unit.report_records import in_child, run_result, unmeasured_result
 
 PRINT = """
 import json, sys

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from report_records import in_child
+from tests.unit.report_records import in_child
 
 PRINT = """
 from gpurun.report.tables import print_table

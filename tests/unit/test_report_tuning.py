@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from report_records import in_child, tuning_report
+
+from tests.unit.report_records import in_child, tuning_report
 
 DRIVE = """
 import json, sys, time

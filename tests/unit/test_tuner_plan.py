@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from knob_facts import result
-
 from gpurun.tuner.plan import (
     AUDIT_STEPS,
     MAX_STEPS,
@@ -13,6 +11,7 @@ from gpurun.tuner.plan import (
     plan,
     with_read_ahead,
 )
+from tests.unit.knob_facts import result
 
 LEAD = AUDIT_STEPS + WARMUP_STEPS
 

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from tuner_trials import trial
 
 from gpurun.tuner.proof import Arm, proof_of, prove
 from gpurun.tuner.trial import Trial
+from tests.unit.tuner_trials import trial
 
 NOISE = (1.0, 1.01, 0.99, 1.005, 0.995, 1.002, 0.998, 1.0)
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from knob_facts import facts
-from tuner_trials import trial
-
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.search import Limits, Search, State
 from gpurun.tuner.trial import Request, Trial
+from tests.unit.knob_facts import facts
+from tests.unit.tuner_trials import trial
 
 ALL = frozenset(Effect)
 

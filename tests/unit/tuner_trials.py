@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from knob_facts import result
-
 from gpurun.records.result import KnobOutcome
 from gpurun.records.tuning import TrialRecord
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.trial import Trial
+from tests.unit.knob_facts import result
 
 
 def trial(
