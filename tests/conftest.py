@@ -16,6 +16,14 @@ Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 """`gpurun(*arguments, cwd=..., env=..., timeout=...)`: the finished child, its output as bytes."""
 
 
+def without_verdict(stderr: bytes) -> bytes:
+    """What the script wrote to stderr: all but gpurun's closing line, which must be there."""
+    lines = stderr.splitlines(keepends=True)
+    assert lines, "gpurun's closing line is missing"
+    assert lines[-1].startswith(b"verdict=")
+    return b"".join(lines[:-1])
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-gpu", action="store_true", help="fail, rather than skip, tests that need a GPU"
