@@ -11,6 +11,9 @@ from gpurun.records.events import TraitEvent
 from gpurun.runtime.patching import drop_frame, replace
 from gpurun.runtime.recorder import RECORDER
 
+OWN_ENDS = ("utils/checkpoint", "_dynamo/", "_inductor/", "_functorch/", "fx/")
+"""Parts of torch that use autocast and the like without being asked for it by the script."""
+
 
 class Traits:
     """Traits seen so far: name to where."""
@@ -25,10 +28,10 @@ class Traits:
         self._watch(torch.amp.autocast_mode.autocast, "__enter__", "autocast")
         self._watch(torch, "compile", "compile")
         self._watch(torch.nn.Module, "compile", "compile")
-        self._watch(torch.amp.grad_scaler.GradScaler, "__init__", "grad_scaler")
-        self._watch(torch.nn.DataParallel, "__init__", "data_parallel")
-        self._watch(torch.nn.parallel.DistributedDataParallel, "__init__", "ddp")
-        self._watch(torch.optim.lr_scheduler.OneCycleLR, "__init__", "scheduler_total_steps")
+        self._watch_class(torch.amp.grad_scaler.GradScaler, "grad_scaler")
+        self._watch_class(torch.nn.DataParallel, "data_parallel")
+        self._watch_class(torch.nn.parallel.DistributedDataParallel, "ddp")
+        self._watch_class(torch.optim.lr_scheduler.OneCycleLR, "scheduler_total_steps")
         if torch.distributed.is_available():
             self._watch(torch.distributed, "init_process_group", "process_group")
 
@@ -43,10 +46,9 @@ class Traits:
 
         def watcher(original: Callable[..., Any]) -> Callable[..., Any]:
             def watched(*args: Any, **kwargs: Any) -> Any:
-                frame = sys._getframe(1)
-                file = frame.f_code.co_filename
-                if not file.startswith(traits._library) and not _ours(file):
-                    traits.note(trait, f"{os.path.basename(file)}:{frame.f_lineno}")
+                site = traits._site(sys._getframe(1))
+                if site is not None:
+                    traits.note(trait, site)
                     if getattr(owner, name, None) is watched:
                         setattr(owner, name, original)
                 try:
@@ -58,6 +60,30 @@ class Traits:
             return watched
 
         replace(owner, name, watcher)
+
+    def _watch_class(self, cls: Any, trait: str) -> None:
+        """Notice instances as they are made: no frame of ours is there when `__init__` warns."""
+        traits = self
+        make = cls.__new__
+
+        def __new__(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            site = None if trait in traits.seen else traits._site(sys._getframe(1))
+            if site is not None:
+                traits.note(trait, site)
+            return make(kind) if make is object.__new__ else make(kind, *args, **kwargs)
+
+        cls.__new__ = staticmethod(__new__)
+
+    def _site(self, frame: Any) -> str | None:
+        """Where the script itself asked for it; None if torch or we did for our own ends."""
+        while frame is not None and frame.f_code.co_filename.startswith(self._library):
+            inside = frame.f_code.co_filename[len(self._library) :].replace(os.sep, "/")
+            if inside.startswith(OWN_ENDS):
+                return None
+            frame = frame.f_back
+        if frame is None or _ours(frame.f_code.co_filename):
+            return None
+        return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _ours(file: str) -> bool:

@@ -37,7 +37,8 @@ def run_under(
         "fingerprint": {}, "command": [], "schema": "gpurun/settings@1",
     }  # fmt: skip
     (folder / "settings.json").write_text(json.dumps(document))
-    done = gpurun("--settings", "settings.json", "train.py", *arguments, env=env)
+    consent = ("--allow", "pipeline,numerics,training")
+    done = gpurun("--settings", "settings.json", *consent, "train.py", *arguments, env=env)
     assert done.returncode == 0, done.stderr.decode()
     assert b"Warning" not in done.stderr, done.stderr.decode()
     runs = sorted((folder / ".gpurun" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
