@@ -29,7 +29,7 @@ MOST_TRIALS = 15
 """Before the proof, the probe and the baseline included."""
 BATCH_TRIALS = 4
 """Of these, kept back for the batch size."""
-PROOF_ROUNDS = 3
+PROOF_ROUNDS = 5
 """The search leaves time for so many rounds."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
