@@ -44,6 +44,7 @@ class Audit:
         self._process = os.getpid()
         self._samples = SamplesAudit(torch)
         self._hooks: list[Any] = []
+        self._listener: Any = None
         self._step = 1
         self._names: dict[int, str] = {}
         self._roots_named = 0
@@ -64,7 +65,8 @@ class Audit:
 
     def begin(self) -> None:
         """Start looking."""
-        CLOCK.listeners.append(guarded("audit of rates", self._rates_now))
+        self._listener = guarded("audit of rates", self._rates_now)
+        CLOCK.listeners.append(self._listener)
         LOADERS.on_batch = guarded("audit of batches", self._samples.batch)
         if self._active:
             ROOTS.on_inputs = guarded("audit of inputs", self._root_inputs)
@@ -82,12 +84,21 @@ class Audit:
         self._forget_step()
         self._step = step + 1
         if step >= self._steps:
-            self._active = False
-            ROOTS.on_inputs = None
-            for hook in self._hooks:
-                CLOCK.before_step.remove(hook)
-            self._hooks, self._sides = [], {}
-            self._samples.stop_looking()
+            self._stop_looking()
+
+    def abandon(self) -> None:
+        """A better clock was found: another audit takes over, this one leaves nothing behind."""
+        CLOCK.listeners.remove(self._listener)
+        if self._active:
+            self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        self._active = False
+        ROOTS.on_inputs = None
+        for hook in self._hooks:
+            CLOCK.before_step.remove(hook)
+        self._hooks, self._sides = [], {}
+        self._samples.stop_looking()
 
     def finish(self) -> None:
         """Write what was remembered of the whole trial."""

@@ -52,12 +52,17 @@ class _Trial:
         self._ranks = ending.Ranks(control, torch)
         self._held = not spec.hold_at_first_step
         self._hold = guarded("hold at the first step", self._wait_for_go)
+        self._audit: Any = None
         self._begin()
 
     def _begin(self) -> None:
         """Begin to count: at start, and again when a better clock was found."""
         from gpurun.runtime.audit import Audit
 
+        # a step that is over cannot be audited any more: a new clock's first one is passed over
+        self._passed = 0 if self._audit is None else 1
+        if self._audit is not None:
+            self._audit.abandon()
         self._audit = Audit(self._torch, self._rule.audit_steps)
         self._audit.begin()
         self._count = 0
@@ -80,9 +85,10 @@ class _Trial:
         if not self._held:
             self._held = True
             self._hold()
-        if count <= rule.audit_steps:
-            self._audit.after_step(count)
-        elif count == rule.audit_steps + rule.warmup_steps:
+        audited = count - self._passed
+        if 0 < audited <= rule.audit_steps:
+            self._audit.after_step(audited)
+        elif audited == rule.audit_steps + rule.warmup_steps:
             self._began = end
         elif self._began is not None:
             self._pause(end - self._last)

@@ -92,9 +92,15 @@ def evidence(log: ProcessLog, seed: int) -> Evidence | None:
         seed=seed,
         losses=tuple(clock.steps.loss),
         microbatches=tuple(clock.steps[StepRow.MICROBATCHES]),
-        audits=log.audits,
+        audits=_of_the_last_clock(log.audits),
         samples=tuple(s for s in log.samples if s.loader in training or not training),
         loaders=tuple(x for x in log.loaders if x.loader in training),
         optimizers=log.optimizers,
         rates=() if log.rates is None else log.rates.changes,
     )
+
+
+def _of_the_last_clock(audits: Sequence[AuditEvent]) -> tuple[AuditEvent, ...]:
+    """Without the audits of a clock that a better one replaced (evaluation before training)."""
+    starts = [number for number, audit in enumerate(audits) if audit.step == 1]
+    return tuple(audits[starts[-1] :]) if starts else tuple(audits)
