@@ -86,7 +86,8 @@ def optimize(options: Options) -> int:
 
 def _ended(verdict: str, code: int, tuned: Tuned) -> int:
     where = os.path.relpath(tuned.folder)
-    print_verdict(verdict, code, speedup=tuned.report.speedup, run=where)
+    speedup = tuned.report.speedup if verdict == "faster" else None
+    print_verdict(verdict, code, speedup=speedup, run=where)
     return code
 
 

@@ -96,12 +96,20 @@ def _whole(edit: Callable[[Any], None]) -> Callable[[Any], None]:
 
 
 def apply_settings(settings: tuple[Setting, ...], paths: tuple[str, ...]) -> None:
-    """Turn every knob of the spec; one that raises is recorded as failed and left out."""
+    """Turn every knob of the spec; one that raises is recorded as failed and left out.
+
+    In the knobs' own order, whatever the order of a settings file: prefetching and lasting workers
+    need the workers first.
+    """
     if not settings:
         return
-    from gpurun.knobs import find
+    from gpurun.knobs import all_knobs, find
 
-    for setting in settings:
+    try:
+        names = [knob.name for knob in all_knobs(paths)]
+    except Exception:
+        names = []  # each setting tells below what is wrong with the knobs
+    for setting in sorted(settings, key=lambda s: names.index(s.knob) if s.knob in names else -1):
         try:
             find(setting.knob, paths).apply(setting.value, KnobHooks(setting.knob))
         except Exception as error:

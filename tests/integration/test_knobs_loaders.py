@@ -200,3 +200,13 @@ torch.set_num_threads(1)
 print(json.dumps([before, torch.get_num_threads()]))
 """
     assert run_knobs(script, {"cpu_threads": 3}).printed == [3, 1]
+
+
+def test_settings_apply_in_the_knobs_order_whatever_the_files(run_knobs: RunKnobs) -> None:
+    settings = {"loader_persistent": True, "loader_prefetch": 4, "loader_workers": 2}
+    script = (
+        "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\n"
+        "loader = DataLoader(TensorDataset(torch.ones(64, 1)), batch_size=4)\n"
+        "print([loader.num_workers, loader.prefetch_factor, int(loader.persistent_workers)])\n"
+    )
+    assert run_knobs(script, settings).printed == [2, 4, 1]
