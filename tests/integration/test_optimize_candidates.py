@@ -111,7 +111,8 @@ def test_a_candidate_that_breaks_its_trial_is_rejected_with_the_reason(
     row = row_of(report, knob)
     assert not row["kept"]
     assert reason in row["reason"]
-    trial = next(t for t in report["trials"] if t["knobs"] == {knob: True})
+    # a busy machine may have kept another change before: it is then among this trial's settings
+    trial = next(t for t in report["trials"] if t["knobs"].get(knob) is True)
     assert trial["status"] == status
 
 
