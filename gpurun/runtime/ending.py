@@ -22,7 +22,7 @@ POLL_SECONDS = 0.02
 class Ranks:
     """The agreement of the ranks on one host where to stop, by files in the control folder.
 
-    The first rank that has seen enough names the next step: no rank can be past it unless its host
+    Rank 0, once it has seen enough, names the next step: no rank can be past it unless its host
     runs ahead of its device, and then it stops where it is.
     """
 

@@ -10,6 +10,7 @@ from gpurun.knobs.batch_size import side_effects
 from gpurun.options import Options
 from gpurun.records.result import RunResult, StepTime
 from gpurun.records.tuning import Candidate, LargerBatch, TrialRecord, TuningReport
+from gpurun.stats import geometric_mean
 from gpurun.tuner.decision import BATCH
 from gpurun.tuner.proof import Arm, proof_of
 from gpurun.tuner.trial import Trial
@@ -107,7 +108,7 @@ def _larger(findings: Findings) -> LargerBatch | None:
     rates = [candidate / baseline for baseline, candidate in arm.pairs]
     if not rates:
         return None
-    speedup = proof.speedup if proof else math.exp(math.fsum(map(math.log, rates)) / len(rates))
+    speedup = proof.speedup if proof else geometric_mean(rates)
     return LargerBatch(
         knobs=dict(arm.settings),
         batch_size=int(value["batch_size"]),
