@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.knobs.api import Hooks, LoaderCall
+from gpurun.records.frames import drop_frame
 
 
 class _Kept(int):
@@ -49,8 +50,7 @@ def _patch(dataloader: ModuleType) -> None:
         try:
             original(self, loader, first_iter)
         except BaseException as error:
-            if error.__traceback__ is not None:
-                error.__traceback__ = error.__traceback__.tb_next
+            drop_frame(error)
             raise
 
     _reset._draws = True  # type: ignore[attr-defined]

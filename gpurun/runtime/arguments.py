@@ -7,8 +7,9 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.records.events import ArgumentsEvent
+from gpurun.records.frames import drop_frame
 from gpurun.runtime.imports import when_imported
-from gpurun.runtime.patching import drop_frame, guarded, replace
+from gpurun.runtime.patching import guarded, replace
 from gpurun.runtime.recorder import RECORDER
 
 

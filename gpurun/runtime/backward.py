@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from gpurun.runtime.patching import drop_frame, guarded, replace, switched_off
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.patching import guarded, replace, switched_off
 from gpurun.runtime.steps import CLOCK
 
 now = time.perf_counter_ns

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpurun.runtime.patching import drop_frame, replace
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.patching import replace
 
 MEETING_SECONDS = 5.0
 """Ranks wait so long for each other's last words."""

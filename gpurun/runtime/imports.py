@@ -12,7 +12,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
-from gpurun.runtime.patching import drop_frame
+from gpurun.records.frames import drop_frame
 from gpurun.runtime.recorder import RECORDER
 
 Callback = Callable[[ModuleType], None]

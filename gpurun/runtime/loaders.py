@@ -13,8 +13,9 @@ from typing import Any
 
 from gpurun.knobs.api import LoaderCall
 from gpurun.records.events import EpochEvent, LoaderEvent
+from gpurun.records.frames import drop_frame
 from gpurun.runtime.identity import IdentityMap
-from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace, switched_off
+from gpurun.runtime.patching import build_edited, guarded, replace, switched_off
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.source import batch_size_expression
 from gpurun.runtime.steps import CLOCK, LoaderState

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpurun.knobs.api import OptimizerCall
 from gpurun.records.events import OptimizerEvent
-from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace, switched_off
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.patching import build_edited, guarded, replace, switched_off
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
 

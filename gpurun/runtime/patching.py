@@ -1,42 +1,13 @@
-"""Replace functions of torch by wrappers that leave no trace in the user's tracebacks.
-
-A wrapper calls the original in a `try` and, if that raises, calls `drop_frame` and re-raises with a
-bare `raise`. CPython does not add the frame again then, so the traceback reads as if the wrapper
-were not there.
-"""
+"""Replace functions of torch by wrappers that leave no trace in the user's tracebacks."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable
 from typing import Any
 
+from gpurun.records.frames import drop_frame
 from gpurun.runtime.recorder import RECORDER
-
-
-def drop_frame(error: BaseException) -> None:
-    """Take the innermost handler's frame off the error's traceback; follow with a bare `raise`."""
-    trace = error.__traceback__
-    if trace is not None:
-        error.__traceback__ = trace.tb_next
-        if sys.version_info < (3, 11):
-            _restore_with(error)
-
-
-def _restore_with(error: BaseException) -> None:
-    """Before 3.11 a bare `raise` restores the traceback that the handler was entered with."""
-    import ctypes
-
-    python = ctypes.pythonapi
-    python.PyErr_SetExcInfo.argtypes = [ctypes.py_object] * 3
-    python.PyErr_SetExcInfo.restype = None
-    parts = (type(error), error, error.__traceback__)
-    if parts[2] is None:
-        return  # raised by the wrapper itself: its frame is all there is
-    for part in parts:
-        python.Py_IncRef(ctypes.py_object(part))  # the call takes them over
-    python.PyErr_SetExcInfo(*parts)
 
 
 def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

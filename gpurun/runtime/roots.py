@@ -16,8 +16,9 @@ from threading import get_ident
 from typing import Any
 
 from gpurun.records.events import RootEvent, TraitEvent
+from gpurun.records.frames import drop_frame
 from gpurun.runtime.inputs import first_tensor, sizes
-from gpurun.runtime.patching import drop_frame, guarded, switched_off
+from gpurun.runtime.patching import guarded, switched_off
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.surroundings import Surroundings

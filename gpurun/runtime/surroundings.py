@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from gpurun.runtime.patching import drop_frame
+from gpurun.records.frames import drop_frame
 from gpurun.runtime.recorder import RECORDER
 
 Context = Callable[[], AbstractContextManager[Any]]

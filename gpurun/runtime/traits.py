@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from gpurun.records.events import TraitEvent
-from gpurun.runtime.patching import drop_frame, replace
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER
 
 OWN_ENDS = ("utils/checkpoint", "_dynamo/", "_inductor/", "_functorch/", "fx/")

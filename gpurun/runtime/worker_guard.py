@@ -20,7 +20,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from gpurun.runtime.patching import drop_frame, replace
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER
 
 POLL_SECONDS = 0.5

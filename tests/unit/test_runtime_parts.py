@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from gpurun.records.events import HookEvent, TraitEvent
+from gpurun.records.frames import drop_frame
 from gpurun.runtime.identity import IdentityMap
 from gpurun.runtime.imports import PostImportFinder
-from gpurun.runtime.patching import build_edited, drop_frame, guarded, replace
+from gpurun.runtime.patching import build_edited, guarded, replace
 from gpurun.runtime.recorder import Recorder
 from gpurun.runtime.source import batch_size_expression
 

@@ -1,0 +1,34 @@
+"""Wrappers that leave no line of ours in the user's tracebacks.
+
+A wrapper calls the original in a `try` and, if that raises, calls `drop_frame` and re-raises with a
+bare `raise`. CPython does not add the frame again then, so the traceback reads as if the wrapper
+were not there. Runtime and knobs both wrap, so it lies where both may import it from.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def drop_frame(error: BaseException) -> None:
+    """Take the innermost handler's frame off the error's traceback; follow with a bare `raise`."""
+    trace = error.__traceback__
+    if trace is not None:
+        error.__traceback__ = trace.tb_next
+        if sys.version_info < (3, 11):
+            _restore_with(error)
+
+
+def _restore_with(error: BaseException) -> None:
+    """Before 3.11 a bare `raise` restores the traceback that the handler was entered with."""
+    import ctypes
+
+    python = ctypes.pythonapi
+    python.PyErr_SetExcInfo.argtypes = [ctypes.py_object] * 3
+    python.PyErr_SetExcInfo.restype = None
+    parts = (type(error), error, error.__traceback__)
+    if parts[2] is None:
+        return  # raised by the wrapper itself: its frame is all there is
+    for part in parts:
+        python.Py_IncRef(ctypes.py_object(part))  # the call takes them over
+    python.PyErr_SetExcInfo(*parts)
