@@ -37,7 +37,6 @@ class TorchEvent:
     version: str
     threads: int
     cuda_devices: int | None
-    import_seconds: float
 
 
 @dataclass(frozen=True)

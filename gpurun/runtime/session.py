@@ -33,7 +33,6 @@ def start(spec: RunSpec, torch: Any) -> None:
             version=str(torch.__version__),
             threads=torch.get_num_threads(),
             cuda_devices=None,
-            import_seconds=time.process_time(),
         )
     )
     CLOCK.device.attach(torch)
