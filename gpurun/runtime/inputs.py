@@ -12,7 +12,7 @@ DEPTH = 3
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> Any:
     """The first tensor with a dimension in the arguments of a call, None if there is none."""
     for value in args:
-        if isinstance(value, tensor) and value.dim():  # type: ignore[attr-defined]
+        if isinstance(value, tensor) and value.shape:  # type: ignore[attr-defined]
             return value
     return next(_tensors((*args, *kwargs.values()), tensor, DEPTH), None)
 
@@ -22,7 +22,7 @@ def sizes(first: Any, torch: Any) -> tuple[int, int]:
     if first is None:
         return 0, 0
     shape = first.shape
-    if len(shape) != 2 or first.is_floating_point() or first.is_complex():
+    if len(shape) != 2 or first.dtype.is_floating_point or first.is_complex():
         return int(shape[0]), 0
     return int(shape[0]), 0 if first.dtype is torch.bool else int(shape[0] * shape[1])
 

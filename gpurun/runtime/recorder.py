@@ -18,6 +18,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.events import HookEvent, ProcessEvent
 
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+_ENCODER = json.JSONEncoder(default=repr, separators=(",", ":"))
 
 
 class Recorder:
@@ -65,7 +66,7 @@ class Recorder:
             self._write(_text({"event": kind, **fields}))
 
     def later(self, record: Any) -> None:
-        """Write an event record at the next flush: for what may come every step."""
+        """Write a flat event record (no record inside) at the next flush: for what comes often."""
         self._later.append(record)
 
     def hook_failed(self, name: str, error: BaseException) -> None:
@@ -82,8 +83,8 @@ class Recorder:
             return
         try:
             pending, self._later = self._later, []
-            for record in pending:
-                self.event(record)
+            if pending and self.run_dir is not None and not self._broken:
+                self._write("".join(_text({"event": x.kind, **vars(x)}) for x in pending))
             for source in self._sources:
                 source()
         finally:
@@ -154,7 +155,7 @@ def _line(record: Any) -> str:
 
 
 def _text(line: dict[str, Any]) -> str:
-    return json.dumps(line, default=repr, separators=(",", ":")) + "\n"
+    return _ENCODER.encode(line) + "\n"
 
 
 def _identity(file: int) -> tuple[int, int]:

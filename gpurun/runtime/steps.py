@@ -82,7 +82,7 @@ class StepClock:
         self._provisional: list[list[Any]] = []
         self._rows: dict[str, list[list[Any]]] = {"optimizer": [], "backward": [], "forward": []}
         self._began: int | None = None
-        self._flushed = 0
+        self._flushed = self._flush_at = 0
         self._loss_seen = 0
         self.looking = True
         """Whether the losses of this step are recorded."""
@@ -116,7 +116,8 @@ class StepClock:
 
     def batch(self, loader: LoaderState, waited_ns: int, indices: int | None) -> None:
         """A loader yielded a batch to code with gradients enabled."""
-        self.waited(waited_ns)
+        if get_ident() == self.thread:
+            self.data_ns += waited_ns
         loader.batches += 1
         if not loader.pending:
             loader.pending = True
@@ -159,9 +160,10 @@ class StepClock:
 
     def step_begins(self, optimizer: Any, *_: Any) -> None:
         """Global optimizer pre-hook."""
-        stepping = self._stepping.get(get_ident())
+        thread = get_ident()
+        stepping = self._stepping.get(thread)
         if stepping is None:
-            stepping = self._stepping[get_ident()] = []
+            stepping = self._stepping[thread] = []
         if stepping:
             # a step that raised has left its entry behind; frame 2 is torch's, which runs the hooks
             del stepping[_depth(sys._getframe(2)) :]
@@ -173,8 +175,8 @@ class StepClock:
 
     def step_ends(self, optimizer: Any, *_: Any) -> None:
         """Global optimizer post-hook; a subclass that calls `super().step()` counts once."""
-        self.thread = get_ident()
-        stepping = self._stepping.get(self.thread, [])
+        self.thread = thread = get_ident()
+        stepping = self._stepping.get(thread) or []
         while stepping and stepping[-1][0] is not optimizer:
             stepping.pop()
         if not stepping:
@@ -190,8 +192,10 @@ class StepClock:
         # what a closure did, or a loader that is read in it, is not the optimizer's
         inner_ns = self.data_ns + self.forward_ns + self.backward_ns - parts_ns
         count = self.steps_of[number] = self.steps_of.get(number, 0) + 1
-        self._close("optimizer", number, end, max(end - began - inner_ns, 0))
-        self._tell("optimizer", count)
+        optimizer_ns = end - began - inner_ns
+        self._close("optimizer", number, end, optimizer_ns if optimizer_ns > 0 else 0)
+        if count > self._told or self._clock != "optimizer":
+            self._tell("optimizer", count)
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -211,10 +215,10 @@ class StepClock:
         if clock == "backward" and len(self._provisional) < PATIENCE:
             self._provisional.append([*row, self.losses])
         self._clear()
-        if self._began is None:
-            self._began = end
-        if end - self._flushed > min(FLUSH_NS, (end - self._began) // 10):
+        if end > self._flush_at:
+            began = self._began = self._began or end
             self._flushed = end
+            self._flush_at = end + min(FLUSH_NS, (end - began) // 10)
             RECORDER.flush()
 
     def _parts_before(self, began: int) -> int:
