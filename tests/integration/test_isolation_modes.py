@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.isolation_launcher import ME, User, open_folder, ordinary_user, tree
+from tests.integration.isolation_launcher import ME, NO_NAMESPACES, User, tree
 
 CHOOSE = """
 import os, sys
@@ -18,21 +17,9 @@ found = choose(Path(sys.argv[1]), in_place="consent" in sys.argv)
 print(found.mode and found.mode.value, "|", found.reason)
 """
 
-NO_NAMESPACES = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-user = os.getuid()
-if libc.unshare(0x10000000) != 0: sys.exit(99)
-open("/proc/self/setgroups", "w").write("deny")
-open("/proc/self/uid_map", "w").write(f"0 {user} 1")
-open("/proc/sys/user/max_user_namespaces", "w").write("0")
-libc.prctl(24, 21, 0, 0, 0)  # CAP_SYS_ADMIN leaves with the next exec
-os.execv(sys.executable, [sys.executable, "-c", *sys.argv[1:]])
-"""
-
 
 def forbidding_namespaces(cwd: Path, *words: str, **env: str) -> str:
-    launcher = ME.start(NO_NAMESPACES, CHOOSE, str(cwd), *words, **env)
+    launcher = ME.start(NO_NAMESPACES, "-c", CHOOSE, str(cwd), *words, **env)
     printed, _ = launcher.communicate(timeout=60)
     if launcher.returncode == 99:
         pytest.skip("user namespaces, with which to forbid them, are themselves forbidden here")
@@ -61,23 +48,6 @@ def test_without_any_isolation_trials_are_refused_with_what_to_do(open_path: Pat
 
 def test_trials_in_place_need_consent_and_nothing_else(open_path: Path) -> None:
     assert forbidding_namespaces(open_path, "consent").startswith("in place | ")
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    with open_folder() as folder:
-        yield folder
-
-
-@pytest.fixture(params=["who runs the tests", "an ordinary user"])
-def user(request: pytest.FixtureRequest, open_path: Path) -> User:
-    if request.param == "who runs the tests":
-        return ME
-    found = ordinary_user()
-    if found is None:
-        pytest.skip("not root, or no ordinary user with a python it may run")
-    found.give(open_path)
-    return found
 
 
 CONFINED = """

@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.integration.isolation_launcher import ME, User, open_folder, ordinary_user, tree
+from tests.integration.isolation_launcher import ME, User, ordinary_user, tree
 
 EVERY_WAY = """
 import ctypes, mmap, os, shutil, sqlite3, subprocess, sys
@@ -71,23 +70,6 @@ def furnish(cwd: Path) -> None:
     code = "import sqlite3; d = sqlite3.connect('runs.db'); d.execute('create table runs (n int)');"
     code += "d.execute('insert into runs values (1)'); d.commit()"
     subprocess.run([sys.executable, "-c", code], cwd=cwd, check=True)
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    with open_folder() as folder:
-        yield folder
-
-
-@pytest.fixture(params=["who runs the tests", "an ordinary user"])
-def user(request: pytest.FixtureRequest, open_path: Path) -> User:
-    if request.param == "who runs the tests":
-        return ME
-    found = ordinary_user()
-    if found is None:
-        pytest.skip("not root, or no ordinary user with a python it may run")
-    found.give(open_path)
-    return found
 
 
 @pytest.fixture

@@ -1,0 +1,29 @@
+"""Where the isolation's tests run, and as whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.isolation_launcher import ME, User, open_folder, ordinary_user
+
+
+@pytest.fixture
+def open_path() -> Iterator[Path]:
+    """A folder that other users can reach."""
+    with open_folder() as folder:
+        yield folder
+
+
+@pytest.fixture(params=["who runs the tests", "an ordinary user"])
+def user(request: pytest.FixtureRequest, open_path: Path) -> User:
+    """Who launches: each in turn; `open_path` is theirs."""
+    if request.param == "who runs the tests":
+        return ME
+    found = ordinary_user()
+    if found is None:
+        pytest.skip("not root, or no ordinary user with a python it may run")
+    found.give(open_path)
+    return found
