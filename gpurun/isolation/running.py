@@ -196,7 +196,7 @@ class Box:
                 if not block:
                     break
                 text += block
-                if block.endswith(b"start\n"):
+                if b"start" in block.splitlines():  # an error may have come right behind it
                     started = True
                     self.pid = struct.unpack("3i", ancillary[0][2])[0]
         except TimeoutError:

@@ -1,0 +1,31 @@
+"""A trial that cannot start says whether its program or its box was at fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration.isolation_launcher import ME
+
+SLOW_READER = """
+import os, sys, time
+from pathlib import Path
+from gpurun.errors import GpurunError
+from gpurun.isolation.box import Box, BoxSpec, Mode
+awaits = Box._await_start
+def late(box, report):
+    time.sleep(0.5)  # by then the box has said all that it will say
+    awaits(box, report)
+Box._await_start = late
+cwd = Path(sys.argv[1])
+try:
+    Box(BoxSpec(("./nowhere",), dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd / "log"))
+except GpurunError as error:
+    print(error.what)
+"""
+
+
+def test_a_missing_program_is_told_though_the_launcher_is_slow_to_listen(open_path: Path) -> None:
+    cwd = open_path / "project"
+    cwd.mkdir()
+    printed, _ = ME.start(SLOW_READER, str(cwd)).communicate(timeout=60)
+    assert printed.startswith("the trial's program could not be started: ./nowhere: No such file")
