@@ -15,7 +15,9 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow, Rejection
+from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
+from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge
 from gpurun.tuner.plan import with_read_ahead
@@ -45,8 +47,20 @@ class State:
 
 
 @dataclass(frozen=True)
+class Kept:
+    """A value that gained, what went with it, and the trial that showed it."""
+
+    value: Any
+    companions: dict[str, Any]
+    trial: Trial
+
+
+@dataclass(frozen=True)
 class Limits:
-    """What bounds the search. `out_of_time(seconds)`: no room for a launch of that length."""
+    """What bounds the search. `out_of_time(seconds)`: no room for a launch of that length.
+
+    `allowed`: the effects among which `Search.run` looks.
+    """
 
     trials: int
     out_of_time: Callable[[float], bool]
@@ -54,15 +68,19 @@ class Limits:
 
 
 class Search:
-    """Runs the screening trials."""
+    """Runs the screening trials. Why they ended is said once, however often more are allowed."""
 
     def __init__(self, launch: Launch, note: Note, rule: StopRule, limits: Limits) -> None:
         self._launch = launch
         self._note = note
         self._rule = rule
         self._limits = limits
-        self.launched = 0
-        self._ended = False
+        self._granted = self._left = limits.trials
+        self._told: set[str] = set()
+
+    def allow_more(self, trials: int) -> None:
+        """Let so many further trials be launched, whatever is left of the earlier ones."""
+        self._granted = self._left = trials
 
     def run(self, knobs: Sequence[Knob], state: State) -> None:
         """Try each knob in turn and keep what gains."""
@@ -71,19 +89,19 @@ class Search:
                 self._note(f"{knob.name}: not tried ({knob.effect.value} changes not allowed)")
                 continue
             reason = idle(knob, state.facts)
-            proposals = Skip(reason) if reason else knob.candidates(state.facts)
+            proposals = Skip(reason) if reason else asking.candidates(knob, state.facts)
             if isinstance(proposals, Skip):
                 self._note(f"{knob.name}: not tried: {proposals.reason}")
                 continue
             self._note(f"{knob.name}: trying {', '.join(map(str, proposals[:VALUES_A_KNOB]))}")
-            if not self.climb(knob, list(proposals[:VALUES_A_KNOB]), state):
+            if not self.climb(knob, proposals[:VALUES_A_KNOB], state):
                 return
 
     def climb(self, knob: Knob, values: list[Any], state: State) -> bool:
         """Try the values of one knob and refine the best; False when there is no more room."""
         start = state.best.throughput or 0.0
         start_facts = state.facts
-        best: tuple[Any, Trial] | None = None
+        best: Kept | None = None
         queue = list(values)
         tried: list[Any] = []
         while queue:
@@ -93,33 +111,42 @@ class Search:
             if self._exhausted(state):
                 break
             tried.append(value)
-            setting = {knob.name: value, **knob.companions(start_facts, value)}
-            trial = self._try(knob, setting, state)
+            try:
+                companions = asking.companions(knob, start_facts, value)
+            except KnobRaised as raised:
+                self._note(f"{knob.name}: {value} not tried: {raised}")
+                continue
+            trial = self._try(knob, {knob.name: value, **companions}, state)
             reason, deviation = self._objection(knob, trial, state)
-            reference = (best[1].throughput if best else start) or start
+            reference = (best.trial.throughput if best else start) or start
             gain = (trial.throughput or 0.0) / reference if reference else 0.0
             state.ladder.append(_row(knob, value, trial, start, reason, deviation))
             if reason is None and gain > 1.0:
-                best = (value, trial)
+                best = Kept(value, companions, trial)
                 queue = self._refined(knob, start_facts, value, gain) or queue
-        if best is not None and _ratio(best[1], start) >= LEAST_GAIN:
-            self._keep(knob, best[0], best[1], state, start_facts)
+        if best is not None and _ratio(best.trial, start) >= LEAST_GAIN:
+            self._keep(knob, best, state)
         return not self._exhausted(state)
 
     def _refined(self, knob: Knob, facts: Facts, value: Any, gain: float) -> list[Any]:
-        further = knob.refine(facts, value, gain)
+        try:
+            further = asking.refine(knob, facts, value, gain)
+        except KnobRaised as raised:
+            self._note(f"{knob.name}: no further value: {raised}")
+            return []
         return [] if further is None else [further]
 
     def _exhausted(self, state: State) -> bool:
-        why = ""
-        if self.launched >= self._limits.trials:
-            why = f"{self._limits.trials} trials are used up"
+        if self._left <= 0:
+            cause, why = "trials", f"{self._granted} trials are used up"
         elif self._limits.out_of_time(state.best.record.seconds):
-            why = "the rest of the budget is kept for the proof"
-        if why and not self._ended:
-            self._ended = True
+            cause, why = "time", "the rest of the budget is kept for the proof"
+        else:
+            return False
+        if cause not in self._told:
+            self._told.add(cause)
             self._note(f"search ended: {why}")
-        return bool(why)
+        return True
 
     def _try(self, knob: Knob, setting: dict[str, Any], state: State) -> Trial:
         """Launch one value, with what goes with it, on top of the kept settings."""
@@ -134,14 +161,14 @@ class Search:
                 limit_seconds=patience(knob, state.best) + 3 * state.best.record.seconds,
             )
         )
-        self.launched += 1
+        self._left -= 1
         return trial
 
     def _objection(self, knob: Knob, trial: Trial, state: State) -> tuple[str | None, float | None]:
         """Why the trial's value cannot be kept (None: it can), and how far its loss is off."""
         if trial.throughput is None or trial.result is None:
             return trial.record.reason or f"the trial ended as {trial.record.status}", None
-        skipped = not_applied(knob, trial)
+        skipped = not_applied(knob, trial, state.facts.argv)
         if skipped is not None:
             return skipped, None
         if trial.evidence is None:
@@ -152,11 +179,11 @@ class Search:
         reason = None if verdict.accepted else "; ".join(verdict.reasons)
         return reason, verdict.loss_deviation
 
-    def _keep(self, knob: Knob, value: Any, trial: Trial, state: State, facts: Facts) -> None:
+    def _keep(self, knob: Knob, best: Kept, state: State) -> None:
+        value, companions, trial = best.value, best.companions, best.trial
         for number, row in enumerate(state.ladder):
             if row.knob == knob.name and row.value == value:
                 state.ladder[number] = kept = replace(row, kept=True, reason="")
-        companions = knob.companions(facts, value)
         for name, other in companions.items():
             reason = f"goes with {knob.name}"
             state.ladder.append(replace(kept, knob=name, value=other, speedup=None, reason=reason))
@@ -174,8 +201,11 @@ def patience(knob: Knob, reference: Trial) -> float:
     return max(slowest, 240.0) if knob.name == "compile" else slowest
 
 
-def not_applied(knob: Knob, trial: Trial) -> str | None:
-    """Why a setting had no effect in its own trial, None if it had one."""
+def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:
+    """Why a setting had no effect in its own trial, None if it had one.
+
+    `argv`: the script's arguments without any setting.
+    """
     if trial.result is None:
         return None
     mine = [o for o in trial.result.knobs if o.knob == knob.name]
@@ -187,7 +217,10 @@ def not_applied(knob: Knob, trial: Trial) -> str | None:
     if mine:
         return f"not applied: {mine[0].detail}"
     value = trial.record.knobs.get(knob.name)
-    outside = knob.environment(value) or knob.arguments(value, ()) != ()
+    try:
+        outside = asking.environment(knob, value) or asking.arguments(knob, value, argv) != argv
+    except KnobRaised as raised:
+        return str(raised)
     return None if outside else "not applied: nothing in the script called for it"
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpurun.errors import GpurunError
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard
 from gpurun.isolation.services import quiet_services
 from gpurun.knobs import find
@@ -26,6 +27,8 @@ from gpurun.records.result import RunResult
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
+from gpurun.tuner import asking
+from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import Evidence, evidence
 from gpurun.tuner.progress import Progress
 
@@ -115,15 +118,12 @@ class Laboratory:
         number = len(self.trials) + 1
         run_dir = self.folder / "trials" / f"{number:02d}"
         (run_dir / "control").mkdir(parents=True)
-        self._write_spec(run_dir, request)
-        started = time.monotonic()
-        with Box(self._box(run_dir, request)) as box:
-            given_up = self._watch(box, run_dir, request)
-            if given_up is not None:
-                box.kill()
-            exit_code = None if given_up else box.poll()
-        seconds = time.monotonic() - started
-        trial = self._conclude(number, run_dir, request, exit_code, seconds, given_up)
+        try:
+            order = self._box(run_dir, request)
+        except KnobRaised as raised:
+            trial = _not_launched(number, os.path.relpath(run_dir, self.folder), request, raised)
+        else:
+            trial = self._launch(number, run_dir, request, order)
         self.trials.append(trial.record)
         write_json(run_dir / "trial.json", to_json(trial.record))
         return trial
@@ -137,6 +137,17 @@ class Laboratory:
     def drop_layers(self) -> None:
         """Forget what the first trial left behind: a later one could not live with it."""
         self.layers = ()
+
+    def _launch(self, number: int, run_dir: Path, request: Request, order: BoxSpec) -> Trial:
+        self._write_spec(run_dir, request)
+        started = time.monotonic()
+        with Box(order) as box:
+            given_up = self._watch(box, run_dir, request)
+            if given_up is not None:
+                box.kill()
+            exit_code = None if given_up else box.poll()
+        seconds = time.monotonic() - started
+        return self._conclude(number, run_dir, request, exit_code, seconds, given_up)
 
     # -- before --------------------------------------------------------------------------------
 
@@ -162,9 +173,12 @@ class Laboratory:
         environment.setdefault("PYTHONHASHSEED", "0")
         arguments = self.options.target.args
         for name, value in request.settings.items():
-            knob = find(name, self.options.knob_paths)
-            environment.update(knob.environment(value))
-            arguments = knob.arguments(value, arguments)
+            try:
+                knob = find(name, self.options.knob_paths)
+                environment.update(asking.environment(knob, value))
+                arguments = asking.arguments(knob, value, arguments)
+            except (KnobRaised, GpurunError) as error:
+                raise KnobRaised(f"{name}: {error}") from error
         target = replace(self.options.target, args=arguments)
         return BoxSpec(
             argv=self._argv(replace(self.options, target=target)),
@@ -264,6 +278,24 @@ class Laboratory:
         log = main_log(logs)
         shown = None if log is None else evidence(log, request.seed_offset)
         return Trial(record, result, log, shown, exit_code)
+
+
+def _not_launched(number: int, run_dir: str, request: Request, raised: KnobRaised) -> Trial:
+    """The record of settings with which nothing could be launched."""
+    record = TrialRecord(
+        number=number,
+        purpose=request.purpose,
+        knobs=dict(request.settings),
+        status="skipped",
+        samples_per_second=None,
+        step_time_ms=None,
+        peak_memory_bytes=None,
+        final_loss=None,
+        seconds=0.0,
+        reason=str(raised),
+        run_dir=run_dir,
+    )
+    return Trial(record, None, None, None, None)
 
 
 def main_log(logs: tuple[ProcessLog, ...]) -> ProcessLog | None:

@@ -16,6 +16,7 @@ from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TrialRecord
 from gpurun.report.tuning import TuningView
+from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.decision import BATCH, Judged, decide, final_ladder
 from gpurun.tuner.evidence import Evidence
@@ -82,8 +83,8 @@ class Tuning:
         """The whole tuning; `Ended` and KeyboardInterrupt leave `findings` as far as they are."""
         probe = self._probe()
         state = self._baseline(probe)
-        self._search(state)
-        batch = self._larger_batch(state)
+        search = self._search(state)
+        batch = self._larger_batch(state, search)
         self._proof(state, batch)
 
     # -- first trials --------------------------------------------------------------------------
@@ -143,27 +144,26 @@ class Tuning:
 
     # -- search --------------------------------------------------------------------------------
 
-    def _search(self, state: State) -> None:
+    def _search(self, state: State) -> Search:
         knobs = [k for k in all_knobs(self.options.knob_paths) if k.name != BATCH]
         trials = (self.options.max_trials or MOST_TRIALS) - 2
         kept_back = BATCH_TRIALS if trials > 2 * BATCH_TRIALS else 0
-        self._searcher(trials - kept_back).run(knobs, state)
+        limits = Limits(max(0, trials - kept_back), self._no_room_to_search, self._allowed)
+        search = Search(self._launch, self._decide, self._rule, limits)
+        search.run(knobs, state)
+        return search
 
-    def _larger_batch(self, state: State) -> State | None:
+    def _larger_batch(self, state: State, search: Search) -> State | None:
         """Tune the batch size on top of the kept settings; None if no other batch is faster."""
         knob = find(BATCH, self.options.knob_paths)
-        proposals = knob.candidates(state.facts)
+        proposals = asking.candidates(knob, state.facts)
         if isinstance(proposals, Skip):
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
         trial = replace_state(state)
-        self._searcher(BATCH_TRIALS, training=True).climb(knob, list(proposals), trial)
+        search.allow_more(BATCH_TRIALS)
+        search.climb(knob, proposals, trial)
         return trial if BATCH in trial.settings else None
-
-    def _searcher(self, trials: int, training: bool = False) -> Search:
-        allowed = self._allowed | {Effect.TRAINING} if training else self._allowed
-        limits = Limits(max(0, trials), self._no_room_to_search, allowed)
-        return Search(self._launch, self._decide, self._rule, limits)
 
     def _no_room_to_search(self, seconds: float) -> bool:
         """A launch more, and the proof after it, would not fit the budget."""

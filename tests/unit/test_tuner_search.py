@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
+import pytest
+
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome
@@ -37,6 +39,30 @@ class Planted(KnobBase):
         raise AssertionError("nothing is launched here")
 
 
+class Raising(Planted):
+    """A knob whose method called `where` raises."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__([2], further=8)
+        self._where = where
+
+    def _raise_in(self, method: str) -> None:
+        if method == self._where:
+            raise ValueError("no such\nmachine")
+
+    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
+        self._raise_in("candidates")
+        return super().candidates(facts)
+
+    def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
+        self._raise_in("refine")
+        return super().refine(facts, value, gain)
+
+    def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
+        self._raise_in("companions")
+        return super().companions(facts, value)
+
+
 class Other(Planted):
     """A second knob."""
 
@@ -51,12 +77,13 @@ def searched(
     trials: int = 99,
     allowed: frozenset[Effect] = ALL,
     late: bool = False,
+    argv: tuple[str, ...] = (),
 ) -> tuple[State, list[str]]:
     """The state after a search from a script of 100 samples/s, and what was noted."""
     notes: list[str] = []
     base = trial(100.0)
     assert base.evidence is not None
-    state = State({}, base, facts(), [base.evidence, base.evidence])
+    state = State({}, base, facts(argv=argv), [base.evidence, base.evidence])
     limits = Limits(trials, lambda seconds: late, allowed)
     Search(launch, notes.append, PROBE, limits).run(knobs, state)
     return state, notes
@@ -136,3 +163,61 @@ def test_the_search_ends_with_its_trials_and_with_its_time() -> None:
     state, notes = searched([Planted([2])], by_value({}), late=True)
     assert state.ladder == []
     assert notes[-1] == "search ended: the rest of the budget is kept for the proof"
+
+
+@pytest.mark.parametrize(
+    ("where", "note", "kept"),
+    [
+        ("candidates", "planted: not tried: candidates raised ValueError: no such machine", {}),
+        ("companions", "planted: 2 not tried: companions raised ValueError: no such machine", {}),
+        (
+            "refine",
+            "planted: no further value: refine raised ValueError: no such machine",
+            {"planted": 2},
+        ),
+    ],
+)
+def test_a_knob_that_raises_is_left_out_with_the_reason_and_the_search_goes_on(
+    where: str, note: str, kept: dict[str, Any]
+) -> None:
+    rates = by_value({2: 150.0, True: 300.0})
+    state, notes = searched([Raising(where), Other([True])], rates)
+    assert note in notes
+    assert state.settings == {**kept, "other": True}
+
+
+@pytest.mark.parametrize("answer", [None, 7])
+def test_an_answer_that_is_no_list_of_values_is_left_out_too(answer: Any) -> None:
+    state, notes = searched([Planted(answer), Other([True])], by_value({True: 300.0}))
+    assert notes[0].startswith("planted: not tried: candidates raised TypeError")
+    assert state.settings == {"other": True}
+
+
+def test_a_knob_that_only_edits_an_argument_has_an_effect_where_there_is_one() -> None:
+    class Flag(Planted):
+        def arguments(self, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
+            argv[argv.index("--workers") :]
+            return ("--workers", str(value))
+
+    def launch(request: Request) -> Trial:
+        return trial(150.0, request.settings, outcomes=())
+
+    state, _ = searched([Flag([2])], launch, argv=("--workers", "0"))
+    assert state.settings == {"planted": 2}
+    state, _ = searched([Flag([2])], launch, argv=("--workers", "2"))
+    assert state.ladder[0].reason == "not applied: nothing in the script called for it"
+
+
+def test_why_a_search_ended_is_said_once_however_often_it_goes_on() -> None:
+    notes: list[str] = []
+    base = trial(100.0)
+    state = State({}, base, facts(), [])
+    limits = Limits(1, lambda seconds: False, ALL)
+    search = Search(by_value({2: 90.0, 4: 90.0}), notes.append, PROBE, limits)
+    search.run([Planted([2, 4])], state)
+    search.allow_more(1)
+    search.climb(Other([2, 4]), [2, 4], state)
+    assert [n for n in notes if n.startswith("search ended")] == [
+        "search ended: 1 trials are used up"
+    ]
+    assert [row.knob for row in state.ladder] == ["planted", "other"]

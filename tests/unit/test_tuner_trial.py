@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.isolation.box import Mode
+from gpurun.options import Options, Target, TargetKind
+from gpurun.tuner.plan import PROBE
 from gpurun.tuner.progress import Progress
 from gpurun.tuner.source import other_uses
-from gpurun.tuner.trial import OUT_OF_MEMORY, last_words
+from gpurun.tuner.trial import OUT_OF_MEMORY, Laboratory, Request, last_words
 
 
 @pytest.mark.parametrize(
@@ -89,3 +92,41 @@ def test_a_batch_size_under_another_name_is_followed(tmp_path: Path) -> None:
 def test_a_script_that_cannot_be_read_has_unknown_uses(tmp_path: Path) -> None:
     assert uses(tmp_path, "def broken(:\n", "bs") is None
     assert other_uses(tmp_path / "missing.py", "bs") is None
+
+
+KNOB = '''
+from gpurun.knobs.api import Effect, KnobBase
+
+class Mine(KnobBase):
+    """A knob that goes wrong in the launcher."""
+
+    name = "mine"
+    effect = Effect.PIPELINE
+
+    def {method}:
+        {body}
+'''
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "reason"),
+    [
+        ("environment(self, value)", "raise OSError('no NUMA')", "environment raised OSError: no"),
+        ("environment(self, value)", "return {'THREADS': 4}", "environment raised TypeError: 4 is"),
+        ("arguments(self, value, argv)", "return argv[argv.index('-j')]", "arguments raised Value"),
+    ],
+)
+def test_settings_that_cannot_be_prepared_are_a_skipped_trial_and_launch_nothing(
+    tmp_path: Path, method: str, body: str, reason: str
+) -> None:
+    knob = tmp_path / f"{tmp_path.name}.py"  # modules stay loaded: each has its own name
+    knob.write_text(KNOB.format(method=method, body=body))
+    target = Target(TargetKind.SCRIPT, str(tmp_path / "missing.py"))
+    options = Options(target, optimize=True, knob_paths=(str(knob),))
+    laboratory = Laboratory(options, tmp_path / "run", Mode.IN_PLACE, {}, lambda steps, of: None)
+    trial = laboratory.run(Request("screen", {"mine": 1}, PROBE))
+    assert trial.throughput is None
+    assert trial.record.status == "skipped"
+    assert trial.record.reason.startswith(f"mine: {reason}")
+    assert laboratory.trials == [trial.record]
+    assert not list(tmp_path.glob("run/trials/01/output.log"))

@@ -1,0 +1,65 @@
+"""What a knob answers in the launcher; one that raises there is left out, and tuning goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from gpurun.knobs.api import Knob, Skip
+from gpurun.records.facts import Facts
+
+T = TypeVar("T")
+
+
+class KnobRaised(Exception):
+    """A method of a knob raised, or answered with what it may not; the text says which and how."""
+
+
+def candidates(knob: Knob, facts: Facts) -> list[Any] | Skip:
+    """The values to try; a `Skip` too where the knob raises."""
+    try:
+        return _ask(knob, "candidates", lambda x: x if isinstance(x, Skip) else list(x), facts)
+    except KnobRaised as raised:
+        return Skip(str(raised))
+
+
+def refine(knob: Knob, facts: Facts, value: Any, gain: float) -> Any | None:
+    """A further value to try, None for none."""
+    return _ask(knob, "refine", lambda x: x, facts, value, gain)
+
+
+def companions(knob: Knob, facts: Facts, value: Any) -> dict[str, Any]:
+    """The settings that go with a value."""
+    return _ask(knob, "companions", dict, facts, value)
+
+
+def environment(knob: Knob, value: Any) -> dict[str, str]:
+    """The variables that a value needs."""
+    return _ask(knob, "environment", _variables, value)
+
+
+def arguments(knob: Knob, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
+    """The script's command line under a value."""
+    return _ask(knob, "arguments", _words, value, argv)
+
+
+def _ask(knob: Knob, method: str, shape: Callable[[Any], T], *about: Any) -> T:
+    try:
+        return shape(getattr(knob, method)(*about))
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        raise KnobRaised(f"{method} raised {' '.join(said.split())}") from error
+
+
+def _variables(answer: Any) -> dict[str, str]:
+    found = dict(answer)
+    return dict(zip(_words(found.keys()), _words(found.values()), strict=True))
+
+
+def _words(answer: Any) -> tuple[str, ...]:
+    """Text alone can be handed to a process."""
+    found = tuple(answer)
+    wrong = [word for word in found if not isinstance(word, str)]
+    if wrong:
+        raise TypeError(f"{wrong[0]!r} is not a str")
+    return found
