@@ -41,8 +41,13 @@ def agent_command_line(torchrun: Sequence[str], target: Target) -> tuple[str, ..
 
     For trials; a plain run has the agent in the launcher itself (`elastic.run_elastic`).
     """
-    program = (*KIND_FLAGS[target.kind], target.path, *target.args)
-    return (sys.executable, "-c", AGENT, *torchrun, *program)
+    return (sys.executable, "-c", AGENT, *typed_words(torchrun, target))
+
+
+def typed_words(torchrun: Sequence[str], target: Target) -> tuple[str, ...]:
+    """What to type behind gpurun's own flags to launch `target` like this."""
+    end = ("--",) if target.path.startswith("-") else ()
+    return (*torchrun, *KIND_FLAGS[target.kind], *end, target.path, *target.args)
 
 
 def interpreter_flags(orig_argv: Sequence[str]) -> tuple[str, ...]:

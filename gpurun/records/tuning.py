@@ -141,6 +141,8 @@ class TuningReport:
     decisions: tuple[str, ...]
     fingerprint: dict[str, Any]
     command: tuple[str, ...]
+    invocation: tuple[str, ...] = ()
+    """The words that run this command with the settings cached, without trials."""
     schema: str = TUNING_SCHEMA
 
 

@@ -134,9 +134,9 @@ def _last(values: tuple[float | None, ...]) -> str:
 
 
 def _next_lines(report: TuningReport) -> list[Line]:
-    if report.verdict != "faster" or not report.command:
+    if report.verdict != "faster" or not report.invocation:
         return []
-    command = f"gpurun --tuned {shlex.join(report.command)}"
+    command = shlex.join(report.invocation)
     return [[("with these settings, without trials: ", ""), (command, VERBATIM)]]
 
 

@@ -9,10 +9,12 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from gpurun.config import load_config
 from gpurun.errors import GpurunError
+from gpurun.launch.command import typed_words
 from gpurun.measure.fingerprint import differences, fingerprint
 from gpurun.options import Options, TargetKind
-from gpurun.records.codec import RecordError, from_json, to_json
+from gpurun.records.codec import from_json, to_json
 from gpurun.records.tuning import SavedSettings
 from gpurun.rundir import write_json
 
@@ -33,6 +35,21 @@ def place(home: Path, options: Options) -> Path:
     return home / "tuned" / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
 
 
+def invocation(options: Options) -> tuple[str, ...]:
+    """The words that apply what was tuned under `options`: what the configuration says is left out.
+
+    `place` must come out the same for them, and nothing that was allowed may be refused.
+    """
+    configured = load_config(Path.cwd())
+    words = ["gpurun", "--tuned"]
+    allow = tuple(effect.value for effect in configured.optimize.allow)
+    if options.allow is not None and set(options.allow) != set(allow):
+        words += ["--allow", ",".join(options.allow)]
+    if options.out is not None and options.out != configured.run.out:
+        words += ["--out", options.out]
+    return (*words, *typed_words(options.torchrun, options.target))
+
+
 def save(path: Path, saved: SavedSettings) -> None:
     """Write settings; the folder is made."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,12 +59,16 @@ def save(path: Path, saved: SavedSettings) -> None:
 def load(path: Path) -> SavedSettings:
     """Read settings; `GpurunError` says what is wrong with the file."""
     try:
-        return from_json(SavedSettings, json.loads(path.read_text()))
-    except (OSError, ValueError, RecordError) as error:
+        return _read(path)
+    except (OSError, ValueError) as error:
         raise GpurunError(
             f"{path} holds no settings: {error}",
             "write it with gpurun --optimize --save-settings FILE script.py",
         ) from None
+
+
+def _read(path: Path) -> SavedSettings:
+    return from_json(SavedSettings, json.loads(path.read_text()))
 
 
 def load_tuned(home: Path, options: Options) -> SavedSettings:
@@ -60,7 +81,12 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
         raise GpurunError(
             f"this command was not tuned here yet{tuned_for}", f"{again} with these arguments"
         )
-    saved = load(path)
+    try:
+        saved = _read(path)
+    except (OSError, ValueError) as error:
+        raise GpurunError(
+            f"this command was not tuned here yet, as far as can be read: {path}: {error}", again
+        ) from None
     changed = differences(fingerprint_of(options), saved.fingerprint)
     if changed:
         raise GpurunError(f"tuned for something else: {'; '.join(changed)}", again)
@@ -72,8 +98,8 @@ def _with_other_arguments(folder: Path, options: Options) -> list[str]:
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
-            command = load(path).command
-        except GpurunError:
+            command = _read(path).command
+        except (OSError, ValueError):
             continue
         if command and os.path.abspath(command[0]) == os.path.abspath(options.target.path):
             found.append(shlex.join(command[1:]) or "no arguments")

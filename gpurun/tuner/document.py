@@ -11,6 +11,7 @@ from gpurun.options import Options
 from gpurun.records.result import RunResult, StepTime
 from gpurun.records.tuning import Candidate, LargerBatch, TrialRecord, TuningReport
 from gpurun.stats import geometric_mean
+from gpurun.tuner import cache
 from gpurun.tuner.decision import BATCH
 from gpurun.tuner.proof import Arm, proof_of
 from gpurun.tuner.trial import Trial
@@ -53,6 +54,7 @@ def document(
         decisions=tuple(findings.decisions),
         fingerprint=fingerprint,
         command=(options.target.path, *options.target.args),
+        invocation=cache.invocation(options),
     )
 
 

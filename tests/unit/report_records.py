@@ -158,6 +158,7 @@ def tuning_report(**changes: Any) -> TuningReport:
         decisions=("the step waits 41 % for data",),
         fingerprint={},
         command=("train.py", "--name", "a b"),
+        invocation=("gpurun", "--tuned", "--nproc-per-node=2", "train.py", "--name", "a b"),
     )
     return dataclasses.replace(full, **changes)
 

@@ -1,22 +1,152 @@
-"""Under which command line tuned settings are found again."""
+"""Tuned settings: under which command they are found again, and when they are refused."""
 
 from __future__ import annotations
 
+import json
+import threading
 from pathlib import Path
 
 import pytest
 
 from gpurun.arguments import parse
+from gpurun.errors import GpurunError
 from gpurun.records.tuning import SavedSettings
 from gpurun.tuner import cache
 
 
-def test_another_spelling_of_the_script_is_the_same_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working folder, with a script in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
-    tuned, again = parse(["train.py", "--lr", "1"]), parse(["./train.py", "--lr", "1"])
-    saved = SavedSettings({"tf32": True}, (), 2.0, cache.fingerprint_of(tuned), ("train.py",))
-    cache.save(cache.place(tmp_path, tuned), saved)
-    assert cache.load_tuned(tmp_path, again).settings == {"tf32": True}
+    return tmp_path
+
+
+def tuned(words: list[str], workers: int = 4) -> SavedSettings:
+    options = parse(words)
+    command = (options.target.path, *options.target.args)
+    fingerprint = cache.fingerprint_of(options)
+    return SavedSettings({"loader_workers": workers}, ("a",), 2.0, fingerprint, command)
+
+
+def kept(home: Path, words: list[str]) -> Path:
+    path = cache.place(home, parse(words))
+    cache.save(path, tuned(words))
+    return path
+
+
+def refusal(home: Path, words: list[str]) -> GpurunError:
+    with pytest.raises(GpurunError) as refused:
+        cache.load_tuned(home, parse(words))
+    assert "\n" not in refused.value.what + refused.value.todo
+    return refused.value
+
+
+def test_what_was_saved_is_loaded(here: Path) -> None:
+    kept(here, ["train.py", "--lr", "1"])
+    assert cache.load_tuned(here, parse(["train.py", "--lr", "1"])) == tuned(
+        ["train.py", "--lr", "1"]
+    )
+
+
+def test_another_spelling_of_the_script_is_the_same_command(here: Path) -> None:
+    kept(here, ["train.py", "--lr", "1"])
+    assert cache.load_tuned(here, parse(["./train.py", "--lr", "1"])).speedup == 2.0
+
+
+def test_other_arguments_or_ranks_are_another_command_and_what_was_tuned_is_named(
+    here: Path,
+) -> None:
+    kept(here, ["train.py", "--lr", "1"])
+    refused = refusal(here, ["train.py", "--lr", "2"])
+    assert refused.what == "this command was not tuned here yet; it was with: --lr 1"
+    assert "gpurun --optimize" in refused.todo
+    refusal(here, ["--nproc-per-node=2", "train.py", "--lr", "1"])
+
+
+def test_a_changed_script_is_refused_by_name(here: Path) -> None:
+    kept(here, ["train.py"])
+    (here / "train.py").write_text("x = 1\n")
+    assert "the script's text has changed" in refusal(here, ["train.py"]).what
+
+
+@pytest.mark.parametrize(
+    "text", ["", '{"settings": {', "[]", '{"settings": {}}', "\x00\x01", '"tuned"']
+)
+def test_a_damaged_file_counts_as_not_tuned_and_is_named_in_one_line(here: Path, text: str) -> None:
+    path = kept(here, ["train.py"])
+    path.write_text(text)
+    refused = refusal(here, ["train.py"])
+    assert refused.what.startswith("this command was not tuned here yet")
+    assert str(path) in refused.what
+    assert "gpurun --optimize" in refused.todo
+    assert "it was with" not in refusal(here, ["train.py", "--lr", "2"]).what
+    kept(here, ["train.py"])  # tuning again replaces it
+    assert cache.load_tuned(here, parse(["train.py"])).settings == {"loader_workers": 4}
+
+
+def test_a_damaged_settings_file_named_by_hand_is_told_how_to_write_it(here: Path) -> None:
+    (here / "kept.json").write_text("{")
+    with pytest.raises(GpurunError) as refused:
+        cache.load(here / "kept.json")
+    assert "holds no settings" in refused.value.what
+    assert "--save-settings" in refused.value.todo
+
+
+def test_two_tunings_at_once_leave_one_whole_file(here: Path) -> None:
+    path = cache.place(here, parse(["train.py"]))
+    both = [tuned(["train.py"], workers) for workers in (2, 8)]
+    read = []
+
+    def write(saved: SavedSettings) -> None:
+        for _ in range(50):
+            cache.save(path, saved)
+            read.append(cache.load(path))
+
+    writers = [threading.Thread(target=write, args=(saved,)) for saved in both]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert len(read) == 100
+    assert all(saved in both for saved in read)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train.py", "--name", "a b", "--", "$HOME"],
+        ["--nproc-per-node", "2", "--rdzv_id=7", "train.py"],
+        ["-m", "package.train", "--lr", "1"],
+        ["--no-python", "sh", "-c", "python train.py"],
+        ["--out", "my records", "train.py"],
+        ["--allow", "pipeline,training", "train.py"],
+        ["--", "--odd.py", "x"],
+    ],
+)
+def test_the_words_to_type_next_ask_for_the_same_command(words: list[str]) -> None:
+    before = parse(["--optimize", *words], {})
+    program, *rest = cache.invocation(before)
+    after = parse(list(rest), {})
+    assert program == "gpurun"
+    assert after.tuned
+    for name in ("target", "torchrun", "elastic", "out", "allow"):
+        assert getattr(after, name) == getattr(before, name)
+
+
+def test_what_the_configuration_says_need_not_be_typed(here: Path) -> None:
+    from gpurun.arguments import with_configuration
+
+    (here / "gpurun.toml").write_text("[optimize]\nallow = ['training']\n[run]\nout = 'records'\n")
+    configured = with_configuration(parse(["--optimize", "train.py"], {}), here)
+    assert configured.out is not None
+    assert cache.invocation(configured) == ("gpurun", "--tuned", "train.py")
+    typed = with_configuration(parse(["--optimize", "--allow", "numerics", "train.py"], {}), here)
+    assert cache.invocation(typed) == ("gpurun", "--tuned", "--allow", "numerics", "train.py")
+
+
+def test_settings_files_are_json_documents_with_their_schema(here: Path) -> None:
+    document = json.loads(kept(here, ["train.py"]).read_text())
+    assert document["schema"] == "gpurun/settings@1"
+    assert document["settings"] == {"loader_workers": 4}

@@ -145,7 +145,8 @@ def test_a_batch_that_is_applied_is_not_offered_again() -> None:
 
 
 def test_what_to_type_next_can_be_pasted_into_a_shell() -> None:
-    assert "gpurun --tuned train.py --name 'a b'" in text(tuning_report())
+    shown = text(tuning_report())
+    assert "gpurun --tuned --nproc-per-node=2 train.py --name 'a b'" in shown
     assert "--tuned" not in text(tuning_report(verdict="no_gain"))
 
 
