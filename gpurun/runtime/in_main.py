@@ -11,7 +11,7 @@ import os
 import sys
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
-from typing import Any, NoReturn
+from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -35,8 +35,9 @@ def main() -> None:
             _run_script(words, adds_folder)
     except SystemExit:
         raise
-    except BaseException as error:
-        _end(error)
+    except BaseException:
+        _hide_frames()
+        raise
 
 
 def _activate() -> None:
@@ -113,20 +114,20 @@ def _fresh_main() -> Any:
     return module
 
 
-def _end(error: BaseException) -> NoReturn:
-    """End as python ends on an uncaught exception, without our frames."""
-    trace: TracebackType | None = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-        trace = trace.tb_next
-    sys.excepthook(type(error), error.with_traceback(trace), trace)
-    if isinstance(error, KeyboardInterrupt):
-        import signal
+def _hide_frames() -> None:
+    """Have python end as on any uncaught exception, but show the traceback without our frames."""
+    shown = sys.excepthook
 
-        sys.stdout.flush()
-        sys.stderr.flush()
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    sys.exit(1)
+    def excepthook(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        sys.excepthook = shown
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.last_traceback = trace
+        shown(kind, error.with_traceback(trace), trace)
+
+    sys.excepthook = excepthook
 
 
 main()

@@ -168,6 +168,39 @@ def test_script_is_observed_where_the_startup_hook_is_off(
     twins(write(tmp_path, VIEW + ending), python_flags=[flag])
 
 
+CLOSING = """
+import atexit, sys, threading
+import torch
+
+def wait():
+    threading.main_thread().join()
+    print("thread", sys.last_type, sys.last_traceback.tb_frame.f_code.co_name)
+
+class Kept:
+    def __del__(self):
+        print("deleted")
+
+threading.Thread(target=wait).start()
+atexit.register(lambda: print("at exit", sys.excepthook))
+kept = Kept()
+file = open("kept.txt", "a")
+file.write("buffered ")
+"""
+
+
+@pytest.mark.parametrize("ending", ["import os; os.kill(os.getpid(), 2); input()", "1 / 0"])
+@pytest.mark.parametrize("kind", ["script", "module"])
+def test_threads_exit_handlers_and_buffers_end_as_under_python_without_the_startup_hook(
+    tmp_path: Path, twins: Twins, ending: str, kind: str
+) -> None:
+    script = write(tmp_path, CLOSING + ending)
+    flag, words = ("-I", [script]) if kind == "script" else ("-E", ["-m", "script"])
+    assert b"at exit" in twins(*words, python_flags=[flag]).stdout
+    assert (tmp_path / "kept.txt").read_text() == "buffered buffered "
+    (events,) = tmp_path.glob(".gpurun/runs/*/events-*.jsonl")
+    assert '"event":"end"' in events.read_text()
+
+
 def test_module_and_missing_script_without_the_startup_hook(tmp_path: Path, twins: Twins) -> None:
     (tmp_path / "package").mkdir()
     write(tmp_path, VIEW + "\n1 / 0\n", "package/tool.py")
