@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any
 
+from gpurun.measure.others import busy_seconds
 from gpurun.records.samples import HostSample
 
 LIST_CHILDREN_SECONDS = 2.0
@@ -30,9 +32,11 @@ class HostSampler:
     def sample(self) -> HostSample | None:
         """CPU seconds and memory now; None once the process is gone."""
         now = time.monotonic()
-        if now - self._listed >= LIST_CHILDREN_SECONDS:
+        listing = now - self._listed >= LIST_CHILDREN_SECONDS
+        if listing:
             self._listed = now
             self._list()
+        anyone = busy_seconds() if listing else None
         cpu_seconds, rss_bytes, processes = 0.0, 0, 0
         for process in self._tree:
             try:
@@ -46,7 +50,12 @@ class HostSampler:
             processes += 1
         if not processes:
             return None
-        return HostSample(time.time_ns(), cpu_seconds, rss_bytes, processes)
+        others = None if anyone is None else anyone - cpu_seconds - self._launcher_seconds()
+        return HostSample(time.time_ns(), cpu_seconds, rss_bytes, processes, others)
+
+    def _launcher_seconds(self) -> float:
+        """CPU seconds of this process, unless it is in the tree itself."""
+        return 0.0 if os.getpid() in self.pids else time.process_time()
 
     def _list(self) -> None:
         try:

@@ -9,10 +9,11 @@ from typing import TypeVar
 
 from gpurun.measure.clock import CLOCKS
 from gpurun.measure.events import ProcessLog, read_run
+from gpurun.measure.figures import known, mean
 from gpurun.measure.use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.window import NS, Window, measured_window
 from gpurun.records.events import EpochEvent, KnobEvent, StepRow
-from gpurun.records.result import DeviceUse, KnobOutcome, RunResult
+from gpurun.records.result import DeviceUse, KnobOutcome, RunResult, status_of
 
 N = TypeVar("N", int, float)
 
@@ -68,7 +69,7 @@ def summarise_run(
         allocator_retries=_sum(x.end.allocator_retries if x.end else None for x in logs),
         host=host_use(samples),
         devices=tuple(devices),
-        gpu_utilization_percent=_mean(d.gpu_utilization_percent for d in devices),
+        gpu_utilization_percent=mean(d.gpu_utilization_percent for d in devices),
         gpu_utilization_source=_common(d.gpu_utilization_source for d in devices),
         energy_joules=_sum(d.energy_joules for d in devices),
         joules_per_sample=energy_rate / throughput if energy_rate and throughput else None,
@@ -112,11 +113,7 @@ def _mean_step(window: Window) -> float:
 def _status(exit_code: int | None, processes: Sequence[ProcessLog]) -> str:
     if any(log.stop is not None for log in processes) and exit_code == 0:
         return "stopped"
-    if exit_code is None:
-        return "crashed"
-    if exit_code == 0:
-        return "completed"
-    return "killed" if exit_code < 0 or exit_code > 128 else "failed"
+    return status_of(exit_code)
 
 
 def _devices(samples: Samples, group: Sequence[Window]) -> tuple[list[DeviceUse], float | None]:
@@ -159,7 +156,7 @@ def _epoch_seconds(window: Window) -> float | None:
             begins[event.loader] = event
         elif event.loader in begins:
             durations.append((event.clock_ns - begins.pop(event.loader).clock_ns) / NS)
-    return _mean(durations[1:] or durations)
+    return mean(durations[1:] or durations)
 
 
 def _final_loss(window: Window) -> float | None:
@@ -238,17 +235,12 @@ def _environment(logs: Sequence[ProcessLog]) -> dict[str, object]:
 def _sum(values: Iterable[N | None]) -> N | None:
     """The sum; None if there is nothing to add or a part is not known."""
     listed = list(values)
-    known = [v for v in listed if v is not None]
-    return sum(known[1:], known[0]) if known and len(known) == len(listed) else None
+    measured = known(listed)
+    return sum(measured[1:], measured[0]) if measured and len(measured) == len(listed) else None
 
 
 def _largest(values: Iterable[int | None]) -> int | None:
-    return max((v for v in values if v is not None), default=None)
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return math.fsum(known) / len(known) if known else None
+    return max(known(values), default=None)
 
 
 def _common(values: Iterable[str | None]) -> str | None:

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
 
 from gpurun.measure.events import decode_lenient
+from gpurun.measure.figures import known, mean
 from gpurun.measure.machine import available_cores
 from gpurun.records.codec import RecordError
 from gpurun.records.result import DeviceUse, HostUse
 from gpurun.records.samples import DeviceSample, HostSample
 
-N = TypeVar("N", int, float)
-
 ENERGY_SECONDS = 1.0
 """The energy counter moves about every 100 ms: shorter spans are not measured."""
+
+OTHERS_SECONDS = 1.0
+"""What others use is counted in hundredths of a second: shorter spans are not measured."""
 
 SAMPLES_FILE = "samples.jsonl"
 
@@ -67,7 +68,16 @@ def host_use(samples: Samples) -> HostUse | None:
         cores_available=available_cores(),
         peak_rss_bytes=max(s.rss_bytes for s in samples.host),
         processes=max(s.processes for s in samples.host),
+        others_cpu_percent=_others(samples.host),
     )
+
+
+def _others(samples: Sequence[HostSample]) -> float | None:
+    told = [(s.unix_time_ns / 1e9, x) for s in samples if (x := s.others_cpu_seconds) is not None]
+    if not told or told[-1][0] - told[0][0] < OTHERS_SECONDS:
+        return None
+    (begin, first), (end, last) = told[0], told[-1]
+    return max(0.0, (last - first) / (end - begin) * 100)
 
 
 def device_uses(samples: Samples, begin_ns: int, end_ns: int) -> list[tuple[int | None, DeviceUse]]:
@@ -83,7 +93,7 @@ def _device_use(group: Sequence[DeviceSample]) -> DeviceUse:
     first, last = group[0], group[-1]
     seconds = (last.unix_time_ns - first.unix_time_ns) / 1e9
     sm_activity = _activity(group, lambda s: s.sm_activity_percent)
-    nvml = _mean(s.utilization_percent for s in group)
+    nvml = mean(s.utilization_percent for s in group)
     return DeviceUse(
         device=first.name,
         uuid=first.uuid,
@@ -95,14 +105,14 @@ def _device_use(group: Sequence[DeviceSample]) -> DeviceUse:
         tensor_activity_percent=_activity(group, lambda s: s.tensor_activity_percent),
         dram_activity_percent=_activity(group, lambda s: s.dram_activity_percent),
         graphics_activity_percent=_activity(group, lambda s: s.graphics_activity_percent),
-        memory_used_bytes=max(_known(s.memory_used_bytes for s in group), default=None),
+        memory_used_bytes=max(known(s.memory_used_bytes for s in group), default=None),
         memory_total_bytes=last.memory_total_bytes,
-        power_watts=_mean(s.power_watts for s in group),
+        power_watts=mean(s.power_watts for s in group),
         energy_joules=_energy(first, last, seconds),
-        temperature_celsius=max(_known(s.temperature_celsius for s in group), default=None),
-        sm_clock_mhz=_mean(s.sm_clock_mhz for s in group),
+        temperature_celsius=max(known(s.temperature_celsius for s in group), default=None),
+        sm_clock_mhz=mean(s.sm_clock_mhz for s in group),
         throttle_reasons=tuple(sorted({r for s in group for r in s.throttle_reasons})),
-        foreign_processes=max(_known(s.foreign_processes for s in group), default=None),
+        foreign_processes=max(known(s.foreign_processes for s in group), default=None),
         window_seconds=seconds,
     )
 
@@ -125,12 +135,3 @@ def _activity(
             weighted += value * span
             covered += span
     return weighted / covered if covered else None
-
-
-def _known(values: Iterable[N | None]) -> list[N]:
-    return [v for v in values if v is not None]
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = _known(values)
-    return sum(known) / len(known) if known else None

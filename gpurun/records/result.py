@@ -61,12 +61,16 @@ class DeviceUse:
 
 @dataclass(frozen=True)
 class HostUse:
-    """CPU and memory of the script's process tree over the run. Percent of one core."""
+    """CPU and memory of the script's process tree over the run. Percent of one core.
+
+    `others_cpu_percent`: what other programs used meanwhile of the cores that the script may use.
+    """
 
     cpu_percent: float | None
     cores_available: float | None
     peak_rss_bytes: int | None
     processes: int | None
+    others_cpu_percent: float | None = None
 
 
 @dataclass(frozen=True)
@@ -122,3 +126,12 @@ class RunResult:
     command: tuple[str, ...] = ()
     environment: dict[str, Any] = field(default_factory=dict)
     schema: str = RESULT_SCHEMA
+
+
+def status_of(exit_code: int | None) -> str:
+    """The status of a launch that ended with this code (128+n, or -n, for signal n)."""
+    if exit_code is None:
+        return "crashed"
+    if exit_code == 0:
+        return "completed"
+    return "killed" if exit_code < 0 or exit_code > 128 else "failed"

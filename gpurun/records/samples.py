@@ -14,13 +14,19 @@ SAMPLES_SCHEMA = "gpurun/samples@1"
 
 @dataclass(frozen=True)
 class HostSample:
-    """The script's process tree: CPU seconds used since it started, memory held now."""
+    """The script's process tree: CPU seconds used since it started, memory held now.
+
+    `others_cpu_seconds`: what all processes but these and the launcher have used of our cores since
+    boot. None unless the tree was listed for this very sample, since a child that is not listed yet
+    would count among the others.
+    """
 
     kind: ClassVar[str] = "host"
     unix_time_ns: int
     cpu_seconds: float
     rss_bytes: int
     processes: int
+    others_cpu_seconds: float | None = None
 
 
 @dataclass(frozen=True)

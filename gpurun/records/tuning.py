@@ -52,6 +52,7 @@ class LargerBatch:
     proof: Proof | None
     side_effects: tuple[str, ...]
     """What else changes with the batch size: learning rate, steps an epoch, schedules."""
+    guard: GuardVerdict | None = None
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,27 @@ class TrialRecord:
     seconds: float
     reason: str
     run_dir: str
+    others_cpu_percent: float | None = None
+    """What other programs used meanwhile, in percent of one core."""
+
+
+@dataclass(frozen=True)
+class OtherLoad:
+    """What other programs used of the `cores` that the trials shared with them: the mean over the
+    trials' time, in percent of one core.
+    """
+
+    cpu_percent: float
+    cores: int
 
 
 @dataclass(frozen=True)
 class LossCurves:
-    """Loss by step of baseline and candidate, kept in the report when the guard compared them."""
+    """Loss by step of baseline and candidate, kept where the guard rejected the candidate.
+
+    The candidate's trial is the one that is furthest off, the baseline's one of the same seed where
+    there is one. None: no finite loss was seen at that step.
+    """
 
     baseline: tuple[float | None, ...]
     candidate: tuple[float | None, ...]
@@ -142,7 +159,8 @@ class TuningReport:
     fingerprint: dict[str, Any]
     command: tuple[str, ...]
     invocation: tuple[str, ...] = ()
-    """The words that run this command with the settings cached, without trials."""
+    """The words that run this command with the settings found, without trials."""
+    other_load: OtherLoad | None = None
     schema: str = TUNING_SCHEMA
 
 

@@ -6,7 +6,14 @@ import math
 import shlex
 from pathlib import Path
 
-from gpurun.records.tuning import Candidate, GuardVerdict, LadderRow, LossCurves, TuningReport
+from gpurun.records.tuning import (
+    Candidate,
+    GuardVerdict,
+    LadderRow,
+    LossCurves,
+    Rejection,
+    TuningReport,
+)
 from gpurun.report.format import (
     byte_size,
     count,
@@ -22,7 +29,7 @@ from gpurun.report.format import (
 )
 from gpurun.report.tables import Column, Grid, print_grid
 from gpurun.report.terminal import PREFIX, VERBATIM, Line, plain, write_lines
-from gpurun.report.verdict import larger_batch_sentences, verdict_sentence
+from gpurun.report.verdict import larger_batch_sentences, load_sentence, verdict_sentence
 
 COLUMNS = (
     Column("change", width=18),
@@ -94,7 +101,11 @@ def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line
     if report.chosen is not None and report.chosen.knobs:
         lines.append([(f"settings: {knobs_text(report.chosen.knobs)}", "")])
     lines += [[(line, "red" if i == 0 else "")] for i, line in enumerate(guard_lines(report.guard))]
+    lines += [[(line, "")] for line in rejection_lines(report)]
     lines += [[(line, "")] for line in larger_batch_sentences(report)]
+    load = load_sentence(report)
+    if load is not None:
+        lines.append([(load, "yellow")])
     lines += _next_lines(report)
     trials = count(len(report.trials), "trial")
     isolation = f", isolation: {report.isolation}" if report.isolation else ""
@@ -114,6 +125,26 @@ def guard_lines(guard: GuardVerdict | None) -> list[str]:
     if guard.curves is not None:
         lines += curve_lines(guard.curves)
     return lines
+
+
+def rejection_lines(report: TuningReport) -> list[str]:
+    """One line for each of the settings that the loss guard rejected on the way."""
+    return [rejection_line(rejection) for rejection in rejections_on_the_way(report)]
+
+
+def rejections_on_the_way(report: TuningReport) -> list[Rejection]:
+    """The rejections but those of the finalist and of the larger batch, told at their own place."""
+    larger = report.larger_batch
+    told = (report.guard, None if larger is None else larger.guard)
+    return [rejection for rejection in report.rejections if rejection.guard not in told]
+
+
+def rejection_line(rejection: Rejection) -> str:
+    """Settings, reasons, and how far the loss was off where it was compared."""
+    guard = rejection.guard
+    off = "" if guard.loss_deviation is None else f" (loss off by {percent(guard.loss_deviation)})"
+    reasons = "; ".join(one_line(reason) for reason in guard.reasons)
+    return f"loss guard: rejected {knobs_text(rejection.knobs)}: {reasons}{off}"
 
 
 def curve_lines(curves: LossCurves) -> list[str]:

@@ -7,9 +7,15 @@ from collections.abc import Sequence
 
 from gpurun.records.tuning import Proof, TrialRecord, TuningReport
 from gpurun.report.format import byte_size, duration, knobs_text, milliseconds, number, one_line
-from gpurun.report.ladder import curve_lines, guard_lines, ladder_grid
+from gpurun.report.ladder import (
+    curve_lines,
+    guard_lines,
+    ladder_grid,
+    rejection_line,
+    rejections_on_the_way,
+)
 from gpurun.report.tables import Column, Grid
-from gpurun.report.verdict import larger_batch_sentences, verdict_sentence
+from gpurun.report.verdict import larger_batch_sentences, load_sentence, verdict_sentence
 
 _TRIAL_COLUMNS = (
     Column("#", right=True),
@@ -39,6 +45,7 @@ def tuning_markdown(report: TuningReport) -> str:
     if report.ladder:
         parts += ["## Ladder", _table(ladder_grid(report))]
     parts += _guard(report)
+    parts.append(_escape(load_sentence(report) or ""))
     if report.larger_batch is not None:
         sentences = [_escape(line.strip()) for line in larger_batch_sentences(report)]
         parts += ["## Larger batch", _bullets(sentences)]
@@ -54,11 +61,13 @@ def tuning_markdown(report: TuningReport) -> str:
 
 def _guard(report: TuningReport) -> list[str]:
     objections = guard_lines(report.guard)
-    if not objections or report.guard is None:
-        return []
-    parts = ["## Loss guard", _escape(objections[0])]
-    if report.guard.curves is not None:
-        parts.append("\n".join(["```text", *curve_lines(report.guard.curves), "```"]))
+    told = [(line, report.guard) for line in objections[:1]]
+    told += [(rejection_line(r), r.guard) for r in rejections_on_the_way(report)]
+    parts = ["## Loss guard"] if told else []
+    for line, guard in told:
+        parts.append(_escape(line))
+        if guard is not None and guard.curves is not None:
+            parts.append("\n".join(["```text", *curve_lines(guard.curves), "```"]))
     return parts
 
 

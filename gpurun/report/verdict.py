@@ -15,6 +15,9 @@ from gpurun.report.format import (
     times,
 )
 
+OTHERS_SHARE = 0.1
+"""Of the cores: where other programs used less of them, nothing is said."""
+
 _PLAIN_VERDICTS = {
     "too_few_steps": "The script ends before enough steps could be measured; nothing was tuned",
     "no_training": "No training was seen; nothing was tuned",
@@ -113,6 +116,15 @@ def _failure(report: TuningReport) -> str:
     return f": {reason}" if reason else ""
 
 
+def load_sentence(report: TuningReport) -> str | None:
+    """That other programs disturbed the trials; None where they did not, or nobody counted."""
+    load = report.other_load
+    if load is None or load.cpu_percent <= OTHERS_SHARE * 100 * load.cores:
+        return None
+    used = f"{load.cpu_percent / 100:.1f} of {count(load.cores, 'core')}"
+    return f"other programs used {used} during the trials: intervals are wide for it"
+
+
 def larger_batch_sentences(report: TuningReport) -> list[str]:
     """The second finalist and what else it changes; nothing where there is none."""
     larger = report.larger_batch
@@ -120,11 +132,12 @@ def larger_batch_sentences(report: TuningReport) -> list[str]:
         return []
     if report.chosen is not None and report.chosen.knobs == larger.knobs:
         return [f"  also changes: {one_line(effect)}" for effect in larger.side_effects]
-    lines = [
-        f"with batch {larger.batch_size}: {factor(larger.speedup)}{_larger_evidence(larger)}, "
-        "changes training; apply with `--allow training`",
-        f"  settings: {knobs_text(larger.knobs)}",
-    ]
+    gain = f"with batch {larger.batch_size}: {factor(larger.speedup)}{_larger_evidence(larger)}"
+    settings = f"  settings: {knobs_text(larger.knobs)}"
+    if larger.guard is not None and not larger.guard.accepted:
+        reasons = "; ".join(one_line(reason) for reason in larger.guard.reasons)
+        return [f"{gain}, but the loss guard rejects it: {reasons}", settings]
+    lines = [f"{gain}, changes training; apply with `--allow training`", settings]
     lines += [f"  also changes: {one_line(effect)}" for effect in larger.side_effects]
     if not any("learning rate" in effect.lower() for effect in larger.side_effects):
         lines.append(f"  {_LEARNING_RATE_RULE}")

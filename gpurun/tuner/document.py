@@ -7,9 +7,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpurun.knobs.batch_size import side_effects
+from gpurun.measure.figures import known, mean
+from gpurun.measure.others import shared_cores
 from gpurun.options import Options
 from gpurun.records.result import RunResult, StepTime
-from gpurun.records.tuning import Candidate, LargerBatch, TrialRecord, TuningReport
+from gpurun.records.tuning import Candidate, LargerBatch, OtherLoad, TrialRecord, TuningReport
 from gpurun.stats import geometric_mean
 from gpurun.tuner import cache
 from gpurun.tuner.decision import BATCH
@@ -55,7 +57,16 @@ def document(
         fingerprint=fingerprint,
         command=(options.target.path, *options.target.args),
         invocation=cache.invocation(options),
+        other_load=_other_load(trials),
     )
+
+
+def _other_load(trials: Sequence[TrialRecord]) -> OtherLoad | None:
+    told = [(t.others_cpu_percent, t.seconds) for t in trials if t.others_cpu_percent is not None]
+    seconds = math.fsum(s for _, s in told)
+    if not seconds:
+        return None
+    return OtherLoad(math.fsum(x * s for x, s in told) / seconds, shared_cores())
 
 
 def _baseline(findings: Findings) -> Candidate | None:
@@ -80,25 +91,19 @@ def _candidate(arm: Arm) -> Candidate:
 def _figures(results: Sequence[RunResult]) -> dict[str, Any]:
     """Means over launches; the peak of the peaks."""
     times = [r.step_time_ms for r in results if r.step_time_ms is not None]
-    peaks = [r.peak_memory_bytes for r in results if r.peak_memory_bytes is not None]
     return {
-        "samples_per_second": _mean([r.samples_per_second for r in results]),
+        "samples_per_second": mean(r.samples_per_second for r in results),
         "step_time_ms": _mean_times(times) if times else None,
-        "peak_memory_bytes": max(peaks, default=None),
-        "gpu_utilization_percent": _mean([r.gpu_utilization_percent for r in results]),
+        "peak_memory_bytes": max(known(r.peak_memory_bytes for r in results), default=None),
+        "gpu_utilization_percent": mean(r.gpu_utilization_percent for r in results),
     }
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return math.fsum(known) / len(known) if known else None
-
-
 def _mean_times(times: Sequence[StepTime]) -> StepTime:
-    def mean(name: str) -> float:
+    def over(name: str) -> float:
         return math.fsum(getattr(t, name) for t in times) / len(times)
 
-    return StepTime(mean=mean("mean"), p50=mean("p50"), p95=mean("p95"), p99=mean("p99"))
+    return StepTime(mean=over("mean"), p50=over("p50"), p95=over("p95"), p99=over("p99"))
 
 
 def _larger(findings: Findings) -> LargerBatch | None:
@@ -117,5 +122,6 @@ def _larger(findings: Findings) -> LargerBatch | None:
         speedup=speedup,
         proof=proof,
         side_effects=side_effects(facts, value),
+        guard=findings.larger_guard,
         **_figures(arm.results),
     )

@@ -196,7 +196,9 @@ class Search:
 
 
 def patience(knob: Knob, reference: Trial) -> float:
-    """How long a trial may be silent: compilation takes minutes, a data loader does not."""
+    """How long a trial may be silent unless the configuration says: four times what the reference
+    took, at least a minute, and four minutes where the model is compiled on the way.
+    """
     slowest = max(60.0, 4 * reference.record.seconds)
     return max(slowest, 240.0) if knob.name == "compile" else slowest
 

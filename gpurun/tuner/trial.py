@@ -23,7 +23,7 @@ from gpurun.measure.events import ProcessLog, read_run
 from gpurun.measure.sampler import Sampler
 from gpurun.options import Options
 from gpurun.records.codec import to_json
-from gpurun.records.result import RunResult
+from gpurun.records.result import RunResult, status_of
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
@@ -274,6 +274,7 @@ class Laboratory:
             seconds=seconds,
             reason=given_up or reason,
             run_dir=os.path.relpath(run_dir, self.folder),
+            others_cpu_percent=None if result.host is None else result.host.others_cpu_percent,
         )
         log = main_log(logs)
         shown = None if log is None else evidence(log, request.seed_offset)
@@ -311,9 +312,7 @@ def _status(logs: tuple[ProcessLog, ...], exit_code: int | None, timed_out: bool
     # A rank that has seen enough leaves the others in the lurch: how they end means nothing.
     if any(log.stop is not None for log in logs):
         return "stopped"
-    if exit_code == 0:
-        return "completed"
-    return "killed" if exit_code is not None and exit_code > 128 else "failed"
+    return status_of(exit_code)
 
 
 def _explained(status: str, run_dir: Path, result: RunResult, request: Request) -> tuple[str, str]:

@@ -56,6 +56,7 @@ class Findings:
     baseline: Arm | None = None
     chosen: Arm | None = None
     larger: Arm | None = None
+    larger_guard: GuardVerdict | None = None
     ladder: list[LadderRow] = field(default_factory=list)
     guard: GuardVerdict | None = None
     rejections: list[Rejection] = field(default_factory=list)
@@ -186,6 +187,9 @@ class Tuning:
         second = None
         if self.findings.larger is not None:
             second = self._judged(baseline, self.findings.larger)
+            self.findings.larger_guard = second.guard
+            if not second.accepted:
+                objections[BATCH] = second.objection
         decision = decide(judged, second, Effect.TRAINING in self._allowed)
         self.findings.verdict = decision.verdict
         self.findings.chosen = decision.shown.arm if decision.shown is not None else None

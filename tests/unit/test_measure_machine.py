@@ -13,6 +13,7 @@ import pytest
 from gpurun.measure.fingerprint import differences, fingerprint
 from gpurun.measure.machine import available_cores, available_memory, machine
 from gpurun.measure.nvml import visible_order
+from gpurun.measure.others import busy_seconds_in
 from gpurun.measure.sampler import Sampler
 from gpurun.measure.use import host_use, read_samples
 
@@ -114,6 +115,53 @@ def test_the_sampler_sees_the_whole_process_tree(tmp_path: Path) -> None:
     assert use.peak_rss_bytes > 1_000_000
     sampler.tick(process.pid)
     sampler.close()
+
+
+BUSY_CHILD = """
+import subprocess, sys
+spin = "import time\\nend = time.process_time() + 2\\nwhile time.process_time() < end: pass"
+subprocess.run([sys.executable, "-c", spin]); sys.stdin.readline()
+"""
+
+
+def test_a_programs_own_children_are_not_among_the_others(tmp_path: Path) -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})  # one core: counted twice, they would be more than it has
+    process = subprocess.Popen([sys.executable, "-c", BUSY_CHILD], stdin=subprocess.PIPE)
+    sampler = Sampler(tmp_path)
+    try:
+        deadline = time.monotonic() + 60
+        use = None
+        while time.monotonic() < deadline:
+            sampler.tick(process.pid)
+            use = host_use(read_samples(tmp_path))
+            if use is not None and use.others_cpu_percent is not None:
+                break
+            time.sleep(0.05)
+    finally:
+        process.communicate(b"\n")
+        os.sched_setaffinity(0, cores)
+    samples = [s for s in read_samples(tmp_path).host if s.others_cpu_seconds is not None]
+    assert use is not None
+    assert use.others_cpu_percent is not None
+    spent = samples[-1].cpu_seconds - samples[0].cpu_seconds
+    assert spent > 0.1
+    seconds = (samples[-1].unix_time_ns - samples[0].unix_time_ns) / 1e9
+    assert use.others_cpu_percent / 100 * seconds + spent < 1.15 * seconds
+
+
+STAT = """cpu  900 0 90 9000 9 0 9 9 0 0
+cpu0 100 20 30 5000 5 6 7 1000 50 0
+cpu1 800 0 60 4000 4 0 2 9 0 0
+intr 1 2 3
+"""
+
+
+def test_only_our_cores_and_only_processes_count_as_busy() -> None:
+    tick = os.sysconf("SC_CLK_TCK")
+    assert busy_seconds_in(STAT, {0}) == pytest.approx((100 + 20 + 30 + 6 + 7) / tick)
+    assert busy_seconds_in(STAT, {0, 1}) == pytest.approx((163 + 862) / tick)
+    assert busy_seconds_in("", {0}) == 0
 
 
 def test_the_sampler_outlives_the_process_that_it_watches(tmp_path: Path) -> None:

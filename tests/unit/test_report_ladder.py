@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.records.tuning import Candidate, GuardVerdict, LossCurves, TuningReport
+from gpurun.records.tuning import (
+    Candidate,
+    GuardVerdict,
+    LossCurves,
+    OtherLoad,
+    Rejection,
+    TuningReport,
+)
 from gpurun.report.ladder import ladder_lines
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.verdict import verdict_sentence
@@ -156,6 +163,48 @@ def test_a_rejection_by_the_loss_guard_shows_both_curves() -> None:
         assert "loss guard: rejected: loss leaves the noise at step 2" in shown
         assert "loss, baseline  █▅▁ 1.00" in shown
         assert "loss, candidate ██! nan" in shown
+
+
+def test_every_rejection_on_the_way_is_a_line_and_the_report_shows_its_curves() -> None:
+    finite = Rejection({"autocast": "bf16"}, REJECTED)
+    unseen = Rejection({"tf32": True}, GuardVerdict(False, None, None, ("no loss was seen",)))
+    report = tuning_report(rejections=(finite, unseen))
+    lines = ladder_lines(report)
+    loss = "loss leaves the noise at step 2 (loss off by 30.0 %)"
+    assert f"loss guard: rejected autocast bf16: {loss}" in lines
+    assert "loss guard: rejected tf32: no loss was seen" in lines
+    shown = tuning_markdown(report)
+    assert f"loss guard: rejected autocast bf16: {loss}" in shown
+    assert "loss guard: rejected tf32: no loss was seen" in shown
+    assert "loss, candidate ██! nan" in shown
+
+
+def test_the_finalists_own_rejection_is_told_once() -> None:
+    rejection = Rejection({"tf32": True}, REJECTED)
+    report = tuning_report(verdict="no_gain", guard=REJECTED, rejections=(rejection,))
+    assert sum("loss guard: rejected" in line for line in ladder_lines(report)) == 1
+    assert tuning_markdown(report).count("loss guard: rejected") == 1
+
+
+def test_a_larger_batch_that_the_loss_guard_rejects_is_not_offered() -> None:
+    guard = GuardVerdict(False, None, None, ("the loss runs away",))
+    larger = dataclasses.replace(LARGER_BATCH, guard=guard)
+    rejection = Rejection(larger.knobs, guard)
+    report = tuning_report(larger_batch=larger, rejections=(rejection,))
+    for shown in (text(report), tuning_markdown(report)):
+        assert "×12.5 (not proven), but the loss guard rejects it: the loss runs away" in shown
+        assert "--allow training" not in shown
+        assert shown.count("runs away") == 1
+
+
+def test_the_load_of_other_programs_is_told_where_it_disturbs() -> None:
+    said = "other programs used 1.3 of 2 cores during the trials: intervals are wide for it"
+    loaded = tuning_report(other_load=OtherLoad(cpu_percent=130.0, cores=2))
+    assert said in text(loaded)
+    assert said in tuning_markdown(loaded)
+    for quiet in (None, OtherLoad(cpu_percent=19.0, cores=2), OtherLoad(130.0, 64)):
+        report = tuning_report(other_load=quiet)
+        assert "other programs" not in text(report) + tuning_markdown(report)
 
 
 def test_markdown_holds_the_raw_pairs_every_trial_and_every_decision() -> None:

@@ -188,3 +188,20 @@ def test_a_batch_that_gains_nothing_in_the_proof_is_no_finding(
     assert tuning.findings.chosen is not None
     assert tuning.findings.chosen.settings == {"loader_workers": 4}
     assert not tuning.findings.ladder[1].kept
+
+
+def test_a_larger_batch_that_trains_otherwise_keeps_its_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tuning = prove(
+        monkeypatch,
+        steady(loader_workers=2.0, batch_size=1.5),
+        {"loader_workers": 4},
+        BATCH_64,
+        rejected=frozenset({"batch_size"}),
+    )
+    found = tuning.findings
+    assert found.chosen is not None
+    assert found.chosen.settings == {"loader_workers": 4}
+    assert found.larger_guard == BROKEN
+    assert "rejected by the loss guard: the loss is off" in found.ladder[1].reason

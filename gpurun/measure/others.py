@@ -1,0 +1,35 @@
+"""CPU time that programs other than ours take from the cores that ours may use."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+STAT = Path("/proc/stat")
+BUSY = (0, 1, 2, 5, 6)
+"""Columns of a core's line: user, nice, system and both kinds of interrupts. What other virtual
+machines steal is no process's here."""
+
+
+def shared_cores() -> int:
+    """How many cores others may take time from: those of our affinity mask."""
+    return len(os.sched_getaffinity(0))
+
+
+def busy_seconds() -> float | None:
+    """CPU seconds of anyone on our cores since boot; None where the system does not count."""
+    try:
+        return busy_seconds_in(STAT.read_text(), os.sched_getaffinity(0)) or None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def busy_seconds_in(stat: str, cores: Collection[int]) -> float:
+    """The same by the text of `/proc/stat`."""
+    ticks = 0
+    for line in stat.splitlines():
+        name, *columns = line.split() or [""]
+        if name.startswith("cpu") and name[3:].isdigit() and int(name[3:]) in cores:
+            ticks += sum(int(columns[i]) for i in BUSY)
+    return ticks / os.sysconf("SC_CLK_TCK")
