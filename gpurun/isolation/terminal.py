@@ -69,7 +69,10 @@ class Terminal:
                     continue
                 except OSError:  # EIO: nobody holds the slave any more
                     return
-                self._keep(block)
+                try:
+                    self._keep(block)
+                except OSError:  # no room for it; undrained, the script would wait for ever
+                    pass
             elif ready:
                 return
 

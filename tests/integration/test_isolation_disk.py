@@ -1,0 +1,66 @@
+"""A disk that fills while trials run: one clear line, nothing hangs, what was recorded stays."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.isolation_launcher import ME
+from tests.integration.small_disk import on_a_small_disk
+from tests.integration.tunings import configure, lines, training
+
+LIMITED_LOG = """
+import os, resource, sys
+from pathlib import Path
+from gpurun.isolation.box import Box, BoxSpec, Mode
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+cwd = Path(sys.argv[1])
+argv = ("sh", "-c", "seq 100000; exit 3")
+with Box(BoxSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd.parent / "log")) as box:
+    print(box.wait(30))
+"""
+TUNE = """
+( until ls .gpurun/runs/*/trials/{trial}/events-* > /dev/null 2>&1; do sleep 0.02; done
+  cat /dev/zero > ballast 2> /dev/null ) &
+filler=$!
+"$0" -m gpurun --optimize --tune-only train.py
+code=$?
+kill $filler 2> /dev/null
+cp -r .gpurun ../kept
+exit $code
+"""
+
+
+def test_a_trial_that_prints_more_than_there_is_room_for_goes_on(open_path: Path) -> None:
+    cwd = open_path / "project"
+    cwd.mkdir()
+    printed, _ = ME.start(LIMITED_LOG, str(cwd)).communicate(timeout=60)
+    assert printed == "3\n"
+    assert (open_path / "log").stat().st_size == 5000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trial", [2, 4])
+def test_a_disk_that_fills_while_tuning_is_one_line_and_the_trials_before_are_kept(
+    tmp_path: Path, clean_environment: dict[str, str], trial: int
+) -> None:
+    """In the search, and in the proof."""
+    source = training(60, sleep=0.005) + "    print('.' * 200, flush=True)\n"
+    (tmp_path / "train.py").write_text(source)
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '3m'")
+    command = TUNE.format(trial=f"{trial:02d}")
+    done = on_a_small_disk(tmp_path, clean_environment, command, kilobytes=1500)
+    assert done.returncode == 2, done.stderr.decode()
+    assert done.stdout == b""
+    said = lines(done)
+    assert "Traceback" not in done.stderr.decode(), done.stderr.decode()
+    told = [line for line in said if "written" in line]
+    assert told == ["gpurun: records cannot be written: No space left on device"]
+    assert said[-1] == "verdict=error exit=2"
+    for before in range(1, trial):
+        (folder,) = (tmp_path / "kept").glob(f"runs/*/trials/{before:02d}")
+        record = json.loads((folder / "trial.json").read_text())
+        assert record["samples_per_second"] > 0
+        assert json.loads((folder / "result.json").read_text())["steps"] > 0
