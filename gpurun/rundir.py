@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = ".gpurun"
+INCOMPLETE = "the record is incomplete"
 
 
 def find_home(cwd: Path, out: str | None = None) -> Path:
@@ -39,6 +40,15 @@ def new_run(home: Path) -> Path:
         except FileExistsError:
             continue
         return run
+
+
+def lost_events(run: Path) -> str | None:
+    """Why a process of this run could not record to its end, None if every one could.
+
+    The runtime leaves `events-*.jsonl.error` then; without a text, as the disk had no room for it.
+    """
+    reasons = [path.read_text(errors="replace") for path in sorted(run.glob("events-*.error"))]
+    return next(filter(None, reasons), "no room was left for it") if reasons else None
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -18,7 +18,7 @@ from gpurun.errors import GpurunError
 from gpurun.options import Options
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting
-from gpurun.rundir import find_home, new_run, write_json
+from gpurun.rundir import INCOMPLETE, find_home, lost_events, new_run, write_json
 from gpurun.verdict import print_verdict
 
 if TYPE_CHECKING:
@@ -51,16 +51,17 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
     options, environment = _settled(options, saved)
     run_dir = _run_dir(options)
     if run_dir is not None:
-        environment = _prepared(run_dir, options, saved, environment)
+        run_dir, environment = _prepared(run_dir, options, saved, environment)
+    watch = Watch(run_dir)
     started = time.monotonic()
     try:
-        exit_code = _launch(options, environment, Watch(run_dir))
+        exit_code = _launch(options, environment, watch)
     except GpurunError:
         _forget(run_dir)
         raise
     outcome = Outcome(exit_code, time.monotonic() - started, run_dir)
     try:
-        _conclude(outcome, options)
+        _conclude(outcome, options, watch.lost)
     except KeyboardInterrupt:
         _note("the summary was interrupted")
     except Exception as error:
@@ -73,6 +74,8 @@ class Watch:
     """The parent's periodic look at the run: samples the devices once the script uses torch."""
 
     def __init__(self, run_dir: Path | None) -> None:
+        self.lost: OSError | None = None
+        """What kept samples from being written."""
         self._run_dir = run_dir
         self._sample: Callable[[int], None] | None = None
         self._close: Callable[[], None] | None = None
@@ -89,6 +92,8 @@ class Watch:
                 self._sample, self._close = sampler.tick, sampler.close
             if self._sample is not None:
                 self._sample(pid)
+        except OSError as error:
+            self._run_dir, self.lost = None, error
         except Exception as error:
             self._run_dir = None
             _note(f"no device samples: {type(error).__name__}: {error}")
@@ -183,8 +188,8 @@ def _run_dir(options: Options) -> Path | None:
 
 def _prepared(
     run_dir: Path, options: Options, saved: SavedSettings | None, environment: dict[str, str]
-) -> dict[str, str]:
-    """Write the spec and return the environment that names it; a full disk costs only that."""
+) -> tuple[Path | None, dict[str, str]]:
+    """Write the spec; the run folder and the environment that names it. A full disk costs both."""
     from gpurun.launch.environment import child_environment
 
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
@@ -195,8 +200,9 @@ def _prepared(
         write_json(run_dir / "spec.json", to_json(spec))
     except OSError as error:
         _note(f"this run is not recorded: {error}")
-        return environment
-    return child_environment(run_dir / "spec.json", environment)
+        _forget(run_dir)
+        return None, environment
+    return run_dir, child_environment(run_dir / "spec.json", environment)
 
 
 def _forget(run_dir: Path | None) -> None:
@@ -210,8 +216,12 @@ def _forget(run_dir: Path | None) -> None:
         pass  # something was recorded: the folder stays
 
 
-def _conclude(outcome: Outcome, options: Options) -> None:
-    """Summarise: in full where torch was used, in a few words else (no import worth its time)."""
+def _conclude(outcome: Outcome, options: Options, lost: OSError | None) -> None:
+    """Summarise: in full where torch was used, in a few words else (no import worth its time).
+
+    `lost`: what the launcher could not write. Whatever is missing is said once, and what was
+    measured is shown though it cannot be kept.
+    """
     if outcome.run_dir is None:
         return
     seen = uses_torch(outcome.run_dir)
@@ -222,19 +232,40 @@ def _conclude(outcome: Outcome, options: Options) -> None:
             outcome.run_dir, exit_code=outcome.exit_code, wall_seconds=outcome.wall_seconds
         )
     else:
-        result = _bare_result(outcome, options)
-    document = to_json(result)
-    write_json(outcome.run_dir / "result.json", document)
-    if options.json is not None and not options.optimize:  # there it holds the tuning report
-        write_json(Path(options.json), document)
-    if seen and not options.quiet:
+        result = _bare_result(outcome, options, lost_events(outcome.run_dir))
+    shown = seen and not options.quiet
+    result = _noted(result, lost)
+    try:
+        write_json(outcome.run_dir / "result.json", to_json(result))
+    except OSError as error:
+        result = _noted(result, error)
+    if shown:
         from gpurun.report.summary import print_summary
 
         print_summary(result, outcome.run_dir)
+    for note in result.notes:
+        if note.startswith(INCOMPLETE) and not shown:
+            _note(note)
+    if options.json is not None and not options.optimize:  # there it holds the tuning report
+        _write_asked(Path(options.json), result)
 
 
-def _bare_result(outcome: Outcome, options: Options) -> RunResult:
-    """The result of a program in which there was nothing to measure."""
+def _noted(result: RunResult, error: OSError | None) -> RunResult:
+    """The result with a note of what is missing of its record, unless it has one."""
+    if error is None or any(note.startswith(INCOMPLETE) for note in result.notes):
+        return result
+    return replace(result, notes=(f"{INCOMPLETE}: {error.strerror or error}", *result.notes))
+
+
+def _write_asked(path: Path, result: RunResult) -> None:
+    try:
+        write_json(path, to_json(result))
+    except OSError as error:
+        _note(f"--json: {path} could not be written: {error.strerror or error}")
+
+
+def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunResult:
+    """The result of a program in which there was nothing to measure, as far as that is known."""
     from dataclasses import MISSING, fields
 
     from gpurun.records.result import RunResult
@@ -250,6 +281,7 @@ def _bare_result(outcome: Outcome, options: Options) -> RunResult:
         "wall_seconds": outcome.wall_seconds,
         "command": (options.target.path, *options.target.args),
         "environment": {},
+        "notes": () if lost is None else (f"{INCOMPLETE}: {lost}",),
     }
     return RunResult(**{**unmeasured, **known})  # type: ignore[arg-type]
 

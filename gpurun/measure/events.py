@@ -2,7 +2,7 @@
 
 Nothing here raises on what a file holds: a process may have been killed in the middle of a line,
 the disk may have been full, and a newer gpurun may have written fields that this one does not know.
-What could not be read is said in `notes`.
+What could not be read, and what could not be written, is said in `notes`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 from gpurun.measure.steps import StepTable
 from gpurun.records import events as records
 from gpurun.records.codec import RecordError, from_json
+from gpurun.rundir import INCOMPLETE, lost_events
 
 T = TypeVar("T")
 
@@ -68,9 +69,10 @@ class RunLog:
 def read_run(run_dir: Path) -> RunLog:
     """Read every `events-*.jsonl` of a run folder."""
     logs: list[ProcessLog] = []
-    notes: list[str] = []
+    lost = lost_events(run_dir)
+    notes = [] if lost is None else [f"{INCOMPLETE}: {lost}"]
     for path in sorted(run_dir.glob("events-*.jsonl")):
-        reader = _Reader(path)
+        reader = _Reader(path, incomplete=lost is not None)
         reader.read()
         logs += reader.logs
         notes += reader.notes()
@@ -87,8 +89,9 @@ def decode_lenient(cls: type[T], document: dict[str, Any]) -> T:
 class _Reader:
     """Reads one file. A process that replaced itself (exec) starts a second log in it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, incomplete: bool) -> None:
         self.path = path
+        self._incomplete = incomplete
         self.logs: list[ProcessLog] = []
         self._process: records.ProcessEvent | None = None
         self._events: dict[str, list[Any]] = {}
@@ -118,7 +121,8 @@ class _Reader:
             kind = document["event"]
         except (ValueError, TypeError, KeyError):
             torn = not line.endswith(b"\n")
-            self._problems["the last line is torn" if torn else "a line is unreadable"] += 1
+            if not torn or not self._incomplete:  # which says more
+                self._problems["the last line is torn" if torn else "a line is unreadable"] += 1
             return
         if kind == records.StepsEvent.kind:
             self._step_rows(document)

@@ -1,7 +1,8 @@
 """The one writer of a process: an append-only event file in the run folder.
 
 The hot path appends to lists elsewhere; `flush` encodes and writes. A write that fails (full disk,
-folder gone) ends the recording, never the script. A forked child starts a file of its own.
+folder gone) ends the recording, never the script; a file beside the record says so, since the
+record itself takes no more. A forked child starts a file of its own.
 """
 
 from __future__ import annotations
@@ -101,8 +102,8 @@ class Recorder:
                 self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644
             )
             self._identity = _identity(self._file)
-        except OSError:
-            self._broken = True
+        except OSError as error:
+            self._end(error)
             return
         self.event(
             ProcessEvent(
@@ -126,8 +127,22 @@ class Recorder:
             data = text.encode("utf-8", "backslashreplace")
             while data and self._file is not None:
                 data = data[os.write(self._file, data) :]
+        except OSError as error:
+            self._end(error)
+
+    def _end(self, error: OSError) -> None:
+        """Record no more; the mark is there even where the disk has no room for its text."""
+        self._broken = True
+        try:
+            mark = os.open(f"{self._path}.error", FLAGS | os.O_CREAT, 0o644)
         except OSError:
-            self._broken = True
+            return  # the folder is gone too
+        try:
+            os.write(mark, (error.strerror or type(error).__name__).encode())
+        except OSError:
+            pass
+        finally:
+            os.close(mark)
 
     def _reopen_if_closed(self) -> None:
         """A script may close every descriptor, and this number may be a file of its own then."""
