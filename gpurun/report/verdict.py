@@ -109,20 +109,23 @@ def _so_far(report: TuningReport) -> str:
 
 
 def _failure(report: TuningReport) -> str:
-    """Why the first trial failed, in its own words."""
-    if report.verdict != "script_failed" or not report.trials:
+    """Why the script as it is failed, in its own words."""
+    if report.verdict != "script_failed":
         return ""
-    reason = one_line(report.trials[0].reason)
-    return f": {reason}" if reason else ""
+    reasons = [one_line(t.reason) for t in report.trials if t.reason and not t.knobs]
+    return f": {reasons[-1]}" if reasons else ""
 
 
 def load_sentence(report: TuningReport) -> str | None:
     """That other programs disturbed the trials; None where they did not, or nobody counted."""
     load = report.other_load
+    if report.verdict not in ("faster", "no_gain", "inconclusive"):
+        return None
     if load is None or load.cpu_percent <= OTHERS_SHARE * 100 * load.cores:
         return None
     used = f"{load.cpu_percent / 100:.1f} of {count(load.cores, 'core')}"
-    return f"other programs used {used} during the trials: intervals are wide for it"
+    cost = "intervals are wide" if report.proof is not None else "small gains stay unseen"
+    return f"other programs used {used} during the trials: {cost} for it"
 
 
 def larger_batch_sentences(report: TuningReport) -> list[str]:

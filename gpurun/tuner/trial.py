@@ -30,6 +30,7 @@ from gpurun.rundir import write_json
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import Evidence, evidence
+from gpurun.tuner.plan import NEEDED_STEPS
 from gpurun.tuner.progress import Progress
 
 POLL_SECONDS = 0.05
@@ -46,6 +47,8 @@ OUT_OF_MEMORY = re.compile(
     r"|_ALLOC_FAILED"
 )
 EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
+END_WELL = "let it end with exit code 0, or train for longer than a trial lasts"
+"""What to do about a script that trains and then ends otherwise on purpose."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -323,7 +326,10 @@ def _explained(status: str, run_dir: Path, result: RunResult, request: Request) 
         said = last_words(run_dir / "output.log")
         if EXCEPTION.match(said):
             return ("oom" if OUT_OF_MEMORY.search(said) else status), said
-        return status, f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
+        told = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
+        if status == "failed" and not request.settings and result.steps >= NEEDED_STEPS:
+            told += f"; it took {result.steps} steps: {END_WELL}"
+        return status, told
     for outcome in result.knobs:
         if outcome.knob in request.settings and outcome.outcome == "failed":
             return "skipped", f"{outcome.knob}: {outcome.detail}"

@@ -150,6 +150,15 @@ def test_a_bare_failure_is_the_scripts_own(tmp_path: Path, gpurun: Gpurun) -> No
     assert said[-1].startswith("verdict=script_failed exit=5")
 
 
+def test_a_training_that_ends_with_a_code_of_its_own_says_what_to_do(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    code, said, text = tune(gpurun, tmp_path, training(40) + "print('done')\nraise SystemExit(3)\n")
+    told = "exit code 3, after it printed: done; it took 40 steps: let it end with exit code 0"
+    assert code == 5
+    assert any(told in line for line in said if "nothing was tuned" in line), text
+
+
 def test_where_it_would_train_a_bare_failure_ends_with_the_scripts_code(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

@@ -114,6 +114,9 @@ def test_a_script_that_fails_by_itself_is_quoted() -> None:
     failed = trial(1, {}, None, reason="ModuleNotFoundError: No module named 'x'")
     shown = verdict_sentence(barren_report("script_failed", trials=(failed,)))
     assert shown.endswith("nothing was tuned: ModuleNotFoundError: No module named 'x'")
+    later = (trial(1, {}, 800.0), trial(2, {}, None, reason="exit code 3"))
+    shown = verdict_sentence(barren_report("script_failed", trials=later))
+    assert shown.endswith("nothing was tuned: exit code 3")
 
 
 def test_each_row_tells_change_gain_total_effect_and_whether_it_was_kept() -> None:
@@ -202,6 +205,10 @@ def test_the_load_of_other_programs_is_told_where_it_disturbs() -> None:
     loaded = tuning_report(other_load=OtherLoad(cpu_percent=130.0, cores=2))
     assert said in text(loaded)
     assert said in tuning_markdown(loaded)
+    unproven = text(tuning_report(verdict="no_gain", proof=None, other_load=OtherLoad(130.0, 2)))
+    assert "small gains stay unseen for it" in unproven
+    failed = barren_report("script_failed", other_load=OtherLoad(130.0, 2))
+    assert "other programs" not in text(failed)
     for quiet in (None, OtherLoad(cpu_percent=19.0, cores=2), OtherLoad(130.0, 64)):
         report = tuning_report(other_load=quiet)
         assert "other programs" not in text(report) + tuning_markdown(report)
