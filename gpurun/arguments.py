@@ -179,6 +179,15 @@ def asks_for_ranks(environment: Mapping[str, str]) -> bool:
     )
 
 
+def nodes_asked_for(options: Options, environment: Mapping[str, str]) -> str | None:
+    """The word that asks for more nodes than one; None where nothing does. The flag wins."""
+    flags = [word for word in options.torchrun if word.startswith("--nnodes=")]
+    variable = environment.get("PET_NNODES")
+    asked = [f"PET_NNODES={variable}"] if variable else []
+    word = [*asked, *flags][-1:]
+    return next((w for w in word if w.partition("=")[2] not in ("1", "1:1")), None)
+
+
 def _keep(words: Words, name: str, value: str | None) -> None:
     if name in TORCHRUN_SWITCHES:
         words.torchrun.append(f"--{name}")

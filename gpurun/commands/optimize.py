@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpurun.arguments import nodes_asked_for
 from gpurun.commands.run import run_with
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.box import Mode, choose, snapshot, written_below
@@ -124,9 +125,9 @@ def _check(options: Options) -> None:
     target = options.target
     if target.kind is TargetKind.SCRIPT and not os.path.exists(target.path):
         raise GpurunError(f"there is no script {target.path}", "check the path")
-    nodes = [w for w in options.torchrun if w.startswith("--nnodes=")]
-    if nodes and nodes[-1] not in ("--nnodes=1", "--nnodes=1:1"):
-        raise GpurunError(f"--optimize tunes on one node, not {nodes[-1]}", "drop --nnodes")
+    nodes = nodes_asked_for(options, os.environ)
+    if nodes is not None:
+        raise GpurunError(f"--optimize tunes on one node, not {nodes}", "drop it, or set it to 1")
     if options.tuned or options.settings is not None:
         word = "tuned" if options.tuned else "settings"
         raise GpurunError(f"--{word} applies settings without trials", "drop it or --optimize")

@@ -71,6 +71,11 @@ def test_a_folder_of_the_users_stays_under_version_control(tmp_path: Path, gpuru
 
 def test_tuning_on_several_nodes_is_refused_by_name(tmp_path: Path, gpurun: Gpurun) -> None:
     settings(tmp_path, {})
-    done = gpurun("--optimize", "--nnodes", "2", "script.py")
-    assert done.returncode == 2
-    assert b"--nnodes=2" in done.stderr
+    flag = gpurun("--optimize", "--nnodes", "2", "script.py")
+    variable = gpurun("--optimize", "script.py", env={"PET_NNODES": "1:2"})
+    for done, word in ((flag, b"--nnodes=2"), (variable, b"PET_NNODES=1:2")):
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[:2] == [
+            b"gpurun: --optimize tunes on one node, not " + word,
+            b"gpurun: drop it, or set it to 1",
+        ]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
-from gpurun.arguments import asks_for_ranks, parse, with_configuration
+from gpurun.arguments import asks_for_ranks, nodes_asked_for, parse, with_configuration
 from gpurun.errors import GpurunError
 from gpurun.launch.command import interpreter_flags
 from gpurun.options import TargetKind
@@ -58,6 +58,24 @@ def test_any_torchrun_flag_asks_for_ranks(words: list[str]) -> None:
 )
 def test_pet_variables_count_as_flags(environment: dict[str, str], asks: bool) -> None:
     assert asks_for_ranks(environment) is asks
+
+
+@pytest.mark.parametrize(
+    ("words", "environment", "asked"),
+    [
+        ([], {}, None),
+        (["--nnodes=1"], {}, None),
+        (["--nnodes=1:1"], {"PET_NNODES": "2"}, None),
+        ([], {"PET_NNODES": "1"}, None),
+        ([], {"PET_NNODES": ""}, None),
+        ([], {"PET_NNODES": "2"}, "PET_NNODES=2"),
+        (["--nnodes", "1:4"], {"PET_NNODES": "1"}, "--nnodes=1:4"),
+    ],
+)
+def test_several_nodes_are_noticed_and_the_flag_wins(
+    words: list[str], environment: dict[str, str], asked: str | None
+) -> None:
+    assert nodes_asked_for(parse([*words, "train.py"], environment), environment) == asked
 
 
 def test_every_flag_of_torchrun_is_known() -> None:
