@@ -15,10 +15,12 @@ LIMITED_LOG = """
 import os, resource, sys
 from pathlib import Path
 from gpurun.isolation.box import Box, BoxSpec, Mode
-resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
 cwd = Path(sys.argv[1])
-argv = ("sh", "-c", "seq 100000; exit 3")
+go = cwd.parent / "go"
+argv = ("sh", "-c", f"until [ -e {go} ]; do sleep 0.02; done; seq 100000; exit 3")
 with Box(BoxSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd.parent / "log")) as box:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+    go.touch()
     print(box.wait(30))
 """
 TUNE = """

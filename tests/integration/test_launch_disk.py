@@ -27,11 +27,14 @@ def incompleteness(done: subprocess.CompletedProcess[bytes]) -> list[str]:
 def limited(
     folder: Path, environment: dict[str, str], limit_bytes: int, *words: str
 ) -> subprocess.CompletedProcess[bytes]:
-    """gpurun and all of its children where no file may grow larger than that."""
+    """gpurun and all of its children where no file may grow larger than that.
+
+    No bytecode either: python keeps what it could write of it, and fails on that from then on.
+    """
     return subprocess.run(
         [sys.executable, "-m", "gpurun", *words, "train.py"],
         cwd=folder,
-        env=environment,
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
