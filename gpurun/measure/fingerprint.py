@@ -9,7 +9,7 @@ import ast
 import hashlib
 import os
 import platform
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -19,24 +19,32 @@ from gpurun.measure.nvml import driver_version
 
 MOST_MODULES = 500
 """A script that imports more files beside it is fingerprinted by the first of them."""
+INSTALLED = ("site-packages", "dist-packages")
 PACKAGES = ("torch", "numpy", "gpurun")
 
 
 def fingerprint(
-    command: Sequence[str], cwd: Path, script: Path | None, knobs: Sequence[str] = ()
+    command: Sequence[str],
+    cwd: Path,
+    script: Path | None,
+    knobs: Sequence[str] = (),
+    root: Path | None = None,
 ) -> dict[str, Any]:
     """The fingerprint of `command` as it would run now in `cwd`.
 
-    `script` is the file that it runs, None for a module or a program of another kind; the modules
-    beside it that it imports belong to it, as do the user's `knobs` (files or folders). torch is
-    not imported: its version is that of the installed package.
+    `script` is the file that it runs, None for a program of another kind; the modules below `root`
+    (by default the script's folder) that it imports belong to it, as do the user's `knobs` (files
+    or folders). torch is not imported: its version is that of the installed package.
     """
     path = None if script is None else (cwd / script).resolve()
+    home = None if path is None else (root or path.parent)
     here = machine()
     return {
         "script": None if path is None else _shown(path, cwd),
         "script_sha256": None if path is None else _sha256(path),
-        "modules_sha256": None if path is None else _sha256_of(modules_beside(path)),
+        "modules_sha256": None
+        if path is None or home is None
+        else _sha256_of(modules_below(home, path)),
         "knobs_sha256": _sha256_of(_knob_files(knobs)),
         "arguments": list(command),
         "cpu": _cpu_model(),
@@ -85,32 +93,63 @@ def _shown(path: Path, cwd: Path) -> str:
         return os.fspath(path)
 
 
-def modules_beside(script: Path) -> list[Path]:
-    """The files below the script's folder that it imports, directly or through each other."""
-    home, found, waiting = script.parent, {script}, [script]
+def modules_below(home: Path, script: Path) -> list[Path]:
+    """The files below `home` that a script imports, directly or through each other.
+
+    Of an installed program those of its own package: for the others their versions speak.
+    """
+    bound = home / script.relative_to(home).parts[0] if home.name in INSTALLED else home
+    found = {script, *_packages(home, script.parent)}
+    waiting = list(found)
     while waiting and len(found) < MOST_MODULES:
-        for name in _imported(waiting.pop()):
-            stem = home.joinpath(*name.split("."))
-            for path in (stem.with_suffix(".py"), stem / "__init__.py"):
+        for stem in _imported(waiting.pop(), home):
+            if not stem.is_relative_to(bound):
+                continue
+            for path in (stem.with_suffix(".py"), *_packages(home, stem)):
                 if path.is_file() and path not in found:
                     found.add(path)
                     waiting.append(path)
     return sorted(found - {script})
 
 
-def _imported(path: Path) -> Iterator[str]:
-    """Dotted names that a file imports; what it imports from a package may be a module of it."""
+def module_file(name: str, places: Iterable[Path]) -> tuple[Path, Path] | None:
+    """The file that `python -m name` would run, and the folder of `places` where it was found.
+
+    Looked for by its path: the import system would run the packages above it.
+    """
+    for place in places:
+        root = place.resolve()
+        stem = root.joinpath(*name.split("."))
+        module, main = stem.parent / f"{stem.name}.py", stem / "__main__.py"
+        package = (stem / "__init__.py").is_file()
+        for path in (main,) if package else (module, main):
+            if path.is_file():
+                return path, root
+    return None
+
+
+def _packages(home: Path, folder: Path) -> list[Path]:
+    """What python runs before a module of the package `folder`: it and the packages above it."""
+    parts = folder.relative_to(home).parts
+    files = (home.joinpath(*parts[: n + 1], "__init__.py") for n in range(len(parts)))
+    return [file for file in files if file.is_file()]
+
+
+def _imported(path: Path, home: Path) -> Iterator[Path]:
+    """Places, without suffix, of what a file imports; a name in a package may be a module of it."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (OSError, SyntaxError, ValueError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            yield from (home.joinpath(*alias.name.split(".")) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            yield base
-            yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+            start = path.parents[node.level - 1] if 0 < node.level <= len(path.parents) else home
+            base = start.joinpath(*(node.module or "").split("."))
+            if base != home:
+                yield base
+            yield from (base / alias.name for alias in node.names)
 
 
 def _knob_files(paths: Sequence[str]) -> list[Path]:

@@ -6,13 +6,14 @@ import hashlib
 import json
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Any
 
 from gpurun.config import load_config
 from gpurun.errors import GpurunError
 from gpurun.launch.command import typed_words
-from gpurun.measure.fingerprint import differences, fingerprint
+from gpurun.measure.fingerprint import differences, fingerprint, module_file
 from gpurun.options import Options, TargetKind
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.tuning import SavedSettings
@@ -24,8 +25,17 @@ def fingerprint_of(options: Options) -> dict[str, Any]:
     target = options.target
     script = Path(target.path) if target.kind is TargetKind.SCRIPT else None
     named = () if script is not None else (target.path,)  # a script is told by its own path
+    root = None
+    if target.kind is TargetKind.MODULE:
+        script, root = module_file(target.path, _import_path()) or (None, None)
     words = (*options.torchrun, *named, *target.args)
-    return fingerprint(words, Path.cwd(), script, options.knob_paths)
+    return fingerprint(words, Path.cwd(), script, options.knob_paths, root)
+
+
+def _import_path() -> list[Path]:
+    """Where `python -m` looks: the working folder before all else."""
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [Path.cwd(), *(Path(folder) for folder in (*named, *sys.path) if folder)]
 
 
 def place(home: Path, options: Options) -> Path:

@@ -10,6 +10,7 @@ import pytest
 
 from gpurun.arguments import parse
 from gpurun.errors import GpurunError
+from gpurun.measure.fingerprint import module_file, modules_below
 from gpurun.records.tuning import SavedSettings
 from gpurun.tuner import cache
 
@@ -68,6 +69,51 @@ def test_a_changed_script_is_refused_by_name(here: Path) -> None:
     kept(here, ["train.py"])
     (here / "train.py").write_text("x = 1\n")
     assert "the script's text has changed" in refusal(here, ["train.py"]).what
+
+
+@pytest.mark.parametrize(
+    ("edited", "what"),
+    [
+        ("train.py", "the script's text has changed"),
+        ("__init__.py", "a module beside the script has changed"),
+        ("model.py", "a module beside the script has changed"),
+        ("../shared.py", "a module beside the script has changed"),
+    ],
+)
+def test_a_module_that_runs_is_known_by_its_text_without_being_imported(
+    here: Path, edited: str, what: str
+) -> None:
+    package = here / "project"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise SystemExit('imported')\n")
+    (package / "train.py").write_text("from . import model\n")
+    (package / "model.py").write_text("import shared\n")
+    (here / "shared.py").write_text("width = 1\n")
+    kept(here, ["-m", "project.train"])
+    assert cache.load_tuned(here, parse(["-m", "project.train"]))
+    with (package / edited).open("a") as file:
+        file.write("x = 2\n")
+    assert refusal(here, ["-m", "project.train"]).what == f"tuned for something else: {what}"
+
+
+def test_a_package_that_runs_is_known_by_its_main_module(here: Path) -> None:
+    (here / "project").mkdir()
+    (here / "project" / "__main__.py").write_text("x = 1\n")
+    kept(here, ["-m", "project"])
+    (here / "project" / "__main__.py").write_text("x = 2\n")
+    assert "the script's text has changed" in refusal(here, ["-m", "project"]).what
+
+
+def test_of_an_installed_program_only_its_own_package_counts(tmp_path: Path) -> None:
+    place = tmp_path / "site-packages"
+    for name in ("tool", "library"):
+        (place / name).mkdir(parents=True)
+        (place / name / "__init__.py").write_text("")
+    (place / "tool" / "__main__.py").write_text("import library\nfrom tool import parts\n")
+    (place / "tool" / "parts.py").write_text("")
+    found = module_file("tool", [tmp_path, place])
+    assert found == (place / "tool" / "__main__.py", place)
+    assert [p.name for p in modules_below(place, found[0])] == ["__init__.py", "parts.py"]
 
 
 @pytest.mark.parametrize(
