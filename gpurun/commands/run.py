@@ -268,11 +268,11 @@ def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunRes
     """The result of a program in which there was nothing to measure, as far as that is known."""
     from dataclasses import MISSING, fields
 
-    from gpurun.records.result import RunResult
+    from gpurun.records.result import RunResult, status_of
 
     unmeasured = {f.name: None for f in fields(RunResult) if f.default is MISSING}
     known = {
-        "status": _status(outcome.exit_code),
+        "status": status_of(outcome.exit_code),
         "exit_code": outcome.exit_code,
         "steps": 0,
         "warmup_steps": 0,
@@ -286,14 +286,10 @@ def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunRes
     return RunResult(**{**unmeasured, **known})  # type: ignore[arg-type]
 
 
-def _status(exit_code: int) -> str:
-    if exit_code == 0:
-        return "completed"
-    return "killed" if exit_code > 128 else "failed"
-
-
 def _verdict(exit_code: int) -> str:
-    return "ok" if exit_code == 0 else _status(exit_code)
+    from gpurun.records.result import status_of
+
+    return "ok" if exit_code == 0 else status_of(exit_code)
 
 
 def _shown(run_dir: Path | None) -> str | None:
