@@ -32,7 +32,7 @@ torch.manual_seed(0)
 body = [nn.Linear(width, width) for _ in range(4 if width > 8 else 1)]
 model = nn.Sequential(*body, *[nn.Identity() for _ in range(depth)], nn.Linear(width, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-loader = DataLoader(TensorDataset(torch.randn(8 * 32, width)), batch_size=32)
+loader = DataLoader(TensorDataset(torch.randn(32 * 32, width)), batch_size=32)
 times = []
 for number in range(rounds):
     began = time.perf_counter()
@@ -40,17 +40,17 @@ for number in range(rounds):
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
-    times.append((time.perf_counter() - began) / 8)
+    times.append((time.perf_counter() - began) / 32)
 times = sorted(times[rounds // 10:])
 with open(out, "w") as file:
     json.dump(1e6 * times[len(times) // 4], file)
 """
 SHAPES = {
-    "tiny step": (8, 0, 400),
-    "tiny step, 200 submodules": (8, 200, 300),
-    "normal step": (1024, 0, 30),
+    "tiny step": (8, 0, 120),
+    "tiny step, 200 submodules": (8, 200, 80),
+    "normal step": (1024, 0, 10),
 }
-"""Width, idle submodules and epochs of 8 steps."""
+"""Width, idle submodules and epochs of 32 steps."""
 
 
 def launch(folder: Path, words: list[str], shape: tuple[int, int, int]) -> float:

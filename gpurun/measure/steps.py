@@ -65,7 +65,8 @@ class StepTable:
         try:
             figures = {c: UNKNOWN if row[c] is None else int(row[c]) for c in self.columns}
             loss = _loss(row[StepRow.LOSS])
-            samples = [(int(k), int(v[0]), int(v[1])) for k, v in row[StepRow.SAMPLES].items()]
+            seen = row[StepRow.SAMPLES] or {}
+            samples = [(int(k), int(v[0]), int(v[1])) for k, v in seen.items()]
         except (TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a step row: {error}") from None
         number = len(self)

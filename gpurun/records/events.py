@@ -128,7 +128,8 @@ class StepRow:
 
     `SOURCE` is the optimizer's number (or 0); durations are nanoseconds on the host;
     `DEVICE_NS` is the time between the ends of the two steps on the device's clock, or None;
-    `SAMPLES` maps loader number to [data-set indices handed out, batches] of this step;
+    `SAMPLES` maps loader number to [data-set indices handed out, batches] of this step, None where
+    no loader was read;
     `INPUT_SAMPLES` counts the leading dimension of the root's first tensor input;
     `TOKENS` its elements where it is an integer matrix, else 0;
     `LOSS` is the sum of the values `backward` was called on, or None.

@@ -31,8 +31,8 @@ class Backward:
         replace(torch.amp.grad_scaler.GradScaler, "scale", self._watch_scale)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        tell: Callable[..., None] = self._tell
-        inside, compiling = self._inside, self._compiling
+        tell: Callable[..., None] = CLOCK.backward
+        inside, compiling, loss = self._inside, self._compiling, self._loss
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal tell
@@ -47,7 +47,7 @@ class Backward:
             elapsed_ns = now() - began
             try:
                 if inside() == -1:
-                    tell(elapsed_ns, tensors)
+                    tell(elapsed_ns, loss(tensors) if CLOCK.looking else None)
             except Exception as error:
                 tell = switched_off("backward", error)
             return result

@@ -17,14 +17,17 @@ def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) ->
     return next(_tensors((*args, *kwargs.values()), tensor, DEPTH), None)
 
 
-def sizes(first: Any, torch: Any) -> tuple[int, int]:
-    """Leading dimension of the first tensor, and its elements if it is an integer matrix."""
+def sizes(first: Any, boolean: Any) -> tuple[int, int]:
+    """Leading dimension of the first tensor, and its elements if it is an integer matrix.
+
+    `boolean` is `torch.bool`.
+    """
     if first is None:
         return 0, 0
-    shape = first.shape
-    if len(shape) != 2 or first.dtype.is_floating_point or first.is_complex():
+    shape, kind = first.shape, first.dtype
+    if len(shape) != 2 or kind.is_floating_point or kind.is_complex or kind is boolean:
         return int(shape[0]), 0
-    return int(shape[0]), 0 if first.dtype is torch.bool else int(shape[0] * shape[1])
+    return int(shape[0]), int(shape[0] * shape[1])
 
 
 def _tensors(values: Iterable[Any], tensor: type, depth: int) -> Iterator[Any]:

@@ -57,6 +57,8 @@ class Roots:
         """Start the search."""
         self.torch = torch
         self._original = torch.nn.Module.__call__
+        self._tensor, self._bool = torch.Tensor, torch.bool
+        self._grad_enabled = torch.is_grad_enabled
         self._in_backward = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self._watch = self._caller(self._original)
         self._told: Callable[..., None] = self._tell
@@ -162,7 +164,7 @@ class Roots:
     def _caller(self, original: Any) -> Any:
         """What stands in for `__call__`, of all modules while searching, then of roots' classes."""
         roots, known, inside, outermost = self, self.known, self._inside, self._outermost
-        is_compiling = self.torch.compiler.is_compiling
+        is_compiling, call_root = self.torch.compiler.is_compiling, self._call_root
 
         def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
             if is_compiling():
@@ -172,13 +174,13 @@ class Roots:
                 if thread in inside:
                     return original(module, *args, **kwargs)
                 if id(module) in known:
-                    return roots._call_root(original, module, args, kwargs)
+                    return call_root(original, module, args, kwargs, thread)
                 if not roots._searching or thread in outermost:
                     return original(module, *args, **kwargs)
                 outermost.add(thread)
                 try:
                     if roots._consider(module, args, kwargs):
-                        return roots._call_root(original, module, args, kwargs)
+                        return call_root(original, module, args, kwargs, thread)
                     return original(module, *args, **kwargs)
                 finally:
                     outermost.discard(thread)
@@ -189,15 +191,14 @@ class Roots:
         return functools.update_wrapper(__call__, original)
 
     def _call_root(
-        self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, original: Any, module: Any, args: Any, kwargs: dict[str, Any], thread: int
     ) -> Any:
-        thread = get_ident()
         self._inside.add(thread)
         began = now()
         try:
             if self.on_inputs is not None:
                 self.on_inputs(module, args, kwargs)
-            if self.around.empty:
+            if not self.around.entries:
                 result = original(module, *args, **kwargs)
             else:
                 result = self.around.call(original, module, args, kwargs)
@@ -216,14 +217,14 @@ class Roots:
     def _tell(
         self, elapsed_ns: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        training = self.torch.is_grad_enabled()
+        training = self._grad_enabled()
         if module.training:
             self._in_training_mode = self._in_training_mode or training
         elif self._in_training_mode:
             training = False  # an evaluation that leaves gradients enabled
         if self._in_backward() != -1:
             elapsed_ns = 0  # computed again by a checkpoint: a part of the backward pass
-        samples, tokens = sizes(first_tensor(args, kwargs, self.torch.Tensor), self.torch)
+        samples, tokens = sizes(first_tensor(args, kwargs, self._tensor), self._bool)
         CLOCK.forward(elapsed_ns, samples, tokens, training)
 
 

@@ -1,6 +1,8 @@
 """The step clock: what happened between two optimizer steps, in microseconds of work a step.
 
-The hot path adds integers and appends one list a step; `hand_over` turns the rows into an event.
+The hot path adds into the row of the running step and appends it at the step's end; `hand_over`
+turns the rows into an event. Between two steps of a model other code has filled the processor's
+caches, so each line here costs several times what it costs in a loop of its own: keep it short.
 Nothing here synchronises with a device: loss values and step times of a CUDA device are resolved
 later, when their events have completed (`device_clock`).
 """
@@ -32,6 +34,12 @@ PATIENCE = 64
 """After this many backward passes without a step of the optimizers, they are not what steps."""
 
 now = time.perf_counter_ns
+SOURCE, END, DATA, FORWARD = StepRow.SOURCE, StepRow.END_NS, StepRow.DATA_NS, StepRow.FORWARD_NS
+BACKWARD, OPTIMIZER = StepRow.BACKWARD_NS, StepRow.OPTIMIZER_NS
+MICROBATCHES, INPUTS, TOKENS = StepRow.MICROBATCHES, StepRow.INPUT_SAMPLES, StepRow.TOKENS
+SAMPLES, LOSS = StepRow.SAMPLES, StepRow.LOSS
+NOTHING: list[Any] = [0] * SAMPLES + [None] * (StepRow.WIDTH - SAMPLES)
+"""The row of a step in which nothing has happened yet."""
 
 
 class LoaderState:
@@ -72,7 +80,8 @@ class StepClock:
 
     def _start(self) -> None:
         """Nothing has happened yet: at start, and in a forked child, whose past is its parent's."""
-        self._clear()
+        self.row = NOTHING.copy()
+        self.losses: list[Any] = []
         self.pending_loaders: list[LoaderState] = []
         self.steps_of: dict[int, int] = {}
         self.backwards = 0
@@ -88,12 +97,6 @@ class StepClock:
         """Whether the losses of this step are recorded."""
         self._latest: list[Any] | None = None
         self.device.forget()
-
-    def _clear(self) -> None:
-        self.data_ns = self.forward_ns = self.backward_ns = 0
-        self.microbatches = self.input_samples = self.tokens = 0
-        self.samples: dict[int, list[int]] = {}
-        self.losses: list[Any] = []
 
     def number(self, optimizer: Any) -> int:
         """The number of an optimizer, a new one if it has none."""
@@ -112,47 +115,53 @@ class StepClock:
     def waited(self, waited_ns: int) -> None:
         """A thread waited for a batch; a thread that does not step reads ahead."""
         if get_ident() == self.thread:
-            self.data_ns += waited_ns
+            self.row[DATA] += waited_ns
 
-    def batch(self, loader: LoaderState, waited_ns: int, indices: int | None) -> None:
-        """A loader yielded a batch to code with gradients enabled."""
+    def batch(self, loader: LoaderState, waited_ns: int, indices: int) -> None:
+        """A loader yielded a batch of so many indices (0: unknown) to code with gradients."""
+        row = self.row
         if get_ident() == self.thread:
-            self.data_ns += waited_ns
+            row[DATA] += waited_ns
         loader.batches += 1
         if not loader.pending:
             loader.pending = True
             self.pending_loaders.append(loader)
-        seen = self.samples.get(loader.number)
-        if seen is None:
-            seen = self.samples[loader.number] = [0, 0]
-        seen[0] += indices or 0
+        samples = row[SAMPLES]
+        if samples is None:
+            row[SAMPLES] = {loader.number: [indices, 1]}
+            return
+        seen = samples.setdefault(loader.number, [0, 0])
+        seen[0] += indices
         seen[1] += 1
 
     def forward(self, elapsed_ns: int, samples: int, tokens: int, training: bool) -> None:
         """A root module returned."""
         forward_only = not training and self.untrained
         if training or forward_only:
-            self.forward_ns += elapsed_ns
-            self.input_samples += samples
-            self.tokens += tokens
+            row = self.row
+            row[FORWARD] += elapsed_ns
+            row[INPUTS] += samples
+            row[TOKENS] += tokens
         if forward_only:
             self.forwards += 1
-            self._close("forward", 0, now(), 0)
+            self._close("forward", 0, now())
             self._tell("forward", self.forwards)
 
     def backward(self, elapsed_ns: int, loss: Any) -> None:
         """A backward pass returned."""
-        self.backward_ns += elapsed_ns
-        self.microbatches += 1
+        row = self.row
+        row[BACKWARD] += elapsed_ns
+        row[MICROBATCHES] += 1
         self.backwards += 1
-        for loader in self.pending_loaders:
-            loader.training_batches += 1
-            loader.pending = False
-        self.pending_loaders.clear()
+        if self.pending_loaders:
+            for loader in self.pending_loaders:
+                loader.training_batches += 1
+                loader.pending = False
+            self.pending_loaders.clear()
         if loss is not None and self.looking:
             self.losses.append(loss.detach())
         if not self.steps_of:
-            self._close("backward", 0, now(), 0)
+            self._close("backward", 0, now())
             if not len(self.optimizers):
                 self._tell("backward", self.backwards)
             elif self.backwards > PATIENCE:
@@ -167,8 +176,8 @@ class StepClock:
         if stepping:
             # a step that raised has left its entry behind; frame 2 is torch's, which runs the hooks
             del stepping[_depth(sys._getframe(2)) :]
-        parts_ns = self.data_ns + self.forward_ns + self.backward_ns
-        stepping.append((optimizer, now(), parts_ns))
+        row = self.row
+        stepping.append((optimizer, now(), row[DATA] + row[FORWARD] + row[BACKWARD]))
         if self.before_step and len(stepping) == 1:
             for callback in self.before_step:
                 callback(optimizer)
@@ -189,32 +198,33 @@ class StepClock:
         if self._provisional:
             parts_ns += self._parts_before(began)
             self._take_in(self._provisional)
+        row = self.row
         # what a closure did, or a loader that is read in it, is not the optimizer's
-        inner_ns = self.data_ns + self.forward_ns + self.backward_ns - parts_ns
+        optimizer_ns = end - began + parts_ns - row[DATA] - row[FORWARD] - row[BACKWARD]
+        if optimizer_ns > 0:
+            row[OPTIMIZER] = optimizer_ns
         count = self.steps_of[number] = self.steps_of.get(number, 0) + 1
-        optimizer_ns = end - began - inner_ns
-        self._close("optimizer", number, end, optimizer_ns if optimizer_ns > 0 else 0)
+        self._close("optimizer", number, end)
         if count > self._told or self._clock != "optimizer":
             self._tell("optimizer", count)
 
     # -- rows ----------------------------------------------------------------------------------
 
-    def _close(self, clock: str, source: int, end: int, optimizer_ns: int) -> None:
-        loss: Any = None
-        if self.losses:
-            loss = self.device.loss(self.losses)
+    def _close(self, clock: str, source: int, end: int) -> None:
+        row = self._latest = self.row
+        self.row = NOTHING.copy()
+        row[SOURCE] = source
+        row[END] = end
+        losses = self.losses
+        if losses:
+            row[LOSS] = self.device.loss(losses)
             self._loss_seen = end
-        row: list[Any] = [
-            source, end, self.data_ns, self.forward_ns, self.backward_ns, optimizer_ns,
-            self.microbatches, self.input_samples, self.tokens, self.samples, loss, None, None,
-        ]  # fmt: skip
+            self.losses = []
         self._rows[clock].append(row)
-        self._latest = row
         if self.device.watching:
             self.device.mark(row)
         if clock == "backward" and len(self._provisional) < PATIENCE:
-            self._provisional.append([*row, self.losses])
-        self._clear()
+            self._provisional.append([*row, losses])
         if end > self._flush_at:
             began = self._began = self._began or end
             self._flushed = end
@@ -223,21 +233,19 @@ class StepClock:
 
     def _parts_before(self, began: int) -> int:
         """Nanoseconds told apart in the micro-batches that ended before the step began."""
-        parts = (StepRow.DATA_NS, StepRow.FORWARD_NS, StepRow.BACKWARD_NS)
-        earlier = [row for row in self._provisional if row[StepRow.END_NS] <= began]
-        return sum(int(row[part]) for row in earlier for part in parts)
+        earlier = [row for row in self._provisional if row[END] <= began]
+        return sum(int(row[part]) for row in earlier for part in (DATA, FORWARD, BACKWARD))
 
     def _take_in(self, rows: list[list[Any]]) -> None:
         """The first optimizer step: the backward passes before it were its micro-batches."""
+        whole = self.row
         for row in rows:
-            self.data_ns += row[StepRow.DATA_NS]
-            self.forward_ns += row[StepRow.FORWARD_NS]
-            self.backward_ns += row[StepRow.BACKWARD_NS]
-            self.microbatches += row[StepRow.MICROBATCHES]
-            self.input_samples += row[StepRow.INPUT_SAMPLES]
-            self.tokens += row[StepRow.TOKENS]
-            for loader, (indices, batches) in row[StepRow.SAMPLES].items():
-                seen = self.samples.setdefault(loader, [0, 0])
+            for part in (DATA, FORWARD, BACKWARD, MICROBATCHES, INPUTS, TOKENS):
+                whole[part] += row[part]
+            for loader, (indices, batches) in (row[SAMPLES] or {}).items():
+                if whole[SAMPLES] is None:
+                    whole[SAMPLES] = {}
+                seen = whole[SAMPLES].setdefault(loader, [0, 0])
                 seen[0] += indices
                 seen[1] += batches
             self.losses = row[-1] + self.losses
@@ -261,7 +269,7 @@ class StepClock:
         if self._latest is None:
             return None
         self.device.finish()
-        loss = self._latest[StepRow.LOSS]
+        loss = self._latest[LOSS]
         return loss if isinstance(loss, float) else None
 
     def hand_over(self) -> None:

@@ -12,23 +12,22 @@ from gpurun.runtime.recorder import RECORDER
 
 Context = Callable[[], AbstractContextManager[Any]]
 Output = Callable[[Any], Any]
-Entry = tuple[str, Context, Output | None]
+Failed = Callable[[Exception], None]
+Entry = tuple[str, Context, Output | None, Failed]
 
 
 class Surroundings:
     """What knobs want around each root call, in the order in which they asked for it."""
 
     def __init__(self) -> None:
-        self._entries: list[Entry] = []
+        self.entries: list[Entry] = []
 
-    @property
-    def empty(self) -> bool:
-        """Whether nothing is wanted."""
-        return not self._entries
+    def add(self, name: str, context: Context, output: Output | None, failed: Failed) -> None:
+        """Run root calls inside `context()` and map what they return by `output`.
 
-    def add(self, name: str, context: Context, output: Output | None) -> None:
-        """Run root calls inside `context()` and map what they return by `output`."""
-        self._entries.append((name, context, output))
+        `failed` hears of the error when one of them raises.
+        """
+        self.entries.append((name, context, output, failed))
 
     def call(
         self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -48,7 +47,7 @@ class Surroundings:
 
     def _enter(self) -> list[tuple[Entry, Any]]:
         entered: list[tuple[Entry, Any]] = []
-        for entry in list(self._entries):
+        for entry in list(self.entries):
             try:
                 manager = entry[1]()
                 manager.__enter__()
@@ -67,7 +66,7 @@ class Surroundings:
                     self._drop(entry, error)
 
     def _map(self, entry: Entry, result: Any) -> Any:
-        if entry[2] is None or entry not in self._entries:
+        if entry[2] is None or entry not in self.entries:
             return result
         try:
             return entry[2](result)
@@ -76,6 +75,7 @@ class Surroundings:
             return result
 
     def _drop(self, entry: Entry, error: Exception) -> None:
-        if entry in self._entries:
-            self._entries.remove(entry)
+        if entry in self.entries:
+            self.entries.remove(entry)
         RECORDER.hook_failed(entry[0], error)
+        entry[3](error)
