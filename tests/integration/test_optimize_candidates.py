@@ -41,6 +41,11 @@ BROKEN = {
     "poisons": "import torch\n        hooks.around_root_call(torch.enable_grad, "
     "lambda out: out * float('nan')); hooks.applied()",
 }
+IN_LAUNCHER = {
+    "asks": "def candidates(self, facts):\n        raise ValueError('no such fact')",
+    "prepares": "def environment(self, value):\n        raise OSError('no such node')",
+    "accompanies": "def companions(self, facts, value):\n        return {'no_such_knob': 1}",
+}
 SCRIPT = """
 import multiprocessing, time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -78,6 +83,9 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
     for name, apply in BROKEN.items():
         text = KNOB.format(title=name.title(), name=name, apply=apply)
         (folder / "knobs" / f"{name}.py").write_text(text)
+    for name, method in IN_LAUNCHER.items():
+        text = KNOB.format(title=name.title(), name=name, apply="hooks.applied()")
+        (folder / "knobs" / f"{name}.py").write_text(f"{text}\n    {method}\n")
     (folder / "train.py").write_text(SCRIPT)
     limits = "allow = ['pipeline']\npatience = '8s'\nmax_trials = 20\n"
     (folder / "gpurun.toml").write_text(f"knobs = ['knobs']\n[optimize]\n{limits}")
@@ -99,7 +107,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
         ("dies", "oom", "killed (SIGKILL), most likely for memory"),
         ("eats", "oom", "MemoryError"),
         ("hangs", "timeout", "hangs: given up after 8 s without a sign of life"),
-        ("raises", "skipped", "its hook failed: knob raises: KeyError: 'weight'"),
+        ("raises", "skipped", "raises: KeyError: 'weight'"),
         ("fails", "skipped", "fails: RuntimeError: no such kernel"),
         ("exits", "failed", "exit code 3"),
     ],
@@ -127,6 +135,17 @@ def test_a_candidate_that_trains_otherwise_or_not_at_all_is_rejected(
     row = row_of(tuned[0], knob)
     assert not row["kept"]
     assert reason in row["reason"]
+
+
+@pytest.mark.slow
+def test_a_knob_that_raises_in_the_launcher_is_skipped_with_the_reason(
+    tuned: tuple[dict[str, Any], list[str], int],
+) -> None:
+    report, _, _ = tuned
+    assert "asks: not tried: candidates raised ValueError: no such fact" in report["decisions"]
+    reason = "prepares: environment raised OSError: no such node"
+    assert row_of(report, "prepares")["reason"] == reason
+    assert "there is no knob 'no_such_knob'" in row_of(report, "accompanies")["reason"]
 
 
 @pytest.mark.slow
