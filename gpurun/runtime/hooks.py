@@ -8,24 +8,22 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall, OptimizerCall
-from gpurun.records.events import KnobEvent
 from gpurun.records.spec import Setting
 from gpurun.runtime.imports import when_imported
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.optimizers import OPTIMIZERS
+from gpurun.runtime.outcomes import OUTCOMES
 from gpurun.runtime.patching import guarded
-from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.traits import TRAITS
 
 
 class KnobHooks:
-    """What one knob sees. Each call-back is guarded; outcomes are recorded once each."""
+    """What one knob sees. Each call-back is guarded: a knob of which one raised has failed."""
 
     def __init__(self, knob: str) -> None:
         self._knob = knob
-        self._told: set[tuple[str, str]] = set()
 
     def on_import(self, module: str, callback: Callable[[ModuleType], None]) -> None:
         """See `knobs.api.Hooks`."""
@@ -53,7 +51,7 @@ class KnobHooks:
         output: Callable[[Any], Any] | None = None,
     ) -> None:
         """See `knobs.api.Hooks`."""
-        ROOTS.around.add(f"knob {self._knob}", context, output)
+        ROOTS.around.add(f"knob {self._knob}", context, output, self._failed)
 
     def on_step(self, callback: Callable[[int], None]) -> None:
         """See `knobs.api.Hooks`."""
@@ -61,36 +59,36 @@ class KnobHooks:
 
     def applied(self, detail: str = "") -> None:
         """See `knobs.api.Hooks`."""
-        self._tell("applied", detail)
+        OUTCOMES.tell(self._knob, "applied", detail)
 
     def skipped(self, reason: str) -> None:
         """See `knobs.api.Hooks`."""
-        self._tell("skipped", reason)
+        OUTCOMES.tell(self._knob, "skipped", reason)
 
     def has_trait(self, trait: str) -> str | None:
         """See `knobs.api.Hooks`."""
         return TRAITS.seen.get(trait)
 
     def _guard(self, callback: Callable[..., Any]) -> Callable[..., Any]:
-        return guarded(f"knob {self._knob}", callback)
+        return guarded(f"knob {self._knob}", callback, self._failed)
 
-    def _tell(self, outcome: str, detail: str) -> None:
-        if (outcome, detail) not in self._told:
-            self._told.add((outcome, detail))
-            RECORDER.event(KnobEvent(knob=self._knob, outcome=outcome, detail=detail))
+    def _failed(self, error: Exception) -> None:
+        OUTCOMES.failed(self._knob, error)
 
 
 def _whole(edit: Callable[[Any], None]) -> Callable[[Any], None]:
-    """An edit that raises half-way leaves the arguments as they were."""
+    """An edit that raises half-way leaves the arguments as they were, and says nothing."""
 
     def edit_or_not(call: Any) -> None:
         before = dict(call.arguments)
         try:
-            edit(call)
+            with OUTCOMES.held() as held:
+                edit(call)
         except Exception:
             call.arguments.clear()
             call.arguments.update(before)
             raise
+        OUTCOMES.settle(held)
 
     return edit_or_not
 
@@ -113,10 +111,4 @@ def apply_settings(settings: tuple[Setting, ...], paths: tuple[str, ...]) -> Non
         try:
             find(setting.knob, paths).apply(setting.value, KnobHooks(setting.knob))
         except Exception as error:
-            RECORDER.event(
-                KnobEvent(
-                    knob=setting.knob,
-                    outcome="failed",
-                    detail=f"{type(error).__name__}: {error}"[:500],
-                )
-            )
+            OUTCOMES.failed(setting.knob, error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import operator
 import os
@@ -15,7 +16,8 @@ from gpurun.knobs.api import LoaderCall
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.identity import IdentityMap
-from gpurun.runtime.patching import build_edited, guarded, replace, switched_off
+from gpurun.runtime.outcomes import OUTCOMES
+from gpurun.runtime.patching import Settle, build_edited, guarded, replace, switched_off
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.source import batch_size_expression
 from gpurun.runtime.steps import CLOCK, LoaderState
@@ -94,8 +96,8 @@ class Loaders:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         site: tuple[str, str, int],
-    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The script's arguments by name, and those after the knobs' edits."""
+    ) -> tuple[dict[str, Any], dict[str, Any], Settle] | None:
+        """The script's arguments by name, those after the knobs' edits, and who hears of them."""
         try:
             arguments = dict(signature.bind(loader, *args, **kwargs).arguments)
         except TypeError:
@@ -109,9 +111,10 @@ class Loaders:
             iterable=isinstance(arguments.get("dataset"), self.torch.utils.data.IterableDataset),
             subclass=type(loader) is not self.torch.utils.data.DataLoader,
         )
-        for edit in self.edits:
-            edit(call)
-        return arguments, call.arguments
+        with OUTCOMES.held() as held:
+            for edit in self.edits:
+                edit(call)
+        return arguments, call.arguments, functools.partial(OUTCOMES.settle, held)
 
     def _built(self, loader: Any, site: tuple[str, str, int]) -> None:
         if loader in self.states:

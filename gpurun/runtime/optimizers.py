@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 from gpurun.knobs.api import OptimizerCall
 from gpurun.records.events import OptimizerEvent
 from gpurun.records.frames import drop_frame
-from gpurun.runtime.patching import build_edited, guarded, replace, switched_off
+from gpurun.runtime.outcomes import OUTCOMES
+from gpurun.runtime.patching import Settle, build_edited, guarded, replace, switched_off
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
 
@@ -65,8 +67,8 @@ class Optimizers:
 
     def _edited(
         self, signature: inspect.Signature, optimizer: Any, args: Any, kwargs: Any
-    ) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        """The script's arguments by name, and those after the knobs' edits if they differ."""
+    ) -> tuple[dict[str, Any], dict[str, Any], Settle] | None:
+        """The script's arguments by name, those after the knobs' edits, and who hears of them."""
         try:
             arguments = dict(signature.bind(optimizer, *args, **kwargs).arguments)
         except TypeError:
@@ -80,9 +82,10 @@ class Optimizers:
         if isinstance(arguments.get("params"), Iterator):
             arguments["params"] = list(arguments["params"])  # it can be read only once
         call = OptimizerCall(cls=type(optimizer), arguments=dict(arguments))
-        for edit in self.edits:
-            edit(call)
-        return arguments, call.arguments
+        with OUTCOMES.held() as held:
+            for edit in self.edits:
+                edit(call)
+        return arguments, call.arguments, functools.partial(OUTCOMES.settle, held)
 
     def _finished(self, optimizer: Any) -> None:
         if optimizer in CLOCK.optimizers:

@@ -9,9 +9,17 @@ from typing import Any
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.recorder import RECORDER
 
+Settle = Callable[[Exception | None], None]
+"""Hears why edited arguments were refused, None if they were not, once something is built."""
 
-def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a call-back so that the first time it raises it is recorded and switched off."""
+
+def guarded(
+    name: str, function: Callable[..., Any], failed: Callable[[Exception], None] | None = None
+) -> Callable[..., Any]:
+    """Wrap a call-back so that the first time it raises it is recorded and switched off.
+
+    `failed` then hears of the error too.
+    """
     broken = False
 
     @functools.wraps(function)
@@ -24,6 +32,8 @@ def guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             broken = True
             RECORDER.hook_failed(name, error)
+            if failed is not None:
+                failed(error)
             return None
 
     return call
@@ -56,17 +66,25 @@ def build_edited(
     target: Any,
     own: dict[str, Any],
     edited: dict[str, Any],
+    settle: Settle,
 ) -> None:
-    """`init(target, **edited)`, or with the script's own arguments if those are refused."""
+    """`init(target, **edited)`, or with the script's own arguments if those are refused.
+
+    `settle` hears of the refusal, or None, once the target is built.
+    """
+    refusal: Exception | None = None
     if edited.keys() != own.keys() or any(edited[key] is not own[key] for key in own):
         try:
             init(target, **edited)
         except Exception as error:
             RECORDER.hook_failed(name, error)
+            refusal = error.with_traceback(None)  # it would keep what was half built alive
         else:
+            settle(None)
             return
     try:
         init(target, **own)
     except BaseException as error:
         drop_frame(error)
         raise
+    settle(refusal)

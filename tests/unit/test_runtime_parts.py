@@ -86,12 +86,14 @@ def test_refused_edits_give_way_to_the_scripts_own_arguments() -> None:
             self.size = size
 
     thing = Thing(0)
-    build_edited("edit", Thing.__init__, thing, {"size": 3}, {"size": -1})
-    assert thing.size == 3
-    build_edited("edit", Thing.__init__, thing, {"size": 3}, {"size": 5})
-    assert thing.size == 5
+    heard: list[Exception | None] = []
+    build_edited("edit", Thing.__init__, thing, {"size": 3}, {"size": -1}, heard.append)
+    assert (thing.size, str(heard.pop())) == (3, "size")
+    build_edited("edit", Thing.__init__, thing, {"size": 3}, {"size": 5}, heard.append)
+    assert (thing.size, heard.pop()) == (5, None)
     with pytest.raises(ValueError, match="size"):  # the script's own mistake stays its own
-        build_edited("edit", Thing.__init__, thing, {"size": -3}, {"size": -1})
+        build_edited("edit", Thing.__init__, thing, {"size": -3}, {"size": -1}, heard.append)
+    assert heard == []
 
 
 def test_nothing_that_is_recorded_can_raise(tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""A setting counts as applied only where it was: what torch refuses and what raises has failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpurun.records.result import KnobOutcome
+from gpurun.tuner.search import not_applied
+from tests.conftest import Gpurun
+from tests.unit.test_tuner_search import Planted
+from tests.unit.tuner_trials import trial
+
+KNOB = """
+from gpurun.knobs.api import Effect, KnobBase
+
+class Planted(KnobBase):
+    name, effect = "planted", Effect.PIPELINE
+    def candidates(self, facts):
+        return [1]
+    def apply(self, value, hooks):
+        PART
+
+class Raises:
+    def __enter__(self):
+        raise RuntimeError("entering")
+    def __exit__(self, *how):
+        return None
+
+class RaisesLater(Raises):
+    def __enter__(self):
+        return None
+    def __exit__(self, *how):
+        raise RuntimeError("leaving")
+
+def raises(*args):
+    raise RuntimeError("mapping")
+"""
+
+TRAIN = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.125)
+for x in DataLoader(torch.ones(4, 1)):
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+print(optimizer.param_groups[0]["lr"], model(x).isfinite().all().item())
+"""
+
+
+def loader_edit(change: str, then: str = "") -> str:
+    return (
+        f"hooks.before_loader(lambda call: (call.arguments.update({change}), "
+        f"hooks.applied('the loader'){then}))"
+    )
+
+
+def outcome(folder: Path, gpurun: Gpurun, part: str) -> KnobOutcome:
+    """What the record says of a knob whose `apply` does `part`; the training is as without it."""
+    (folder / "planted.py").write_text(KNOB.replace("PART", part))
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "gpurun.toml").write_text('knobs = ["planted.py"]')
+    document = {
+        "settings": {"planted": 1}, "training_loaders": (), "speedup": None, "fingerprint": {},
+        "command": [], "schema": "gpurun/settings@1",
+    }  # fmt: skip
+    (folder / "settings.json").write_text(json.dumps(document))
+    done = gpurun("--settings", "settings.json", "train.py")
+    assert (done.returncode, done.stdout) == (0, b"0.125 True\n"), done.stderr.decode()
+    (path,) = folder.glob(".gpurun/runs/*/result.json")
+    (told,) = json.loads(path.read_text())["knobs"]
+    return KnobOutcome(**told)
+
+
+@pytest.mark.parametrize(
+    ("part", "detail"),
+    [
+        (loader_edit("num_workers=-5"), "the loader: refused: ValueError: num_workers option"),
+        (
+            "hooks.before_optimizer(lambda call: (call.arguments.update(lr=-1.0), "
+            "hooks.applied('the rate')))",
+            "the rate: refused: ValueError: Invalid learning rate: -1.0",
+        ),
+        (loader_edit("batch_size=2", ", 1 / 0"), "ZeroDivisionError: division by zero"),
+        ("hooks.applied(); hooks.on_root(raises)", "RuntimeError: mapping"),
+        ("hooks.applied(); hooks.around_root_call(Raises)", "RuntimeError: entering"),
+        ("hooks.applied(); hooks.around_root_call(RaisesLater)", "RuntimeError: leaving"),
+        (
+            "import contextlib; hooks.applied(); "
+            "hooks.around_root_call(contextlib.nullcontext, raises)",
+            "RuntimeError: mapping",
+        ),
+    ],
+)
+def test_what_torch_refuses_and_what_raises_has_failed(
+    tmp_path: Path, gpurun: Gpurun, part: str, detail: str
+) -> None:
+    told = outcome(tmp_path, gpurun, part)
+    assert told.outcome == "failed"
+    assert told.detail.startswith(detail)
+    reason = not_applied(Planted([1]), trial(1.0, {"planted": 1}, outcomes=(told,)), ())
+    assert reason == f"failed: {told.detail}"
+
+
+def test_what_torch_takes_is_applied(tmp_path: Path, gpurun: Gpurun) -> None:
+    told = outcome(tmp_path, gpurun, loader_edit("batch_size=2"))
+    assert told == KnobOutcome("planted", "applied", "the loader")
