@@ -15,14 +15,23 @@ WARMUP_STEPS = 4
 PROBE_STEPS = 24
 PROBE_SECONDS = 1.0
 WINDOW_SECONDS = 4.0
-"""What a measured window should last at the baseline's speed."""
+"""What a measured window should last at the baseline's speed, where the budget is not small."""
+WINDOWS_A_BUDGET = 75
+"""A smaller budget shortens the windows, so that there are trials to choose from."""
 SHORTEST_SECONDS = 1.5
 """And at least lasts at any speed."""
 MEASURED_STEPS = 12
 """Fewest measured steps that say anything."""
-LONGEST_EPOCH_SECONDS = 8.0
-"""An epoch up to this long is measured whole: opening the workers is part of the price."""
+LONGEST_EPOCH_WINDOWS = 2
+"""An epoch up to so many windows is measured whole: opening the workers is part of the price."""
 MAX_STEPS = 5000
+
+PROOF_ROUNDS = 5
+"""The search leaves time for so many rounds of the proof, two launches each."""
+LEAST_PROOF_ROUNDS = 2
+"""And for so many even where they take most of the budget: fewer can show nothing."""
+PROOF_SHARE = 0.6
+"""What is kept for more rounds than those takes at most this part of the budget."""
 
 NEEDED_STEPS = AUDIT_STEPS + WARMUP_STEPS + MEASURED_STEPS
 """A script that ends before this many steps cannot be tuned."""
@@ -37,12 +46,13 @@ PROBE = StopRule(
 """The first trial: nothing is known yet."""
 
 
-def plan(probe: RunResult, steps_per_epoch: int | None) -> StopRule:
+def plan(probe: RunResult, steps_per_epoch: int | None, budget_seconds: float) -> StopRule:
     """The stop rule of every later trial, from what the first one showed."""
     step_seconds = probe.step_time_ms.mean / 1000 if probe.step_time_ms else 1.0
-    measured = max(MEASURED_STEPS, math.ceil(WINDOW_SECONDS / max(step_seconds, 1e-6)))
+    window = min(WINDOW_SECONDS, max(SHORTEST_SECONDS, budget_seconds / WINDOWS_A_BUDGET))
+    measured = max(MEASURED_STEPS, math.ceil(window / max(step_seconds, 1e-6)))
     if steps_per_epoch and steps_per_epoch >= MEASURED_STEPS:
-        if steps_per_epoch * step_seconds <= LONGEST_EPOCH_SECONDS:
+        if steps_per_epoch * step_seconds <= LONGEST_EPOCH_WINDOWS * window:
             measured = steps_per_epoch * math.ceil(measured / steps_per_epoch)
     if probe.status == "completed":
         measured = min(measured, probe.steps - AUDIT_STEPS - WARMUP_STEPS)
@@ -54,6 +64,13 @@ def plan(probe: RunResult, steps_per_epoch: int | None) -> StopRule:
         warmup_steps=WARMUP_STEPS,
         audit_steps=AUDIT_STEPS,
     )
+
+
+def kept_for_proof(trial_seconds: float, budget_seconds: float) -> float:
+    """Seconds that the search leaves for the proof."""
+    round_seconds = 2 * trial_seconds
+    wanted = min(PROOF_ROUNDS * round_seconds, PROOF_SHARE * budget_seconds)
+    return max(LEAST_PROOF_ROUNDS * round_seconds, wanted)
 
 
 def with_read_ahead(rule: StopRule, settings: Mapping[str, Any], prefetch: int) -> StopRule:

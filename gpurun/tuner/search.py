@@ -136,6 +136,11 @@ class Search:
             return []
         return [] if further is None else [further]
 
+    @property
+    def out_of_time(self) -> bool:
+        """Whether the search ended because the rest of the budget is for the proof."""
+        return "time" in self._told
+
     def _exhausted(self, state: State) -> bool:
         if self._left <= 0:
             cause, why = "trials", f"{self._granted} trials are used up"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from gpurun.tuner import facts as facts_of
 from gpurun.tuner.decision import BATCH, Judged, decide, final_ladder
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge
-from gpurun.tuner.plan import NEEDED_STEPS, PROBE, plan, with_read_ahead
+from gpurun.tuner.plan import NEEDED_STEPS, PROBE, kept_for_proof, plan, with_read_ahead
 from gpurun.tuner.proof import Arm, prove
 from gpurun.tuner.search import Limits, Search, State
 from gpurun.tuner.trial import Laboratory, Request, Trial
@@ -30,10 +31,10 @@ MOST_TRIALS = 15
 """Before the proof, the probe and the baseline included."""
 BATCH_TRIALS = 4
 """Of these, kept back for the batch size."""
-PROOF_ROUNDS = 5
-"""The search leaves time for so many rounds."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
+LEAST_LAUNCHES = 7
+"""The shortest tuning: two of the script as it is, one value, two rounds of the proof."""
 LEAST_TRIAL_SECONDS = 30.0
 """A trial may run this long whatever is left of the budget."""
 
@@ -75,6 +76,7 @@ class Tuning:
         self._lab = laboratory
         self._view = view
         self._deadline = deadline
+        self._budget = deadline - time.monotonic()
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
         self._rule = PROBE
         self._prefetch = 2
@@ -117,7 +119,7 @@ class Tuning:
         self._lab.training_loaders = facts.training_loaders
         self._prefetch = max((x.prefetch_factor or 2 for x in facts.loaders), default=2)
         workers = max((x.workers for x in facts.loaders_of_training()), default=0)
-        self._rule = plan(probe.result, facts_of.steps_per_epoch(probe.log))
+        self._rule = plan(probe.result, facts_of.steps_per_epoch(probe.log), self._budget)
         self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, self._prefetch)
         self._decide(
             f"trials measure {self._rule.min_steps - self._rule.audit_steps} steps "
@@ -152,6 +154,13 @@ class Tuning:
         limits = Limits(max(0, trials - kept_back), self._no_room_to_search, self._allowed)
         search = Search(self._launch, self._decide, self._rule, limits)
         search.run(knobs, state)
+        if search.out_of_time and not state.ladder:
+            needed = math.ceil(2 * LEAST_LAUNCHES * state.best.record.seconds)
+            raise Ended(
+                "inconclusive",
+                f"the budget of {self._budget:.0f} s left no time to try anything: a trial takes "
+                f"{state.best.record.seconds:.0f} s; give it --budget {needed}s or more",
+            )
         return search
 
     def _larger_batch(self, state: State, search: Search) -> State | None:
@@ -168,7 +177,7 @@ class Tuning:
 
     def _no_room_to_search(self, seconds: float) -> bool:
         """A launch more, and the proof after it, would not fit the budget."""
-        return self._left() < seconds + PROOF_ROUNDS * 2 * seconds
+        return self._left() < seconds + kept_for_proof(seconds, self._budget)
 
     # -- proof ---------------------------------------------------------------------------------
 

@@ -264,6 +264,15 @@ def test_a_full_disk_is_one_line(
     assert lines(done)[-1] == "verdict=error exit=2"
 
 
+def test_a_budget_too_small_to_try_anything_is_told_with_one_that_is_not(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    code, said, text = tune(gpurun, tmp_path, training(100_000), "--budget", "4s")
+    assert code == 3, text
+    assert any("left no time to try anything" in x and "--budget" in x for x in said), text
+    assert said[-1].startswith("verdict=inconclusive"), text
+
+
 def without_isolation(
     folder: Path, environment: dict[str, str], *words: str, forced: str
 ) -> subprocess.CompletedProcess[bytes]:

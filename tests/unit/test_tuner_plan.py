@@ -8,6 +8,7 @@ from gpurun.tuner.plan import (
     MEASURED_STEPS,
     PROBE,
     WARMUP_STEPS,
+    kept_for_proof,
     plan,
     with_read_ahead,
 )
@@ -17,24 +18,24 @@ LEAD = AUDIT_STEPS + WARMUP_STEPS
 
 
 def test_a_short_epoch_is_measured_whole() -> None:
-    rule = plan(result(step_ms=10.0, status="stopped"), steps_per_epoch=150)
+    rule = plan(result(step_ms=10.0, status="stopped"), 150, 300.0)
     assert (rule.min_steps - LEAD) % 150 == 0
 
 
 def test_a_long_epoch_is_not() -> None:
-    rule = plan(result(step_ms=100.0, status="stopped"), steps_per_epoch=10_000)
+    rule = plan(result(step_ms=100.0, status="stopped"), 10_000, 300.0)
     assert rule.min_steps < 200
 
 
 def test_a_script_that_ended_by_itself_is_not_asked_for_more_steps_than_it_has() -> None:
-    rule = plan(result(step_ms=1.0, status="completed", steps=40), steps_per_epoch=40)
+    rule = plan(result(step_ms=1.0, status="completed", steps=40), 40, 300.0)
     assert rule.min_steps == 40
 
 
 def test_the_slowest_script_is_still_measured_and_the_fastest_still_ends() -> None:
-    slow = plan(result(step_ms=60_000.0, status="stopped"), None)
+    slow = plan(result(step_ms=60_000.0, status="stopped"), None, 300.0)
     assert slow.min_steps == LEAD + MEASURED_STEPS
-    fast = plan(result(step_ms=0.001, status="stopped"), None)
+    fast = plan(result(step_ms=0.001, status="stopped"), None, 300.0)
     assert fast.min_steps == fast.max_steps == MAX_STEPS
 
 
@@ -45,3 +46,15 @@ def test_what_workers_read_ahead_is_left_out_of_the_window() -> None:
     more = with_read_ahead(PROBE, {"loader_workers": 8, "loader_prefetch": 4}, 2)
     assert more.warmup_steps >= 32
     assert with_read_ahead(PROBE, {}, 2) == PROBE
+
+
+def test_a_small_budget_shortens_the_windows() -> None:
+    probe = result(step_ms=10.0, status="stopped")
+    assert plan(probe, None, 60.0).min_steps < plan(probe, None, 300.0).min_steps
+    assert plan(probe, None, 1.0).min_steps * 0.010 >= 1.5
+
+
+def test_the_search_leaves_most_of_a_small_budget_and_five_rounds_of_a_large_one() -> None:
+    assert kept_for_proof(4.0, budget_seconds=300.0) == 40.0
+    assert kept_for_proof(6.0, budget_seconds=60.0) == 36.0
+    assert kept_for_proof(20.0, budget_seconds=60.0) == 80.0
