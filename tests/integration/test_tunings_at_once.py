@@ -1,0 +1,72 @@
+"""Two tunings of one script in one folder: each comes to its end, and what they keep is whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpurun.tuner import cache
+from tests.conftest import Gpurun
+from tests.integration.launched import start
+from tests.integration.tunings import configure, training
+
+EXIT_CODES = {"faster": 0, "no_gain": 0, "inconclusive": 3}
+
+SAVES = """
+import sys
+from pathlib import Path
+from gpurun.records.tuning import SavedSettings
+from gpurun.tuner import cache
+size = int(sys.argv[2])
+saved = SavedSettings({"loader_workers": size}, ("key",) * size, 2.0, {}, ("train.py",))
+for _ in range(300):
+    cache.save(Path(sys.argv[1]), saved)
+"""
+
+
+@pytest.mark.slow
+def test_both_reach_a_verdict_and_the_settings_kept_can_be_applied(
+    tmp_path: Path, clean_environment: dict[str, str], gpurun: Gpurun
+) -> None:
+    (tmp_path / "train.py").write_text(training(60, sleep=0.005))
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '2m'")
+    words = ("--optimize", "--tune-only", "train.py")
+    both = [start(tmp_path, clean_environment, *words) for _ in range(2)]
+    said = [one.communicate(timeout=280)[1].decode() for one in both]
+
+    verdicts = [text.splitlines()[-1].split()[0].removeprefix("verdict=") for text in said]
+    assert [one.returncode for one in both] == [EXIT_CODES.get(v) for v in verdicts], said
+    documents = [json.loads(p.read_text()) for p in tmp_path.glob(".gpurun/runs/*/tuning.json")]
+    assert sorted(d["verdict"] for d in documents) == sorted(verdicts)
+    assert "faster" in verdicts, said
+    (kept,) = (tmp_path / ".gpurun" / "tuned").iterdir()
+    settings = cache.load(kept).settings
+    assert settings in [d["chosen"]["knobs"] for d in documents if d["verdict"] == "faster"]
+    done = gpurun("--tuned", "train.py")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"applied loader_workers" in done.stderr
+
+
+def test_settings_are_whole_at_every_moment_of_being_written_by_two(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    place = tmp_path / "tuned" / "settings.json"
+    writers = [
+        subprocess.Popen(
+            [sys.executable, "-c", SAVES, str(place), str(size)], env=clean_environment
+        )
+        for size in (1, 5000)
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        if place.exists():
+            saved = cache.load(place)
+            assert len(saved.training_loaders) == saved.settings["loader_workers"]
+            seen.add(len(saved.training_loaders))
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen == {1, 5000}
+    assert [path.name for path in place.parent.iterdir()] == [place.name]
