@@ -1,43 +1,21 @@
 """Ways in which people write training loops; each runs in a forked child of one launch.
 
-`shapes.json` maps the name of each to the process that ran it. Every shape takes 12 steps over 96
-samples in batches of 8 unless its name says otherwise.
+`shapes.json` maps the name of each, and of each way to feed one, to the process that ran it. Every
+shape takes 12 steps over 96 samples in batches of 8 unless its name says otherwise.
 """
 
 import copy
 import json
 import multiprocessing
 import os
-import queue
 import threading
-import time
 from pathlib import Path
 
 import torch
+from runtime_feeds import SHAPES as FEEDS  # beside this script: nobody imports it as a package
+from runtime_feeds import data, loss_of, net, sgd, train
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
-
-loss_of = nn.functional.cross_entropy
-
-
-def data(rows=96):
-    return TensorDataset(torch.randn(rows, 8), torch.randint(0, 2, (rows,)))
-
-
-def net():
-    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
-
-
-def train(model, loader, optimizer, epochs=1):
-    for _ in range(epochs):
-        for x, y in loader:
-            optimizer.zero_grad()
-            loss_of(model(x), y).backward()
-            optimizer.step()
-
-
-def sgd(model):
-    return torch.optim.SGD(model.parameters(), lr=0.1)
+from torch.utils.data import DataLoader
 
 
 def plain():
@@ -190,103 +168,6 @@ def evaluation_with_gradients():
     evaluation(True)
 
 
-def two_loaders():
-    model = net()
-    optimizer = sgd(model)
-    labelled, unlabelled = DataLoader(data(), batch_size=8), DataLoader(data(192), batch_size=16)
-    for (x, y), (u, _) in zip(labelled, unlabelled, strict=True):
-        optimizer.zero_grad()
-        (loss_of(model(x), y) + model(u).square().mean()).backward()
-        optimizer.step()
-
-
-def rebuilt_each_epoch():
-    model = net()
-    optimizer = sgd(model)
-    for _ in range(3):
-        train(model, DataLoader(data(32), batch_size=8), optimizer)
-
-
-def left_early():
-    model = net()
-    optimizer = sgd(model)
-    loader = DataLoader(data(), batch_size=8, num_workers=1, persistent_workers=True)
-    for _ in range(3):
-        for number, (x, y) in enumerate(loader):
-            optimizer.zero_grad()
-            loss_of(model(x), y).backward()
-            optimizer.step()
-            if number == 3:
-                break
-
-
-class Stream(IterableDataset):
-    def __iter__(self):
-        return iter([(torch.randn(8), 1)] * 96)
-
-    def __len__(self):
-        raise RuntimeError("nobody may ask a stream for its length")
-
-
-def iterable():
-    model = net()
-    train(model, DataLoader(Stream(), batch_size=8), sgd(model))
-
-
-class Batches(torch.utils.data.Dataset):
-    def __len__(self):
-        return 12
-
-    def __getitem__(self, index):
-        if index >= 12:
-            raise IndexError
-        return torch.randn(8, 8), torch.randint(0, 2, (8,))
-
-
-def no_automatic_batches():
-    model = net()
-    train(model, DataLoader(Batches(), batch_size=None), sgd(model))
-
-
-class Loader(DataLoader):
-    def __init__(self, dataset, size, seed=0):
-        super().__init__(dataset, size, shuffle=True)
-
-    def __iter__(self):
-        for batch in super().__iter__():
-            yield tuple(batch)
-
-    def __eq__(self, other):
-        return self is other
-
-
-def loader_subclass():
-    model = net()
-    train(model, Loader(data(), size=8), sgd(model))
-
-
-class Sampler:
-    def __iter__(self):
-        return (torch.arange(i, i + 8) for i in range(0, 96, 8))
-
-
-def own_batch_sampler():
-    model = net()
-    train(model, DataLoader(data(), batch_sampler=Sampler()), sgd(model))
-
-
-def library_builds_twice():
-    """As accelerate prepares loaders."""
-    given = DataLoader(data(), batch_size=8)
-    again = DataLoader(
-        given.dataset, batch_size=None, sampler=given.batch_sampler, collate_fn=given.collate_fn
-    )
-    fetched = DataLoader(data(), batch_sampler=given.batch_sampler, num_workers=0)
-    assert len(again) == 12
-    model = net()
-    train(model, fetched, sgd(model))
-
-
 class Tokens(nn.Module):
     def __init__(self):
         super().__init__()
@@ -417,24 +298,6 @@ def a_model_after_the_other():
         train(model, DataLoader(data(), batch_size=8), sgd(model))
 
 
-def thread_reads_ahead():
-    model = net()
-    optimizer = sgd(model)
-    batches = queue.Queue(2)
-
-    def read():
-        for batch in DataLoader(data(), batch_size=8):
-            time.sleep(0.005)
-            batches.put(batch)
-        batches.put(None)
-
-    threading.Thread(target=read).start()
-    while (batch := batches.get()) is not None:
-        optimizer.zero_grad()
-        loss_of(model(batch[0]), batch[1]).backward()
-        optimizer.step()
-
-
 def trains_in_a_thread():
     thread = threading.Thread(target=plain)
     thread.start()
@@ -480,7 +343,7 @@ SHAPES = [
     if callable(x)
     and getattr(x, "__module__", "") == __name__
     and not isinstance(x, type)
-    and x.__name__ not in ("data", "net", "train", "sgd", "evaluate", "evaluation")
+    and x.__name__ not in ("evaluate", "evaluation")
 ]
 
 if __name__ == "__main__":
@@ -488,7 +351,7 @@ if __name__ == "__main__":
 
     fork = multiprocessing.get_context("fork")
     ran = {}
-    for shape in SHAPES:
+    for shape in (*SHAPES, *FEEDS):
         child = fork.Process(target=shape)
         child.start()
         child.join()
