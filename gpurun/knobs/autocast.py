@@ -14,8 +14,8 @@ from gpurun.records.facts import Facts
 OWN = {
     "autocast": "the script autocasts itself",
     "grad_scaler": "the script scales its gradients itself",
-    "low_precision": "the script chooses a low precision itself",
 }
+HALF = "the model holds half-precision parameters"
 AMPERE = (8, 0)
 """First compute capability with bfloat16 tensor cores."""
 NATIVE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
@@ -47,7 +47,7 @@ class Autocast(KnobBase):
         if not facts.roots:
             return Skip("no module is called while training")
         if any(dtype in ("float16", "bfloat16") for r in facts.roots for dtype in r.dtypes):
-            return Skip(OWN["low_precision"])
+            return Skip(HALF)
         capability = facts.machine.compute_capability
         if facts.device == "cuda" and (capability is None or capability < AMPERE):
             return Skip("this GPU has no bfloat16 tensor cores")
@@ -140,7 +140,7 @@ def _unfit(device: str, parameters: list[Any]) -> str | None:
     import torch
 
     if any(p.dtype in (torch.float16, torch.bfloat16) for p in parameters):
-        return "the model holds half-precision parameters"
+        return HALF
     if device == "cpu":
         return None if native_on_cpu() else "this processor only emulates bfloat16"
     if device == "cuda" and torch.cuda.get_device_capability(parameters[0].device) >= AMPERE:

@@ -8,6 +8,7 @@ import operator
 import os
 import sys
 import time
+import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from gpurun.runtime.patching import Settle, build_edited, guarded, replace, swit
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.source import batch_size_expression
 from gpurun.runtime.steps import CLOCK, LoaderState
+from gpurun.runtime.tensors import tensors
+from gpurun.runtime.traits import TRAITS
 
 now = time.perf_counter_ns
 
@@ -35,6 +38,8 @@ class Loaders:
         self.on_batch: Callable[[LoaderState, Any, Any], None] | None = None
         self.states: IdentityMap[LoaderState] = IdentityMap()
         self._sites: Counter[str] = Counter()
+        self._unopened: dict[int, str] = {}
+        """Keys of the loaders that have handed out nothing yet, by number."""
         self._count = 0
         self._own = os.sep + os.path.join("gpurun", "runtime") + os.sep
         self._library = ""
@@ -61,8 +66,10 @@ class Loaders:
 
         find_site, edited = guarded("loader site", self._site), guarded("edits", self._edited)
         built = guarded("loader built", self._built)
+        look_at_main = guarded("main guard", TRAITS.look_at_main)
 
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            look_at_main()
             site = find_site(sys._getframe(1)) or ("unknown:0#0", "", 0)
             call = edited(signature, loader, args, kwargs, site) if loaders.edits else None
             try:
@@ -121,6 +128,7 @@ class Loaders:
             return
         state = LoaderState(self._count)
         self.states[loader] = state
+        self._unopened[state.number] = site[0]
         self._count += 1
         describe = guarded("loader event", _loader_event)
         event = describe(state.number, loader, site, self.torch)
@@ -151,6 +159,31 @@ class Loaders:
             state.passes += 1
             state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)
             RECORDER.later(EpochEvent(state.number, "begin", now(), None, None))
+            key = self._unopened.pop(state.number, None)
+            if key is not None:
+                self._look_at_first(iterator, key)
+
+    def _look_at_first(self, iterator: Any, key: str) -> None:
+        """See the first batch of a loader on its way out; those after it cost nothing."""
+        look = guarded("first batch", self._first)
+        reading = weakref.ref(iterator)  # an iterator that holds itself would keep its workers
+
+        def _next_data() -> Any:
+            iterator: Any = reading()
+            del iterator._next_data
+            try:
+                batch = iterator._next_data()
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            look(batch, key)
+            return batch
+
+        iterator._next_data = _next_data
+
+    def _first(self, batch: Any, key: str) -> None:
+        if self._grad_enabled() and any(tensor.is_cuda for tensor in tensors(batch)):
+            TRAITS.note("cuda_batches", key)
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _next_index(iterator: Any) -> Any:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from gpurun.knobs import USER_PACKAGE
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
+from gpurun.runtime.main_guard import runs_again
 from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER
 
-OWN_ENDS = ("utils/checkpoint", "_dynamo/", "_inductor/", "_functorch/", "fx/")
+OWN_ENDS = (
+    "utils/checkpoint",
+    "nn/parallel/",
+    "_dynamo/",
+    "_inductor/",
+    "_functorch/",
+    "_higher_order_ops/",
+    "fx/",
+)
 """Parts of torch that use autocast and the like without being asked for it by the script."""
+OURS = ("gpurun.runtime", "gpurun.knobs", USER_PACKAGE)
+"""Packages whose modules act for a knob; the last is the one of users' own knobs."""
 
 
 class Traits:
@@ -22,6 +35,7 @@ class Traits:
     def __init__(self) -> None:
         self.seen: dict[str, str] = {}
         self._library = ""
+        self._main_seen = False
 
     def install(self, torch: Any) -> None:
         """Watch the places where a script would show one of them."""
@@ -35,6 +49,14 @@ class Traits:
         self._watch_class(torch.optim.lr_scheduler.OneCycleLR, "scheduler_total_steps")
         if torch.distributed.is_available():
             self._watch(torch.distributed, "init_process_group", "process_group")
+
+    def look_at_main(self) -> None:
+        """Look once whether workers that are started afresh would run the script again."""
+        if not self._main_seen:
+            self._main_seen = True
+            main = sys.modules.get("__main__")
+            if main is not None and runs_again(main):
+                self.note("no_guard", os.path.basename(str(main.__file__)))
 
     def note(self, trait: str, detail: str) -> None:
         """Record a trait, once."""
@@ -77,19 +99,22 @@ class Traits:
 
     def _site(self, frame: Any) -> str | None:
         """Where the script itself asked for it; None if torch or we did for our own ends."""
-        while frame is not None and frame.f_code.co_filename.startswith(self._library):
-            inside = frame.f_code.co_filename[len(self._library) :].replace(os.sep, "/")
-            if inside.startswith(OWN_ENDS):
-                return None
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(self._library):
+                inside = file[len(self._library) :].replace(os.sep, "/")
+                if inside.startswith(OWN_ENDS):
+                    return None
+            elif file != contextlib.__file__:
+                break
             frame = frame.f_back
-        if frame is None or _ours(frame.f_code.co_filename):
+        if frame is None or _ours(frame.f_globals.get("__name__")):
             return None
-        return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        return f"{os.path.basename(file)}:{frame.f_lineno}"
 
 
-def _ours(file: str) -> bool:
-    parts = file.split(os.sep)
-    return len(parts) > 2 and parts[-3] == "gpurun" and parts[-2] in ("runtime", "knobs")
+def _ours(module: Any) -> bool:
+    return isinstance(module, str) and f"{module}.".startswith(tuple(f"{x}." for x in OURS))
 
 
 TRAITS = Traits()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Gpurun
 
 SPELLINGS = {
@@ -17,6 +19,16 @@ SPELLINGS = {
 }
 
 
+def traits(folder: Path) -> list[tuple[str, str]]:
+    """Name and detail of each trait in the record of the one run in `folder`."""
+    return [
+        (event["trait"], event["detail"])
+        for path in sorted(folder.glob(".gpurun/runs/*/events-*.jsonl"))
+        for event in map(json.loads, path.read_text().splitlines())
+        if event["event"] == "trait"
+    ]
+
+
 def test_every_spelling_is_noticed_and_warnings_name_the_script(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -27,23 +39,161 @@ def test_every_spelling_is_noticed_and_warnings_name_the_script(
     result = gpurun("train.py")
     assert result.returncode == 0, result.stderr.decode()
     assert b"gpurun/runtime" not in result.stderr
-    found = [
-        event["trait"]
-        for path in sorted(tmp_path.glob(".gpurun/runs/*/events-*.jsonl"))
-        for event in map(json.loads, path.read_text().splitlines())
-        if event["event"] == "trait"
-    ]
-    assert sorted(found) == sorted(SPELLINGS.values())
+    assert sorted(trait for trait, _ in traits(tmp_path)) == sorted(SPELLINGS.values())
 
 
+CHECKPOINT = """
+from torch.utils.checkpoint import checkpoint
+x = torch.ones(2, requires_grad=True)
+checkpoint(lambda v: v * 2, x, use_reentrant=False).sum().backward()
+"""
+# what `parallel_apply` does on GPUs, at its place
+REPLICAS = """
+file = os.path.join(os.path.dirname(torch.__file__), "nn", "parallel", "parallel_apply.py")
+exec(compile("with torch.autocast('cpu'): pass", file, "exec"))
+"""
+
+
+@pytest.mark.parametrize("script", [CHECKPOINT, REPLICAS])
 def test_autocast_that_torch_enters_for_itself_is_not_the_scripts(
+    tmp_path: Path, gpurun: Gpurun, script: str
+) -> None:
+    (tmp_path / "train.py").write_text("import os, torch\n" + script)
+    assert gpurun("train.py").returncode == 0
+    assert traits(tmp_path) == []
+
+
+KNOB = """
+import contextlib
+from gpurun.knobs.api import Effect, KnobBase
+
+class Casting(KnobBase):
+    name, effect = "casting", Effect.NUMERICS
+    def candidates(self, facts):
+        return [1]
+    def apply(self, value, hooks):
+        hooks.around_root_call(lambda: self.context())
+    @contextlib.contextmanager
+    def context(self):
+        import torch
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.autocast("cpu", torch.bfloat16))
+            yield
+"""
+
+CAST_ROOT = """
+import contextlib, torch
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loss = model(torch.ones(1, 1))
+print(loss.dtype)
+loss.backward()
+optimizer.step()
+"""
+
+
+def test_autocast_of_a_users_own_knob_is_not_the_scripts(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "knobs").mkdir()
+    (tmp_path / "knobs" / "casting.py").write_text(KNOB)
+    (tmp_path / "gpurun.toml").write_text('knobs = ["knobs"]')
+    document = {
+        "settings": {"casting": 1}, "training_loaders": (), "speedup": None, "fingerprint": {},
+        "command": [], "schema": "gpurun/settings@1",
+    }  # fmt: skip
+    (tmp_path / "settings.json").write_text(json.dumps(document))
+    (tmp_path / "train.py").write_text(CAST_ROOT)
+    done = gpurun("--settings", "settings.json", "train.py")
+    assert done.stdout == b"torch.bfloat16\n", done.stderr.decode()
+    assert traits(tmp_path) == []
+
+
+def test_autocast_that_the_script_stacks_is_its_own(tmp_path: Path, gpurun: Gpurun) -> None:
+    stacked = "contextlib.ExitStack().enter_context(torch.autocast('cpu', torch.bfloat16))"
+    (tmp_path / "train.py").write_text(f"{CAST_ROOT}\n{stacked}\n")
+    assert gpurun("train.py").returncode == 0
+    line = CAST_ROOT.count("\n") + 2
+    assert traits(tmp_path) == [("autocast", f"train.py:{line}")]
+
+
+LOAD = """
+import torch
+from torch.utils.data import DataLoader
+for batch in DataLoader(torch.ones(4, 1)):
+    pass
+"""
+INDENTED = "def main():" + LOAD.replace("\n", "\n    ") + "\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "expected"),
+    [
+        (LOAD, ["train.py"], [("no_guard", "train.py")]),
+        (LOAD, ["-m", "train"], [("no_guard", "train.py")]),
+        (INDENTED + "main()\n", ["train.py"], [("no_guard", "train.py")]),
+        (INDENTED + "if '__main__' == __name__:\n    main()\n", ["train.py"], []),
+        (INDENTED + "if __name__ != '__main__':\n    raise SystemExit\nmain()\n", ["train.py"], []),
+        ("", ["train.py"], []),
+    ],
+)
+def test_a_script_that_its_workers_would_run_again_has_no_guard(
+    tmp_path: Path,
+    gpurun: Gpurun,
+    script: str,
+    words: list[str],
+    expected: list[tuple[str, str]],
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    assert gpurun(*words).returncode == 0
+    assert traits(tmp_path) == expected
+
+
+def test_a_packages_main_file_is_never_run_again(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "__main__.py").write_text(LOAD)
+    assert gpurun("-m", "project").returncode == 0
+    assert traits(tmp_path) == []
+
+
+ELSEWHERE = """
+import gc, torch, weakref
+from torch.utils.data import DataLoader
+
+class Elsewhere(torch.Tensor):
+    looks = 0
+    @property
+    def is_cuda(self):  # as a tensor on a GPU says
+        type(self).looks += 1
+        return True
+
+def there(samples):
+    return {"x": [torch.stack(samples).as_subclass(Elsewhere)]}
+
+if __name__ == "__main__":
+    loader = DataLoader(torch.ones(8, 1), collate_fn=there)
+    BODY
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("for epoch in range(2): print(len(list(loader)))", [("cuda_batches", "train.py:16#0")]),
+        ("with torch.no_grad(): print(len(list(loader)))", []),
+    ],
+)
+def test_the_first_batch_tells_where_a_training_loader_hands_out(
+    tmp_path: Path, gpurun: Gpurun, body: str, expected: list[tuple[str, str]]
+) -> None:
+    (tmp_path / "train.py").write_text(ELSEWHERE.replace("BODY", body + "; print(Elsewhere.looks)"))
+    done = gpurun("train.py")
+    assert done.returncode == 0, done.stderr.decode()
+    assert traits(tmp_path) == expected
+    assert done.stdout.split()[-1] == str(len(expected)).encode()
+
+
+def test_an_iterator_that_is_left_before_its_first_batch_goes_at_once(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
-    (tmp_path / "train.py").write_text(
-        "import torch\nfrom torch.utils.checkpoint import checkpoint\n"
-        "x = torch.ones(2, requires_grad=True)\n"
-        "checkpoint(lambda v: v * 2, x, use_reentrant=False).sum().backward()\n"
-    )
-    assert gpurun("train.py").returncode == 0
-    (events,) = tmp_path.glob(".gpurun/runs/*/events-*.jsonl")
-    assert '"trait":"autocast"' not in events.read_text()
+    body = "gc.disable(); i = weakref.ref(iter(loader)); print(i())"
+    (tmp_path / "train.py").write_text(ELSEWHERE.replace("BODY", body))
+    assert gpurun("train.py").stdout == b"None\n"

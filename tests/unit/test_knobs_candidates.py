@@ -137,13 +137,13 @@ class TestCpuThreads:
 
 
 class TestNumericsKnobs:
-    @pytest.mark.parametrize("trait", ["autocast", "grad_scaler", "low_precision"])
+    @pytest.mark.parametrize("trait", ["autocast", "grad_scaler"])
     def test_the_scripts_own_precision_wins(self, trait: str) -> None:
         assert "itself" in skipped("autocast", gpu_facts(traits={trait: "train.py:9"}))
 
     def test_half_precision_parameters_are_left_alone(self) -> None:
         half = replace(ROOT, dtypes=("bfloat16", "float32"))
-        assert "low precision" in skipped("autocast", gpu_facts(roots=(half,)))
+        assert "half-precision" in skipped("autocast", gpu_facts(roots=(half,)))
 
     def test_bfloat16_needs_hardware_for_it(self) -> None:
         assert proposed("autocast", gpu_facts()) == ["bf16"]
