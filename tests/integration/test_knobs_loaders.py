@@ -103,8 +103,6 @@ print(json.dumps({"training": training.num_workers, "evaluation": evaluation.num
 
 
 UNFIT = """
-torch.multiprocessing.set_start_method("spawn")
-
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(Squares()[i] for i in range(64))
@@ -113,18 +111,20 @@ class Mine(DataLoader):
     def __init__(self, dataset):
         super().__init__(dataset, batch_size=8)
 
-opened, local = Squares(), Squares()
-opened.file = open(__file__, "rb")
-local.transform = lambda x: x
-loaders = [
-    DataLoader(Stream(), batch_size=8, multiprocessing_context=None),
-    Mine(Squares()),
-    DataLoader(local, batch_size=8),
-]
-# what a machine whose default is fork would do
-torch.multiprocessing.set_start_method("fork", force=True)
-loaders.append(DataLoader(opened, batch_size=8))
-print(json.dumps([{**train(x, epochs=1), "workers": x.num_workers} for x in loaders]))
+if __name__ == "__main__":
+    torch.multiprocessing.set_start_method("spawn")
+    opened, local = Squares(), Squares()
+    opened.file = open(__file__, "rb")
+    local.transform = lambda x: x
+    loaders = [
+        DataLoader(Stream(), batch_size=8, multiprocessing_context=None),
+        Mine(Squares()),
+        DataLoader(local, batch_size=8),
+    ]
+    # what a machine whose default is fork would do
+    torch.multiprocessing.set_start_method("fork", force=True)
+    loaders.append(DataLoader(opened, batch_size=8))
+    print(json.dumps([{**train(x, epochs=1), "workers": x.num_workers} for x in loaders]))
 """
 
 
@@ -146,6 +146,19 @@ def test_unfit_loaders_stay_as_they_are_with_the_reason_in_the_record(run_knobs:
         strict=True,
     ):
         assert reason in detail
+
+
+def test_workers_started_afresh_need_a_main_guard(run_knobs: RunKnobs) -> None:
+    script = """
+torch.multiprocessing.set_start_method("spawn")
+loader = DataLoader(Squares(), batch_size=8)
+print(json.dumps({**train(loader, epochs=1), "workers": loader.num_workers}))
+"""
+    run = run_knobs(script, {"loader_workers": 1})
+    assert run.printed["workers"] == 0
+    ((_, outcome, detail),) = run.knobs
+    assert outcome == "skipped"
+    assert "no __main__ guard" in detail
 
 
 def test_a_stream_that_shards_itself_gets_workers(run_knobs: RunKnobs) -> None:
