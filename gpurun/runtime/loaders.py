@@ -54,6 +54,8 @@ class Loaders:
         self._library = os.path.dirname(torch.__file__) + os.sep
         replace(dataloader.DataLoader, "__init__", self._watch_init)
         replace(dataloader.DataLoader, "__iter__", self._watch_iter)
+        iterator: Any = dataloader._BaseDataLoaderIter
+        iterator._gpurun_state = iterator._gpurun_indices = None
         replace(dataloader._BaseDataLoaderIter, "__next__", self._watch_next)
         replace(dataloader._BaseDataLoaderIter, "_next_index", self._watch_next_index)
         replace(dataloader._BaseDataLoaderIter, "_reset", self._watch_reset)
@@ -154,7 +156,7 @@ class Loaders:
     def _opened(self, loader: Any, iterator: Any) -> None:
         state = self.states.get(loader)
         if state is not None:
-            iterator.__dict__["_gpurun_state"] = state
+            iterator._gpurun_state = state
             state.batches = state.training_batches = 0
             state.passes += 1
             state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)
@@ -193,7 +195,10 @@ class Loaders:
                 drop_frame(error)
                 raise
             # multi-worker iterators read ahead while they are built, before `__iter__` returns
-            iterator.__dict__.setdefault("_gpurun_indices", deque()).append(indices)
+            waiting = iterator._gpurun_indices
+            if waiting is None:
+                waiting = iterator._gpurun_indices = deque()
+            waiting.append(indices)
             return indices
 
         return _next_index
@@ -201,7 +206,7 @@ class Loaders:
     def _watch_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _reset(iterator: Any, *args: Any, **kwargs: Any) -> Any:
             # an epoch left early leaves read-ahead batches of persistent workers behind
-            iterator.__dict__.pop("_gpurun_indices", None)
+            iterator._gpurun_indices = None
             try:
                 return original(iterator, *args, **kwargs)
             except BaseException as error:
@@ -227,20 +232,18 @@ class Loaders:
                 drop_frame(error)
                 raise
             try:
-                yielded(iterator, batch, now() - began)
+                waiting = iterator._gpurun_indices
+                indices = waiting.popleft() if waiting else None
+                state = iterator._gpurun_state
+                if state is not None:
+                    yielded(state, indices, batch, now() - began)
             except Exception as error:
                 yielded = switched_off("batch", error)
             return batch
 
         return __next__
 
-    def _yielded(self, iterator: Any, batch: Any, waited_ns: int) -> None:
-        fields = iterator.__dict__
-        waiting = fields.get("_gpurun_indices")
-        indices = waiting.popleft() if waiting else None
-        state = fields.get("_gpurun_state")
-        if state is None:
-            return
+    def _yielded(self, state: LoaderState, indices: Any, batch: Any, waited_ns: int) -> None:
         if self._grad_enabled():
             CLOCK.batch(state, waited_ns, _count_indices(indices))
         elif CLOCK.untrained:
@@ -249,24 +252,24 @@ class Loaders:
             self.on_batch(state, indices, batch)
 
     def _exhausted(self, iterator: Any) -> None:
-        state = iterator.__dict__.get("_gpurun_state")
+        state = iterator._gpurun_state
         if state is not None:
-            iterator.__dict__.pop("_gpurun_indices", None)
+            iterator._gpurun_indices = None
             RECORDER.later(
                 EpochEvent(state.number, "end", now(), state.batches, state.training_batches)
             )
 
 
-def _count_indices(indices: Any) -> int | None:
-    """Data-set indices in a batch; None where the sampler does not hand out batches of indices."""
+def _count_indices(indices: Any) -> int:
+    """Data-set indices in a batch; 0 where the sampler does not hand out batches of indices."""
     if type(indices) is list:
-        return len(indices) if indices and indices[0] is not None else None
+        return len(indices) if indices and indices[0] is not None else 0
     if isinstance(indices, (str, bytes, Mapping)) or not hasattr(indices, "__len__"):
-        return None
+        return 0
     try:
-        return len(indices) if len(indices) and indices[0] is not None else None
+        return len(indices) if len(indices) and indices[0] is not None else 0
     except (TypeError, IndexError, KeyError):
-        return None  # a tensor without dimension; a set
+        return 0  # a tensor without dimension; a set
 
 
 def _length(value: Any) -> int | None:
