@@ -52,17 +52,21 @@ def lost_events(run: Path) -> str | None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON document so that a reader sees all of it or nothing of it.
+    """Write a JSON document; NaN and infinity, which JSON does not have, become null."""
+    write_whole(path, json_text(document))
 
-    NaN and infinity, which JSON does not have, become null. What is no file (`/dev/stderr`, a pipe)
-    or a link to one is written to, not replaced.
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file so that a reader sees all of it or nothing of it.
+
+    What is no file (`/dev/stderr`, a pipe) or a link to one is written to, not replaced.
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        path.write_text(json_text(document), encoding="utf-8")
+        path.write_text(text, encoding="utf-8")
         return
     beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(3).hex()}")
     try:
-        beside.write_text(json_text(document), encoding="utf-8")
+        beside.write_text(text, encoding="utf-8")
         os.replace(beside, path)
     except OSError:
         beside.unlink(missing_ok=True)

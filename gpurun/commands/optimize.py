@@ -22,7 +22,7 @@ from gpurun.report.ladder import print_ladder
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.report.tuning import TuningView, tuning_view
-from gpurun.rundir import find_home, json_text, new_run, write_json
+from gpurun.rundir import find_home, json_text, new_run, write_json, write_whole
 from gpurun.tuner import cache
 from gpurun.tuner.document import document
 from gpurun.tuner.interruption import Interruption
@@ -317,7 +317,7 @@ def _attempt(what: str, job: Callable[[], None]) -> str | None:
 
 
 def _write_markdown(tuned: Tuned) -> None:
-    (tuned.folder / "report.md").write_text(tuning_markdown(tuned.report), encoding="utf-8")
+    write_whole(tuned.folder / "report.md", tuning_markdown(tuned.report))
 
 
 def _print(text: str) -> None:

@@ -104,12 +104,14 @@ class Knob(Protocol):
     `order`: when it is tried, small first (cheap and certain before dear and doubtful).
     `acts_on`: the part of the step that it can shorten: "data", "model" (forward and backward),
     "optimizer" or "step" (anything). It is not tried where that part is too small to gain.
+    `startup_seconds`: what turning it roughly adds to the start of a process, once for each value.
     """
 
     name: ClassVar[str]
     effect: ClassVar[Effect]
     order: ClassVar[int]
     acts_on: ClassVar[str]
+    startup_seconds: ClassVar[float]
 
     def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
         """Values worth trying on this ground, likeliest first, without the current one."""
@@ -135,6 +137,7 @@ class KnobBase:
 
     order: ClassVar[int] = 100
     acts_on: ClassVar[str] = "step"
+    startup_seconds: ClassVar[float] = 0.0
 
     def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
         """No further value."""

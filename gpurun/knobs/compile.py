@@ -34,6 +34,7 @@ class Compile(KnobBase):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 50
     acts_on: ClassVar[str] = "model"
+    startup_seconds: ClassVar[float] = 40.0
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """The modes that this device and script can take."""

@@ -75,8 +75,8 @@ class LoaderEvent:
     start_method: str | None
     batch_size_argument: str | None
     """Source text of the batch size at the construction site ("args.batch_size", "32"), if seen."""
-    file: str = ""
-    """Path of the file that builds the loader, as python names it."""
+    in_script: bool = False
+    """Whether the script itself builds it, not a module that it imports."""
 
 
 @dataclass(frozen=True)

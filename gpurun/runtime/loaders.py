@@ -305,8 +305,13 @@ def _loader_event(number: int, loader: Any, site: tuple[str, str, int], torch: A
         and type(batches) is not torch.utils.data.BatchSampler,
         start_method=None if context is None else context.get_start_method(),
         batch_size_argument=batch_size_expression(file, line),
-        file=os.path.abspath(file),
+        in_script=_is_script(file),
     )
+
+
+def _is_script(file: str) -> bool:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return script is not None and os.path.realpath(script) == os.path.realpath(file)
 
 
 def _whole(value: Any) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,14 +19,14 @@ class KnobRaised(Exception):
 def candidates(knob: Knob, facts: Facts) -> list[Any] | Skip:
     """The values to try; a `Skip` too where the knob raises."""
     try:
-        return _ask(knob, "candidates", lambda x: x if isinstance(x, Skip) else list(x), facts)
+        return _ask(knob, "candidates", lambda x: x if isinstance(x, Skip) else _values(x), facts)
     except KnobRaised as raised:
         return Skip(str(raised))
 
 
 def refine(knob: Knob, facts: Facts, value: Any, gain: float) -> Any | None:
     """A further value to try, None for none."""
-    return _ask(knob, "refine", lambda x: x, facts, value, gain)
+    return _ask(knob, "refine", lambda x: _values([x])[0], facts, value, gain)
 
 
 def companions(knob: Knob, facts: Facts, value: Any) -> dict[str, Any]:
@@ -49,6 +50,13 @@ def _ask(knob: Knob, method: str, shape: Callable[[Any], T], *about: Any) -> T:
     except Exception as error:
         said = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
         raise KnobRaised(f"{method} raised {' '.join(said.split())}") from error
+
+
+def _values(answer: Any) -> list[Any]:
+    """Settings are kept as JSON."""
+    found = list(answer)
+    json.dumps(found)
+    return found
 
 
 def _variables(answer: Any) -> dict[str, str]:

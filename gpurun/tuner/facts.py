@@ -96,9 +96,8 @@ def _batch_uses(options: Options, loaders: tuple[LoaderEvent, ...]) -> tuple[str
     script = Path(options.target.path)
     found: list[str] = []
     for loader in loaders:
-        elsewhere = not loader.file or Path(loader.file).resolve() != script.resolve()
         uses = None
-        if loader.batch_size_argument is not None and not elsewhere:
+        if loader.batch_size_argument is not None and loader.in_script:
             uses = other_uses(script, loader.batch_size_argument)
         if uses is None:
             return None

@@ -57,13 +57,16 @@ class Kept:
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds the search. `out_of_time(seconds)`: no room for a launch of that length.
+    """What bounds the search.
+
+    `out_of_time(seconds, more)`: no room for a launch of that length that takes so much more to
+    start, and for the proof, whose launches take that length, after it.
 
     `allowed`: the effects among which `Search.run` looks.
     """
 
     trials: int
-    out_of_time: Callable[[float], bool]
+    out_of_time: Callable[[float, float], bool]
     allowed: frozenset[Effect]
 
 
@@ -92,6 +95,12 @@ class Search:
             proposals = Skip(reason) if reason else asking.candidates(knob, state.facts)
             if isinstance(proposals, Skip):
                 self._note(f"{knob.name}: not tried: {proposals.reason}")
+                continue
+            if knob.startup_seconds and not self._exhausted(state) and self._too_slow(knob, state):
+                self._note(
+                    f"{knob.name}: not tried: it takes about {knob.startup_seconds:.0f} s more to "
+                    "start, and the rest of the budget is kept for the proof"
+                )
                 continue
             self._note(f"{knob.name}: trying {', '.join(map(str, proposals[:VALUES_A_KNOB]))}")
             if not self.climb(knob, proposals[:VALUES_A_KNOB], state):
@@ -144,7 +153,7 @@ class Search:
     def _exhausted(self, state: State) -> bool:
         if self._left <= 0:
             cause, why = "trials", f"{self._granted} trials are used up"
-        elif self._limits.out_of_time(state.best.record.seconds):
+        elif self._limits.out_of_time(state.best.record.seconds, 0.0):
             cause, why = "time", "the rest of the budget is kept for the proof"
         else:
             return False
@@ -152,6 +161,9 @@ class Search:
             self._told.add(cause)
             self._note(f"search ended: {why}")
         return True
+
+    def _too_slow(self, knob: Knob, state: State) -> bool:
+        return self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds)
 
     def _try(self, knob: Knob, setting: dict[str, Any], state: State) -> Trial:
         """Launch one value, with what goes with it, on top of the kept settings."""
@@ -202,10 +214,9 @@ class Search:
 
 def patience(knob: Knob, reference: Trial) -> float:
     """How long a trial may be silent unless the configuration says: four times what the reference
-    took, at least a minute, and four minutes where the model is compiled on the way.
+    took, at least a minute, and six times what the knob says it takes to start.
     """
-    slowest = max(60.0, 4 * reference.record.seconds)
-    return max(slowest, 240.0) if knob.name == "compile" else slowest
+    return max(60.0, 4 * reference.record.seconds, 6 * knob.startup_seconds)
 
 
 def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:

@@ -150,7 +150,7 @@ class Tuning:
     def _search(self, state: State) -> Search:
         knobs = [k for k in all_knobs(self.options.knob_paths) if k.name != BATCH]
         trials = (self.options.max_trials or MOST_TRIALS) - 2
-        kept_back = BATCH_TRIALS if trials > 2 * BATCH_TRIALS else 0
+        kept_back = min(BATCH_TRIALS, trials // 3)
         limits = Limits(max(0, trials - kept_back), self._no_room_to_search, self._allowed)
         search = Search(self._launch, self._decide, self._rule, limits)
         search.run(knobs, state)
@@ -171,13 +171,13 @@ class Tuning:
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
         trial = replace_state(state)
-        search.allow_more(BATCH_TRIALS)
+        search.allow_more(min(BATCH_TRIALS, self._trials_left()))
         search.climb(knob, proposals, trial)
         return trial if BATCH in trial.settings else None
 
-    def _no_room_to_search(self, seconds: float) -> bool:
-        """A launch more, and the proof after it, would not fit the budget."""
-        return self._left() < seconds + kept_for_proof(seconds, self._budget)
+    def _no_room_to_search(self, seconds: float, more: float) -> bool:
+        """A launch that takes so much `more`, and the proof after it, would not fit the budget."""
+        return self._left() < seconds + more + kept_for_proof(seconds, self._budget)
 
     # -- proof ---------------------------------------------------------------------------------
 
@@ -281,6 +281,9 @@ class Tuning:
     def _launch_arm(self, purpose: str, settings: Mapping[str, Any], number: int) -> Trial:
         rule: StopRule = with_read_ahead(self._rule, settings, self._prefetch)
         return self._launch(Request(purpose, settings, rule, seed_offset=number))
+
+    def _trials_left(self) -> int:
+        return max(0, (self.options.max_trials or MOST_TRIALS) - len(self._lab.trials))
 
     def _no_room(self, seconds: float) -> bool:
         return self._left() < seconds

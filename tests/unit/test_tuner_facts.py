@@ -31,7 +31,7 @@ def written(folder: Path, text: str, argument: str | None = "args.batch_size") -
     """A loader of batches of 8, built in `train.py` with this text."""
     script = folder / "train.py"
     script.write_text(text)
-    return dataclasses.replace(loader(), file=str(script), batch_size_argument=argument)
+    return dataclasses.replace(loader(), in_script=True, batch_size_argument=argument)
 
 
 def option(flag: str, value: Any, dest: str | None = None) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def test_where_the_loader_is_built_elsewhere_nobody_knows_who_reads_its_batch_si
     tmp_path: Path,
 ) -> None:
     made = written(tmp_path, SCRIPT)
-    library = dataclasses.replace(made, file=str(tmp_path / "library.py"))
+    library = dataclasses.replace(made, in_script=False)
     assert learnt(tmp_path, library).batch_uses is None
     assert learnt(tmp_path, made, kind=TargetKind.MODULE).batch_uses is None
 

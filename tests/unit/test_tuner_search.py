@@ -84,7 +84,7 @@ def searched(
     base = trial(100.0)
     assert base.evidence is not None
     state = State({}, base, facts(argv=argv), [base.evidence, base.evidence])
-    limits = Limits(trials, lambda seconds: late, allowed)
+    limits = Limits(trials, lambda seconds, more: late, allowed)
     Search(launch, notes.append, PROBE, limits).run(knobs, state)
     return state, notes
 
@@ -212,7 +212,7 @@ def test_why_a_search_ended_is_said_once_however_often_it_goes_on() -> None:
     notes: list[str] = []
     base = trial(100.0)
     state = State({}, base, facts(), [])
-    limits = Limits(1, lambda seconds: False, ALL)
+    limits = Limits(1, lambda seconds, more: False, ALL)
     search = Search(by_value({2: 90.0, 4: 90.0}), notes.append, PROBE, limits)
     search.run([Planted([2, 4])], state)
     search.allow_more(1)
@@ -221,3 +221,28 @@ def test_why_a_search_ended_is_said_once_however_often_it_goes_on() -> None:
         "search ended: 1 trials are used up"
     ]
     assert [row.knob for row in state.ladder] == ["planted", "other"]
+
+
+def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_for_others() -> None:
+    class Slow(Planted):
+        name = "slow"
+        startup_seconds = 100.0
+
+    notes: list[str] = []
+    base = trial(100.0)
+    assert base.evidence is not None
+    state = State({}, base, facts(), [base.evidence, base.evidence])
+    limits = Limits(9, lambda seconds, more: more > 50.0, ALL)
+    search = Search(by_value({1: 300.0, 2: 150.0}), notes.append, PROBE, limits)
+    search.run([Slow([1]), Planted([2])], state)
+    assert notes[0].startswith("slow: not tried: it takes about 100 s more to start")
+    assert state.settings == {"planted": 2}
+
+
+def test_a_value_that_no_settings_file_can_hold_is_not_tried() -> None:
+    state, notes = searched([Planted([{1, 2}])], by_value({}))
+    assert state.ladder == []
+    assert notes == [
+        "planted: not tried: candidates raised TypeError: "
+        "Object of type set is not JSON serializable"
+    ]
