@@ -2,79 +2,96 @@
 
     python scripts/bench_overhead.py [--pairs 6]
 
-Each pair runs the same loop under `python` and under `python -m gpurun`, in turn (A B, B A, ...).
-A launch's figure is the lower quartile of its step times: what other programs on the machine take
-comes on top of both. Prints the ratio of step times with its 95 % interval for a tiny step and for
-one of a normal size, the microseconds added a step and a call of a submodule, and the bars.
+Each pair is a launch of the same loop under `python` and one under `python -m gpurun`, alive at the
+same time: they take turns, an epoch each (A B, B A, ...), while the other waits for its line on
+stdin, so that what other programs take comes on top of both. Both keep freed memory (glibc gives it
+back at every step in some launches and not in others, by what lies at the top of the heap; that is
+up to 45 % of a step, and no difference between the sides). A pair's figure is the median over its
+turns. Prints the ratio of step times with its 95 % interval over pairs for a tiny step and for one
+of a few milliseconds, the microseconds added a step and a call of a submodule, and the bars.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
 import math
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STEP_BAR, MODULE_BAR, RATIO_BAR = 20.0, 0.2, 0.005
 LOOP = """
-import json, sys, time, torch
+import sys, time, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
-width, depth, rounds, out = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+width, layers, depth = map(int, sys.argv[1:4])
 torch.set_num_threads(1)
 torch.manual_seed(0)
-body = [nn.Linear(width, width) for _ in range(4 if width > 8 else 1)]
+body = [nn.Linear(width, width) for _ in range(layers)]
 model = nn.Sequential(*body, *[nn.Identity() for _ in range(depth)], nn.Linear(width, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(TensorDataset(torch.randn(32 * 32, width)), batch_size=32)
-times = []
-for number in range(rounds):
+for line in sys.stdin:
     began = time.perf_counter()
     for (x,) in loader:
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
-    times.append((time.perf_counter() - began) / 32)
-times = sorted(times[rounds // 10:])
-with open(out, "w") as file:
-    json.dump(1e6 * times[len(times) // 4], file)
+    print(1e6 * (time.perf_counter() - began) / 32, flush=True)
 """
 SHAPES = {
-    "tiny step": (8, 0, 120),
-    "tiny step, 200 submodules": (8, 200, 80),
-    "normal step": (1024, 0, 10),
+    "tiny step": ((8, 1, 0), 300),
+    "tiny step, 200 submodules": ((8, 1, 200), 200),
+    "normal step": ((128, 60, 0), 40),
 }
-"""Width, idle submodules and epochs of 32 steps."""
+"""Width, linear layers and idle submodules; how many epochs of 32 steps each side takes."""
+WARMUP = 5
+"""Epochs that are not counted."""
 
 
-def launch(folder: Path, words: list[str], shape: tuple[int, int, int]) -> float:
-    """Microseconds a step of one launch."""
-    out = folder / "time.json"
-    subprocess.run(
-        [sys.executable, *words, "loop.py", *map(str, shape), str(out)],
+@contextlib.contextmanager
+def launched(folder: Path, words: list[str], shape: tuple[int, int, int]) -> Iterator[Popen[str]]:
+    """A loop that waits for its turns; it ends with its stdin."""
+    with Popen(
+        [sys.executable, *words, "loop.py", *map(str, shape)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-        check=True,
-        stderr=subprocess.DEVNULL,
-    )
-    return float(json.loads(out.read_text()))
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "MALLOC_TRIM_THRESHOLD_": str(4 << 30)},
+        stdin=PIPE,
+        stdout=PIPE,
+        stderr=DEVNULL,
+        text=True,
+    ) as process:
+        yield process
 
 
-def pairs(folder: Path, shape: tuple[int, int, int], count: int) -> list[tuple[float, float]]:
-    """(python, gpurun) microseconds a step of each pair."""
-    sides: dict[str, list[str]] = {"python": [], "gpurun": ["-m", "gpurun", "--quiet"]}
-    found = []
-    for number in range(count):
-        order = list(sides) if number % 2 == 0 else list(reversed(sides))
-        times = {side: launch(folder, sides[side], shape) for side in order}
-        found.append((times["python"], times["gpurun"]))
-    return found
+def turn(process: Popen[str]) -> float:
+    """Microseconds a step of one epoch."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
+
+
+def pair(folder: Path, shape: tuple[int, int, int], epochs: int) -> tuple[float, float, float]:
+    """Of one pair of launches: python's microseconds a step, the ratio, and what gpurun adds."""
+    bare, added, ratios = [], [], []
+    ours = ["-m", "gpurun", "--quiet"]
+    with launched(folder, [], shape) as python, launched(folder, ours, shape) as gpurun:
+        for number in range(WARMUP + epochs):
+            order = (python, gpurun) if number % 2 == 0 else (gpurun, python)
+            took = {process: turn(process) for process in order}
+            if number >= WARMUP:
+                bare.append(took[python])
+                ratios.append(took[gpurun] / took[python])
+                added.append(took[gpurun] - took[python])
+    return statistics.median(bare), statistics.median(ratios), statistics.median(added)
 
 
 def interval(values: list[float]) -> tuple[float, float, float]:
@@ -88,6 +105,7 @@ def interval(values: list[float]) -> tuple[float, float, float]:
 
 def main() -> None:
     """Run every shape and print what it shows."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # both sides on the same core
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=6)
     count = parser.parse_args().pairs
@@ -95,11 +113,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "loop.py").write_text(LOOP)
-        for label, shape in SHAPES.items():
-            found = pairs(folder, shape, count)
-            mean, low, high = interval([math.log(ours / theirs) for theirs, ours in found])
-            added[label] = interval([ours - theirs for theirs, ours in found])
-            base = statistics.median(theirs for theirs, _ in found)
+        for label, (shape, epochs) in SHAPES.items():
+            found = [pair(folder, shape, epochs) for _ in range(count)]
+            mean, low, high = interval([math.log(ratio) for _, ratio, _ in found])
+            added[label] = interval([more for _, _, more in found])
+            base = statistics.median(bare for bare, _, _ in found)
             print(
                 f"{label}: python {base:.1f} µs, gpurun ×{math.exp(mean):.4f} "
                 f"[{math.exp(low):.4f}, {math.exp(high):.4f}], {added[label][0]:+.1f} µs a step"

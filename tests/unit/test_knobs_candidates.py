@@ -136,6 +136,21 @@ class TestCpuThreads:
         assert environment == {"OMP_NUM_THREADS": "6", "MKL_NUM_THREADS": "6"}
 
 
+class TestHostAllocator:
+    def test_it_is_for_hosts_that_compute_or_prepare_what_the_model_waits_for(self) -> None:
+        assert proposed("host_allocator", facts()) == ["keep"]
+        assert proposed("host_allocator", gpu_facts()) == ["keep"]
+        fed = replace(result(), split=replace(result().split, data_wait_ms=0.0))
+        assert "does not wait" in skipped("host_allocator", gpu_facts(result=fed))
+
+    @pytest.mark.parametrize("name", ["LD_PRELOAD", "MALLOC_TRIM_THRESHOLD_"])
+    def test_another_choice_of_allocator_stands(
+        self, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(name, "1")
+        assert skipped("host_allocator", facts()) == f"{name} is set already"
+
+
 class TestNumericsKnobs:
     @pytest.mark.parametrize("trait", ["autocast", "grad_scaler"])
     def test_the_scripts_own_precision_wins(self, trait: str) -> None:
