@@ -187,6 +187,7 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     folder = _run_folder(options)
     before = Look(options, folder.parent.parent)
     fingerprint = cache.fingerprint_of(options)
+    invocation = cache.invocation(options)  # the configuration may be edited meanwhile
     view = tuning_view(options.quiet)
     laboratory = Laboratory(options, folder, mode, os.environ, view.trial_progress)
     tuning = Tuning(options, laboratory, view, started + budget)
@@ -205,6 +206,7 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
         trials=laboratory.trials,
         isolation=mode.value,
         fingerprint=fingerprint,
+        invocation=invocation,
         seconds=time.monotonic() - started,
     )
     if failure is None:

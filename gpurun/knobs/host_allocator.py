@@ -26,9 +26,10 @@ OWN = ("LD_PRELOAD", "GLIBC_TUNABLES", *KEPT)
 class HostAllocator(KnobBase):
     """glibc's malloc keeps what a step frees for the next step ("keep").
 
-    Helps on the CPU, and in loader workers. By default the blocks of a step go back to the kernel at its end and are mapped, faulted in and
-    zeroed again in the next: on the CPU this takes 5 to 40 % of a step, and whether it happens
-    depends on what lies at the top of the heap, so the same script differs from launch to launch.
+    Helps on the CPU, and in loader workers. By default the blocks of a step go back to the kernel
+    at its end and are mapped, faulted in and zeroed again in the next: on the CPU this takes 5 to
+    45 % of a step, and whether it happens depends on what lies at the top of the heap, so the same
+    script differs from launch to launch.
 
     How it bites: memory once used stays with the process, loader workers included. Where another
     allocator is preloaded, or the variables are set, they are left alone; musl has none of this.
@@ -40,11 +41,9 @@ class HostAllocator(KnobBase):
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Keep, where the host computes the model or prepares the data it waits for."""
-        if platform.libc_ver()[0] != "glibc":
-            return Skip("the C library is not glibc")
-        chosen = next((name for name in OWN if os.environ.get(name)), None)
-        if chosen is not None:
-            return Skip(f"{chosen} is set already")
+        refusal = _refusal()
+        if refusal is not None:
+            return Skip(refusal)
         if facts.device != "cpu":
             wait = data_wait(facts)
             if isinstance(wait, Skip) or not wait.noticeable:
@@ -53,7 +52,7 @@ class HostAllocator(KnobBase):
 
     def environment(self, value: str) -> dict[str, str]:
         """What malloc reads when the process starts."""
-        return dict(KEPT) if value == "keep" else {}
+        return dict(KEPT) if value == "keep" and _refusal() is None else {}
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Nothing is left to do but to tell: the variables were there before python."""
@@ -62,6 +61,15 @@ class HostAllocator(KnobBase):
             if value == "keep" and all(os.environ.get(name) == KEPT[name] for name in KEPT):
                 hooks.applied("freed memory is kept")
             else:
-                hooks.skipped(f"the process was not started with {', '.join(KEPT)}")
+                reason = _refusal() or f"the process was not started with {', '.join(KEPT)}"
+                hooks.skipped(reason)
 
         hooks.on_import("torch", torch_is_here)
+
+
+def _refusal() -> str | None:
+    """Why malloc is not ours to set in this environment; None if it is."""
+    if platform.libc_ver()[0] != "glibc":
+        return "the C library is not glibc"
+    chosen = next((name for name in OWN if os.environ.get(name)), None)
+    return None if chosen is None else f"{chosen} is set already"

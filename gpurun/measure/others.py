@@ -6,6 +6,8 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
+from gpurun.measure.machine import available_cores
+
 STAT = Path("/proc/stat")
 BUSY = (0, 1, 2, 5, 6)
 """Columns of a core's line: user, nice, system and both kinds of interrupts. What other virtual
@@ -18,7 +20,13 @@ def shared_cores() -> int:
 
 
 def busy_seconds() -> float | None:
-    """CPU seconds of anyone on our cores since boot; None where the system does not count."""
+    """CPU seconds of anyone on our cores since boot.
+
+    None where the system does not count, and where a quota grants less than the cores that may be
+    used: what others do on those is then no loss of ours.
+    """
+    if available_cores() < shared_cores():
+        return None
     try:
         return busy_seconds_in(STAT.read_text(), os.sched_getaffinity(0)) or None
     except (OSError, ValueError, IndexError):

@@ -124,8 +124,8 @@ def load_sentence(report: TuningReport) -> str | None:
     if load is None or load.cpu_percent <= OTHERS_SHARE * 100 * load.cores:
         return None
     used = f"{load.cpu_percent / 100:.1f} of {count(load.cores, 'core')}"
-    cost = "intervals are wide" if report.proof is not None else "small gains stay unseen"
-    return f"other programs used {used} during the trials: {cost} for it"
+    cost = "widen intervals" if report.proof is not None else "hide small gains"
+    return f"other programs used {used} during the trials, which can {cost}"
 
 
 def larger_batch_sentences(report: TuningReport) -> list[str]:

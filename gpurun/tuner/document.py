@@ -13,7 +13,6 @@ from gpurun.options import Options
 from gpurun.records.result import RunResult, StepTime
 from gpurun.records.tuning import Candidate, LargerBatch, OtherLoad, TrialRecord, TuningReport
 from gpurun.stats import geometric_mean
-from gpurun.tuner import cache
 from gpurun.tuner.decision import BATCH
 from gpurun.tuner.proof import Arm, proof_of
 from gpurun.tuner.trial import Trial
@@ -27,6 +26,7 @@ def document(
     trials: Sequence[TrialRecord],
     isolation: str,
     fingerprint: dict[str, Any],
+    invocation: tuple[str, ...],
     seconds: float,
 ) -> TuningReport:
     """The report; figures of the proof where there was one, else of the first trials.
@@ -56,7 +56,7 @@ def document(
         decisions=tuple(findings.decisions),
         fingerprint=fingerprint,
         command=(options.target.path, *options.target.args),
-        invocation=cache.invocation(options),
+        invocation=invocation,
         other_load=_other_load(trials),
     )
 

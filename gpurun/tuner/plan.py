@@ -27,7 +27,7 @@ LONGEST_EPOCH_WINDOWS = 2
 MAX_STEPS = 5000
 
 PROOF_ROUNDS = 5
-"""The search leaves time for so many rounds of the proof, two launches each."""
+"""The search leaves time for so many rounds of the proof: a launch of each side."""
 LEAST_PROOF_ROUNDS = 2
 """And for so many even where they take most of the budget: fewer can show nothing."""
 PROOF_SHARE = 0.6
@@ -66,9 +66,9 @@ def plan(probe: RunResult, steps_per_epoch: int | None, budget_seconds: float) -
     )
 
 
-def kept_for_proof(trial_seconds: float, budget_seconds: float) -> float:
-    """Seconds that the search leaves for the proof."""
-    round_seconds = 2 * trial_seconds
+def kept_for_proof(trial_seconds: float, budget_seconds: float, finalists: int = 1) -> float:
+    """Seconds that the search leaves for the proof of so many finalists."""
+    round_seconds = (1 + finalists) * trial_seconds
     wanted = min(PROOF_ROUNDS * round_seconds, PROOF_SHARE * budget_seconds)
     return max(LEAST_PROOF_ROUNDS * round_seconds, wanted)
 

@@ -80,6 +80,8 @@ class Search:
         self._limits = limits
         self._granted = self._left = limits.trials
         self._told: set[str] = set()
+        self.out_of_time = False
+        """Whether the search ended because the rest of the budget is for the proof."""
 
     def allow_more(self, trials: int) -> None:
         """Let so many further trials be launched, whatever is left of the earlier ones."""
@@ -96,15 +98,23 @@ class Search:
             if isinstance(proposals, Skip):
                 self._note(f"{knob.name}: not tried: {proposals.reason}")
                 continue
-            if knob.startup_seconds and not self._exhausted(state) and self._too_slow(knob, state):
-                self._note(
-                    f"{knob.name}: not tried: it takes about {knob.startup_seconds:.0f} s more to "
-                    "start, and the rest of the budget is kept for the proof"
-                )
-                continue
-            self._note(f"{knob.name}: trying {', '.join(map(str, proposals[:VALUES_A_KNOB]))}")
-            if not self.climb(knob, proposals[:VALUES_A_KNOB], state):
+            if not self.try_knob(knob, proposals[:VALUES_A_KNOB], state):
                 return
+
+    def try_knob(self, knob: Knob, values: list[Any], state: State) -> bool:
+        """Try these values of one knob, or note why not; False when there is no more room."""
+        why = self._end(state)
+        if why is not None:
+            self._note(f"{knob.name}: not tried: {why}")
+            return False
+        if self._too_slow(knob, state):
+            self._note(
+                f"{knob.name}: not tried: it takes about {knob.startup_seconds:.0f} s more to "
+                "start, and the rest of the budget is kept for the proof"
+            )
+            return True
+        self._note(f"{knob.name}: trying {', '.join(map(str, values))}")
+        return self.climb(knob, values, state)
 
     def climb(self, knob: Knob, values: list[Any], state: State) -> bool:
         """Try the values of one knob and refine the best; False when there is no more room."""
@@ -117,7 +127,7 @@ class Search:
             value = queue.pop(0)
             if value in tried:
                 continue
-            if self._exhausted(state):
+            if self._exhausted(state) or self._too_slow(knob, state):
                 break
             tried.append(value)
             try:
@@ -145,22 +155,21 @@ class Search:
             return []
         return [] if further is None else [further]
 
-    @property
-    def out_of_time(self) -> bool:
-        """Whether the search ended because the rest of the budget is for the proof."""
-        return "time" in self._told
-
     def _exhausted(self, state: State) -> bool:
-        if self._left <= 0:
-            cause, why = "trials", f"{self._granted} trials are used up"
-        elif self._limits.out_of_time(state.best.record.seconds, 0.0):
-            cause, why = "time", "the rest of the budget is kept for the proof"
-        else:
-            return False
-        if cause not in self._told:
-            self._told.add(cause)
+        why = self._end(state)
+        if why is not None and why not in self._told:
+            self._told.add(why)
             self._note(f"search ended: {why}")
-        return True
+        return why is not None
+
+    def _end(self, state: State) -> str | None:
+        """Why there is room for no further trial; None if there is."""
+        if self._left <= 0:
+            return f"{self._granted} trials are used up" if self._granted else "no trial is left"
+        if self._limits.out_of_time(state.best.record.seconds, 0.0):
+            self.out_of_time = True
+            return "the rest of the budget is kept for the proof"
+        return None
 
     def _too_slow(self, knob: Knob, state: State) -> bool:
         return self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds)

@@ -77,6 +77,7 @@ class Tuning:
         self._view = view
         self._deadline = deadline
         self._budget = deadline - time.monotonic()
+        self._finalists = 1
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
         self._rule = PROBE
         self._prefetch = 2
@@ -171,13 +172,15 @@ class Tuning:
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
         trial = replace_state(state)
+        self._finalists = 2 if state.settings else 1
         search.allow_more(min(BATCH_TRIALS, self._trials_left()))
-        search.climb(knob, proposals, trial)
+        search.try_knob(knob, proposals, trial)
         return trial if BATCH in trial.settings else None
 
     def _no_room_to_search(self, seconds: float, more: float) -> bool:
         """A launch that takes so much `more`, and the proof after it, would not fit the budget."""
-        return self._left() < seconds + more + kept_for_proof(seconds, self._budget)
+        kept = kept_for_proof(seconds, self._budget, self._finalists)
+        return self._left() < seconds + more + kept
 
     # -- proof ---------------------------------------------------------------------------------
 

@@ -201,12 +201,12 @@ def test_a_larger_batch_that_the_loss_guard_rejects_is_not_offered() -> None:
 
 
 def test_the_load_of_other_programs_is_told_where_it_disturbs() -> None:
-    said = "other programs used 1.3 of 2 cores during the trials: intervals are wide for it"
+    said = "other programs used 1.3 of 2 cores during the trials, which can widen intervals"
     loaded = tuning_report(other_load=OtherLoad(cpu_percent=130.0, cores=2))
     assert said in text(loaded)
     assert said in tuning_markdown(loaded)
     unproven = text(tuning_report(verdict="no_gain", proof=None, other_load=OtherLoad(130.0, 2)))
-    assert "small gains stay unseen for it" in unproven
+    assert "can hide small gains" in unproven
     failed = barren_report("script_failed", other_load=OtherLoad(130.0, 2))
     assert "other programs" not in text(failed)
     for quiet in (None, OtherLoad(cpu_percent=19.0, cores=2), OtherLoad(130.0, 64)):

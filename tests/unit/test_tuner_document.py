@@ -15,6 +15,7 @@ from gpurun.records.result import StepTime
 from gpurun.records.schema import all_schemas
 from gpurun.records.tuning import GuardVerdict, Rejection, TuningReport
 from gpurun.rundir import json_text
+from gpurun.tuner import cache
 from gpurun.tuner.document import document
 from gpurun.tuner.proof import Arm
 from gpurun.tuner.tuning import Findings
@@ -46,12 +47,14 @@ def arm(name: str, settings: dict[str, Any], *rates: float) -> Arm:
 
 def written(findings: Findings, *trials: Any) -> dict[str, Any]:
     """The document as it is read again from its file, checked against its schema."""
+    options = parse(["--optimize", "--nproc-per-node=2", "train.py", "--lr", "1"], {})
     report = document(
         findings,
-        options=parse(["--optimize", "--nproc-per-node=2", "train.py", "--lr", "1"], {}),
+        options=options,
         trials=trials,
         isolation="overlay",
         fingerprint={"torch": "2.13"},
+        invocation=cache.invocation(options),
         seconds=12.5,
     )
     text = json.loads(json_text(to_json(report)))

@@ -162,7 +162,7 @@ def test_the_search_ends_with_its_trials_and_with_its_time() -> None:
     assert notes[-2:] == ["search ended: 1 trials are used up", "planted: kept 2"]
     state, notes = searched([Planted([2])], by_value({}), late=True)
     assert state.ladder == []
-    assert notes[-1] == "search ended: the rest of the budget is kept for the proof"
+    assert notes[-1] == "planted: not tried: the rest of the budget is kept for the proof"
 
 
 @pytest.mark.parametrize(
@@ -232,11 +232,20 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
     base = trial(100.0)
     assert base.evidence is not None
     state = State({}, base, facts(), [base.evidence, base.evidence])
-    limits = Limits(9, lambda seconds, more: more > 50.0, ALL)
-    search = Search(by_value({1: 300.0, 2: 150.0}), notes.append, PROBE, limits)
-    search.run([Slow([1]), Planted([2])], state)
-    assert notes[0].startswith("slow: not tried: it takes about 100 s more to start")
-    assert state.settings == {"planted": 2}
+    asked: list[float] = []
+
+    def late(seconds: float, more: float) -> bool:
+        asked.append(more)
+        return more > 50.0 and len(asked) > 5
+
+    search = Search(
+        by_value({1: 300.0, 3: 400.0, 2: 450.0}), notes.append, PROBE, Limits(9, late, ALL)
+    )
+    search.run([Slow([1, 3]), Planted([2])], state)
+    assert [row.value for row in state.ladder] == [1, 2], "the second slow value no longer fits"
+    asked[:] = [0.0] * 6
+    search.run([Slow([3]), Planted([2])], state)
+    assert any(x.startswith("slow: not tried: it takes about 100 s more to start") for x in notes)
 
 
 def test_a_value_that_no_settings_file_can_hold_is_not_tried() -> None:
