@@ -34,7 +34,9 @@ def limited(
     return subprocess.run(
         [sys.executable, "-m", "gpurun", *words, "train.py"],
         cwd=folder,
-        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
+        # neither bytecode nor coverage figures would get past the limit
+        env={k: v for k, v in environment.items() if not k.startswith("COVERAGE_")}
+        | {"PYTHONDONTWRITEBYTECODE": "1"},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
