@@ -13,13 +13,18 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import cast
+from typing import Any, cast
 
 from gpurun.errors import GpurunError
-from gpurun.knobs.api import Knob
+from gpurun.knobs.api import Effect, Knob, KnobBase
 
 USER_PACKAGE = "gpurun_user_knobs"
 """Name of the package that users' knob files are imported into."""
+NAMED_BY = "`knobs` in gpurun.toml or pyproject.toml"
+"""Where the paths of a user's own knobs come from; no flag names any."""
+PARTS = ("order", "acts_on", "startup_seconds", "refine", "companions", "environment", "arguments")
+"""What a knob has from `KnobBase` where it says nothing itself."""
+ACTS_ON = ("data", "model", "optimizer", "step")
 
 
 def all_knobs(paths: Sequence[str] = ()) -> tuple[Knob, ...]:
@@ -53,13 +58,22 @@ def _own_knobs() -> Iterator[Knob]:
 
 
 def _user_knobs(paths: Sequence[str]) -> Iterator[Knob]:
+    try:
+        yield from _knobs_at(paths)
+    except GpurunError as error:
+        raise GpurunError(f"{NAMED_BY}: {error.what}", error.todo) from error
+
+
+def _knobs_at(paths: Sequence[str]) -> Iterator[Knob]:
     for path in map(Path, paths):
         if path.is_dir():
             found = (_knob_of(_user_module(file)) for file in sorted(path.glob("*.py")))
             yield from (knob for knob in found if knob is not None)
             continue
         if not path.is_file():
-            raise GpurunError(f"there is no knob file or folder {path}", "check the knob paths")
+            raise GpurunError(
+                f"there is no knob file or folder {path}", "correct the path there, or take it out"
+            )
         knob = _knob_of(_user_module(path))
         if knob is None:
             raise GpurunError(
@@ -71,20 +85,75 @@ def _user_knobs(paths: Sequence[str]) -> Iterator[Knob]:
 
 def _knob_of(module: ModuleType) -> Knob | None:
     """An instance of the one knob class that the module itself defines, if it defines one."""
-    classes = [
+    own = [
         value
         for name, value in vars(module).items()
         if isinstance(value, type)
         and not name.startswith("_")
         and value.__module__ == module.__name__
-        and isinstance(getattr(value, "name", None), str)
-        and hasattr(value, "effect")
+        and _is_meant_as_knob(value)
     ]
+    classes = [cls for cls in own if hasattr(cls, "name") or hasattr(cls, "effect")] or own
+    if not classes:
+        return None
     if len(classes) > 1:
         raise GpurunError(
             f"{module.__file__} defines {len(classes)} knobs", "put each knob into its own file"
         )
-    return cast(Knob, classes[0]()) if classes else None
+    return _built(classes[0], str(module.__file__))
+
+
+def _is_meant_as_knob(cls: type) -> bool:
+    """Whether a class has enough of a knob that what it lacks is a mistake."""
+    if cls in (Knob, KnobBase):
+        return False
+    return (
+        issubclass(cls, KnobBase)
+        or (hasattr(cls, "name") and hasattr(cls, "effect"))
+        or (hasattr(cls, "candidates") and hasattr(cls, "apply"))
+    )
+
+
+def _built(cls: type, file: str) -> Knob:
+    fault = _fault(cls)
+    if fault is None:
+        try:
+            return cast(Knob, cls())
+        except Exception as error:
+            fault = (f"cannot be built: {_one_line(error)}", "let it take no arguments")
+    what, todo = fault
+    raise GpurunError(f"{file}: the knob {cls.__name__} {what}", todo)
+
+
+def _fault(cls: Any) -> tuple[str, str] | None:
+    """What keeps a class from being a knob, and what to write instead."""
+    for part in ("name", "effect", "candidates", "apply"):
+        if not hasattr(cls, part):
+            return f"has no `{part}`", "gpurun/knobs/api.py says what each part of a knob is for"
+    if not (isinstance(cls.name, str) and cls.name.isidentifier()):
+        return (
+            f"has the `name` {cls.name!r}, no identifier",
+            "write letters, digits and underscores",
+        )
+    if not isinstance(cls.effect, Effect):
+        choices = ", ".join(str(effect) for effect in Effect)
+        return f"has the `effect` {cls.effect!r}, no member of Effect", f"write one of {choices}"
+    for part in PARTS:
+        if not hasattr(cls, part):
+            return f"has no `{part}`", "inherit it from gpurun.knobs.api.KnobBase"
+    for part in ("order", "startup_seconds"):
+        if not isinstance(getattr(cls, part), int | float):
+            return f"has the `{part}` {getattr(cls, part)!r}, no number", "write a number"
+    if cls.acts_on not in ACTS_ON:
+        return f"has the `acts_on` {cls.acts_on!r}", f"write one of {', '.join(ACTS_ON)}"
+    for part in ("candidates", "apply", "refine", "companions", "environment", "arguments"):
+        if not callable(getattr(cls, part)):
+            return f"has a `{part}` that is no method", f"define `def {part}(self, ...)`"
+    return None
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def _user_module(file: Path) -> ModuleType:
@@ -98,10 +167,10 @@ def _user_module(file: Path) -> ModuleType:
     importlib.invalidate_caches()
     try:
         module = importlib.import_module(f"{USER_PACKAGE}.{file.stem}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise GpurunError(
-            f"the knob file {file} cannot be imported: {type(error).__name__}: {error}",
-            "mend it, or take it out of the knob paths",
+            f"the knob file {file} cannot be imported: {_one_line(error)}",
+            "mend it, or take it out there",
         ) from error
     if Path(str(module.__file__)).resolve() != file.resolve():
         raise GpurunError(f"{module.__file__} and {file} have the same name", "rename one of them")

@@ -127,9 +127,57 @@ def test_a_named_file_that_is_no_knob_is_an_error_of_one_line(
     assert caught.value.todo
 
 
-def test_a_path_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(GpurunError, match=r"nowhere\.py"):
-        all_knobs([str(tmp_path / "nowhere.py")])
+@pytest.mark.parametrize(
+    ("part", "instead", "message"),
+    [
+        ("effect = Effect.NUMERICS", 'effect = "numerics"', "`effect` 'numerics', no member of"),
+        ("effect = Effect.NUMERICS", "", "has no `effect`"),
+        ('name = "mine"', "", "has no `name`"),
+        ('name = "mine"', 'name = "my knob"', "`name` 'my knob', no identifier"),
+        ('name = "mine"', "name = 3", "`name` 3, no identifier"),
+        ("def candidates", "def propose", "has no `candidates`"),
+        ("def apply", "def turn", "has no `apply`"),
+        ("order = 1", 'order = "early"', "`order` 'early', no number"),
+        ("order = 1", 'acts_on = "loss"', "`acts_on` 'loss'"),
+        ("order = 1", "environment = {}", "`environment` that is no method"),
+        ("order = 1", "def __init__(self, more): pass", "cannot be built: TypeError"),
+        ("(KnobBase)", "", "has no `acts_on`"),
+    ],
+)
+@pytest.mark.parametrize("in_folder", [False, True])
+def test_a_knob_that_lacks_something_is_named_with_what_is_wrong(
+    tmp_path: Path, part: str, instead: str, message: str, in_folder: bool
+) -> None:
+    text = TRIVIAL.format(name="mine", order=1)
+    assert part in text
+    file = tmp_path / "mine.py"
+    file.write_text(text.replace(part, instead))
+    with pytest.raises(GpurunError) as caught:
+        all_knobs([str(tmp_path if in_folder else file)])
+    assert f"{file}: the knob Trivial " in caught.value.what
+    assert message in caught.value.what
+    assert "\n" not in caught.value.what
+    assert caught.value.todo
+
+
+def test_a_base_class_of_a_knob_in_the_same_file_is_no_second_knob(tmp_path: Path) -> None:
+    text = TRIVIAL.format(name="mine", order=1).replace("(KnobBase)", "(Shared)")
+    file = tmp_path / "mine.py"
+    file.write_text(
+        text.replace("class Trivial", "class Shared(KnobBase):\n    pass\n\nclass Trivial")
+    )
+    assert find("mine", [str(file)]).effect.value == "numerics"
+
+
+@pytest.mark.parametrize("text", [None, "def broken(:\n", "raise SystemExit('no')\n"])
+def test_a_path_without_a_knob_is_named_with_where_it_was_named(
+    tmp_path: Path, text: str | None
+) -> None:
+    file = tmp_path / "mine.py"
+    if text is not None:
+        file.write_text(text)
+    with pytest.raises(GpurunError, match=r"gpurun\.toml.*mine\.py"):
+        all_knobs([str(file)])
 
 
 def test_every_knob_documents_what_it_does_and_how_it_bites() -> None:
