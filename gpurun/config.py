@@ -10,8 +10,9 @@ import enum
 import math
 import re
 import sys
+import types
 import typing
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -131,12 +132,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
 
 def _decode(document: dict[str, Any], path: Path, prefix: str) -> Config:
     document = _section(Config, document, path, prefix)
-    try:
-        config = from_json(Config, document, prefix or "")
-    except RecordError as error:
-        raise GpurunError(
-            f"{path}: {str(error).lstrip('.')}", "Give the key a value of the type it takes."
-        ) from None
+    config = from_json(Config, document)
     out = None if config.run.out is None else str(path.parent / config.run.out)
     return replace(
         config,
@@ -160,8 +156,33 @@ def _section(cls: Any, document: dict[str, Any], path: Path, prefix: str) -> dic
         elif known[key].metadata.get("duration") and not isinstance(value, bool):
             value = _duration(value, path, name)
         _check_choices(hints[key], value, path, name)
+        _check_type(known[key], hints[key], value, path, name)
         checked[key] = value
     return checked
+
+
+def _check_type(key: Field[Any], kind: Any, value: Any, path: Path, name: str) -> None:
+    try:
+        from_json(kind, value, name)
+    except RecordError as error:
+        duration = key.metadata.get("duration")
+        takes = 'a duration, as in 90 or "5m"' if duration else type_in_words(kind)
+        raise GpurunError(f"{path}: {error}", f"{name} takes {takes}.") from None
+
+
+def type_in_words(kind: Any) -> str:
+    """The type of a field as people say it: "a whole number", "a list of texts"."""
+    words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_in_words(k) for k in arguments if k is not type(None))
+    if origin is tuple:
+        inner = arguments[0]
+        if isinstance(inner, enum.EnumMeta):
+            choices: dict[str, Any] = dict(inner.__members__)
+            return f"a list of {', '.join(choice.value for choice in choices.values())}"
+        return f"a list of {type_in_words(inner).removeprefix('a ')}s"
+    return words.get(kind, "a table of keys and values")
 
 
 def _check_choices(kind: Any, value: Any, path: Path, name: str) -> None:

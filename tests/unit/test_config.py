@@ -133,6 +133,25 @@ def test_a_value_of_the_wrong_kind_is_named(tmp_path: Path, text: str, key: str)
     assert error.todo
 
 
+@pytest.mark.parametrize(
+    ("text", "takes"),
+    [
+        ("[optimize]\nmax_trials = 1.5\n", "optimize.max_trials takes a whole number."),
+        ("[optimize]\nbudget = true\n", 'optimize.budget takes a duration, as in 90 or "5m".'),
+        (
+            '[optimize]\nallow = "pipeline"\n',
+            "optimize.allow takes a list of pipeline, numerics, training.",
+        ),
+        ('[run]\nquiet = "yes"\n', "run.quiet takes true or false."),
+        ("[run]\nout = 3\n", "run.out takes a text."),
+        ("knobs = [3]\n", "knobs takes a list of texts."),
+        ("optimize = 3\n", "optimize takes a table of keys and values."),
+    ],
+)
+def test_the_type_that_a_key_takes_is_said(tmp_path: Path, text: str, takes: str) -> None:
+    assert error_in(tmp_path, text).todo == takes
+
+
 def test_our_table_must_be_a_table(tmp_path: Path) -> None:
     assert "tool.gpurun" in error_in(tmp_path, "[tool]\ngpurun = 3\n", "pyproject.toml").what
 
