@@ -43,12 +43,18 @@ def run(options: Options) -> int:
     """Run the script as it is, or with the settings that `--settings` or `--tuned` name."""
     if options.json == "-":
         raise GpurunError("--json - would mix with the script's own stdout", "name a file")
+    if options.json is not None:
+        from gpurun.commands.optimize import _check_output  # after hours it would be too late
+
+        _check_output("--json", Path(options.json))
     return run_with(options, _chosen_settings(options))
 
 
 def run_with(options: Options, saved: SavedSettings | None) -> int:
     """Run the script under `saved` settings, record and summarise; the script's exit code."""
     options, environment = _settled(options, saved)
+    if saved is not None and not saved.fingerprint and not options.quiet:
+        _note(f"{options.settings} has no fingerprint: not checked against this machine")
     run_dir = _run_dir(options)
     if run_dir is not None:
         run_dir, environment = _prepared(run_dir, options, saved, environment)
@@ -147,8 +153,9 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
     environment = dict(os.environ)
     if saved is None:
         return options, environment
-    from gpurun.knobs import find
+    from gpurun.knobs import all_knobs, find
 
+    all_knobs(options.knob_paths)  # a broken one is not the settings' fault
     args = options.target.args
     source = options.settings or "the tuned settings"
     for name, value in saved.settings.items():

@@ -7,16 +7,19 @@ import json
 import os
 import shlex
 import sys
+import typing
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from gpurun.config import load_config
+from gpurun.config import load_config, type_in_words
 from gpurun.errors import GpurunError
 from gpurun.launch.command import typed_words
 from gpurun.measure.fingerprint import differences, fingerprint, module_file
 from gpurun.options import Options, TargetKind
-from gpurun.records.codec import from_json, to_json
-from gpurun.records.tuning import SavedSettings
+from gpurun.records.codec import RecordError, from_json, to_json
+from gpurun.records.tuning import SETTINGS_SCHEMA, SavedSettings
 from gpurun.rundir import write_json
 
 
@@ -67,18 +70,71 @@ def save(path: Path, saved: SavedSettings) -> None:
 
 
 def load(path: Path) -> SavedSettings:
-    """Read settings; `GpurunError` says what is wrong with the file."""
+    """Read settings carried by hand; `GpurunError` says what is wrong with the file.
+
+    Only `settings` must be there: who writes a file to try a knob knows nothing of the rest.
+    """
     try:
-        return _read(path)
-    except (OSError, ValueError) as error:
+        return _read(path, UNSAID)
+    except ValueError as error:
         raise GpurunError(
-            f"{path} holds no settings: {error}",
-            "write it with gpurun --optimize --save-settings FILE script.py",
+            f"{path} {error}",
+            'write {"settings": {"knob": value}}, or let --optimize --save-settings FILE write it',
         ) from None
 
 
-def _read(path: Path) -> SavedSettings:
-    return from_json(SavedSettings, json.loads(path.read_text()))
+UNSAID: Mapping[str, Any] = {
+    "training_loaders": [],
+    "speedup": None,
+    "fingerprint": {},
+    "command": [],
+}
+"""What holds where a settings file written by hand says nothing."""
+
+
+def _read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedSettings:
+    """The settings in a file; `ValueError` completes a sentence that begins with its name."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot be read: {error.strerror or error}") from None
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise ValueError(f"is not valid JSON: {place}") from None
+    except UnicodeDecodeError:
+        raise ValueError("is not valid JSON: it is no text in UTF-8") from None
+    if isinstance(document, dict):
+        document = {**unsaid, **document}
+    faults = _faults(document)
+    if faults:
+        raise ValueError(f"is no settings file: {'; '.join(faults)}")
+    return from_json(SavedSettings, document)
+
+
+def _faults(document: Any) -> list[str]:
+    """Everything that keeps a document from being `SavedSettings`, in words."""
+    if not isinstance(document, dict):
+        return ['it must be an object such as {"settings": {}}']
+    schema = document.get("schema", SETTINGS_SCHEMA)
+    if schema != SETTINGS_SCHEMA:
+        return [f"its schema is {schema!r}, not {SETTINGS_SCHEMA!r}"]
+    hints = typing.get_type_hints(SavedSettings)
+    missing = [f"{name!r} is missing" for name in hints if name not in {**document, "schema": ""}]
+    wrong = [
+        f"{name!r} takes {type_in_words(hints[name])}"
+        for name, value in document.items()
+        if name in hints and not _fits(hints[name], value)
+    ]
+    unknown = [f"{name!r} is unknown" for name in document if name not in hints]
+    return [*missing, *wrong, *unknown]
+
+
+def _fits(kind: Any, value: Any) -> bool:
+    try:
+        from_json(kind, value)
+    except RecordError:
+        return False
+    return True
 
 
 def load_tuned(home: Path, options: Options) -> SavedSettings:
@@ -89,13 +145,14 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
         others = _with_other_arguments(path.parent, options)
         tuned_for = f"; it was with: {', '.join(others)}" if others else ""
         raise GpurunError(
-            f"this command was not tuned here yet{tuned_for}", f"{again} with these arguments"
+            f"this command was not tuned here yet{tuned_for}",
+            "run gpurun --optimize with these arguments first",
         )
     try:
         saved = _read(path)
-    except (OSError, ValueError) as error:
+    except ValueError as error:
         raise GpurunError(
-            f"this command was not tuned here yet, as far as can be read: {path}: {error}", again
+            f"this command was not tuned here yet, as far as can be read: {path} {error}", again
         ) from None
     changed = differences(fingerprint_of(options), saved.fingerprint)
     if changed:
@@ -109,7 +166,7 @@ def _with_other_arguments(folder: Path, options: Options) -> list[str]:
     for path in sorted(folder.glob("*.json")):
         try:
             command = _read(path).command
-        except (OSError, ValueError):
+        except ValueError:
             continue
         if command and os.path.abspath(command[0]) == os.path.abspath(options.target.path):
             found.append(shlex.join(command[1:]) or "no arguments")

@@ -79,3 +79,57 @@ def test_tuning_on_several_nodes_is_refused_by_name(tmp_path: Path, gpurun: Gpur
             b"gpurun: --optimize tunes on one node, not " + word,
             b"gpurun: drop it, or set it to 1",
         ]
+
+
+@pytest.mark.parametrize("flags", [["--settings", "kept.json"], ["--tune-only"]])
+@pytest.mark.parametrize(
+    ("knob", "message"),
+    [
+        (None, b"there is no knob file or folder"),
+        ("def broken(:\n", b"cannot be imported: SyntaxError"),
+        (
+            "from gpurun.knobs.api import KnobBase\n"
+            "class Mine(KnobBase):\n"
+            "    name = 'mine'\n"
+            "    effect = 'numerics'\n"
+            "    def candidates(self, facts): return [1]\n"
+            "    def apply(self, value, hooks): hooks.applied()\n",
+            b"mine.py: the knob Mine has the `effect` 'numerics'",
+        ),
+    ],
+)
+def test_a_broken_knob_is_the_fault_of_the_file_that_names_it(
+    tmp_path: Path, gpurun: Gpurun, flags: list[str], knob: str | None, message: bytes
+) -> None:
+    settings(tmp_path, {"mine": 1})
+    (tmp_path / "gpurun.toml").write_text("knobs = ['mine.py']\n")
+    if knob is not None:
+        (tmp_path / "mine.py").write_text(knob)
+    done = gpurun(*flags, "script.py")
+    assert (done.returncode, done.stdout) == (2, b"")
+    line = done.stderr.splitlines()[-3]
+    assert line.startswith(b"gpurun: `knobs` in gpurun.toml")
+    assert message in line
+    assert done.stderr.endswith(b"verdict=error exit=2\n")
+
+
+def test_settings_written_by_hand_say_in_one_line_that_nothing_checked_them(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    settings(tmp_path, {})
+    (tmp_path / "kept.json").write_text('{"settings": {}}')
+    done = gpurun("--settings", "kept.json", "script.py")
+    assert done.returncode == 0
+    assert done.stderr.count(b"kept.json has no fingerprint: not checked") == 1
+    assert b"fingerprint" not in gpurun("--quiet", "--settings", "kept.json", "script.py").stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["--settings", "kept.json"], ["--tune-only"]])
+def test_a_result_that_cannot_be_written_is_told_before_the_script_starts(
+    tmp_path: Path, gpurun: Gpurun, flags: list[str]
+) -> None:
+    settings(tmp_path, {})
+    done = gpurun(*flags, "--json", "nowhere/result.json", "script.py")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"--json: there is no folder nowhere" in done.stderr.splitlines()[0]
+    assert not (tmp_path / ".gpurun").exists()

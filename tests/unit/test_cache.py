@@ -135,8 +135,47 @@ def test_a_damaged_settings_file_named_by_hand_is_told_how_to_write_it(here: Pat
     (here / "kept.json").write_text("{")
     with pytest.raises(GpurunError) as refused:
         cache.load(here / "kept.json")
-    assert "holds no settings" in refused.value.what
+    assert refused.value.what == f"{here / 'kept.json'} is not valid JSON: line 1 column 2"
     assert "--save-settings" in refused.value.todo
+
+
+def test_settings_written_by_hand_need_nothing_else(here: Path) -> None:
+    (here / "kept.json").write_text('{"settings": {"loader_workers": 2}}')
+    assert cache.load(here / "kept.json").settings == {"loader_workers": 2}
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("nonsense", "is not valid JSON: line 1 column 1"),
+        ("[]", 'is no settings file: it must be an object such as {"settings": {}}'),
+        (
+            '{"setings": {}, "speedup": "2"}',
+            "is no settings file: 'settings' is missing; 'speedup' takes a number;"
+            " 'setings' is unknown",
+        ),
+        (
+            '{"settings": 3, "command": "train.py"}',
+            "is no settings file: 'command' takes a list of texts;"
+            " 'settings' takes a table of keys and values",
+        ),
+        (
+            '{"schema": "gpurun/tuning@1"}',
+            "is no settings file: its schema is 'gpurun/tuning@1', not 'gpurun/settings@1'",
+        ),
+    ],
+)
+def test_everything_wrong_with_a_settings_file_is_said_in_words(
+    here: Path, text: str, what: str
+) -> None:
+    (here / "s.json").write_text(text)
+    with pytest.raises(GpurunError) as refused:
+        cache.load(here / "s.json")
+    assert sorted(refused.value.what.split("; ")) == sorted(f"{here / 's.json'} {what}".split("; "))
+
+
+def test_a_command_never_tuned_is_not_told_to_tune_again(here: Path) -> None:
+    assert "again" not in refusal(here, ["train.py"]).todo
 
 
 def test_two_tunings_at_once_leave_one_whole_file(here: Path) -> None:
