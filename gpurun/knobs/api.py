@@ -1,8 +1,9 @@
-"""What a knob is: the one class that each file of this folder defines.
+"""What a knob is. A file of this folder defines one such class, or helps those that do.
 
 A knob is asked in the launcher what it may try (`candidates`), and turned in the user's process
-(`apply`). Its module therefore imports nothing but the standard library, `gpurun.records` and this
-file at its top; torch only inside `apply` and what that calls.
+(`apply`). At its top a file therefore imports only the standard library, `gpurun.records`,
+`gpurun.errors` and `gpurun.knobs`; inside functions also torch and `gpurun.runtime`, which are not
+for what the launcher calls.
 """
 
 from __future__ import annotations

@@ -73,22 +73,18 @@ def test_an_example_learns_saves_and_trains_alike_under_gpurun(
 def test_the_knob_of_the_guide_works_as_a_users_own(gpurun: Gpurun, tmp_path: Path) -> None:
     guide = (REPOSITORY / "CONTRIBUTING.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
-    (tmp_path / "knobs").mkdir()
-    (tmp_path / "knobs" / "flush_denormal.py").write_text(code)
+    named = 'name: ClassVar[str] = "flush_denormal"'
+    assert named in code
+    (tmp_path / "knobs").mkdir()  # under another name: who follows the guide has one of that name
+    copy = code.replace(named, 'name: ClassVar[str] = "copy_from_the_guide"')
+    (tmp_path / "knobs" / "copy_from_the_guide.py").write_text(copy)
     (tmp_path / "gpurun.toml").write_text('knobs = ["knobs"]\n')
     (tmp_path / "train.py").write_text(
         "import torch\nprint(torch.tensor([1e-40]).mul(1.0).item() == 0.0)\n"
     )
-    settings = {
-        "settings": {"flush_denormal": True},
-        "training_loaders": [],
-        "speedup": None,
-        "fingerprint": {},
-        "command": [],
-    }
-    (tmp_path / "settings.json").write_text(json.dumps(settings))
+    (tmp_path / "settings.json").write_text('{"settings": {"copy_from_the_guide": true}}')
     assert gpurun("train.py").stdout == b"False\n"
     done = gpurun("--settings", "settings.json", "--json", "result.json", "train.py")
     assert done.stdout == b"True\n", done.stderr.decode()
     knobs = json.loads((tmp_path / "result.json").read_bytes())["knobs"]
-    assert [(k["knob"], k["outcome"]) for k in knobs] == [("flush_denormal", "applied")]
+    assert [(k["knob"], k["outcome"]) for k in knobs] == [("copy_from_the_guide", "applied")]
