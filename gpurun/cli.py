@@ -25,7 +25,8 @@ Flags stand before the script; all that follows it is the script's own.
   --optimize            try settings in short trials, prove the best, then train with them
   --tune-only           the same without the training
   --budget TIME         how long tuning may take: 90s, 5m, 1h
-  --max-trials N        how many values it may try, besides the proof
+  --max-trials N        trials before the proof, the first two of the script as it is;
+                        15 by default
   --allow EFFECTS       what may be changed, of pipeline,numerics,training
   --tuned               apply what an earlier --optimize found here, with no trials
   --save-settings FILE  write the settings found; --settings FILE applies them

@@ -183,6 +183,20 @@ def test_help_names_every_flag_of_ours(capfd: pytest.CaptureFixture[str]) -> Non
     assert main([]) == 2
 
 
+def test_the_default_number_of_trials_is_the_same_wherever_it_is_said(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    from gpurun.tuner.tuning import MOST_TRIALS
+
+    repository = Path(__file__).resolve().parents[2]
+    main(["--help"])
+    said = "trials before the proof, the first two of the script as it is"
+    for text in (capfd.readouterr().out, (repository / "README.md").read_text()):
+        assert f"{said}; {MOST_TRIALS} by default" in " ".join(text.split())
+    (line,) = [s for s in (repository / "gpurun.toml").read_text().splitlines() if said in s]
+    assert line.startswith(f"# max_trials = {MOST_TRIALS} ")
+
+
 @pytest.mark.parametrize(
     ("words", "flags"),
     [
