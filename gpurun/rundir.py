@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from gpurun.errors import GpurunError
+
 FOLDER = ".gpurun"
 INCOMPLETE = "the record is incomplete"
 
@@ -49,6 +51,16 @@ def lost_events(run: Path) -> str | None:
     """
     reasons = [path.read_text(errors="replace") for path in sorted(run.glob("events-*.error"))]
     return next(filter(None, reasons), "no room was left for it") if reasons else None
+
+
+def check_output(flag: str, path: Path) -> None:
+    """`GpurunError` if the file that a flag names could not be written after the run."""
+    if path.is_dir():
+        raise GpurunError(f"{flag}: {path} is a folder", "name a file")
+    if not path.parent.is_dir():
+        raise GpurunError(f"{flag}: there is no folder {path.parent}", "make it first")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise GpurunError(f"{flag}: {path} cannot be written", "name another file")
 
 
 def write_json(path: Path, document: Any) -> None:

@@ -22,7 +22,7 @@ from gpurun.report.ladder import print_ladder
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.report.tuning import TuningView, tuning_view
-from gpurun.rundir import find_home, json_text, new_run, write_json, write_whole
+from gpurun.rundir import check_output, find_home, json_text, new_run, write_json, write_whole
 from gpurun.tuner import cache
 from gpurun.tuner.document import document
 from gpurun.tuner.interruption import Interruption
@@ -137,16 +137,7 @@ def _check(options: Options) -> None:
         )
     for flag, name in (("--json", options.json), ("--save-settings", options.save_settings)):
         if name is not None and name != "-":
-            _check_output(flag, Path(name))
-
-
-def _check_output(flag: str, path: Path) -> None:
-    if path.is_dir():
-        raise GpurunError(f"{flag}: {path} is a folder", "name a file")
-    if not path.parent.is_dir():
-        raise GpurunError(f"{flag}: there is no folder {path.parent}", "make it first")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise GpurunError(f"{flag}: {path} cannot be written", "name another file")
+            check_output(flag, Path(name))
 
 
 def _isolation(options: Options) -> tuple[Mode, str]:

@@ -18,7 +18,14 @@ from gpurun.errors import GpurunError
 from gpurun.options import Options
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting
-from gpurun.rundir import INCOMPLETE, find_home, lost_events, new_run, write_json
+from gpurun.rundir import (
+    INCOMPLETE,
+    check_output,
+    find_home,
+    lost_events,
+    new_run,
+    write_json,
+)
 from gpurun.verdict import print_verdict
 
 if TYPE_CHECKING:
@@ -44,9 +51,7 @@ def run(options: Options) -> int:
     if options.json == "-":
         raise GpurunError("--json - would mix with the script's own stdout", "name a file")
     if options.json is not None:
-        from gpurun.commands.optimize import _check_output  # after hours it would be too late
-
-        _check_output("--json", Path(options.json))
+        check_output("--json", Path(options.json))  # after hours it would be too late
     return run_with(options, _chosen_settings(options))
 
 
