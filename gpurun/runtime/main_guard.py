@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
-import linecache
 from types import ModuleType
+
+from gpurun.runtime.parsing import parsed
 
 
 def runs_again(main: ModuleType) -> bool:
@@ -12,12 +13,10 @@ def runs_again(main: ModuleType) -> bool:
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name.rpartition(".")[2] == "__main__":
         return False  # `python -m package` and zip files: multiprocessing leaves these alone
-    source = "".join(linecache.getlines(getattr(main, "__file__", None) or ""))
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(getattr(main, "__file__", None) or "")
+    if tree is None or not tree.body:
         return False
-    return bool(tree.body) and not any(_is_guard(node) for node in ast.walk(tree))
+    return not any(_is_guard(node) for node in ast.walk(tree))
 
 
 def _is_guard(node: ast.AST) -> bool:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ast
 import functools
-import linecache
+
+from gpurun.runtime.parsing import parsed
 
 
 @functools.lru_cache(maxsize=64)  # a loader may be built again each epoch
 def batch_size_expression(file: str, line: int) -> str | None:
     """Source of the batch-size argument of the call around `line`, or None if it is not there."""
-    try:
-        tree = ast.parse("".join(linecache.getlines(file)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    tree = parsed(file)
+    if tree is None:
         return None
     best: ast.Call | None = None
     for node in ast.walk(tree):
