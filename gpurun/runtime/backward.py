@@ -20,6 +20,7 @@ class Backward:
     def __init__(self) -> None:
         self._inside: Callable[[], int] = lambda: -1
         self._scaled: tuple[Any, Any] | None = None
+        self._loss: Callable[[Any], Any] = self._differentiated
 
     def install(self, torch: Any) -> None:
         """Watch `torch.autograd.backward`, and `grad` for scripts that step parameters by hand."""
@@ -32,7 +33,7 @@ class Backward:
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tell: Callable[..., None] = CLOCK.backward
-        inside, compiling, loss = self._inside, self._compiling, self._loss
+        inside, compiling, watch = self._inside, self._compiling, self
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal tell
@@ -47,7 +48,13 @@ class Backward:
             elapsed_ns = now() - began
             try:
                 if inside() == -1:
-                    tell(elapsed_ns, loss(tensors) if CLOCK.looking else None)
+                    loss = None
+                    if CLOCK.looking:
+                        try:
+                            loss = watch._loss(tensors)
+                        except Exception as error:
+                            watch._loss = switched_off("loss", error)
+                    tell(elapsed_ns, loss)
             except Exception as error:
                 tell = switched_off("backward", error)
             return result
@@ -92,15 +99,24 @@ class Backward:
             self._scaled = (weakref.ref(scaled), loss.detach())
 
     def _tell(self, elapsed_ns: int, tensors: Any) -> None:
-        CLOCK.backward(elapsed_ns, self._loss(tensors) if CLOCK.looking else None)
+        loss = None
+        if CLOCK.looking:
+            try:
+                loss = self._loss(tensors)
+            except Exception as error:
+                self._loss = switched_off("loss", error)
+        CLOCK.backward(elapsed_ns, loss)
 
-    def _loss(self, tensors: Any) -> Any:
+    def _differentiated(self, tensors: Any) -> Any:
         """The scalar that is differentiated, before a gradient scaler multiplied it."""
         first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
         if not isinstance(first, self._tensor) or first.numel() != 1:
             return None
         scaled, self._scaled = self._scaled, None
-        return scaled[1] if scaled is not None and scaled[0]() is first else first
+        if scaled is not None and scaled[0]() is first:
+            return scaled[1]
+        # a subclass of Tensor may refuse what the clock asks of a loss: better here than there
+        return first if type(first) is self._tensor else first.detach()
 
 
 BACKWARD = Backward()
