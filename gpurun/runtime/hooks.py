@@ -59,11 +59,11 @@ class KnobHooks:
 
     def applied(self, detail: str = "") -> None:
         """See `knobs.api.Hooks`."""
-        OUTCOMES.tell(self._knob, "applied", detail)
+        OUTCOMES.tell(self._knob, "applied", str(detail))
 
     def skipped(self, reason: str) -> None:
         """See `knobs.api.Hooks`."""
-        OUTCOMES.tell(self._knob, "skipped", reason)
+        OUTCOMES.tell(self._knob, "skipped", str(reason))
 
     def has_trait(self, trait: str) -> str | None:
         """See `knobs.api.Hooks`."""

@@ -72,16 +72,16 @@ def build_edited(
 
     `settle` hears of the refusal, or None, once the target is built.
     """
+    settle = guarded(f"{name}: outcomes", settle)
     refusal: Exception | None = None
-    if edited.keys() != own.keys() or any(edited[key] is not own[key] for key in own):
-        try:
+    try:
+        if edited.keys() != own.keys() or any(edited[key] is not own[key] for key in own):
             init(target, **edited)
-        except Exception as error:
-            RECORDER.hook_failed(name, error)
-            refusal = error.with_traceback(None)  # it would keep what was half built alive
-        else:
             settle(None)
             return
+    except Exception as error:
+        RECORDER.hook_failed(name, error)
+        refusal = error.with_traceback(None)  # it would keep what was half built alive
     try:
         init(target, **own)
     except BaseException as error:

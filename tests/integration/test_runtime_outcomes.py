@@ -106,6 +106,14 @@ def test_what_torch_refuses_and_what_raises_has_failed(
     assert reason == f"failed: {told.detail}"
 
 
+@pytest.mark.parametrize("place", ["loader", "optimizer"])
+def test_a_detail_that_is_no_text_is_recorded_as_one(
+    tmp_path: Path, gpurun: Gpurun, place: str
+) -> None:
+    told = outcome(tmp_path, gpurun, f"hooks.before_{place}(lambda call: hooks.applied([1]))")
+    assert told == KnobOutcome("planted", "applied", "[1]")
+
+
 def test_what_torch_takes_is_applied(tmp_path: Path, gpurun: Gpurun) -> None:
     told = outcome(tmp_path, gpurun, loader_edit("batch_size=2"))
     assert told == KnobOutcome("planted", "applied", "the loader")

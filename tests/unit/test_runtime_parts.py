@@ -6,16 +6,20 @@ import json
 import subprocess
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from gpurun.records.events import HookEvent, TraitEvent
 from gpurun.records.frames import drop_frame
+from gpurun.runtime.hooks import KnobHooks
 from gpurun.runtime.identity import IdentityMap
 from gpurun.runtime.imports import PostImportFinder
+from gpurun.runtime.main_guard import runs_again
 from gpurun.runtime.patching import build_edited, guarded, replace
 from gpurun.runtime.recorder import Recorder
 from gpurun.runtime.source import batch_size_expression
@@ -94,6 +98,26 @@ def test_refused_edits_give_way_to_the_scripts_own_arguments() -> None:
     with pytest.raises(ValueError, match="size"):  # the script's own mistake stays its own
         build_edited("edit", Thing.__init__, thing, {"size": -3}, {"size": -1}, heard.append)
     assert heard == []
+
+
+def test_neither_odd_edits_nor_what_hears_of_them_raise_out_of_a_constructor() -> None:
+    class Thing:
+        def __init__(self, size: int) -> None:
+            self.size = size
+
+    def fail(refusal: Exception | None) -> None:
+        raise TypeError
+
+    thing = Thing(0)
+    for edited in ({"size": 3}, {"size": 4}, {"shape": 4}, None):
+        build_edited("edit", Thing.__init__, thing, {"size": 3}, edited, fail)  # type: ignore[arg-type]
+        assert thing.size == (4 if edited == {"size": 4} else 3)
+
+
+def test_what_a_knob_says_of_itself_may_be_anything() -> None:
+    hooks = KnobHooks("odd")
+    hooks.applied(["a", "list"])  # type: ignore[arg-type]
+    hooks.skipped({})  # type: ignore[arg-type]
 
 
 def test_nothing_that_is_recorded_can_raise(tmp_path: Path) -> None:
@@ -184,3 +208,31 @@ def test_the_batch_size_is_read_from_the_source(
     script = tmp_path / "script.py"
     script.write_text(text)
     assert batch_size_expression(str(script), 1) == expected
+
+
+def test_reading_the_source_is_not_heard(tmp_path: Path) -> None:
+    script = tmp_path / "escapes.py"
+    script.write_text('pattern = "\\d"\nDataLoader(data, batch_size=4)\n')
+    main = ModuleType("__main__")
+    main.__file__ = str(script)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the parser's warning would be a SyntaxError
+        filters = list(warnings.filters)
+        assert batch_size_expression(str(script), 2) == "4"
+        assert runs_again(main)
+        assert warnings.filters == filters
+
+
+def test_reading_the_source_does_not_bring_back_warnings_that_were_shown(tmp_path: Path) -> None:
+    script = """
+import sys, warnings
+from gpurun.runtime.source import batch_size_expression
+for line in range(3):
+    warnings.warn("once")
+    batch_size_expression(sys.argv[0], line)
+"""
+    (tmp_path / "script.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.count("UserWarning: once") == 1
