@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpurun.knobs.api import Skip
+from gpurun.knobs.api import Hooks, LoaderCall, Skip
 from gpurun.records.facts import Facts
+from gpurun.records.loader_keys import keys_in, place
 
 NOTICEABLE = 0.02
 """A data wait below this part of a step is not worth a trial: its end would gain less."""
@@ -28,12 +29,26 @@ def data_wait(facts: Facts) -> DataWait | Skip:
     """The data wait of the baseline, or why there is none to speak of."""
     if not facts.loaders_of_training():
         return Skip("no DataLoader feeds the training")
-    if "cuda_batches" in facts.traits:
+    if trains_on_gpu_batches(facts):
         return Skip("the loader hands out batches that are on the GPU already")
     split, step = facts.result.split, facts.result.step_time_ms
     if split is None or split.data_wait_ms is None or step is None:
         return Skip("the wait for data was not measured")
     return DataWait(split.data_wait_ms, max(step.mean - split.data_wait_ms, 0.0))
+
+
+def trains_on_gpu_batches(facts: Facts) -> bool:
+    """Whether a loader that feeds the training hands out batches that are on the GPU already."""
+    return not set(keys_in(facts.traits.get("cuda_batches"))).isdisjoint(facts.training_loaders)
+
+
+def hands_out_on_gpu(call: LoaderCall, hooks: Hooks) -> bool:
+    """Whether a loader that was built at the same place did so in this process.
+
+    The loader of the call itself is not built yet, but the script may build it each epoch.
+    """
+    seen = keys_in(hooks.has_trait("cuda_batches"))
+    return place(call.key) in map(place, seen)
 
 
 def workers_now(facts: Facts) -> int:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
 from gpurun.knobs.loader_fitness import on_cuda
+from gpurun.knobs.loader_need import hands_out_on_gpu, trains_on_gpu_batches
 from gpurun.records.facts import Facts
 
 
@@ -31,7 +32,7 @@ class LoaderPinMemory(KnobBase):
             return Skip("training is not on a GPU")
         if not loaders:
             return Skip("no DataLoader feeds the training")
-        if "cuda_batches" in facts.traits:
+        if trains_on_gpu_batches(facts):
             return Skip("the loader hands out batches that are on the GPU already")
         if all(loader.pin_memory for loader in loaders):
             return Skip("the script pins already")
@@ -60,6 +61,6 @@ def _unfit(call: LoaderCall, hooks: Hooks) -> str | None:
         return "a subclass of DataLoader"
     if not torch.cuda.is_available():
         return "there is no GPU to copy to"
-    if hooks.has_trait("cuda_batches") is not None or on_cuda(call.arguments.get("dataset")):
+    if hands_out_on_gpu(call, hooks) or on_cuda(call.arguments.get("dataset")):
         return "its batches are on the GPU already"
     return None

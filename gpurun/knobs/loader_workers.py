@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
 from gpurun.knobs.lasting_workers import keep_draws, keep_workers
 from gpurun.knobs.loader_fitness import counts_epochs, why_no_workers
-from gpurun.knobs.loader_need import DataWait, data_wait, workers_now
+from gpurun.knobs.loader_need import DataWait, data_wait, hands_out_on_gpu, workers_now
 from gpurun.records.facts import Facts
 
 GAIN = 1.05
@@ -127,7 +127,7 @@ def _first_guesses(facts: Facts, wait: DataWait) -> list[int]:
 def _unfit(call: LoaderCall, value: int, hooks: Hooks) -> str | None:
     if value == 0:
         return "a subclass of DataLoader" if call.subclass else None
-    if hooks.has_trait("cuda_batches") is not None:
+    if hands_out_on_gpu(call, hooks):
         return "the loader hands out CUDA tensors"
     return why_no_workers(call, no_guard=hooks.has_trait("no_guard") is not None)
 

@@ -185,7 +185,7 @@ class Loaders:
 
     def _first(self, batch: Any, key: str) -> None:
         if self._grad_enabled() and any(tensor.is_cuda for tensor in tensors(batch)):
-            TRAITS.note("cuda_batches", key)
+            TRAITS.note_loader("cuda_batches", key)
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _next_index(iterator: Any) -> Any:

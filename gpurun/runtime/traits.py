@@ -11,9 +11,11 @@ from typing import Any
 from gpurun.knobs import USER_PACKAGE
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
+from gpurun.records.loader_keys import joined, keys_in
 from gpurun.runtime.main_guard import runs_again
 from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.surroundings import Surroundings
 
 OWN_ENDS = (
     "utils/checkpoint",
@@ -27,6 +29,10 @@ OWN_ENDS = (
 """Parts of torch that use autocast and the like without being asked for it by the script."""
 OURS = ("gpurun.runtime", "gpurun.knobs", USER_PACKAGE)
 """Packages whose modules act for a knob; the last is the one of users' own knobs."""
+STANDS_IN_CALLS = "gpurun.runtime.roots"
+"""The module whose frames lie between a model's call and its forward, and ask for nothing."""
+MOST_KEYS = 64
+"""So many loaders are told: one that is built anew each epoch must not fill the record."""
 
 
 class Traits:
@@ -62,6 +68,13 @@ class Traits:
         """Record a trait, once."""
         if trait not in self.seen:
             self.seen[trait] = detail
+            RECORDER.event(TraitEvent(trait=trait, detail=detail))
+
+    def note_loader(self, trait: str, key: str) -> None:
+        """Record a trait of one loader; the detail names all of which it was noted so far."""
+        keys = keys_in(self.seen.get(trait))
+        if key not in keys and len(keys) < MOST_KEYS:
+            detail = self.seen[trait] = joined((*keys, key))
             RECORDER.event(TraitEvent(trait=trait, detail=detail))
 
     def _watch(self, owner: Any, name: str, trait: str) -> None:
@@ -105,12 +118,19 @@ class Traits:
                 inside = file[len(self._library) :].replace(os.sep, "/")
                 if inside.startswith(OWN_ENDS):
                     return None
-            elif file != contextlib.__file__:
+            elif file != contextlib.__file__ and not _stands_in_calls(frame):
                 break
             frame = frame.f_back
         if frame is None or _ours(frame.f_globals.get("__name__")):
             return None
         return f"{os.path.basename(file)}:{frame.f_lineno}"
+
+
+def _stands_in_calls(frame: Any) -> bool:
+    """Not of a knob's context, which `Surroundings` enters elsewhere than it makes the call."""
+    if frame.f_code is Surroundings.call.__code__:
+        return True
+    return bool(frame.f_globals.get("__name__") == STANDS_IN_CALLS)
 
 
 def _ours(module: Any) -> bool:

@@ -92,19 +92,72 @@ optimizer.step()
 """
 
 
-def test_autocast_of_a_users_own_knob_is_not_the_scripts(tmp_path: Path, gpurun: Gpurun) -> None:
-    (tmp_path / "knobs").mkdir()
-    (tmp_path / "knobs" / "casting.py").write_text(KNOB)
-    (tmp_path / "gpurun.toml").write_text('knobs = ["knobs"]')
+def plant(folder: Path, knob: str) -> tuple[str, str]:
+    """Put the user's knob "casting" into `folder`; the options that turn it."""
+    (folder / "knobs").mkdir()
+    (folder / "knobs" / "casting.py").write_text(knob)
+    (folder / "gpurun.toml").write_text('knobs = ["knobs"]')
     document = {
         "settings": {"casting": 1}, "training_loaders": (), "speedup": None, "fingerprint": {},
         "command": [], "schema": "gpurun/settings@1",
     }  # fmt: skip
-    (tmp_path / "settings.json").write_text(json.dumps(document))
+    (folder / "settings.json").write_text(json.dumps(document))
+    return "--settings", "settings.json"
+
+
+def test_autocast_of_a_users_own_knob_is_not_the_scripts(tmp_path: Path, gpurun: Gpurun) -> None:
+    words = plant(tmp_path, KNOB)
     (tmp_path / "train.py").write_text(CAST_ROOT)
-    done = gpurun("--settings", "settings.json", "train.py")
+    done = gpurun(*words, "train.py")
     assert done.stdout == b"torch.bfloat16\n", done.stderr.decode()
     assert traits(tmp_path) == []
+
+
+DECORATED = """
+import torch
+
+class Net(torch.nn.Linear):
+    @torch.autocast("cpu", torch.bfloat16)
+    def forward(self, x):
+        return super().forward(x)
+
+if __name__ == "__main__":
+    model = MODEL
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        model(torch.ones(1, 1)).sum().backward()
+        optimizer.step()
+"""
+CALLED = DECORATED[: DECORATED.index("model(torch")].count("\n") + 1
+OURS_REFUSES = """
+from gpurun.knobs import autocast
+from gpurun.knobs.api import Effect, KnobBase
+
+class Casting(KnobBase):
+    name, effect = "casting", Effect.NUMERICS
+    def candidates(self, facts):
+        return [1]
+    def apply(self, value, hooks):
+        autocast.native_on_cpu = lambda: True  # whatever computes here
+        autocast.Autocast().apply("bf16", hooks)
+"""
+
+
+@pytest.mark.parametrize("model", ["Net(1, 1)", "torch.nn.Sequential(Net(1, 1))"])
+@pytest.mark.parametrize("knob", [None, OURS_REFUSES])
+def test_autocast_that_decorates_a_forward_is_the_scripts(
+    tmp_path: Path, gpurun: Gpurun, model: str, knob: str | None
+) -> None:
+    (tmp_path / "train.py").write_text(DECORATED.replace("MODEL", model))
+    words = () if knob is None else plant(tmp_path, knob)
+    done = gpurun(*words, "train.py")
+    assert done.returncode == 0, done.stderr.decode()
+    assert traits(tmp_path) == [("autocast", f"train.py:{CALLED}")]
+    if knob is not None:
+        (path,) = tmp_path.glob(".gpurun/runs/*/events-*.jsonl")
+        events = map(json.loads, path.read_text().splitlines())
+        told = [(e["outcome"], e["detail"]) for e in events if e["event"] == "knob"]
+        assert told[-1] == ("skipped", "the script autocasts itself")
 
 
 def test_autocast_that_the_script_stacks_is_its_own(tmp_path: Path, gpurun: Gpurun) -> None:
@@ -178,6 +231,13 @@ if __name__ == "__main__":
     ("body", "expected"),
     [
         ("for epoch in range(2): print(len(list(loader)))", [("cuda_batches", "train.py:16#0")]),
+        (
+            "print([len(list(x)) for x in (loader, DataLoader(loader.dataset, collate_fn=there))])",
+            [
+                ("cuda_batches", "train.py:16#0"),
+                ("cuda_batches", "train.py:16#0 / train.py:17#0"),
+            ],
+        ),
         ("with torch.no_grad(): print(len(list(loader)))", []),
     ],
 )
@@ -197,3 +257,24 @@ def test_an_iterator_that_is_left_before_its_first_batch_goes_at_once(
     body = "gc.disable(); i = weakref.ref(iter(loader)); print(i())"
     (tmp_path / "train.py").write_text(ELSEWHERE.replace("BODY", body))
     assert gpurun("train.py").stdout == b"None\n"
+
+
+APART = ELSEWHERE.replace(
+    "    BODY",
+    """    here = torch.utils.data.TensorDataset(torch.ones(8, 1))
+    list(loader)
+    print(DataLoader(here).num_workers)
+    print([(x.num_workers, len(list(x))) for _ in range(2) for x in [
+        DataLoader(torch.ones(8, 1), collate_fn=there)]])""",
+)
+
+
+def test_batches_on_the_gpu_speak_for_their_own_loader_only(tmp_path: Path, gpurun: Gpurun) -> None:
+    document = {
+        "settings": {"loader_workers": 2}, "training_loaders": ("train.py:19#0", "train.py:21#1"),
+        "speedup": None, "fingerprint": {}, "command": [], "schema": "gpurun/settings@1",
+    }  # fmt: skip
+    (tmp_path / "settings.json").write_text(json.dumps(document))
+    (tmp_path / "train.py").write_text(APART)
+    done = gpurun("--settings", "settings.json", "train.py")
+    assert done.stdout == b"2\n[(0, 8), (0, 8)]\n", done.stderr.decode()

@@ -74,7 +74,7 @@ class TestLoaderWorkers:
         ("changes", "reason"),
         [
             ({"training_loaders": ()}, "no DataLoader"),
-            ({"traits": {"cuda_batches": "train.py:3"}}, "on the GPU already"),
+            ({"traits": {"cuda_batches": "a.py:3#0 / train.py:8#0"}}, "on the GPU already"),
             (
                 {"traits": {"no_guard": ""}, **loader(start_method="spawn")},
                 "no __main__ guard",
@@ -110,8 +110,13 @@ class TestOtherLoaderKnobs:
         assert "not on a GPU" in skipped("loader_pin_memory", facts())
         assert proposed("loader_pin_memory", gpu_facts()) == [True]
         assert "already" in skipped("loader_pin_memory", gpu_facts(**loader(pin_memory=True)))
-        on_gpu = gpu_facts(traits={"cuda_batches": "train.py:3"})
+        on_gpu = gpu_facts(traits={"cuda_batches": "train.py:8#0"})
         assert "on the GPU already" in skipped("loader_pin_memory", on_gpu)
+
+    @pytest.mark.parametrize("knob", ["loader_workers", "loader_pin_memory"])
+    def test_batches_on_the_gpu_of_another_loader_are_no_matter(self, knob: str) -> None:
+        ground = gpu_facts(traits={"cuda_batches": "train.py:8#1 / train.py:20#0"})
+        assert proposed(knob, ground) == proposed(knob, gpu_facts())
 
 
 class TestCpuThreads:
