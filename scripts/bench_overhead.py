@@ -4,12 +4,14 @@
 
 Each pair is a launch of the same loop under `python` and one under `python -m gpurun`, alive at the
 same time: they take turns, an epoch each (A B, B A, ...), while the other waits for its line on
-stdin, so that what other programs take comes on top of both. Both keep freed memory (glibc gives it
-back at every step in some launches and not in others, by what lies at the top of the heap; that is
-up to 45 % of a step, and no difference between the sides). A pair's figure is the median over its
-turns. What the launcher does beside the script (a sample every few seconds) falls into the turns of
-both sides and so into neither figure. Prints the ratio of step times with its 95 % interval over pairs for a tiny step and for one
-of some 15 ms, the microseconds added a step and a call of a submodule, and the bars.
+stdin, so that what other programs take comes on top of both. A pair's figure is the median over its
+turns. Both keep freed memory: glibc gives it back at every step in some launches and not in others,
+by what lies at the top of the heap, which is up to 45 % of a step and no difference of the sides.
+What the launcher does beside the script (a sample every few seconds) falls into the turns of both
+sides and so into neither figure.
+
+Prints the ratio of step times with its 95 % interval over pairs for a tiny step and for one of some
+15 ms, the microseconds added a step and a call of a submodule, and the bars.
 """
 
 from __future__ import annotations
