@@ -103,6 +103,12 @@ class Mine(KnobBase):
     name = "mine"
     effect = Effect.PIPELINE
 
+    def candidates(self, facts):
+        return [1]
+
+    def apply(self, value, hooks):
+        hooks.applied("mine")
+
     def {method}:
         {body}
 '''
