@@ -48,6 +48,7 @@ class Traits:
         self._library = os.path.dirname(torch.__file__) + os.sep
         self._watch(torch.amp.autocast_mode.autocast, "__enter__", "autocast")
         self._watch(torch, "compile", "compile")
+        self._watch(torch.cuda, "synchronize", "synchronize")
         self._watch(torch.nn.Module, "compile", "compile")
         self._watch_class(torch.amp.grad_scaler.GradScaler, "grad_scaler")
         self._watch_class(torch.nn.DataParallel, "data_parallel")

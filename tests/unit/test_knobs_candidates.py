@@ -156,6 +156,27 @@ class TestHostAllocator:
         assert skipped("host_allocator", facts()) == f"{name} is set already"
 
 
+class TestDeviceKnobs:
+    @pytest.mark.parametrize("knob", ["needless_sync", "tf32", "cudnn_benchmark", "channels_last"])
+    def test_they_are_for_models_on_a_gpu(self, knob: str) -> None:
+        assert skipped(knob, facts()) == "the model is not on a GPU"
+
+    def test_synchronisation_is_skipped_where_the_script_was_seen_to_synchronise(self) -> None:
+        assert "does not call" in skipped("needless_sync", gpu_facts())
+        seen = gpu_facts(traits={"synchronize": "train.py:9"})
+        assert proposed("needless_sync", seen) == ["skip"]
+
+    def test_each_looks_for_what_it_acts_on(self) -> None:
+        (dense,) = gpu_facts().roots
+        images = replace(dense, module_types={"Conv2d": 3, "Linear": 1})
+        halves = replace(dense, dtypes=("bfloat16",))
+        for knob in ("cudnn_benchmark", "channels_last"):
+            assert "convolution" in skipped(knob, gpu_facts(roots=(dense,)))
+            assert proposed(knob, gpu_facts(roots=(images,))) == [True]
+        assert proposed("tf32", gpu_facts(roots=(dense,))) == [True]
+        assert "no float32" in skipped("tf32", gpu_facts(roots=(halves,)))
+
+
 class TestNumericsKnobs:
     @pytest.mark.parametrize("trait", ["autocast", "grad_scaler"])
     def test_the_scripts_own_precision_wins(self, trait: str) -> None:

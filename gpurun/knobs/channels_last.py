@@ -1,0 +1,51 @@
+"""Keep images and convolution weights in the memory order that tensor cores read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.records.facts import Facts
+
+
+class ChannelsLast(KnobBase):
+    """`module.to(memory_format=torch.channels_last)` on root modules with 2-D convolutions.
+
+    Helps convolutions in bfloat16 and TF32: their kernels want the channels innermost and otherwise
+    transpose in and out. A convolution with such weights hands on such activations, so the weights
+    alone are changed, in place: parameters stay the objects that the optimizer holds.
+
+    How it bites: it can lose, with compilation for instance, which lays out memory itself. A later
+    `.view()` of an activation raises. The strides of saved weights are others, their values not.
+    """
+
+    name: ClassVar[str] = "channels_last"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 45
+    acts_on: ClassVar[str] = "model"
+
+    def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
+        """On, where the model convolves images on a GPU."""
+        if facts.device != "cuda":
+            return Skip("the model is not on a GPU")
+        if facts.roots and not any("Conv2d" in root.module_types for root in facts.roots):
+            return Skip("the model has no 2-D convolution")
+        return [True]
+
+    def apply(self, value: bool, hooks: Hooks) -> None:
+        """Reorder the weights of each root before its first training call."""
+
+        def root_found(module: Any) -> None:
+            import torch
+
+            kernels = [p for p in module.parameters() if p.dim() == 4 and max(p.shape[2:]) > 1]
+            if not kernels:
+                hooks.skipped("the model has no 2-D convolution")
+            elif all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels):
+                hooks.skipped("the script keeps its weights so itself")
+            else:
+                module.to(memory_format=torch.channels_last)
+                hooks.applied(f"{len(kernels)} convolution weights")
+
+        hooks.on_root(root_found)

@@ -1,0 +1,52 @@
+"""Let cuDNN time its convolution algorithms and take the fastest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.records.facts import Facts
+
+
+class CudnnBenchmark(KnobBase):
+    """`torch.backends.cudnn.benchmark = True`: algorithms are chosen by timing, not by heuristics.
+
+    Helps convolutional models whose input shapes do not change: each new shape is timed once.
+
+    How it bites: shapes that change all the time are timed all the time; the chosen algorithm, and
+    with it the rounding, may differ from run to run. Scripts that ask for deterministic algorithms,
+    or choose themselves, are left alone.
+    """
+
+    name: ClassVar[str] = "cudnn_benchmark"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 32
+    acts_on: ClassVar[str] = "model"
+
+    def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
+        """On, where the model convolves on a GPU."""
+        if facts.device != "cuda":
+            return Skip("the model is not on a GPU")
+        if facts.roots and not any(
+            "Conv" in kind for root in facts.roots for kind in root.module_types
+        ):
+            return Skip("the model has no convolution")
+        return [True]
+
+    def apply(self, value: bool, hooks: Hooks) -> None:
+        """Switch it on once the script has made its model, and so its own choice."""
+
+        def root_found(module: Any) -> None:
+            import torch
+
+            cudnn = torch.backends.cudnn
+            if cudnn.deterministic or torch.are_deterministic_algorithms_enabled():
+                hooks.skipped("the script asks for deterministic algorithms")
+            elif cudnn.benchmark:
+                hooks.skipped("the script switches it on itself")
+            else:
+                cudnn.benchmark = True
+                hooks.applied("convolution algorithms are timed")
+
+        hooks.on_root(root_found)

@@ -1,0 +1,111 @@
+"""Knobs of the device: the training stays the same, and what the script chose itself stands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Gpurun
+from tests.integration.knob_runs import KnobRun, run_under
+
+pytestmark = pytest.mark.gpu
+
+TRAIN = """
+import json
+import torch
+from torch import nn
+
+CHOICE
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(),
+    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 256), nn.ReLU(), nn.Linear(256, 10),
+).cuda()
+held = list(model.parameters())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+x, y = torch.randn(16, 3, 32, 32).cuda(), torch.arange(16).cuda() % 10
+host = torch.empty(2, 10, pin_memory=True)
+losses = []
+for step in range(20):
+    out = model(x)
+    loss = nn.functional.cross_entropy(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    COPY
+    torch.cuda.synchronize()
+    losses.append(loss.item())
+print(json.dumps({
+    "losses": losses,
+    "same": all(a is b for a, b in zip(held, model.parameters())),
+    "tf32": torch.backends.cuda.matmul.allow_tf32,
+    "benchmark": torch.backends.cudnn.benchmark,
+    "channels_last": model[0].weight.is_contiguous(memory_format=torch.channels_last),
+    "copied": bool((host == out[:2].detach().cpu()).all()),
+}))
+"""
+
+
+def train(
+    gpurun: Gpurun, folder: Path, settings: dict[str, Any], choice: str = "", copy: str = ""
+) -> KnobRun:
+    """Train under settings; `choice` stands at the script's top, `copy` in its step."""
+    return run_under(
+        gpurun, folder, TRAIN.replace("CHOICE", choice).replace("COPY", copy), settings
+    )
+
+
+def test_each_leaves_the_training_as_it_is(tmp_path: Path, gpurun: Gpurun) -> None:
+    bare = train(gpurun, tmp_path, {}).printed
+    for knob, seen in (
+        ("tf32", "tf32"), ("cudnn_benchmark", "benchmark"), ("channels_last", "channels_last"),
+    ):  # fmt: skip
+        run = train(gpurun, tmp_path, {knob: True})
+        assert run.outcomes(knob) == ["applied"]
+        assert run.printed[seen]
+        assert not bare[seen]
+        assert run.printed["same"], "the optimizer's parameters are the model's"
+        assert run.printed["losses"] == pytest.approx(bare["losses"], rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("knob", "choice"),
+    [
+        ("tf32", "torch.backends.cuda.matmul.allow_tf32 = True"),
+        ("tf32", "torch.set_float32_matmul_precision('high')"),
+        ("cudnn_benchmark", "torch.backends.cudnn.deterministic = True"),
+        ("cudnn_benchmark", "torch.backends.cudnn.benchmark = True"),
+    ],
+)
+def test_the_scripts_own_choice_stands(
+    tmp_path: Path, gpurun: Gpurun, knob: str, choice: str
+) -> None:
+    run = train(gpurun, tmp_path, {knob: True}, choice)
+    assert run.outcomes(knob) == ["skipped"]
+
+
+def test_a_synchronisation_in_the_scripts_own_lines_returns_at_once(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    run = train(gpurun, tmp_path, {"needless_sync": "skip"})
+    assert run.outcomes("needless_sync") == ["applied"]
+    assert run.printed["losses"] == train(gpurun, tmp_path, {}).printed["losses"]
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        "host.copy_(out[:2].detach(), non_blocking=True)",
+        "host = out[:2].detach().to('cpu', non_blocking=True)",
+        "s = torch.cuda.Stream(); s.wait_stream(torch.cuda.current_stream())\n"
+        "    with torch.cuda.stream(s): host.copy_(out[:2].detach())",
+    ],
+)
+def test_a_script_that_needs_its_synchronisation_keeps_it(
+    tmp_path: Path, gpurun: Gpurun, copy: str
+) -> None:
+    run = train(gpurun, tmp_path, {"needless_sync": "skip"}, copy=copy)
+    assert run.outcomes("needless_sync")[-1] == "skipped"
+    assert run.printed["copied"]
