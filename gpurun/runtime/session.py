@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import os
-import resource
-import time
 from collections.abc import Callable
 from typing import Any
 
-from gpurun.records.events import EndEvent, TorchEvent
+from gpurun.records.events import TorchEvent
 from gpurun.records.spec import RunSpec
 from gpurun.runtime import untraced
 from gpurun.runtime.backward import BACKWARD
+from gpurun.runtime.closing import end
 from gpurun.runtime.hooks import apply_settings
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.optimizers import OPTIMIZERS
@@ -21,9 +19,6 @@ from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.traits import TRAITS
-
-_ENDED: set[int] = set()
-"""Processes (this one, or the one it was forked from) whose closing figures are written."""
 
 
 def start(spec: RunSpec, torch: Any) -> None:
@@ -70,30 +65,3 @@ def _guard_workers(torch: Any) -> None:
     from gpurun.runtime import worker_guard
 
     worker_guard.install(torch)
-
-
-def end(torch: Any) -> None:
-    """Write what is pending and, once, the closing figures of this process."""
-    CLOCK.drain()
-    if not RECORDER.recording or os.getpid() in _ENDED:
-        return
-    _ENDED.add(os.getpid())
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    RECORDER.event(
-        EndEvent(
-            clock_ns=time.perf_counter_ns(),
-            peak_rss_bytes=usage.ru_maxrss * 1024,
-            **_device_memory(torch),
-            cpu_seconds=usage.ru_utime + usage.ru_stime,
-        )
-    )
-
-
-def _device_memory(torch: Any) -> dict[str, int | None]:
-    cuda = torch.cuda
-    known = cuda.is_initialized()
-    return {
-        "peak_allocated_bytes": cuda.max_memory_allocated() if known else None,
-        "peak_reserved_bytes": cuda.max_memory_reserved() if known else None,
-        "allocator_retries": cuda.memory_stats().get("num_alloc_retries") if known else None,
-    }

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpurun.records.events import StopEvent
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
-from gpurun.runtime import arguments, ending, seeds, services
+from gpurun.runtime import arguments, closing, ending, seeds, services
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
@@ -128,6 +128,4 @@ class _Trial:
         )
         self._ranks.meet()
         self.finish()
-        from gpurun.runtime.session import end as end_session
-
-        end_session(self._torch)
+        closing.end(self._torch)
