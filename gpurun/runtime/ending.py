@@ -19,6 +19,9 @@ LAST_WORDS_SECONDS = 30.0
 """Writing the record may take so long; then the process ends without."""
 POLL_SECONDS = 0.02
 
+_LEAVING = threading.Lock()
+"""Taken by the one thread that ends the process, and never given back."""
+
 
 class Ranks:
     """The agreement of the ranks on one host where to stop, by files in the control folder.
@@ -134,5 +137,6 @@ def _follow(ended: Path) -> None:
     while children and time.monotonic() < deadline:
         gone = connection.wait(children, timeout=max(deadline - time.monotonic(), 0))
         children = [sentinel for sentinel in children if sentinel not in gone]
-    sys.stdout.flush()
-    os._exit(0)
+    with _LEAVING:  # the watching thread and a join come here together
+        sys.stdout.flush()
+        os._exit(0)

@@ -208,3 +208,32 @@ if __name__ == "__main__":
     stops = events(tmp_path, "stop")
     assert [stop["reason"] for stop in stops] == ["enough", "enough"]
     assert len({stop["steps"] for stop in stops}) == 1
+
+
+def test_one_thread_alone_ends_the_parent_of_the_ranks(tmp_path: Path) -> None:
+    """Two at once would both write what a profiler or a measurer of coverage writes at the end."""
+    child = start(
+        tmp_path,
+        """
+import multiprocessing, time
+def train():
+    global optimizer
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    while True:
+        for x, y in batches():
+            step(x, y)
+def leave(code, leave=os._exit):
+    with open("leaving.txt", "a") as log:
+        log.write("left\\n")
+    time.sleep(0.5)
+    leave(code)
+if __name__ == "__main__":
+    os._exit = leave
+    trainer = multiprocessing.get_context("spawn").Process(target=train)
+    trainer.start()
+    trainer.join()
+""",
+    )
+    code, _, err = finish(child, 120)
+    assert (code, err) == (0, "")
+    assert (tmp_path / "leaving.txt").read_text() == "left\n"
