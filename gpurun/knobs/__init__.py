@@ -22,7 +22,16 @@ USER_PACKAGE = "gpurun_user_knobs"
 """Name of the package that users' knob files are imported into."""
 NAMED_BY = "`knobs` in gpurun.toml or pyproject.toml"
 """Where the paths of a user's own knobs come from; no flag names any."""
-PARTS = ("order", "acts_on", "startup_seconds", "refine", "companions", "environment", "arguments")
+PARTS = (
+    "order",
+    "acts_on",
+    "startup_seconds",
+    "likely",
+    "refine",
+    "companions",
+    "environment",
+    "arguments",
+)
 """What a knob has from `KnobBase` where it says nothing itself."""
 ACTS_ON = ("data", "model", "optimizer", "step")
 

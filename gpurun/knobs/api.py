@@ -105,6 +105,8 @@ class Knob(Protocol):
     `order`: when it is tried, small first (cheap and certain before dear and doubtful).
     `acts_on`: the part of the step that it can shorten: "data", "model" (forward and backward),
     "optimizer" or "step" (anything). It is not tried where that part is too small to gain.
+    `likely`: whether its first value is likely enough to gain to be tried at once with others; one
+    that loses as often is tried by itself.
     `startup_seconds`: what turning it roughly adds to the start of a process, once for each value.
     """
 
@@ -112,6 +114,7 @@ class Knob(Protocol):
     effect: ClassVar[Effect]
     order: ClassVar[int]
     acts_on: ClassVar[str]
+    likely: ClassVar[bool]
     startup_seconds: ClassVar[float]
 
     def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
@@ -138,6 +141,7 @@ class KnobBase:
 
     order: ClassVar[int] = 100
     acts_on: ClassVar[str] = "step"
+    likely: ClassVar[bool] = False
     startup_seconds: ClassVar[float] = 0.0
 
     def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:

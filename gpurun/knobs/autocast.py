@@ -38,6 +38,7 @@ class Autocast(KnobBase):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 40
     acts_on: ClassVar[str] = "model"
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """bfloat16, where the hardware computes in it and the script leaves it to us."""

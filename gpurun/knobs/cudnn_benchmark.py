@@ -23,6 +23,7 @@ class CudnnBenchmark(KnobBase):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 32
     acts_on: ClassVar[str] = "model"
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """On, where the model convolves on a GPU."""

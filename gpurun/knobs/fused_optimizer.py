@@ -27,6 +27,7 @@ class FusedOptimizer(KnobBase):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 30
     acts_on: ClassVar[str] = "optimizer"
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Fused where the class has it, else foreach where torch does not take it by itself."""

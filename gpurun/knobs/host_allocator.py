@@ -38,6 +38,7 @@ class HostAllocator(KnobBase):
     name: ClassVar[str] = "host_allocator"
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 18
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Keep, where the host computes the model or prepares the data it waits for."""

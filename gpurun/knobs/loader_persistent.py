@@ -28,6 +28,7 @@ class LoaderPersistent(KnobBase):
     name: ClassVar[str] = "loader_persistent"
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 12
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """Keep them, where epochs are short."""

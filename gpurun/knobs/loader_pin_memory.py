@@ -24,6 +24,7 @@ class LoaderPinMemory(KnobBase):
     name: ClassVar[str] = "loader_pin_memory"
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 16
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """Pin, where training is on a GPU and the script does not."""

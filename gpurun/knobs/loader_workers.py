@@ -40,6 +40,7 @@ class LoaderWorkers(KnobBase):
     name: ClassVar[str] = "loader_workers"
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 10
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """As many as hide the wait, and about one a core; fewer when they crowd the host."""

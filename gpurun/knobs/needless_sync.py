@@ -28,6 +28,7 @@ class NeedlessSync(KnobBase):
     name: ClassVar[str] = "needless_sync"
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 8
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Skip them, where the script was seen to synchronise."""

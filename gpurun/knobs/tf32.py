@@ -28,6 +28,7 @@ class Tf32(KnobBase):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 34
     acts_on: ClassVar[str] = "model"
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
         """On, where there are tensor cores for it and float32 to multiply."""

@@ -57,9 +57,10 @@ class LargerBatch:
 
 @dataclass(frozen=True)
 class LadderRow:
-    """One change of the ladder, on top of the rows kept before it.
+    """One change of the ladder.
 
-    `speedup` is against the row it was added to; `loss_deviation` a fraction, None if not compared.
+    `samples_per_second` was measured with it. `speedup` is against the same settings without it,
+    None where its own share was not measured; `loss_deviation` a fraction, None if not compared.
     """
 
     knob: str

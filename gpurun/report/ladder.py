@@ -42,7 +42,7 @@ COLUMNS = (
     Column("effect"),
     Column("kept?"),
 )
-"""`gain` is the factor on the row it was added to, `total` the factor on the script as it is.
+"""`gain` is the factor on the same settings without the change, `total` that on the script as is.
 
 The effect never leaves a narrow terminal: nobody should change their training unawares.
 """

@@ -24,7 +24,8 @@ from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge
 from gpurun.tuner.plan import NEEDED_STEPS, PROBE, kept_for_proof, plan, with_read_ahead
 from gpurun.tuner.proof import Arm, prove
-from gpurun.tuner.search import Limits, Search, State
+from gpurun.tuner.screening import Limits, State, strongest
+from gpurun.tuner.search import Search
 from gpurun.tuner.trial import Laboratory, Request, Trial
 
 MOST_TRIALS = 15
@@ -303,11 +304,7 @@ class Tuning:
 
     def _effect(self, settings: Mapping[str, Any]) -> Effect:
         """The strongest effect among the settings."""
-        effects = {self._knob(name).effect for name in settings}
-        for effect in (Effect.TRAINING, Effect.NUMERICS):
-            if effect in effects:
-                return effect
-        return Effect.PIPELINE
+        return strongest(self._knob(name).effect for name in settings)
 
 
 def replace_state(state: State) -> State:

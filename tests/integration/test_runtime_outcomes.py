@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.records.result import KnobOutcome
-from gpurun.tuner.search import not_applied
+from gpurun.tuner.screening import not_applied
 from tests.conftest import Gpurun
 from tests.unit.test_tuner_search import Planted
 from tests.unit.tuner_trials import trial

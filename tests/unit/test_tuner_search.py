@@ -11,7 +11,8 @@ from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome
 from gpurun.tuner.plan import PROBE
-from gpurun.tuner.search import Limits, Search, State
+from gpurun.tuner.screening import Limits, State
+from gpurun.tuner.search import Search
 from gpurun.tuner.trial import Request, Trial
 from tests.unit.knob_facts import facts
 from tests.unit.tuner_trials import trial
@@ -151,8 +152,8 @@ def test_what_is_not_allowed_or_has_nothing_to_try_costs_no_trial() -> None:
     state, notes = searched([Planted(Skip("no GPU")), Other([1])], launch, allowed=pipeline)
     assert state.ladder == []
     assert notes == [
-        "planted: not tried: no GPU",
         "other: not tried (numerics changes not allowed)",
+        "planted: not tried: no GPU",
     ]
 
 

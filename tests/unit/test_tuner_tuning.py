@@ -13,7 +13,7 @@ from gpurun.options import Options, Target, TargetKind
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord
 from gpurun.report.tuning import SilentView
 from gpurun.tuner import tuning as module
-from gpurun.tuner.search import State
+from gpurun.tuner.screening import State
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.tuning import Ended, Tuning
 from tests.unit.knob_facts import facts

@@ -1,0 +1,225 @@
+"""Screening trials: each launches some settings once and says whether they can be kept.
+
+Screening only decides what goes to the proof. Nothing of what it measures is claimed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpurun.knobs.api import Effect, Knob
+from gpurun.records.facts import Facts
+from gpurun.records.spec import StopRule
+from gpurun.records.tuning import LadderRow, Rejection
+from gpurun.tuner import asking
+from gpurun.tuner import facts as facts_of
+from gpurun.tuner.asking import KnobRaised
+from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.guard import judge
+from gpurun.tuner.plan import with_read_ahead
+from gpurun.tuner.trial import Request, Trial
+
+LEAST_GAIN = 1.02
+"""A change that gains less in screening is not kept: it would not survive the proof."""
+LEAST_POTENTIAL = 1.03
+"""A knob that acts on a part of the step too small to gain this much is not tried."""
+
+Launch = Callable[[Request], Trial]
+Note = Callable[[str], None]
+
+
+@dataclass
+class State:
+    """Where the search stands: the kept settings and the trial that measured them."""
+
+    settings: dict[str, Any]
+    best: Trial
+    facts: Facts
+    baselines: list[Evidence]
+    ladder: list[LadderRow] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
+
+    def move(self, settings: dict[str, Any], trial: Trial) -> None:
+        """Stand on these settings, which `trial` measured."""
+        self.settings = settings
+        self.best = trial
+        if trial.result is not None:
+            self.facts = facts_of.under(self.facts, settings, trial.result)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds the search.
+
+    `out_of_time(seconds, more)`: no room for a launch of that length that takes so much more to
+    start, and for the proof, whose launches take that length, after it.
+
+    `allowed`: the effects among which `Search.run` looks.
+    """
+
+    trials: int
+    out_of_time: Callable[[float, float], bool]
+    allowed: frozenset[Effect]
+
+
+class Screening:
+    """Launches the trials of a search as long as there is room; why there is none is said once."""
+
+    def __init__(self, launch: Launch, note: Note, rule: StopRule, limits: Limits) -> None:
+        self.note = note
+        self.out_of_time = False
+        """Whether the search ended because the rest of the budget is for the proof."""
+        self._launch = launch
+        self._rule = rule
+        self._limits = limits
+        self._granted = self._left = limits.trials
+        self._told: set[str] = set()
+
+    def allow_more(self, trials: int) -> None:
+        """Let so many further trials be launched, whatever is left of the earlier ones."""
+        self._granted = self._left = trials
+
+    def exhausted(self, state: State) -> bool:
+        """Whether there is room for no further trial; the reason is noted."""
+        why = self.end(state)
+        if why is not None and why not in self._told:
+            self._told.add(why)
+            self.note(f"search ended: {why}")
+        return why is not None
+
+    def end(self, state: State) -> str | None:
+        """Why there is room for no further trial; None if there is."""
+        if self._left <= 0:
+            return f"{self._granted} trials are used up" if self._granted else "no trial is left"
+        if self._limits.out_of_time(state.best.record.seconds, 0.0):
+            self.out_of_time = True
+            return "the rest of the budget is kept for the proof"
+        return None
+
+    def too_slow(self, knob: Knob, state: State) -> bool:
+        """Whether the budget has no room for what this knob adds to the start of a process."""
+        return self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds)
+
+    def launch(self, settings: dict[str, Any], startup_seconds: float, state: State) -> Trial:
+        """One trial of these settings, whose start takes so much longer than that of `best`."""
+        prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)
+        waiting = patience(startup_seconds, state.best)
+        self._left -= 1
+        return self._launch(
+            Request(
+                purpose="screen",
+                settings=settings,
+                stop=with_read_ahead(self._rule, settings, prefetch),
+                patience_seconds=waiting,
+                limit_seconds=waiting + 3 * state.best.record.seconds,
+            )
+        )
+
+    def objection(
+        self, effect: Effect, trial: Trial, state: State
+    ) -> tuple[str | None, float | None]:
+        """Why what a trial ran under cannot be kept (None: it can), and how far its loss is off."""
+        if trial.throughput is None or trial.result is None:
+            return trial.record.reason or f"the trial ended as {trial.record.status}", None
+        if trial.evidence is None:
+            return "the trial showed nothing of its training", None
+        verdict = judge(state.baselines, [trial.evidence], effect)
+        if not verdict.accepted:
+            state.rejections.append(Rejection(trial.record.knobs, verdict))
+        reason = None if verdict.accepted else "; ".join(verdict.reasons)
+        return reason, verdict.loss_deviation
+
+
+def patience(startup_seconds: float, reference: Trial) -> float:
+    """How long a trial may be silent unless the configuration says: four times what the reference
+    took, at least a minute, and six times what its settings are said to add to the start.
+    """
+    return max(60.0, 4 * reference.record.seconds, 6 * startup_seconds)
+
+
+def strongest(effects: Iterable[Effect]) -> Effect:
+    """The effect that says most about a set of changes."""
+    found = set(effects)
+    return next((e for e in (Effect.TRAINING, Effect.NUMERICS) if e in found), Effect.PIPELINE)
+
+
+def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:
+    """Why a setting had no effect in its own trial, None if it had one.
+
+    `argv`: the script's arguments without any setting.
+    """
+    if trial.result is None:
+        return None
+    mine = [o for o in trial.result.knobs if o.knob == knob.name]
+    failed = next((o for o in mine if o.outcome == "failed"), None)
+    if failed is not None:
+        return f"failed: {failed.detail}"
+    if any(o.outcome == "applied" for o in mine):
+        return None
+    if mine:
+        return f"not applied: {mine[0].detail}"
+    value = trial.record.knobs.get(knob.name)
+    try:
+        outside = asking.environment(knob, value) or asking.arguments(knob, value, argv) != argv
+    except KnobRaised as raised:
+        return str(raised)
+    return None if outside else "not applied: nothing in the script called for it"
+
+
+def idle(knob: Knob, facts: Facts) -> str | None:
+    """Why the part of the step that a knob acts on is too small to bother, None if it is not."""
+    step, split = facts.result.step_time_ms, facts.result.split
+    if step is None or split is None:
+        return None
+    if facts.device != "cpu" and knob.acts_on != "data":
+        return None  # the parts are the host's times, which say little of the device's work
+    parts = {
+        "data": split.data_wait_ms,
+        "model": _sum(split.forward_ms, split.backward_ms),
+        "optimizer": split.optimizer_ms,
+    }
+    part = parts.get(knob.acts_on)
+    if part is None or part >= step.mean:
+        return None
+    most = step.mean / max(step.mean - part, 1e-9)
+    if most >= LEAST_POTENTIAL:
+        return None
+    return f"{knob.acts_on} is {part / step.mean:.1%} of the step: at most ×{most:.2f}"
+
+
+def gain_over(trial: Trial, start: float) -> float:
+    """The factor of a trial's throughput on `start`; 0 where one of them is not known."""
+    return (trial.throughput or 0.0) / start if start else 0.0
+
+
+def ladder_row(
+    knob: Knob,
+    value: Any,
+    trial: Trial,
+    *,
+    speedup: float | None,
+    deviation: float | None,
+    kept: bool = False,
+    reason: str = "",
+) -> LadderRow:
+    """The row of one change; interval and final reason come with the proof."""
+    return LadderRow(
+        knob=knob.name,
+        value=value,
+        effect=knob.effect.value,
+        samples_per_second=trial.record.samples_per_second,
+        speedup=speedup,
+        speedup_confidence_interval=None,
+        peak_memory_bytes=trial.record.peak_memory_bytes,
+        loss_deviation=deviation,
+        kept=kept,
+        reason=reason,
+    )
+
+
+def _sum(*parts: float | None) -> float | None:
+    known = [p for p in parts if p is not None]
+    return math.fsum(known) if known else None

@@ -1,0 +1,185 @@
+"""All likely changes at once, then what each of them is worth in the set.
+
+Changes act on each other: bfloat16 alone can lose where kernels are too small, and gain once the
+launches are few. And a launch is dear, nearly all of it start-up. So one trial takes every change
+that is likely to gain; then trials that leave one out show its share, the doubtful ones first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.tuner import asking
+from gpurun.tuner import facts as facts_of
+from gpurun.tuner.asking import KnobRaised
+from gpurun.tuner.screening import (
+    LEAST_GAIN,
+    Screening,
+    State,
+    gain_over,
+    idle,
+    ladder_row,
+    not_applied,
+    strongest,
+)
+from gpurun.tuner.trial import Trial
+
+NOT_MEASURED = "one of the set, its own share not measured"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One likely change of a set, and the settings of other knobs that go with it."""
+
+    knob: Knob
+    value: Any
+    companions: dict[str, Any]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it sets, its companions included."""
+        return {self.knob.name: self.value, **self.companions}
+
+
+def likely_members(knobs: Sequence[Knob], state: State) -> list[Member]:
+    """The first value of each knob that is likely to gain, each on the ground of those before."""
+    facts = state.facts
+    found: list[Member] = []
+    for knob in knobs:
+        if not knob.likely or knob.name in facts.current or idle(knob, facts):
+            continue
+        values = asking.candidates(knob, facts)
+        if isinstance(values, Skip) or not values:
+            continue
+        try:
+            companions = asking.companions(knob, facts, values[0])
+        except KnobRaised:
+            continue  # it says so when it is tried by itself
+        companions = {k: v for k, v in companions.items() if k not in facts.current}
+        found.append(Member(knob, values[0], companions))
+        facts = facts_of.under(facts, {**facts.current, **found[-1].settings}, facts.result)
+    return found
+
+
+class Together:
+    """Tries sets of changes, and afterwards what each is worth.
+
+    `settled`: names of knobs about which a set has told all there is to know.
+    """
+
+    def __init__(self, screening: Screening, knobs: Sequence[Knob], state: State) -> None:
+        self.settled: set[str] = set()
+        self._effects = {knob.name: knob.effect for knob in knobs}
+        self._screening = screening
+        self._as_written = state.best
+        self._adopted: list[Member] = []
+
+    def try_set(self, members: Sequence[Member], state: State) -> bool:
+        """Launch them at once and adopt them if they gain; False: to be tried one by one."""
+        group = list(members)
+        while len(group) > 1 and not self._screening.exhausted(state):
+            said = ", ".join(f"{name} {value}" for m in group for name, value in m.settings.items())
+            self._screening.note(f"all at once: {said}")
+            trial = self._launch(group, state)
+            culprit = _culprit(group, trial)
+            if culprit is not None:
+                self._drop(culprit, trial, trial.record.reason, state)
+                group.remove(culprit)
+                continue
+            effect = strongest(m.knob.effect for m in group)
+            reason, deviation = self._screening.objection(effect, trial, state)
+            if reason is None:
+                return self._adopt(group, trial, deviation, state)
+            self._screening.note(f"not all at once: {reason}")
+            safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
+            group = safe if len(safe) < len(group) else []
+        return False
+
+    def leave_one_out(self, state: State) -> None:
+        """Measure the share of each adopted change, the doubtful first; drop those without one."""
+        adopted = [m for m in self._adopted if state.settings.get(m.knob.name) == m.value]
+        pipeline = Effect.PIPELINE
+        for member in sorted(adopted, key=lambda m: (m.knob.effect is pipeline, -m.knob.order)):
+            rest = {k: v for k, v in state.settings.items() if k not in member.settings}
+            if not rest:
+                self._learn(member, rest, self._as_written, state)
+                continue
+            if self._screening.exhausted(state):
+                break
+            trial = self._screening.launch(rest, 0.0, state)
+            effect = strongest(self._effects[name] for name in rest if name in self._effects)
+            reason, _ = self._screening.objection(effect, trial, state)
+            if reason is None:
+                self._learn(member, rest, trial, state)
+            else:
+                self._screening.note(f"{member.knob.name}: kept, for without it: {reason}")
+
+    def _launch(self, group: Sequence[Member], state: State) -> Trial:
+        settings = dict(state.settings)
+        for member in group:
+            settings |= member.settings
+        return self._screening.launch(settings, sum(m.knob.startup_seconds for m in group), state)
+
+    def _adopt(
+        self, group: list[Member], trial: Trial, deviation: float | None, state: State
+    ) -> bool:
+        """Keep the set if it gains; members that did not apply are no part of it."""
+        gain = gain_over(trial, state.best.throughput or 0.0)
+        if gain < LEAST_GAIN:
+            self._screening.note(f"all at once: ×{gain:.3g}: trying them one by one")
+            return False
+        settings = dict(state.settings)
+        for member in group:
+            reason = not_applied(member.knob, trial, state.facts.argv)
+            if reason is not None:
+                self._drop(member, trial, reason, state)
+                continue
+            settings |= member.settings
+            self.settled.add(member.knob.name)
+            self._adopted.append(member)
+            row = ladder_row(
+                member.knob, member.value, trial,
+                speedup=None, deviation=deviation, kept=True, reason=NOT_MEASURED,
+            )  # fmt: skip
+            state.ladder.append(row)
+            for name, value in member.companions.items():
+                with_it = f"goes with {member.knob.name}"
+                state.ladder.append(replace(row, knob=name, value=value, reason=with_it))
+        state.move(settings, trial)
+        self._screening.note(f"all at once: ×{gain:.3g}, kept")
+        return True
+
+    def _drop(self, member: Member, trial: Trial, reason: str, state: State) -> None:
+        self.settled.add(member.knob.name)
+        row = ladder_row(
+            member.knob, member.value, trial, speedup=None, deviation=None, reason=reason
+        )
+        state.ladder.append(row)
+
+    def _learn(self, member: Member, rest: dict[str, Any], without: Trial, state: State) -> None:
+        """Write a change's share into its row; without a gain the search goes on without it."""
+        share = gain_over(state.best, without.throughput or 0.0)
+        kept = share >= LEAST_GAIN
+        for number, row in enumerate(state.ladder):
+            if row.kept and row.knob == member.knob.name:
+                why = "" if kept else "no gain"
+                state.ladder[number] = replace(row, speedup=share, kept=kept, reason=why)
+            elif row.kept and not kept and row.knob in member.companions:
+                state.ladder[number] = replace(row, kept=False)
+        self._screening.note(
+            f"{member.knob.name}: ×{share:.3g} in the set{'' if kept else ', dropped'}"
+        )
+        if not kept:
+            state.move(rest, without)
+
+
+def _culprit(group: Sequence[Member], trial: Trial) -> Member | None:
+    """The member on whose own account a trial is of no use."""
+    if trial.record.status != "skipped":
+        return None
+    said = trial.record.reason
+    names = ((m, (f"{m.knob.name}: ", f"its hook failed: knob {m.knob.name}:")) for m in group)
+    return next((member for member, starts in names if said.startswith(starts)), None)

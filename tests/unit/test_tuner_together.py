@@ -1,0 +1,224 @@
+"""Likely changes are tried at once; then each has to show what it is worth in the set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.loader_workers import LoaderWorkers
+from gpurun.records.facts import Facts
+from gpurun.records.result import KnobOutcome
+from gpurun.tuner.plan import PROBE
+from gpurun.tuner.screening import Limits, State
+from gpurun.tuner.search import Search
+from gpurun.tuner.trial import Request, Trial
+from tests.unit.knob_facts import MACHINE, facts
+from tests.unit.tuner_trials import trial
+
+
+class Likely(KnobBase):
+    """A change that is likely to gain."""
+
+    name: ClassVar[str] = "first"
+    effect: ClassVar[Effect] = Effect.PIPELINE
+    order: ClassVar[int] = 1
+    likely: ClassVar[bool] = True
+    values: ClassVar[Sequence[Any]] = (True,)
+
+    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
+        return self.values
+
+    def apply(self, value: Any, hooks: Hooks) -> None:
+        raise AssertionError("nothing is launched here")
+
+
+class Second(Likely):
+    name: ClassVar[str] = "second"
+    order: ClassVar[int] = 2
+
+
+class Rounding(Likely):
+    name: ClassVar[str] = "rounding"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 3
+
+
+class Doubtful(Likely):
+    name: ClassVar[str] = "doubtful"
+    order: ClassVar[int] = 4
+    likely: ClassVar[bool] = False
+    values: ClassVar[Sequence[Any]] = ("a", "b")
+
+
+Rate = Callable[[dict[str, Any]], float | None]
+
+
+def searched(
+    knobs: Sequence[Any],
+    rate: Rate,
+    *,
+    trials: int = 99,
+    of: Callable[[Request], Trial] | None = None,
+) -> tuple[State, list[dict[str, Any]], list[str]]:
+    """The state after a search, the settings launched, and what was noted."""
+    asked: list[dict[str, Any]] = []
+    notes: list[str] = []
+
+    def launch(request: Request) -> Trial:
+        asked.append(dict(request.settings))
+        return of(request) if of else trial(rate(asked[-1]), request.settings)
+
+    base = trial(100.0)
+    assert base.evidence is not None
+    state = State({}, base, facts(), [base.evidence, base.evidence])
+    limits = Limits(trials, lambda seconds, more: False, frozenset(Effect))
+    Search(launch, notes.append, PROBE, limits).run(knobs, state)
+    return state, asked, notes
+
+
+def product(**factors: float) -> Rate:
+    """100 samples/s, times the factor of each change that is set."""
+
+    def rate(settings: dict[str, Any]) -> float:
+        result = 100.0
+        for name in settings:
+            result *= factors.get(name, 1.0)
+        return result
+
+    return rate
+
+
+def kept(state: State) -> dict[str, float | None]:
+    return {row.knob: row.speedup for row in state.ladder if row.kept}
+
+
+def test_the_first_trial_takes_every_likely_change_and_no_doubtful_one() -> None:
+    knobs = [Likely(), Second(), Rounding(), Doubtful()]
+    _, asked, _ = searched(knobs, product(first=1.5, second=2.0, rounding=1.2))
+    assert asked[0] == {"first": True, "second": True, "rounding": True}
+    assert asked[1] == {**asked[0], "doubtful": "a"}, "the doubtful one comes on top"
+
+
+def test_each_change_gets_its_share_by_being_left_out_the_numerics_first() -> None:
+    rates = product(first=1.5, second=2.0, rounding=1.2)
+    state, asked, _ = searched([Likely(), Second(), Rounding()], rates)
+    whole = {"first": True, "second": True, "rounding": True}
+    assert state.settings == whole
+    left_out = [next(iter(set(whole) - set(settings))) for settings in asked[1:]]
+    assert left_out == ["rounding", "second", "first"]
+    shares = {k: round(v or 0.0, 6) for k, v in kept(state).items()}
+    assert shares == {"first": 1.5, "second": 2.0, "rounding": 1.2}
+
+
+def test_a_change_that_gains_nothing_in_the_set_is_dropped() -> None:
+    state, _, _ = searched([Likely(), Second(), Rounding()], product(first=2.0, rounding=0.9))
+    assert state.settings == {"first": True}
+    rows = {row.knob: (row.kept, row.reason) for row in state.ladder}
+    assert rows == {
+        "first": (True, ""),
+        "second": (False, "no gain"),
+        "rounding": (False, "no gain"),
+    }
+    assert state.best.throughput == 200.0
+
+
+def test_changes_that_only_gain_together_are_found() -> None:
+    """One at a time neither would be kept: a launch-bound model is slower in bfloat16 alone."""
+
+    def rate(settings: dict[str, Any]) -> float:
+        return 300.0 if {"first", "rounding"} <= set(settings) else 90.0
+
+    state, _, _ = searched([Likely(), Rounding()], rate)
+    assert state.settings == {"first": True, "rounding": True}
+
+
+def test_a_set_that_gains_nothing_is_tried_one_by_one() -> None:
+    rates = product(first=2.0, second=0.4)
+    state, asked, notes = searched([Likely(), Second()], rates)
+    assert asked == [
+        {"first": True, "second": True},
+        {"first": True},
+        {"first": True, "second": True},
+    ]
+    assert state.settings == {"first": True}
+    assert "all at once: ×0.8: trying them one by one" in notes
+
+
+def test_where_the_loss_guard_objects_the_pipeline_changes_are_tried_by_themselves() -> None:
+    def of(request: Request) -> Trial:
+        rate = product(first=2.0, second=1.5, rounding=1.5)(dict(request.settings))
+        found = trial(rate, request.settings)
+        if "rounding" not in request.settings or found.evidence is None:
+            return found
+        bad = (float("nan"),) * len(found.evidence.losses)
+        return replace(found, evidence=replace(found.evidence, losses=bad))
+
+    state, asked, _ = searched([Likely(), Second(), Rounding()], product(), of=of)
+    assert asked[:2] == [
+        {"first": True, "second": True, "rounding": True},
+        {"first": True, "second": True},
+    ]
+    assert state.settings == {"first": True, "second": True}
+    assert state.rejections, "what was rejected is told"
+
+
+def test_a_change_that_fails_is_named_and_the_rest_is_tried_without_it() -> None:
+    def of(request: Request) -> Trial:
+        if "second" in request.settings:
+            why = "second: no such library"
+            return trial(None, request.settings, status="skipped", reason=why)
+        return trial(product(first=2.0, rounding=1.5)(dict(request.settings)), request.settings)
+
+    state, asked, _ = searched([Likely(), Second(), Rounding()], product(), of=of)
+    assert asked[1] == {"first": True, "rounding": True}
+    assert state.settings == asked[1]
+    (row,) = [row for row in state.ladder if row.knob == "second"]
+    assert (row.kept, row.reason) == (False, "second: no such library")
+    assert sum("second" in settings for settings in asked) == 1, "and it is not tried again"
+
+
+def test_a_change_that_did_not_apply_is_no_part_of_the_set() -> None:
+    def of(request: Request) -> Trial:
+        outcomes = tuple(
+            KnobOutcome(name, "skipped" if name == "second" else "applied", "no loader")
+            for name in request.settings
+        )
+        rate = product(first=2.0, rounding=1.5)(dict(request.settings))
+        return trial(rate, request.settings, outcomes=outcomes)
+
+    state, _, _ = searched([Likely(), Second(), Rounding()], product(), of=of)
+    assert state.settings == {"first": True, "rounding": True}
+    (row,) = [row for row in state.ladder if row.knob == "second"]
+    assert row.reason == "not applied: no loader"
+
+
+def test_without_trials_for_it_a_share_is_said_not_to_be_measured() -> None:
+    state, asked, _ = searched([Likely(), Second()], product(first=2.0, second=2.0), trials=1)
+    assert len(asked) == 1
+    assert state.settings == {"first": True, "second": True}
+    assert kept(state) == {"first": None, "second": None}
+    assert {row.reason for row in state.ladder} == {"one of the set, its own share not measured"}
+
+
+def test_what_goes_with_a_change_is_set_and_left_out_with_it() -> None:
+    """Workers on two cores need fewer threads beside them: neither is judged without the other."""
+    of_two = facts(machine=replace(MACHINE, cores=2.0), threads=2)
+    asked: list[dict[str, Any]] = []
+
+    def launch(request: Request) -> Trial:
+        asked.append(dict(request.settings))
+        rate = product(loader_workers=3.0, second=1.5, cpu_threads=0.8)(asked[-1])
+        return trial(rate, request.settings)
+
+    base = trial(100.0)
+    assert base.evidence is not None
+    state = State({}, base, of_two, [base.evidence, base.evidence])
+    limits = Limits(99, lambda seconds, more: False, frozenset(Effect))
+    Search(launch, lambda note: None, PROBE, limits).run([LoaderWorkers(), Second()], state)
+    workers = asked[0]["loader_workers"]
+    assert asked[0] == {"loader_workers": workers, "cpu_threads": 1, "second": True}
+    assert {"second": True} in asked, "left out together"
+    rows = {row.knob: row.reason for row in state.ladder if row.kept}
+    assert rows["cpu_threads"] == "goes with loader_workers"
