@@ -9,7 +9,7 @@ from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
 from gpurun.knobs.loader_need import data_wait, workers_now
 from gpurun.records.facts import Facts
 
-VALUES = (4, 8)
+MOST = 8
 TORCH_DEFAULT = 2
 
 
@@ -27,7 +27,7 @@ class LoaderPrefetch(KnobBase):
     order: ClassVar[int] = 14
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
-        """Twice and four times torch's default, where the step waits for workers."""
+        """Twice what it is, where the step waits for workers."""
         wait = data_wait(facts)
         if isinstance(wait, Skip):
             return wait
@@ -36,7 +36,12 @@ class LoaderPrefetch(KnobBase):
         if not wait.noticeable:
             return Skip("the step does not wait for data")
         present = {x.prefetch_factor or TORCH_DEFAULT for x in facts.loaders_of_training()}
-        return [value for value in VALUES if value > max(present)] or Skip("it is high already")
+        twice = 2 * max(present)
+        return [twice] if twice <= MOST else Skip("it is high already")
+
+    def refine(self, facts: Facts, value: int, gain: float) -> int | None:
+        """Twice as many again after a gain."""
+        return 2 * value if 2 * value <= MOST else None
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `prefetch_factor` of the loaders that have workers."""

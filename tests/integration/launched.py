@@ -15,7 +15,10 @@ ORPHAN_SECONDS = 3
 
 
 def start(cwd: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
-    """`python -m gpurun words...` in a session of its own."""
+    """`python -m gpurun words...` in a session of its own, where a hang-up counts.
+
+    The tests themselves may run under nohup, whose children ignore it.
+    """
     return subprocess.Popen(
         [sys.executable, "-m", "gpurun", *words],
         cwd=cwd,
@@ -23,6 +26,7 @@ def start(cwd: Path, environment: dict[str, str], *words: str) -> subprocess.Pop
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
     )
 
 

@@ -96,11 +96,15 @@ class TestOtherLoaderKnobs:
 
     def test_workers_chosen_by_now_count(self) -> None:
         ground = facts(current={"loader_workers": 4})
-        assert proposed("loader_prefetch", ground) == [4, 8]
+        assert proposed("loader_prefetch", ground) == [4]
         assert proposed("loader_persistent", ground) == [True]
 
     def test_prefetch_goes_up_from_what_the_script_has(self) -> None:
         assert proposed("loader_prefetch", facts(**loader(workers=2, prefetch_factor=4))) == [8]
+
+    def test_prefetch_is_doubled_while_that_gains(self) -> None:
+        knob = find("loader_prefetch", ())
+        assert [knob.refine(facts(), value, 1.2) for value in (4, 8)] == [8, None]
 
     def test_starting_workers_is_lost_in_long_epochs(self) -> None:
         ground = facts(**loader(workers=2, length=100_000))
