@@ -107,11 +107,9 @@ class Search:
         if why is not None:
             self._note(f"{knob.name}: not tried: {why}")
             return False
-        if self._too_slow(knob, state):
-            self._note(
-                f"{knob.name}: not tried: it takes about {knob.startup_seconds:.0f} s more to "
-                "start, and the rest of the budget is kept for the proof"
-            )
+        why = self._too_slow(knob, state)
+        if why is not None:
+            self._note(f"{knob.name}: not tried: {why}")
             return True
         self._note(f"{knob.name}: trying {', '.join(map(str, values))}")
         return self.climb(knob, values, state)
@@ -127,7 +125,11 @@ class Search:
             value = queue.pop(0)
             if value in tried:
                 continue
-            if self._exhausted(state) or self._too_slow(knob, state):
+            if self._exhausted(state):
+                break
+            why = self._too_slow(knob, state)
+            if why is not None:
+                self._note(f"{knob.name}: {', '.join(map(str, [value, *queue]))} not tried: {why}")
                 break
             tried.append(value)
             try:
@@ -171,8 +173,14 @@ class Search:
             return "the rest of the budget is kept for the proof"
         return None
 
-    def _too_slow(self, knob: Knob, state: State) -> bool:
-        return self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds)
+    def _too_slow(self, knob: Knob, state: State) -> str | None:
+        """Why there is room for no launch with this knob; None if there is."""
+        if not self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds):
+            return None
+        return (
+            f"it takes about {knob.startup_seconds:.0f} s more to start, "
+            "and the rest of the budget is kept for the proof"
+        )
 
     def _try(self, knob: Knob, setting: dict[str, Any], state: State) -> Trial:
         """Launch one value, with what goes with it, on top of the kept settings."""
