@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import traceback
@@ -23,15 +22,12 @@ from gpurun.runtime.main_guard import runs_again
 from gpurun.runtime.patching import build_edited, guarded, replace
 from gpurun.runtime.recorder import Recorder
 from gpurun.runtime.source import batch_size_expression
+from tests.run_events import events, processes
 
 
 class Unhashable:
     def __eq__(self, other: object) -> bool:
         return True
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(x) for p in folder.glob("events-*") for x in p.read_text().splitlines()]
 
 
 def test_objects_are_known_by_identity_for_as_long_as_they_live() -> None:
@@ -129,7 +125,7 @@ def test_nothing_that_is_recorded_can_raise(tmp_path: Path) -> None:
     recorder.open(str(tmp_path), eager=True)
     recorder.event(TraitEvent(trait="odd", detail=Hostile()))  # type: ignore[arg-type]
     recorder.event(HookEvent(hook="after", error="\udcff"))
-    assert [x.get("hook") for x in lines(tmp_path)] == [None, "trait event", "after"]
+    assert [x.get("hook") for x in events(tmp_path)] == [None, "trait event", "after"]
 
 
 def test_a_folder_that_is_gone_ends_the_recording(tmp_path: Path) -> None:
@@ -188,8 +184,8 @@ if child == 0:
 os.waitpid(child, 0)
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
-    assert len(list(tmp_path.glob("events-*"))) == 2
-    assert [x["trait"] for x in lines(tmp_path) if x["event"] == "trait"] == ["child"]
+    assert len(processes(tmp_path)) == 2
+    assert [x["trait"] for x in events(tmp_path, "trait")] == ["child"]
 
 
 @pytest.mark.parametrize(
