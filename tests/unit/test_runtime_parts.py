@@ -19,6 +19,7 @@ from gpurun.runtime.hooks import KnobHooks
 from gpurun.runtime.identity import IdentityMap
 from gpurun.runtime.imports import PostImportFinder
 from gpurun.runtime.main_guard import runs_again
+from gpurun.runtime.outcomes import Outcomes
 from gpurun.runtime.patching import build_edited, guarded, replace
 from gpurun.runtime.recorder import Recorder
 from gpurun.runtime.source import batch_size_expression
@@ -110,10 +111,18 @@ def test_neither_odd_edits_nor_what_hears_of_them_raise_out_of_a_constructor() -
         assert thing.size == (4 if edited == {"size": 4} else 3)
 
 
-def test_what_a_knob_says_of_itself_may_be_anything() -> None:
+def test_what_a_knob_says_of_itself_may_be_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    recorder.open(str(tmp_path), eager=True)
+    monkeypatch.setattr("gpurun.runtime.outcomes.RECORDER", recorder)
+    monkeypatch.setattr("gpurun.runtime.hooks.OUTCOMES", Outcomes())
     hooks = KnobHooks("odd")
     hooks.applied(["a", "list"])  # type: ignore[arg-type]
     hooks.skipped({})  # type: ignore[arg-type]
+    told = [(x["knob"], x["outcome"], x["detail"]) for x in events(tmp_path, "knob")]
+    assert told == [("odd", "applied", "['a', 'list']"), ("odd", "skipped", "{}")]
 
 
 def test_nothing_that_is_recorded_can_raise(tmp_path: Path) -> None:
