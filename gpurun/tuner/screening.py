@@ -99,9 +99,14 @@ class Screening:
             return "the rest of the budget is kept for the proof"
         return None
 
-    def too_slow(self, knob: Knob, state: State) -> bool:
-        """Whether the budget has no room for what this knob adds to the start of a process."""
-        return self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds)
+    def too_slow(self, knob: Knob, state: State) -> str | None:
+        """Why there is room for no launch with this knob; None if there is."""
+        if not self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds):
+            return None
+        return (
+            f"it takes about {knob.startup_seconds:.0f} s more to start, "
+            "and the rest of the budget is kept for the proof"
+        )
 
     def launch(self, settings: dict[str, Any], startup_seconds: float, state: State) -> Trial:
         """One trial of these settings, whose start takes so much longer than that of `best`."""

@@ -98,11 +98,9 @@ class Search:
         if why is not None:
             self._note(f"{knob.name}: not tried: {why}")
             return False
-        if self._screening.too_slow(knob, state):
-            self._note(
-                f"{knob.name}: not tried: it takes about {knob.startup_seconds:.0f} s more to "
-                "start, and the rest of the budget is kept for the proof"
-            )
+        why = self._screening.too_slow(knob, state)
+        if why is not None:
+            self._note(f"{knob.name}: not tried: {why}")
             return True
         self._note(f"{knob.name}: trying {', '.join(map(str, values))}")
         return self.climb(knob, values, state)
@@ -120,10 +118,9 @@ class Search:
                 continue
             if self._screening.exhausted(state):
                 break
-            if self._screening.too_slow(knob, state):
-                self._note(
-                    f"{knob.name}: {value} not tried: the rest of the budget is kept for the proof"
-                )
+            why = self._screening.too_slow(knob, state)
+            if why is not None:
+                self._note(f"{knob.name}: {', '.join(map(str, [value, *queue]))} not tried: {why}")
                 break
             tried.append(value)
             try:

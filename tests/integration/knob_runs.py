@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.run_events import events
+
 
 @dataclass(frozen=True)
 class KnobRun:
@@ -42,11 +44,6 @@ def run_under(
     assert done.returncode == 0, done.stderr.decode()
     assert b"Warning" not in done.stderr, done.stderr.decode()
     runs = sorted((folder / ".gpurun" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
-    events = [
-        json.loads(line)
-        for path in runs[-1].glob("events-*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    assert not [event for event in events if event["event"] == "hook"]
-    knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events if e["event"] == "knob"]
+    assert events(runs[-1], "hook") == []
+    knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events(runs[-1], "knob")]
     return KnobRun(json.loads(done.stdout), knobs)

@@ -244,6 +244,14 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
     )
     search.run([Slow([1, 3]), Planted([2])], state)
     assert [row.value for row in state.ladder] == [1, 2], "the second slow value no longer fits"
+    assert notes == [
+        "slow: trying 1, 3",
+        "slow: 3 not tried: it takes about 100 s more to start, "
+        "and the rest of the budget is kept for the proof",
+        "slow: kept 1",
+        "planted: trying 2",
+        "planted: kept 2",
+    ]
     asked[:] = [0.0] * 6
     search.run([Slow([3]), Planted([2])], state)
     assert any(x.startswith("slow: not tried: it takes about 100 s more to start") for x in notes)
