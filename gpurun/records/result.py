@@ -127,6 +127,8 @@ class RunResult:
     environment: dict[str, Any] = field(default_factory=dict)
     seconds_to_torch: float | None = None
     """From python's start until torch was imported: part of `seconds_to_first_step`."""
+    startup_seconds: float | None = None
+    """From python's start to the steady pace: what the warm-up steps took beyond it included."""
     schema: str = RESULT_SCHEMA
 
 

@@ -200,6 +200,22 @@ def gain_over(trial: Trial, start: float) -> float:
     return (trial.throughput or 0.0) / start if start else 0.0
 
 
+def startup(trial: Trial, without: Trial) -> tuple[float | None, int | None]:
+    """How many seconds longer a trial took to its pace than one without the change, and after how
+    many steps that is made good.
+    """
+    if trial.result is None or without.result is None:
+        return None, None
+    ours, theirs = trial.result, without.result
+    if ours.startup_seconds is None or theirs.startup_seconds is None:
+        return None, None
+    later = ours.startup_seconds - theirs.startup_seconds
+    if ours.step_time_ms is None or theirs.step_time_ms is None:
+        return later, None
+    won = (theirs.step_time_ms.mean - ours.step_time_ms.mean) / 1000
+    return later, math.ceil(max(later, 0.0) / won) if won > 0 else None
+
+
 def ladder_row(
     knob: Knob,
     value: Any,

@@ -72,6 +72,16 @@ def test_the_start_is_split_where_torch_was_imported(tmp_path: Path) -> None:
     assert summary(tmp_path).seconds_to_torch is None, "a record from before it was kept"
 
 
+def test_the_start_includes_what_the_first_steps_took_beyond_the_pace(tmp_path: Path) -> None:
+    """The first step ends after 1,000 ms, the second takes 10 as all others do."""
+    write_events(tmp_path, [loader(), steady(102)])
+    result = summary(tmp_path)
+    assert result.step_time_ms is not None
+    assert result.step_time_ms.mean == pytest.approx(10.0)
+    assert result.warmup_steps == 2
+    assert result.startup_seconds == pytest.approx(0.99)
+
+
 def test_throughput_is_samples_over_wall_time_of_the_measured_steps(tmp_path: Path) -> None:
     write_events(tmp_path, [loader(), steady(102), end(rss=7)])
     result = summary(tmp_path)
