@@ -111,19 +111,23 @@ def rehearse(module: Any, original: Any, args: Any, kwargs: Any) -> tuple[Any, l
         return original(module, *args, **kwargs), moment.changed()
 
 
-def agree(one: Any, other: Any) -> bool:
-    """Whether two outputs hold tensors of the same shapes and, but for rounding, values."""
+def agree(one: Any, other: Any, near: float = TOLERANCE) -> bool:
+    """Whether two outputs hold tensors of the same shapes and, but for rounding, values.
+
+    `near`: relative difference, in the L2 norm of each tensor, that counts as rounding.
+    """
     ones, others = leaves(one), leaves(other)
-    return len(ones) == len(others) and all(map(_close, ones, others))
+    pairs = zip(ones, others, strict=False)
+    return len(ones) == len(others) and all(_close(a, b, near) for a, b in pairs)
 
 
-def _close(one: Any, other: Any) -> bool:
+def _close(one: Any, other: Any, near: float) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not (one.is_floating_point() or one.is_complex()):
         return _same(one, other)
     difference = (one.detach() - other.detach()).abs().double().norm()
-    return bool(difference <= TOLERANCE * one.detach().abs().double().norm())
+    return bool(difference <= near * one.detach().abs().double().norm())
 
 
 def _same(one: Any, other: Any) -> bool:

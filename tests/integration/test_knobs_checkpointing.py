@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Gpurun
-from tests.integration.knob_runs import KnobRun, run_under
+from tests.integration.knob_runs import KnobRun, bare, run_under
 
 TRAIN = """
 import copy, json, random
@@ -118,13 +117,6 @@ def script_with(layer: str, momentum: str = "0.1") -> str:
     saved = "0" if layer == SPECTRAL else "1"
     script = TRAIN.replace("MOMENTUM", momentum).replace("SPECTRAL", layer)
     return script.replace("SAVED", saved)
-
-
-def bare(folder: Path, script: str) -> Any:
-    """What a script prints under plain python."""
-    (folder / "bare.py").write_text(script)
-    command = [sys.executable, "bare.py"]
-    return json.loads(subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout)
 
 
 @pytest.mark.parametrize(("value", "momentum", "part"), [("blocks", "0.1", 3), ("half", "None", 1)])
