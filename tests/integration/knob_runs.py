@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -47,3 +49,10 @@ def run_under(
     assert events(runs[-1], "hook") == []
     knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events(runs[-1], "knob")]
     return KnobRun(json.loads(done.stdout), knobs)
+
+
+def bare(folder: Path, script: str) -> Any:
+    """The JSON document that a script prints under plain python."""
+    (folder / "bare.py").write_text(script)
+    command = [sys.executable, "bare.py"]
+    return json.loads(subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout)
