@@ -33,6 +33,7 @@ from gpurun.verdict import print_verdict
 DEFAULT_BUDGET_SECONDS = 300.0
 EXIT_CODES = {
     "faster": ExitCode.OK,
+    "fits": ExitCode.OK,
     "no_gain": ExitCode.OK,
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
@@ -53,14 +54,14 @@ class Tuned:
 
     @property
     def settings(self) -> SavedSettings | None:
-        """What was proven, None if nothing was."""
+        """What was proven, or makes the script fit; None where it stays as it is."""
         report = self.report
-        if report.verdict != "faster" or report.chosen is None:
+        if report.verdict not in ("faster", "fits") or report.chosen is None:
             return None
         return SavedSettings(
             settings=report.chosen.knobs,
             training_loaders=self.training_loaders,
-            speedup=report.speedup,
+            speedup=report.speedup if report.verdict == "faster" else None,
             fingerprint=report.fingerprint,
             command=report.command,
         )

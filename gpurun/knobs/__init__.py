@@ -27,6 +27,7 @@ PARTS = (
     "acts_on",
     "startup_seconds",
     "likely",
+    "saves_memory",
     "refine",
     "companions",
     "environment",

@@ -143,7 +143,10 @@ class Rejection:
 @dataclass(frozen=True)
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
-    "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
+    "fits", "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
+
+    "fits": as it is the script runs out of memory, and nothing was proven to be faster than
+    `baseline`, whose settings make it fit. The baseline of no other script has settings.
     """
 
     verdict: str

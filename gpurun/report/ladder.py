@@ -64,7 +64,8 @@ def ladder_grid(report: TuningReport) -> Grid:
 
 def _baseline_row(base: Candidate) -> tuple[str, ...]:
     rate, memory = _rate(base.samples_per_second), _size(base.peak_memory_bytes)
-    return ("script as it is", rate, "", "", "", memory, "", "", "")
+    name = "script made to fit" if base.knobs else "script as it is"
+    return (name, rate, "", "", "", memory, "", "", "")
 
 
 def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
@@ -178,7 +179,7 @@ def _last(values: tuple[float | None, ...]) -> str:
 
 
 def _next_lines(report: TuningReport) -> list[Line]:
-    if report.verdict != "faster" or not report.invocation:
+    if report.verdict not in ("faster", "fits") or not report.invocation:
         return []
     command = shlex.join(report.invocation)
     return [[("with these settings, without trials: ", ""), (command, VERBATIM)]]

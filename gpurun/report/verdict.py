@@ -33,13 +33,26 @@ _LEARNING_RATE_RULE = (
 def verdict_sentence(report: TuningReport) -> str:
     """The verdict in one sentence."""
     if report.verdict == "faster" and report.speedup is not None:
-        return f"{times(report.speedup)} faster{_evidence(report)}, {_training(report)}"
+        whom = _made_to_fit(report)
+        return f"{times(report.speedup)} faster{whom}{_evidence(report)}, {_training(report)}"
+    if report.verdict == "fits" and report.baseline is not None:
+        with_them = knobs_text(report.baseline.knobs)
+        return (
+            f"It runs out of memory as it is, and trains with {with_them}: the same batch and "
+            "algorithm, the loss not compared"
+        )
     if report.verdict == "no_gain":
         return f"Nothing beats the script as it is{_best(report)}"
     if report.verdict == "inconclusive":
         return f"Not proven: the budget ended before the test settled{_so_far(report)}"
     sentence = _PLAIN_VERDICTS.get(report.verdict, report.verdict)
     return f"{sentence}{_failure(report)}"
+
+
+def _made_to_fit(report: TuningReport) -> str:
+    """What a speedup is over, where the script as it is cannot be timed."""
+    base = report.baseline.knobs if report.baseline is not None else {}
+    return f" than with {knobs_text(base)}, without which it runs out of memory" if base else ""
 
 
 def _evidence(report: TuningReport) -> str:

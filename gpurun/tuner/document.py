@@ -31,14 +31,18 @@ def document(
 ) -> TuningReport:
     """The report; figures of the proof where there was one, else of the first trials.
 
-    `chosen` is what a training would run with: the script as it is, unless the proof found better.
+    `chosen` is what a training would run with: the baseline, unless the proof found better. The
+    baseline is the script as it is, or, where it runs out of memory, made to fit ("fits").
     """
     finalist = findings.chosen
+    verdict = findings.verdict
+    if findings.base and verdict in ("no_gain", "inconclusive"):
+        verdict = "fits"
     proof = None if finalist is None else proof_of(finalist)
     faster = findings.verdict == "faster"
     baseline = _baseline(findings)
     return TuningReport(
-        verdict=findings.verdict,
+        verdict=verdict,
         speedup=proof.speedup if proof else None,
         speedup_confidence_interval=proof.speedup_confidence_interval if proof else None,
         p_value=proof.p_value if proof else None,
@@ -76,7 +80,7 @@ def _baseline(findings: Findings) -> Candidate | None:
     if trial is None or trial.result is None or trial.throughput is None:
         return None
     return Candidate(
-        knobs={},
+        knobs=dict(findings.base),
         samples_per_second=trial.result.samples_per_second,
         step_time_ms=trial.result.step_time_ms,
         peak_memory_bytes=trial.result.peak_memory_bytes,

@@ -74,7 +74,7 @@ class Together:
         self.settled: set[str] = set()
         self._effects = {knob.name: knob.effect for knob in knobs}
         self._screening = screening
-        self._as_written = state.best
+        self._before = (dict(state.settings), state.best)
         self._adopted: list[Member] = []
 
     def try_set(self, members: Sequence[Member], state: State) -> bool:
@@ -104,8 +104,9 @@ class Together:
         pipeline = Effect.PIPELINE
         for member in sorted(adopted, key=lambda m: (m.knob.effect is pipeline, -m.knob.order)):
             rest = {k: v for k, v in state.settings.items() if k not in member.settings}
-            if not rest:
-                self._learn(member, rest, self._as_written, state)
+            before, measured = self._before
+            if rest == before:
+                self._learn(member, rest, measured, state)
                 continue
             if self._screening.exhausted(state):
                 break
