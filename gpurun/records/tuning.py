@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpurun.records.arguments import TunedArgument
 from gpurun.records.result import StepTime
 
 TUNING_SCHEMA = "gpurun/tuning@1"
@@ -179,4 +180,6 @@ class SavedSettings:
     speedup: float | None
     fingerprint: dict[str, Any]
     command: tuple[str, ...]
+    tuned_arguments: tuple[TunedArgument, ...] = ()
+    """Those of the script's arguments that `settings` may name."""
     schema: str = SETTINGS_SCHEMA

@@ -55,7 +55,7 @@ def document(
         isolation=isolation,
         decisions=tuple(findings.decisions),
         fingerprint=fingerprint,
-        command=(options.target.path, *options.target.args),
+        command=(options.typed.path, *options.typed.args),
         invocation=invocation,
         other_load=_other_load(trials),
     )
