@@ -142,6 +142,17 @@ class Rejection:
 
 
 @dataclass(frozen=True)
+class WaitingLine:
+    """A line of the script's own that waits for the GPU in every step.
+
+    `where`: "train.py:57"; `calls`: what it calls there, and how often a step: {".item()": 1.0}.
+    """
+
+    where: str
+    calls: dict[str, float]
+
+
+@dataclass(frozen=True)
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
     "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
@@ -168,6 +179,7 @@ class TuningReport:
     invocation: tuple[str, ...] = ()
     """The words that run this command with the settings found, without trials."""
     other_load: OtherLoad | None = None
+    waits: tuple[WaitingLine, ...] = ()
     schema: str = TUNING_SCHEMA
 
 
