@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
+from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Hooks, Knob, KnobBase
 from gpurun.knobs.command_line import with_flag
 from gpurun.records.arguments import TunedArgument
@@ -63,7 +64,13 @@ class _ScriptArgument(KnobBase):
 
 
 def script_argument(argument: TunedArgument) -> Knob:
-    """The knob that turns an argument."""
+    """The knob that turns an argument; `GpurunError` where a settings file gives it no effect."""
+    choices = [effect.value for effect in Effect]
+    if argument.effect not in choices:
+        raise GpurunError(
+            f"{argument.name} has the effect {argument.effect!r}",
+            f"choose among {','.join(choices)}",
+        )
     return cast(Knob, _ScriptArgument(argument))
 
 

@@ -160,6 +160,10 @@ def test_settings_written_by_hand_need_nothing_else(here: Path) -> None:
             " 'settings' takes a table of keys and values",
         ),
         (
+            '{"settings": {}, "tuned_arguments": ["--lr"]}',
+            "is no settings file: 'tuned_arguments' takes a list of tables of keys and values",
+        ),
+        (
             '{"schema": "gpurun/tuning@1"}',
             "is no settings file: its schema is 'gpurun/tuning@1', not 'gpurun/settings@1'",
         ),

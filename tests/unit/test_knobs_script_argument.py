@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpurun.arguments import parse
@@ -87,3 +89,9 @@ def test_a_value_that_is_no_text_and_a_name_that_is_no_arguments_are_refused() -
         find("argument 2").arguments("x", ("a",))
     with pytest.raises(GpurunError):
         find("lr")
+
+
+def test_an_effect_that_a_settings_file_invents_is_refused() -> None:
+    (argument,) = parse(["--optimize", "t.py", "--lr", "@tune:1,2"], {}).tuned_arguments
+    with pytest.raises(GpurunError, match="--lr has the effect 'speed'"):
+        find("--lr", (), [replace(argument, effect="speed")])
