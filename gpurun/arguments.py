@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.options import DoctorOptions, Options, Target, TargetKind
+from gpurun.records.arguments import MARK, TunedArgument
 
 EFFECTS = ("pipeline", "numerics", "training")
 
@@ -74,8 +75,10 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
     own = words.own
     if "settings" in own and "tuned" in own:
         raise GpurunError("--settings and --tuned exclude each other", "drop one of them")
+    args, tuned = _tuned(words.args)
     options = Options(
-        target=Target(_kind(own, environment), words.program, words.args),
+        target=Target(_kind(own, environment), words.program, args),
+        tuned_arguments=tuned,
         torchrun=tuple(words.torchrun),
         elastic=bool(words.torchrun) or asks_for_ranks(environment),
         optimize="optimize" in own or "tune-only" in own,
@@ -94,6 +97,11 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
     idle = [name for name in OF_OPTIMIZE if name in own]
     if idle and not options.optimize:
         raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize, or drop it")
+    if tuned and not (options.optimize or options.tuned):
+        raise GpurunError(
+            f"{tuned[0].name}: {tuned[0].word} needs --optimize",
+            f"add --optimize, or write one value such as {tuned[0].values[0]}",
+        )
     return options
 
 
@@ -233,6 +241,16 @@ def _kind(own: dict[str, str], environment: Mapping[str, str]) -> TargetKind:
     if command:
         return TargetKind.COMMAND
     return TargetKind.MODULE if module else TargetKind.SCRIPT
+
+
+def _tuned(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[TunedArgument, ...]]:
+    """The script's arguments as they are, and those of them that are tuned."""
+    if not any(MARK in word for word in args):
+        return args, ()
+    from gpurun.tuned_arguments import as_it_is, tuned_arguments
+
+    tuned = tuned_arguments(args, EFFECTS)
+    return as_it_is(args, tuned), tuned
 
 
 def _budget(text: str | None) -> float | None:

@@ -181,6 +181,8 @@ def type_in_words(kind: Any) -> str:
         if isinstance(inner, enum.EnumMeta):
             choices: dict[str, Any] = dict(inner.__members__)
             return f"a list of {', '.join(choice.value for choice in choices.values())}"
+        if is_dataclass(inner):
+            return "a list of tables of keys and values"
         return f"a list of {type_in_words(inner).removeprefix('a ')}s"
     return words.get(kind, "a table of keys and values")
 

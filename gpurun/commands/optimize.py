@@ -16,6 +16,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.box import Mode, choose, snapshot, written_below
 from gpurun.knobs import all_knobs
 from gpurun.options import Options, TargetKind
+from gpurun.records.arguments import TunedArgument
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
@@ -50,6 +51,7 @@ class Tuned:
     folder: Path
     training_loaders: tuple[str, ...]
     changes: tuple[str, ...]
+    tuned_arguments: tuple[TunedArgument, ...]
     failure: Exception | None
 
     @property
@@ -58,12 +60,14 @@ class Tuned:
         report = self.report
         if report.verdict not in ("faster", "fits") or report.chosen is None:
             return None
+        chosen = report.chosen.knobs
         return SavedSettings(
-            settings=report.chosen.knobs,
+            settings=chosen,
             training_loaders=self.training_loaders,
             speedup=report.speedup if report.verdict == "faster" else None,
             fingerprint=report.fingerprint,
             command=report.command,
+            tuned_arguments=tuple(a for a in self.tuned_arguments if a.name in chosen),
         )
 
 
@@ -184,7 +188,7 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     laboratory = Laboratory(options, folder, mode, os.environ, view.trial_progress)
     tuning = Tuning(options, laboratory, view, started + budget)
     try:
-        view.started(" ".join((options.target.path, *options.target.args)), mode.value, budget)
+        view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
         if imperfection:
             view.note(imperfection)
         failure = _carry_through(tuning, view)
@@ -205,7 +209,9 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
         view.finished(report)
         view.close()
     changes = before.differences(Look(options, folder.parent.parent))
-    return Tuned(report, folder, laboratory.training_loaders, changes, failure)
+    return Tuned(
+        report, folder, laboratory.training_loaders, changes, options.tuned_arguments, failure
+    )
 
 
 def _carry_through(tuning: Tuning, view: TuningView) -> Exception | None:

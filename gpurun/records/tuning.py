@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpurun.records.arguments import TunedArgument
 from gpurun.records.result import StepTime
 
 TUNING_SCHEMA = "gpurun/tuning@1"
@@ -141,6 +142,17 @@ class Rejection:
 
 
 @dataclass(frozen=True)
+class WaitingLine:
+    """A line of the script's own that waits for the GPU in every step.
+
+    `where`: "train.py:57"; `calls`: what it calls there, and how often a step: {".item()": 1.0}.
+    """
+
+    where: str
+    calls: dict[str, float]
+
+
+@dataclass(frozen=True)
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
     "fits", "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
@@ -170,6 +182,7 @@ class TuningReport:
     invocation: tuple[str, ...] = ()
     """The words that run this command with the settings found, without trials."""
     other_load: OtherLoad | None = None
+    waits: tuple[WaitingLine, ...] = ()
     schema: str = TUNING_SCHEMA
 
 
@@ -182,4 +195,6 @@ class SavedSettings:
     speedup: float | None
     fingerprint: dict[str, Any]
     command: tuple[str, ...]
+    tuned_arguments: tuple[TunedArgument, ...] = ()
+    """Those of the script's arguments that `settings` may name."""
     schema: str = SETTINGS_SCHEMA

@@ -15,7 +15,12 @@ from gpurun.report.ladder import (
     rejections_on_the_way,
 )
 from gpurun.report.tables import Column, Grid
-from gpurun.report.verdict import larger_batch_sentences, load_sentence, verdict_sentence
+from gpurun.report.verdict import (
+    larger_batch_sentences,
+    load_sentence,
+    verdict_sentence,
+    waiting_sentence,
+)
 
 _TRIAL_COLUMNS = (
     Column("#", right=True),
@@ -45,6 +50,7 @@ def tuning_markdown(report: TuningReport) -> str:
     if report.ladder:
         parts += ["## Ladder", _table(ladder_grid(report))]
     parts += _guard(report)
+    parts.append(_escape(waiting_sentence(report) or ""))
     parts.append(_escape(load_sentence(report) or ""))
     if report.larger_batch is not None:
         sentences = [_escape(line.strip()) for line in larger_batch_sentences(report)]

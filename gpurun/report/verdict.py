@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.records.tuning import LargerBatch, Proof, TuningReport
+from gpurun.records.tuning import LargerBatch, Proof, TuningReport, WaitingLine
 from gpurun.report.format import (
     count,
     factor,
@@ -17,6 +17,9 @@ from gpurun.report.format import (
 
 OTHERS_SHARE = 0.1
 """Of the cores: where other programs used less of them, nothing is said."""
+
+MOST_WAITING = 3
+"""Lines of the script that are named; the record holds them all."""
 
 _PLAIN_VERDICTS = {
     "too_few_steps": "The script ends before enough steps could be measured; nothing was tuned",
@@ -139,6 +142,27 @@ def load_sentence(report: TuningReport) -> str | None:
     used = f"{load.cpu_percent / 100:.1f} of {count(load.cores, 'core')}"
     cost = "widen intervals" if report.proof is not None else "hide small gains"
     return f"other programs used {used} during the trials, which can {cost}"
+
+
+def waiting_sentence(report: TuningReport) -> str | None:
+    """The script's own lines that wait for the GPU in every step; None where there are none."""
+    lines = report.waits
+    if not lines:
+        return None
+    named = [f"{line.where} ({_calls(line)})" for line in lines[:MOST_WAITING]]
+    more = [f"{len(lines) - MOST_WAITING} more"] if len(lines) > MOST_WAITING else []
+    first, last = [*named, *more][:-1], [*named, *more][-1]
+    said = f"{', '.join(first)} and {last} wait" if first else f"{last} waits"
+    them = "them" if first else "it"
+    return (
+        f"{said} for the GPU in every step: gpurun does not edit {them}; "
+        f"move {them} out of the loop, or do so every n steps only"
+    )
+
+
+def _calls(line: WaitingLine) -> str:
+    each = line.calls.items()
+    return ", ".join(call if n <= 1 else f"{call} {n:g} times" for call, n in each)
 
 
 def larger_batch_sentences(report: TuningReport) -> list[str]:

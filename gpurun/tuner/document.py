@@ -11,7 +11,14 @@ from gpurun.measure.figures import known, mean
 from gpurun.measure.others import shared_cores
 from gpurun.options import Options
 from gpurun.records.result import RunResult, StepTime
-from gpurun.records.tuning import Candidate, LargerBatch, OtherLoad, TrialRecord, TuningReport
+from gpurun.records.tuning import (
+    Candidate,
+    LargerBatch,
+    OtherLoad,
+    TrialRecord,
+    TuningReport,
+    WaitingLine,
+)
 from gpurun.stats import geometric_mean
 from gpurun.tuner.decision import BATCH
 from gpurun.tuner.proof import Arm, proof_of
@@ -59,10 +66,23 @@ def document(
         isolation=isolation,
         decisions=tuple(findings.decisions),
         fingerprint=fingerprint,
-        command=(options.target.path, *options.target.args),
+        command=(options.typed.path, *options.typed.args),
         invocation=invocation,
         other_load=_other_load(trials),
+        waits=_waits(findings.probe),
     )
+
+
+def _waits(probe: Trial | None) -> tuple[WaitingLine, ...]:
+    """What the first trial saw to wait for the GPU in each step that it looked at."""
+    seen = None if probe is None or probe.log is None else probe.log.waits
+    if seen is None:
+        return ()
+    lines: dict[str, dict[str, float]] = {}
+    for read in seen.reads:
+        if read.device != "cpu" and read.steps >= seen.steps:
+            lines.setdefault(read.where, {})[read.call] = read.calls / seen.steps
+    return tuple(WaitingLine(where, calls) for where, calls in lines.items())
 
 
 def _other_load(trials: Sequence[TrialRecord]) -> OtherLoad | None:

@@ -30,8 +30,6 @@ from gpurun.tuner.screening import (
 from gpurun.tuner.together import Together, likely_members
 from gpurun.tuner.trial import Trial
 
-VALUES_A_KNOB = 2
-"""Values proposed at once; refinements come on top."""
 BETTER = "a better value was found"
 
 
@@ -91,7 +89,7 @@ class Search:
             if isinstance(proposals, Skip):
                 self._note(f"{knob.name}: not tried: {proposals.reason}")
                 continue
-            if not self.try_knob(knob, proposals[:VALUES_A_KNOB], state):
+            if not self.try_knob(knob, proposals[: knob.most_values], state):
                 return
 
     def try_knob(self, knob: Knob, values: list[Any], state: State) -> bool:

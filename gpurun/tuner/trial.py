@@ -177,7 +177,7 @@ class Laboratory:
         arguments = self.options.target.args
         for name, value in request.settings.items():
             try:
-                knob = find(name, self.options.knob_paths)
+                knob = find(name, self.options.knob_paths, self.options.tuned_arguments)
                 environment.update(asking.environment(knob, value))
                 arguments = asking.arguments(knob, value, arguments)
             except (KnobRaised, GpurunError) as error:

@@ -37,7 +37,8 @@ from gpurun.tuner.search import Search
 from gpurun.tuner.trial import Laboratory, Request, Trial
 
 MOST_TRIALS = 15
-"""Before the proof, the probe and the baseline included."""
+"""Before the proof, the probe and the baseline included; and one for each value of an argument that
+the user lists."""
 BATCH_TRIALS = 4
 """Of these, kept back for the batch size."""
 LEAST_PROBE_SECONDS = 20.0
@@ -90,6 +91,9 @@ class Tuning:
         self._budget = deadline - time.monotonic()
         self._finalists = 1
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
+        asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
+        more = sum(len(argument.values) - 1 for argument in asked)
+        self._most_trials = options.max_trials or MOST_TRIALS + more
         self._rule = PROBE
         self._prefetch = 2
         self._evidence: list[Evidence] = []
@@ -190,8 +194,9 @@ class Tuning:
     # -- search --------------------------------------------------------------------------------
 
     def _search(self, state: State) -> Search:
-        knobs = [k for k in all_knobs(self.options.knob_paths) if k.name != BATCH]
-        trials = (self.options.max_trials or MOST_TRIALS) - 2
+        tuned = self.options.tuned_arguments
+        knobs = [k for k in all_knobs(self.options.knob_paths, tuned) if k.name != BATCH]
+        trials = self._most_trials - 2
         kept_back = min(BATCH_TRIALS, trials // 3)
         limits = Limits(max(0, trials - kept_back), self._no_room_to_search, self._allowed)
         search = Search(self._launch, self._decide, self._rule, limits)
@@ -208,7 +213,7 @@ class Tuning:
     def _larger_batch(self, state: State, search: Search) -> State | None:
         """Tune the batch size on top of the kept settings; None if no other batch is faster."""
         knob = find(BATCH, self.options.knob_paths)
-        proposals = asking.candidates(knob, state.facts)
+        proposals = self._tuned_by_its_flag(state.facts) or asking.candidates(knob, state.facts)
         if isinstance(proposals, Skip):
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
@@ -217,6 +222,12 @@ class Tuning:
         search.allow_more(min(BATCH_TRIALS, self._trials_left()))
         search.try_knob(knob, proposals, trial)
         return trial if BATCH in trial.settings else None
+
+    def _tuned_by_its_flag(self, facts: Facts) -> Skip | None:
+        """Who lists batch sizes wants those; two changes of one flag would undo each other."""
+        names = {argument.name for argument in self.options.tuned_arguments}
+        flag = facts.batch_flag
+        return Skip(f"{flag.flag} is tuned") if flag is not None and flag.flag in names else None
 
     def _no_room_to_search(self, seconds: float, more: float) -> bool:
         """A launch that takes so much `more`, and the proof after it, would not fit the budget."""
@@ -334,7 +345,7 @@ class Tuning:
         return self._launch(Request(purpose, settings, rule, seed_offset=number))
 
     def _trials_left(self) -> int:
-        return max(0, (self.options.max_trials or MOST_TRIALS) - len(self._lab.trials))
+        return max(0, self._most_trials - len(self._lab.trials))
 
     def _no_room(self, seconds: float) -> bool:
         return self._left() < seconds
@@ -347,7 +358,7 @@ class Tuning:
         self._view.note(line)
 
     def _knob(self, name: str) -> Knob:
-        return find(name, self.options.knob_paths)
+        return find(name, self.options.knob_paths, self.options.tuned_arguments)
 
     def _effect(self, settings: Mapping[str, Any]) -> Effect:
         """The strongest effect among the settings."""

@@ -283,3 +283,14 @@ def test_a_value_that_no_settings_file_can_hold_is_not_tried() -> None:
         "planted: not tried: candidates raised TypeError: "
         "Object of type set is not JSON serializable"
     ]
+
+
+def test_of_a_knob_that_asks_for_it_all_values_are_tried() -> None:
+    rates = {2: 90.0, 4: 80.0, 6: 150.0, 8: 70.0}
+    two, _ = searched([Planted(list(rates))], by_value(rates))
+    assert [row.value for row in two.ladder] == [2, 4]
+    listed = Planted(list(rates))
+    listed.most_values = 4  # type: ignore[misc]
+    state, _ = searched([listed], by_value(rates))
+    assert [row.value for row in state.ladder] == [2, 4, 6, 8]
+    assert state.settings == {"planted": 6}
