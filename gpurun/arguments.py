@@ -13,14 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.options import DoctorOptions, Options, Target, TargetKind
+from gpurun.options import DoctorOptions, Objective, Options, Target, TargetKind
 from gpurun.records.arguments import MARK, TunedArgument
 
 EFFECTS = ("pipeline", "numerics", "training")
 
 OWN_SWITCHES = ("optimize", "tune-only", "tuned", "trials-in-place", "quiet")
-OWN_VALUES = ("budget", "max-trials", "allow", "settings", "save-settings", "json", "out")
-OF_OPTIMIZE = ("budget", "max-trials", "trials-in-place", "save-settings")
+OWN_VALUES = (
+    "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
+)  # fmt: skip
+OF_OPTIMIZE = ("budget", "max-trials", "objective", "trials-in-place", "save-settings")
 """Flags that say nothing where nothing is tuned."""
 
 TORCHRUN_SWITCHES = ("standalone", "run-path", "virtual-local-rank")
@@ -85,6 +87,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         tune_only="tune-only" in own,
         budget_seconds=_budget(own.get("budget")),
         max_trials=_count(own.get("max-trials")),
+        objective=_objective(own.get("objective")),
         allow=_allow(own.get("allow")),
         tuned="tuned" in own,
         settings=own.get("settings"),
@@ -143,6 +146,7 @@ def with_configuration(options: Options, cwd: Path) -> Options:
         options,
         budget_seconds=options.budget_seconds or tuning.budget,
         max_trials=options.max_trials or tuning.max_trials,
+        objective=options.objective or tuning.objective,
         patience_seconds=tuning.patience,
         allow=options.allow or tuple(effect.value for effect in tuning.allow),
         out=options.out or config.run.out,
@@ -270,6 +274,14 @@ def _count(text: str | None) -> int | None:
     if not text.isdigit() or int(text) == 0:
         raise GpurunError(f"--max-trials {text!r} is not a count", "write a number from 1")
     return int(text)
+
+
+def _objective(text: str | None) -> Objective | None:
+    try:
+        return None if text is None else Objective(text)
+    except ValueError:
+        choices = " or ".join(objective.value for objective in Objective)
+        raise GpurunError(f"--objective {text!r} is no objective", f"write {choices}") from None
 
 
 def _allow(text: str | None) -> tuple[str, ...] | None:

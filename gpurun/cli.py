@@ -28,6 +28,7 @@ its arguments may be a list to choose from, its own value first: --lr @tune:0.1,
   --budget TIME         how long tuning may take: 90s, 5m, 1h
   --max-trials N        trials before the proof, the first two of the script as it is;
                         15 by default
+  --objective WHAT      throughput (the default), or memory: the least peak memory
   --allow EFFECTS       what may be changed, of pipeline,numerics,training
   --tuned               apply what an earlier --optimize found here, with no trials
   --save-settings FILE  write the settings found; --settings FILE applies them

@@ -18,6 +18,7 @@ from typing import Any
 
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
+from gpurun.options import Objective
 from gpurun.records.codec import RecordError, from_json
 
 DURATION = {"duration": True}
@@ -39,6 +40,7 @@ class OptimizeConfig:
     budget: float = field(default=300.0, metadata=DURATION)
     allow: tuple[Effect, ...] = (Effect.PIPELINE, Effect.NUMERICS)
     max_trials: int | None = None
+    objective: Objective = Objective.THROUGHPUT
     patience: float | None = field(default=None, metadata=DURATION)
 
 

@@ -16,6 +16,13 @@ class TargetKind(enum.Enum):
     COMMAND = "command"
 
 
+class Objective(enum.Enum):
+    """What a tuning is for: more samples a second, or the least peak memory."""
+
+    THROUGHPUT = "throughput"
+    MEMORY = "memory"
+
+
 @dataclass(frozen=True)
 class Target:
     """The user's program (with `--no-python` any command) and its arguments."""
@@ -41,6 +48,7 @@ class Options:
     tune_only: bool = False
     budget_seconds: float | None = None
     max_trials: int | None = None
+    objective: Objective | None = None
     patience_seconds: float | None = None
     allow: tuple[str, ...] | None = None
     tuned: bool = False

@@ -34,6 +34,7 @@ from gpurun.verdict import print_verdict
 DEFAULT_BUDGET_SECONDS = 300.0
 EXIT_CODES = {
     "faster": ExitCode.OK,
+    "smaller": ExitCode.OK,
     "fits": ExitCode.OK,
     "no_gain": ExitCode.OK,
     "inconclusive": ExitCode.INCONCLUSIVE,
@@ -58,7 +59,7 @@ class Tuned:
     def settings(self) -> SavedSettings | None:
         """What was proven, or makes the script fit; None where it stays as it is."""
         report = self.report
-        if report.verdict not in ("faster", "fits") or report.chosen is None:
+        if report.verdict not in ("faster", "smaller", "fits") or report.chosen is None:
             return None
         chosen = report.chosen.knobs
         return SavedSettings(

@@ -27,8 +27,9 @@ class Candidate:
 class Proof:
     """Outcome of the paired sequential test of a candidate against the baseline.
 
-    `speedup` is a factor of throughput; the interval and the p-value are those of the sequential
-    design (see `gpurun.stats`). `pairs` holds [baseline, candidate] samples/s of each pair.
+    `speedup` is a factor of throughput (of peak memory saved under that objective); the interval
+    and the p-value are those of the sequential design (see `gpurun.stats`). `pairs` holds
+    [baseline, candidate] samples/s (or bytes) of each pair.
     """
 
     speedup: float
@@ -155,8 +156,10 @@ class WaitingLine:
 @dataclass(frozen=True)
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
-    "fits", "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
+    "smaller", "fits", "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
 
+    Under the objective "memory" the proof is of less peak memory ("smaller"): `memory_reduction` is
+    the factor (2.0: half as much) and `p_value` its own, while `speedup` tells the price.
     "fits": as it is the script runs out of memory, and nothing was proven to be faster than
     `baseline`, whose settings make it fit. The baseline of no other script has settings.
     """
@@ -182,6 +185,9 @@ class TuningReport:
     invocation: tuple[str, ...] = ()
     """The words that run this command with the settings found, without trials."""
     other_load: OtherLoad | None = None
+    objective: str = "throughput"
+    memory_reduction: float | None = None
+    memory_reduction_confidence_interval: tuple[float, float] | None = None
     waits: tuple[WaitingLine, ...] = ()
     schema: str = TUNING_SCHEMA
 

@@ -38,6 +38,10 @@ def verdict_sentence(report: TuningReport) -> str:
     if report.verdict == "faster" and report.speedup is not None:
         whom = _made_to_fit(report)
         return f"{times(report.speedup)} faster{whom}{_evidence(report)}, {_training(report)}"
+    if report.verdict == "smaller" and report.memory_reduction is not None:
+        whom, price = _made_to_fit(report), _price(report)
+        less = f"Peak memory {times(report.memory_reduction)} smaller"
+        return f"{less}{whom}{_evidence(report)}{price}, {_training(report)}"
     if report.verdict == "fits" and report.baseline is not None:
         with_them = knobs_text(report.baseline.knobs)
         return (
@@ -58,10 +62,13 @@ def _made_to_fit(report: TuningReport) -> str:
     return f" than with {knobs_text(base)}, without which it runs out of memory" if base else ""
 
 
+def _price(report: TuningReport) -> str:
+    return "" if report.speedup is None else f", at {times(report.speedup)} the throughput"
+
+
 def _evidence(report: TuningReport) -> str:
-    parts = _interval_and_p(
-        report.speedup_confidence_interval, report.p_value, report.statistically_significant
-    )
+    bounds = report.speedup_confidence_interval or report.memory_reduction_confidence_interval
+    parts = _interval_and_p(bounds, report.p_value, report.statistically_significant)
     return _bracket([*parts, *_pairs(report.proof)])
 
 
@@ -102,7 +109,7 @@ def _training(report: TuningReport) -> str:
 
 
 def _best(report: TuningReport) -> str:
-    if report.speedup is None:
+    if report.speedup is None or report.objective == "memory":
         return ""
     guard, proof = report.guard, report.proof
     if guard is not None and not guard.accepted:
@@ -115,7 +122,7 @@ def _best(report: TuningReport) -> str:
 
 
 def _so_far(report: TuningReport) -> str:
-    if report.speedup is None:
+    if report.speedup is None or report.objective == "memory":
         return ""
     range_text = interval(report.speedup_confidence_interval)
     parts = [f"so far {times(report.speedup)}"]
@@ -135,7 +142,7 @@ def _failure(report: TuningReport) -> str:
 def load_sentence(report: TuningReport) -> str | None:
     """That other programs disturbed the trials; None where they did not, or nobody counted."""
     load = report.other_load
-    if report.verdict not in ("faster", "no_gain", "inconclusive"):
+    if report.verdict not in ("faster", "smaller", "no_gain", "inconclusive"):
         return None
     if load is None or load.cpu_percent <= OTHERS_SHARE * 100 * load.cores:
         return None

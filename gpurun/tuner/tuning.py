@@ -12,7 +12,7 @@ from typing import Any
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.measure.machine import machine
-from gpurun.options import Options
+from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TrialRecord
@@ -90,6 +90,7 @@ class Tuning:
         self._deadline = deadline
         self._budget = deadline - time.monotonic()
         self._finalists = 1
+        self._objective = options.objective or Objective.THROUGHPUT
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
         asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
         more = sum(len(argument.values) - 1 for argument in asked)
@@ -160,7 +161,12 @@ class Tuning:
         assert probe.log is not None
         base = self.findings.base
         facts = facts_of.gather(self.options, machine(), probe.result, probe.log)
-        facts = replace(facts, current=dict(base), out_of_memory=bool(base))
+        facts = replace(
+            facts,
+            current=dict(base),
+            out_of_memory=bool(base),
+            objective=self._objective.value,
+        )
         self.findings.facts = facts
         self._lab.training_loaders = facts.training_loaders
         self._prefetch = max((x.prefetch_factor or 2 for x in facts.loaders), default=2)
@@ -196,6 +202,8 @@ class Tuning:
     def _search(self, state: State) -> Search:
         tuned = self.options.tuned_arguments
         knobs = [k for k in all_knobs(self.options.knob_paths, tuned) if k.name != BATCH]
+        if self._objective is Objective.MEMORY:
+            knobs = [k for k in knobs if k.saves_memory]
         trials = self._most_trials - 2
         kept_back = min(BATCH_TRIALS, trials // 3)
         limits = Limits(max(0, trials - kept_back), self._no_room_to_search, self._allowed)
@@ -212,6 +220,9 @@ class Tuning:
 
     def _larger_batch(self, state: State, search: Search) -> State | None:
         """Tune the batch size on top of the kept settings; None if no other batch is faster."""
+        if self._objective is Objective.MEMORY:
+            self._decide("batch size: not tried: a larger one takes more memory")
+            return None
         knob = find(BATCH, self.options.knob_paths)
         proposals = self._tuned_by_its_flag(state.facts) or asking.candidates(knob, state.facts)
         if isinstance(proposals, Skip):

@@ -72,3 +72,19 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
 
     again = gpurun("--tuned", "train.py", "60")
     assert (again.returncode, again.stdout) == (0, whole.stdout), again.stderr.decode()
+
+
+def test_for_memory_the_peak_falls_and_the_price_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
+    script = SCRIPT.replace("81920", "327680").replace("batch_size=2048", "batch_size=8192")
+    (tmp_path / "train.py").write_text(script)
+    options = ("--optimize", "--tune-only", "--objective", "memory", "--json", "found.json")
+    done = gpurun(*options, "--max-trials", "5", "train.py", "0", timeout=400)
+    assert done.returncode == 0, done.stderr.decode()
+    report = json.loads((tmp_path / "found.json").read_text())
+    assert (report["verdict"], report["objective"]) == ("smaller", "memory")
+    before, after = report["baseline"]["peak_memory_bytes"], report["chosen"]["peak_memory_bytes"]
+    assert after < 0.9 * before
+    low, high = report["memory_reduction_confidence_interval"]
+    assert low <= report["memory_reduction"] <= high
+    assert report["speedup"] is not None
+    assert b"Peak memory" in done.stderr

@@ -21,6 +21,7 @@ from gpurun.report.ladder import ladder_lines
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.verdict import verdict_sentence
 from tests.unit.report_records import (
+    GIB,
     LADDER,
     LARGER_BATCH,
     PROOF,
@@ -143,6 +144,20 @@ def test_a_kept_change_that_starts_late_names_when_that_is_made_good() -> None:
     assert told[2].endswith("yes: starts 31 s later, made good after 1,240 steps")
     assert told[3].endswith("yes: starts 31 s later")
     assert told[4].endswith("yes")
+
+
+def test_less_memory_is_told_with_its_proof_and_its_price() -> None:
+    report = tuning_report(
+        verdict="smaller", objective="memory", speedup=0.8, speedup_confidence_interval=None,
+        memory_reduction=1.9, memory_reduction_confidence_interval=(1.88, 1.92),
+        proof=dataclasses.replace(PROOF, pairs=((4 * GIB, 2 * GIB),) * 2),
+    )  # fmt: skip
+    told = verdict_sentence(report)
+    assert told.startswith(
+        "Peak memory 1.90× smaller (95 % interval 1.88–1.92, p = 0.0004, 2 pairs)"
+    )
+    assert ", at 0.80× the throughput, same training" in told
+    assert "| 1 | 4.00 GiB | 2.00 GiB | 0.500 |" in tuning_markdown(report)
 
 
 def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.tuner.plan import PROBE
@@ -257,6 +258,25 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
     asked[:] = [0.0] * 6
     search.run([Slow([3]), Planted([2])], state)
     assert any(x.startswith("slow: not tried: it takes about 100 s more to start") for x in notes)
+
+
+def test_for_memory_what_is_smaller_is_kept_whatever_it_costs_in_time() -> None:
+    peaks = {2: 600, 4: 500}
+
+    def launch(request: Request) -> Trial:
+        return sized(trial(50.0, request.settings), peaks[request.settings["planted"]])
+
+    state, _ = searched([Planted([2, 4])], launch, base=sized(trial(100.0), 1000))
+    assert state.settings == {"planted": 4}
+    assert [(row.value, row.kept, row.speedup) for row in state.ladder] == [
+        (2, False, 0.5), (4, True, 0.5),
+    ]  # fmt: skip
+
+
+def sized(found: Trial, peak: int) -> Trial:
+    """The trial with such a peak of memory, in a tuning for memory."""
+    record = replace(found.record, peak_memory_bytes=peak)
+    return replace(found, record=record, objective=Objective.MEMORY)
 
 
 def test_what_a_change_costs_at_the_start_is_in_its_row_with_the_steps_that_make_it_good() -> None:
