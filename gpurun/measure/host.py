@@ -14,13 +14,18 @@ LIST_CHILDREN_SECONDS = 2.0
 
 
 class HostSampler:
-    """Samples the tree of one process. CPU time of ended children is in their parent's figures."""
+    """Samples the tree of one process. CPU time of ended children is in their parent's figures.
 
-    def __init__(self, pid: int) -> None:
+    `beside`: a process of ours outside of that tree, which is not one of the others.
+    """
+
+    def __init__(self, pid: int, beside: int | None = None) -> None:
         import psutil
 
         self._psutil = psutil
         self._pid = pid
+        self._beside = beside
+        self._beside_seconds = 0.0
         self._tree: list[Any] = []
         self._listed = float("-inf")
 
@@ -50,12 +55,23 @@ class HostSampler:
             processes += 1
         if not processes:
             return None
-        others = None if anyone is None else anyone - cpu_seconds - self._launcher_seconds()
+        ours = cpu_seconds + self._launcher_seconds() + self._seconds_beside()
+        others = None if anyone is None else anyone - ours
         return HostSample(time.time_ns(), cpu_seconds, rss_bytes, processes, others)
 
     def _launcher_seconds(self) -> float:
         """CPU seconds of this process, unless it is in the tree itself."""
         return 0.0 if os.getpid() in self.pids else time.process_time()
+
+    def _seconds_beside(self) -> float:
+        """CPU seconds of the process beside, also after its end."""
+        if self._beside is not None:
+            try:
+                times = self._psutil.Process(self._beside).cpu_times()
+                self._beside_seconds = times.user + times.system
+            except self._psutil.Error:
+                pass
+        return self._beside_seconds
 
     def _list(self) -> None:
         try:

@@ -28,7 +28,9 @@ class Sampler:
     The heavy imports wait for the first look, so that a script that ends at once pays nothing.
     """
 
-    def __init__(self, run_dir: Path) -> None:
+    def __init__(self, run_dir: Path, beside: int | None = None) -> None:
+        """`beside`: a process of ours outside of the tree that is sampled."""
+        self._beside = beside
         self._path = run_dir / SAMPLES_FILE
         self._file: int | None = None
         self._started = time.monotonic()
@@ -64,7 +66,7 @@ class Sampler:
         if self._host is None or self._pid != pid:
             from gpurun.measure.host import HostSampler
 
-            self._host, self._pid = HostSampler(pid), pid
+            self._host, self._pid = HostSampler(pid, self._beside), pid
         sample = self._host.sample()
         return [] if sample is None else [_line(sample)]
 

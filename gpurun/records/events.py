@@ -34,6 +34,7 @@ class TorchEvent:
     """torch was imported: its version, its intra-op threads, and whether CUDA was usable then.
 
     `clock_ns`: when, by the process's clock; None in records from before it was kept.
+    `changed_variables`: environment variables that were not as at the start of the process.
     """
 
     kind: ClassVar[str] = "torch"
@@ -41,6 +42,7 @@ class TorchEvent:
     threads: int
     cuda_devices: int | None
     clock_ns: int | None = None
+    changed_variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

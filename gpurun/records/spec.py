@@ -8,6 +8,9 @@ from typing import Any
 SPEC_VARIABLE = "GPURUN_SPEC"
 """Environment variable that holds the path of the spec file."""
 
+READY, ORDER = "ready", "order.json"
+"""Files of the control folder: a process on standby is ready; the spec that it shall run by."""
+
 SPEC_SCHEMA = "gpurun/spec@1"
 
 
@@ -60,6 +63,8 @@ class RunSpec:
     steps, as an earlier run of the same script saw them; empty means not known, and loader knobs
     then touch every loader with a map-style data set.
     `knob_paths` are files or folders with knobs of the user's own.
+    `standby`: modules to import at once; then the process waits, before the script's first line,
+    for `control/order.json` in the run folder: the spec to run by. `control/ready` says so.
     """
 
     run_dir: str
@@ -68,4 +73,5 @@ class RunSpec:
     training_loaders: tuple[str, ...] = ()
     knob_paths: tuple[str, ...] = ()
     trial: TrialSpec | None = None
+    standby: tuple[str, ...] = ()
     schema: str = SPEC_SCHEMA

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from types import ModuleType
 
@@ -31,6 +32,11 @@ def activate(spec_path: str) -> None:
         lifeline.end_with_agent()
     with open(spec_path) as file:
         spec = from_json(RunSpec, json.load(file))
+    if spec.standby:
+        from gpurun.runtime import standby
+
+        spec = standby.await_order(spec)
+    start = dict(os.environ)
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
     if spec.trial is not None:
         from gpurun.runtime import trial
@@ -41,7 +47,9 @@ def activate(spec_path: str) -> None:
         try:
             from gpurun.runtime import session
 
-            session.start(spec, torch)
+            names = start.keys() | os.environ.keys()
+            changed = sorted(x for x in names if start.get(x) != os.environ.get(x))
+            session.start(spec, torch, tuple(changed))
         except Exception as error:
             RECORDER.hook_failed("session", error)
 

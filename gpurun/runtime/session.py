@@ -22,14 +22,18 @@ from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.traits import TRAITS
 
 
-def start(spec: RunSpec, torch: Any) -> None:
-    """Arm everything in this process; each part that fails is recorded and left out."""
+def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None:
+    """Arm everything in this process; each part that fails is recorded and left out.
+
+    `changed_variables`: of the environment, since the process started.
+    """
     RECORDER.event(
         TorchEvent(
             version=str(torch.__version__),
             threads=torch.get_num_threads(),
             cuda_devices=None,
             clock_ns=time.perf_counter_ns(),
+            changed_variables=changed_variables,
         )
     )
     CLOCK.device.attach(torch)

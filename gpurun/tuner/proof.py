@@ -19,8 +19,8 @@ from gpurun.tuner.trial import Trial
 RETRIES = 1
 """A baseline launch that fails by itself is repeated this often; its pair is not lost."""
 
-LaunchArm = Callable[[str, Mapping[str, Any], int], Trial]
-"""(purpose, settings, seed offset) → the finished trial."""
+LaunchArm = Callable[[str, Mapping[str, Any], int, Mapping[str, Any]], Trial]
+"""(purpose, settings, seed offset, the settings of the launch after it) → the finished trial."""
 
 
 @dataclass
@@ -70,8 +70,9 @@ def prove(
             order.reverse()
         rates: dict[str, float] = {}
         seconds = 0.0
-        for arm in order:
-            trial = _launch(arm, baseline, launch, number)
+        # the next round has the reverse order, and so begins with the arm that ends this one
+        for arm, following in zip(order, [*order[1:], order[-1]], strict=True):
+            trial = _launch(arm, baseline, launch, number, following)
             seconds += trial.record.seconds
             if trial.record.status == "timeout" and out_of_time(0.0):
                 report("the budget ended in the middle of a round")
@@ -82,13 +83,13 @@ def prove(
         _pair(baseline, open_arms, rates, report)
 
 
-def _launch(arm: Arm, baseline: Arm, launch: LaunchArm, number: int) -> Trial:
+def _launch(arm: Arm, baseline: Arm, launch: LaunchArm, number: int, following: Arm) -> Trial:
     purpose = "pair baseline" if arm is baseline else "pair candidate"
-    trial = launch(purpose, arm.settings, number)
+    trial = launch(purpose, arm.settings, number, following.settings)
     tries = RETRIES if arm is baseline else 0
     while trial.score is None and tries:
         tries -= 1
-        trial = launch(purpose, arm.settings, number)
+        trial = launch(purpose, arm.settings, number, following.settings)
     return trial
 
 

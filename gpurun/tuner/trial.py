@@ -24,7 +24,7 @@ from gpurun.measure.sampler import Sampler
 from gpurun.options import Objective, Options
 from gpurun.records.codec import to_json
 from gpurun.records.result import RunResult, status_of
-from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
+from gpurun.records.spec import ORDER, RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
 from gpurun.tuner import asking
@@ -32,6 +32,7 @@ from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import Evidence, evidence
 from gpurun.tuner.plan import NEEDED_STEPS
 from gpurun.tuner.progress import Progress
+from gpurun.tuner.standby import Standby
 
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 0.5
@@ -96,6 +97,8 @@ class Request:
     One that holds (the first) may be silent to its limit: it may have to download its data."""
     limit_seconds: float = math.inf
     """A trial is given up after so long at most, and earlier by what others took."""
+    following: Mapping[str, Any] | None = None
+    """The settings of the launch after it, as far as one can know; None: the same."""
 
 
 class Laboratory:
@@ -119,6 +122,9 @@ class Laboratory:
         self.layers: tuple[Path, ...] = ()
         self.layer_bytes = 0
         self.training_loaders: tuple[str, ...] = ()
+        self.standby_modules: tuple[str, ...] = ()
+        """What a process imports that is started one trial early; none are if there is nothing."""
+        self._standby = Standby()
         self._environment = dict(environment)
         self._on_progress = on_progress
         self._layer = folder / "layer"
@@ -128,11 +134,12 @@ class Laboratory:
     def run(self, request: Request) -> Trial:
         """Launch one trial and wait for its end; KeyboardInterrupt kills it first."""
         number = len(self.trials) + 1
-        run_dir = self.folder / "trials" / f"{number:02d}"
-        (run_dir / "control").mkdir(parents=True)
+        run_dir = self._run_dir(number)
         try:
-            order = self._box(run_dir, request)
+            order = self._box(run_dir, request.settings)
         except KnobRaised as raised:
+            self._standby.close()
+            run_dir.mkdir(parents=True)
             trial = _not_launched(number, os.path.relpath(run_dir, self.folder), request, raised)
         else:
             trial = self._launch(number, run_dir, request, order)
@@ -141,7 +148,8 @@ class Laboratory:
         return trial
 
     def close(self) -> None:
-        """Remove what only trials needed."""
+        """End what waits, and remove what only trials needed."""
+        self._standby.close()
         self.layers = ()
         for folder in (self._cache, self._layer):
             discard(folder)
@@ -151,9 +159,15 @@ class Laboratory:
         self.layers = ()
 
     def _launch(self, number: int, run_dir: Path, request: Request, order: BoxSpec) -> Trial:
-        self._write_spec(run_dir, request)
         started = time.monotonic()
-        with Box(order) as box:
+        waiting = self._standby.take(order)
+        self._start_next(number + 1, request)
+        spec = to_json(self._spec(run_dir, request))
+        (run_dir / "control").mkdir(parents=True, exist_ok=True)
+        write_json(run_dir / "spec.json", spec)
+        if waiting is not None:
+            write_json(run_dir / "control" / ORDER, spec)
+        with waiting or Box(order) as box:
             given_up = self._watch(box, run_dir, request)
             if given_up is not None:
                 box.kill()
@@ -163,8 +177,26 @@ class Laboratory:
 
     # -- before --------------------------------------------------------------------------------
 
-    def _write_spec(self, run_dir: Path, request: Request) -> None:
-        spec = RunSpec(
+    def _run_dir(self, number: int) -> Path:
+        return self.folder / "trials" / f"{number:02d}"
+
+    def _start_next(self, number: int, request: Request) -> None:
+        """Have the process of the trial after this one import what it needs meanwhile."""
+        if not self.standby_modules:
+            return
+        settings = request.settings if request.following is None else request.following
+        run_dir = self._run_dir(number)
+        try:
+            order = self._box(run_dir, settings)
+        except KnobRaised:
+            return
+        (run_dir / "control").mkdir(parents=True)
+        spec = RunSpec(str(run_dir), os.getpid(), standby=self.standby_modules)
+        write_json(run_dir / "spec.json", to_json(spec))
+        self._standby.start(order, run_dir)
+
+    def _spec(self, run_dir: Path, request: Request) -> RunSpec:
+        return RunSpec(
             run_dir=str(run_dir),
             launcher_pid=os.getpid(),
             settings=tuple(Setting(k, v) for k, v in request.settings.items()),
@@ -174,17 +206,16 @@ class Laboratory:
                 stop=request.stop,
                 seed=BASE_SEED,
                 seed_offset=request.seed_offset,
-                hold_at_first_step=request.hold,
+                hold_at_first_step=request.hold or self._standby.pid is not None,
             ),
         )
-        write_json(run_dir / "spec.json", to_json(spec))
 
-    def _box(self, run_dir: Path, request: Request) -> BoxSpec:
+    def _box(self, run_dir: Path, settings: Mapping[str, Any]) -> BoxSpec:
         environment = quiet_services(child_environment(run_dir / "spec.json", self._environment))
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self._cache / "inductor"))
         environment.setdefault("PYTHONHASHSEED", "0")
         arguments = self.options.target.args
-        for name, value in request.settings.items():
+        for name, value in settings.items():
             try:
                 knob = find(name, self.options.knob_paths, self.options.tuned_arguments)
                 environment.update(asking.environment(knob, value))
@@ -213,18 +244,20 @@ class Laboratory:
     def _watch(self, box: Box, run_dir: Path, request: Request) -> str | None:
         """Wait for the end; why the trial had to be given up, None if it ended by itself."""
         progress = Progress(run_dir, run_dir / "output.log")
-        sampler = Sampler(run_dir)
+        sampler = Sampler(run_dir, self._standby.pid)
         patience, limit = self._patience(request)
         began = changed = sampled = time.monotonic()
-        held = request.hold
+        held = request.hold or self._standby.pid is not None
         stopped: float | None = None
         try:
             while box.poll() is None:
                 time.sleep(POLL_SECONDS)
                 moment = time.monotonic()
-                if held and (run_dir / "control" / "first_step").exists():
+                first_step = held and (run_dir / "control" / "first_step").exists()
+                if first_step and not self._standby.starting():
                     held = False
-                    self._keep_layer(box)
+                    if request.hold:
+                        self._keep_layer(box)
                     (run_dir / "control" / "go").touch()
                 if progress.advanced():
                     changed = moment

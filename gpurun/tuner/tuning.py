@@ -34,6 +34,7 @@ from gpurun.tuner.plan import (
 from gpurun.tuner.proof import Arm, prove
 from gpurun.tuner.screening import Limits, State, ladder_row, strongest
 from gpurun.tuner.search import Search
+from gpurun.tuner.standby import what_to_import
 from gpurun.tuner.trial import Laboratory, Request, Trial
 
 MOST_TRIALS = 15
@@ -126,6 +127,11 @@ class Tuning:
             )
         for error in trial.result.hook_errors:
             self._decide(f"a hook failed and was left out: {error}")
+        modules = what_to_import(self.options, trial.log)
+        if isinstance(modules, Skip):
+            self._decide(f"no trial is started while another runs: {modules.reason}")
+        else:
+            self._lab.standby_modules = modules
         return trial
 
     def _first_trial(self, settings: Mapping[str, Any], seconds: float) -> Trial:
@@ -351,9 +357,12 @@ class Tuning:
         self._view.trial_finished(trial.record)
         return trial
 
-    def _launch_arm(self, purpose: str, settings: Mapping[str, Any], number: int) -> Trial:
+    def _launch_arm(
+        self, purpose: str, settings: Mapping[str, Any], number: int, following: Mapping[str, Any]
+    ) -> Trial:
         rule: StopRule = with_read_ahead(self._rule, settings, self._prefetch)
-        return self._launch(Request(purpose, settings, rule, seed_offset=number))
+        request = Request(purpose, settings, rule, seed_offset=number, following=following)
+        return self._launch(request)
 
     def _trials_left(self) -> int:
         return max(0, self._most_trials - len(self._lab.trials))

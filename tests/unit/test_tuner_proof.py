@@ -19,10 +19,16 @@ class Machine:
 
     def __init__(self, gain: float, failing: tuple[int, ...] = ()) -> None:
         self.launched: list[tuple[str, int]] = []
+        self.settings: list[Mapping[str, Any]] = []
+        self.following: list[Mapping[str, Any]] = []
         self._gain = gain
         self._failing = failing
 
-    def launch(self, purpose: str, settings: Mapping[str, Any], number: int) -> Trial:
+    def launch(
+        self, purpose: str, settings: Mapping[str, Any], number: int, following: Mapping[str, Any]
+    ) -> Trial:
+        self.settings.append(settings)
+        self.following.append(following)
         self.launched.append((purpose, number))
         if len(self.launched) in self._failing:
             return trial(None, settings, reason="a bad day")
@@ -46,6 +52,14 @@ def test_rounds_alternate_their_order_and_share_a_seed() -> None:
     assert machine.launched[:4] == [
         ("pair baseline", 0), ("pair candidate", 0), ("pair candidate", 1), ("pair baseline", 1),
     ]  # fmt: skip
+
+
+def test_each_launch_is_told_what_comes_after_it() -> None:
+    """So that the process of the next one can start meanwhile."""
+    machine = Machine(1.2)
+    proven(machine, Arm("baseline", {}), Arm("chosen", {"a": 1}), Arm("larger batch", {"b": 2}))
+    assert len(machine.settings) > 6
+    assert machine.following[:-1] == machine.settings[1:]
 
 
 def test_a_large_gain_settles_soon_and_is_significant() -> None:

@@ -1,0 +1,36 @@
+"""A trial's process that is started before it is known what for.
+
+It has imported what every trial imports, and waits in python's start-up, before any line of the
+script. So the launch is as fresh as any other, and its start is over when its turn comes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from pathlib import Path
+
+from gpurun.records.codec import from_json
+from gpurun.records.spec import ORDER, READY, RunSpec
+
+POLL_SECONDS = 0.005
+
+
+def await_order(spec: RunSpec) -> RunSpec:
+    """Import what `spec` names and wait; the spec that the launcher then gives.
+
+    Later processes of the same launch find it there and neither import nor wait.
+    """
+    control = Path(spec.run_dir) / "control"
+    order = control / ORDER
+    if not order.exists():
+        for name in spec.standby:
+            try:
+                importlib.import_module(name)
+            except Exception:
+                break  # the script's own import tells
+        (control / READY).touch()
+    while not order.exists():
+        time.sleep(POLL_SECONDS)
+    return from_json(RunSpec, json.loads(order.read_text()))
