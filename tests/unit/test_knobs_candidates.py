@@ -251,6 +251,9 @@ class TestMemoryKnobs:
         normed = replace(ROOT, module_types={"Conv2d": 3, "BatchNorm2d": 3})
         assert "BatchNorm2d takes" in skipped("split_batch", replace(needed, roots=(normed,)))
 
+    def test_accumulation_gains_nothing_that_tuning_could_measure(self) -> None:
+        assert "no faster by itself" in skipped("accumulation", facts(objective="memory"))
+
 
 def test_a_loader_of_evaluation_is_no_ground() -> None:
     evaluation = replace(LOADER, key="train.py:9#0", workers=4)
