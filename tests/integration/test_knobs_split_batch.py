@@ -178,3 +178,8 @@ def test_models_whose_samples_meet_run_as_they_are(train: Any, tmp_path: Path) -
     assert run.printed["Only"][0] == pytest.approx(plain["Only"][0], rel=1e-5)
     run.printed["Only"][0] = plain["Only"][0]
     assert run.printed == plain
+
+
+def test_nothing_is_offloaded_from_a_host(tmp_path: Path, gpurun: Gpurun) -> None:
+    run = run_under(gpurun, tmp_path, script(), {"activation_offload": "host"})
+    assert run.knobs == [("activation_offload", "skipped", "the model is not on a GPU")]
