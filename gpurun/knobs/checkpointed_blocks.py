@@ -62,7 +62,7 @@ class CheckpointedBlocks:
     def _run(self, module: Any, block: _Block, original: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
-        if not (module.training and torch.is_grad_enabled()) or recorded_otherwise():
+        if not (module.training and torch.is_grad_enabled()) or recorded_otherwise((args, kwargs)):
             return original(module, *args, **kwargs)
         if (name := foreign((args, kwargs))) is not None:
             return self._leave(module, original, args, kwargs, f"it is given an object ({name})")
@@ -113,18 +113,18 @@ class _Watched(Moment):
 def _study(module: Any, block: _Block, original: Any, args: Any, kwargs: Any) -> str | None:
     """Why a block's forward cannot be run again, None if it can; finds the buffers it changes."""
     results = []
-    for _ in range(2):
-        given = map_tensors((args, kwargs), lambda tensor: tensor.detach().clone())
-        versions = [tensor._version for tensor in leaves(given)]
-        try:
+    try:
+        for _ in range(2):
+            given = map_tensors((args, kwargs), lambda tensor: tensor.detach().clone())
+            versions = [tensor._version for tensor in leaves(given)]
             result, places = rehearse(module, original, *given)
-        except Exception as error:
-            return f"it cannot run twice ({type(error).__name__})"
-        if versions != [tensor._version for tensor in leaves(given)]:
-            return "it changes its input in place"
-        results.append(result)
-    if not agree(*results):
-        return "its forward gives something else when it runs again"
+            if versions != [tensor._version for tensor in leaves(given)]:
+                return "it changes its input in place"
+            results.append(result)
+        if not agree(*results):
+            return "its forward gives something else when it runs again"
+    except Exception as error:
+        return f"it cannot run twice ({type(error).__name__})"
     block.places = places
     return None
 

@@ -24,7 +24,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.drop = nn.LayerNorm(WIDTH), nn.Dropout(DROP)
         self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
-        self.register_buffer("mask", torch.ones(WIDTH, WIDTH))
+        self.register_buffer("mask", torch.eye(WIDTH))
     def forward(self, x):
         x = x + self.drop(self.down(torch.sigmoid(self.up(self.norm(x)))))
         return x + 0.01 * torch.nn.functional.linear(x, self.mask)
