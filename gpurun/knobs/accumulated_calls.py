@@ -127,9 +127,9 @@ class AccumulatedCalls:
     # -- the wrappers --------------------------------------------------------------------------
 
     def _replace(self, owner: Any, name: str, decide: Decide) -> None:
-        from gpurun.runtime.patching import guarded, replace
+        from gpurun.runtime.patching import replace
 
-        ask = guarded(f"knob {self._knob}", decide, self._failed)
+        ask = self._guarded(decide)
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:
@@ -149,9 +149,16 @@ class AccumulatedCalls:
     def _failed(self, error: Exception) -> None:
         self._steps.give_up(f"{type(error).__name__}: {error}")
 
+    def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        from gpurun.runtime.patching import guarded
+
+        return guarded(f"knob {self._knob}", function, self._failed)
+
     def _watch_schedule_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        counts = self._guarded(self._schedule_counts)
+
         def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
-            if not self._schedule_counts(schedule, args, kwargs):
+            if counts(schedule, args, kwargs) is False:
                 return None
             self._stepping += 1
             try:
@@ -166,21 +173,27 @@ class AccumulatedCalls:
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         steps, inside, compiling = self._steps, self._inside, self._torch.compiler.is_compiling
+        start, ended = self._guarded(self._start), self._guarded(steps.backward_ended)
 
         def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
             ours = steps.active and not compiling() and inside() == -1
             try:
-                if ours and (factor := steps.backward_begins()) != 1.0:
-                    grad_tensors = _scaled(self._torch, tensors, grad_tensors, factor)
-                result = original(tensors, grad_tensors, *args, **kwargs)
+                from_here = start(tensors, grad_tensors) if ours else None
+                given = grad_tensors if from_here is None else from_here
+                result = original(tensors, given, *args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
             if ours:
-                steps.backward_ended()
+                ended()
             return result
 
         return backward
+
+    def _start(self, tensors: Any, grads: Any) -> Any:
+        """The gradients from which a pass starts that begins now, None for the script's own."""
+        factor = self._steps.backward_begins()
+        return None if factor == 1.0 else _scaled(self._torch, tensors, grads, factor)
 
 
 def _scaled(torch: Any, tensors: Any, grads: Any, factor: float) -> Any:
