@@ -18,6 +18,11 @@ def rows_of(given: Any) -> int:
     return next((int(tensor.shape[0]) for tensor in leaves(given) if tensor.dim()), 0)
 
 
+def signature_of(given: Any, rows: int) -> tuple[tuple[int, bool], ...]:
+    """Of each tensor its number of dimensions, and whether it has a row a sample."""
+    return tuple((t.dim(), bool(t.dim() and t.shape[0] == rows)) for t in leaves(given))
+
+
 def slice_sizes(rows: int, parts: int) -> list[int]:
     """At most `parts` slices of `rows`, as equal as can be and none of a lone row."""
     parts = max(1, min(parts, rows // 2))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from gpurun.knobs.api import Hooks
@@ -24,8 +25,6 @@ class _Block:
 
     family: str
     places: list[Place] | None = None
-    watched: list[tuple[Any, int]] = field(default_factory=list)
-    """Tensors given in the first call, and their versions after it."""
 
 
 class CheckpointedBlocks:
@@ -62,7 +61,7 @@ class CheckpointedBlocks:
     def _run(self, module: Any, block: _Block, original: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
-        if not (module.training and torch.is_grad_enabled()) or recorded_otherwise():
+        if not (module.training and torch.is_grad_enabled()) or recorded_otherwise((args, kwargs)):
             return original(module, *args, **kwargs)
         if (name := foreign((args, kwargs))) is not None:
             return self._leave(module, original, args, kwargs, f"it is given an object ({name})")
@@ -77,19 +76,13 @@ class CheckpointedBlocks:
 
     def _first_call(self, module: Any, block: _Block, original: Any, args: Any, kwargs: Any) -> Any:
         """With copies of the inputs, so that it is right even if the script changes them later."""
-        tensors = leaves((args, kwargs))
-        block.watched = [(tensor, tensor._version) for tensor in tensors]
-        args, kwargs = map_tensors((args, kwargs), lambda tensor: tensor.clone())
 
-        def changed() -> bool:
-            watched, block.watched = block.watched, []
-            return any(tensor._version != version for tensor, version in watched)
-
-        def leave() -> None:
+        def changed() -> None:
             self._forwards.leave(module)
             self._skip(f"{type(module).__name__}: its input is changed in place after it ran")
 
-        moment = _Watched(block.places or [], lambda: leave() if changed() else None)
+        moment = _Watched(block.places or [], leaves((args, kwargs)), changed)
+        args, kwargs = map_tensors((args, kwargs), lambda tensor: tensor.clone())
         return checkpointed(original, module, args, kwargs, moment)
 
     def _leave(self, module: Any, original: Any, args: Any, kwargs: Any, reason: str) -> Any:
@@ -99,32 +92,37 @@ class CheckpointedBlocks:
 
 
 class _Watched(Moment):
-    """A moment that calls back when it comes again."""
+    """A moment that tells, when it comes again, if tensors were changed in place since."""
 
-    def __init__(self, places: list[Place], again: Any) -> None:
+    def __init__(
+        self, places: list[Place], tensors: list[Any], changed: Callable[[], None]
+    ) -> None:
         super().__init__(places)
-        self._again = again
+        # detached tensors share the version, and keep no graph alive
+        self._tensors = [(tensor.detach(), tensor._version) for tensor in tensors]
+        self._changed = changed
 
     def __enter__(self) -> None:
-        self._again()
+        if any(tensor._version != version for tensor, version in self._tensors):
+            self._changed()
         super().__enter__()
 
 
 def _study(module: Any, block: _Block, original: Any, args: Any, kwargs: Any) -> str | None:
     """Why a block's forward cannot be run again, None if it can; finds the buffers it changes."""
     results = []
-    for _ in range(2):
-        given = map_tensors((args, kwargs), lambda tensor: tensor.detach().clone())
-        versions = [tensor._version for tensor in leaves(given)]
-        try:
+    try:
+        for _ in range(2):
+            given = map_tensors((args, kwargs), lambda tensor: tensor.detach().clone())
+            versions = [tensor._version for tensor in leaves(given)]
             result, places = rehearse(module, original, *given)
-        except Exception as error:
-            return f"it cannot run twice ({type(error).__name__})"
-        if versions != [tensor._version for tensor in leaves(given)]:
-            return "it changes its input in place"
-        results.append(result)
-    if not agree(*results):
-        return "its forward gives something else when it runs again"
+            if versions != [tensor._version for tensor in leaves(given)]:
+                return "it changes its input in place"
+            results.append(result)
+        if not agree(*results):
+            return "its forward gives something else when it runs again"
+    except Exception as error:
+        return f"it cannot run twice ({type(error).__name__})"
     block.places = places
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any, Generic, TypeVar
 
 from gpurun.records.frames import drop_frame
@@ -42,6 +43,7 @@ class Forwards(Generic[E]):
         import torch
 
         find, run, is_compiling = self._entries.get, self._run, torch.compiler.is_compiling
+        drop_frames = _drop_frames
 
         def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
             try:
@@ -52,10 +54,22 @@ class Forwards(Generic[E]):
                     return original(module, *args, **kwargs)
                 return run(module, entry, original, args, kwargs)
             except BaseException as error:
-                _drop_frames(error, original)
+                drop_frames(error, original)
                 raise
 
-        return functools.update_wrapper(forward, original)
+        return functools.update_wrapper(_among(original, forward), original)
+
+
+def _among(original: Any, forward: Any) -> Any:
+    """`forward`, which reads no globals, among those of the original.
+
+    There TorchScript looks up what the source of the original names.
+    """
+    if not isinstance(original, FunctionType):
+        return forward
+    return FunctionType(
+        forward.__code__, original.__globals__, forward.__name__, None, forward.__closure__
+    )
 
 
 def cannot_choose(module: Any) -> str | None:

@@ -78,15 +78,18 @@ def checkpointed(original: Any, module: Any, args: Any, kwargs: Any, moment: Mom
     )
 
 
-def recorded_otherwise() -> bool:
-    """Whether what runs now is traced, or differentiated by torch.func without saved tensors."""
+def recorded_otherwise(given: Any = ()) -> bool:
+    """Whether what runs now on `given` is traced or transformed by torch.func."""
     import torch
 
     forbidden = getattr(
         torch._C._autograd, "_saved_tensors_hooks_get_disabled_error_message", lambda: None
     )
     tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-    return bool(tracing or forbidden() is not None)
+    if tracing or forbidden() is not None:
+        return True
+    transformed = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
+    return any(not isinstance(x, torch.Tensor) or transformed(x) for x in leaves(given))
 
 
 def rehearse(module: Any, original: Any, args: Any, kwargs: Any) -> tuple[Any, list[Place]]:

@@ -13,6 +13,7 @@ from gpurun.knobs.batch_slices import (
     kinds_of_output,
     rows_from,
     rows_of,
+    signature_of,
     slice_sizes,
 )
 from gpurun.knobs.forwards import Forwards, cannot_choose
@@ -30,6 +31,7 @@ from gpurun.records.facts import Facts
 VALUES = (2, 4, 8)
 TRIED_ROWS = 4
 """So many rows of the first batch show whether slices make the whole; a batch need not fit."""
+Signature = tuple[tuple[int, bool], ...]
 ROUNDING = 0.005
 """Relative difference of float32 outputs of other batch sizes: kernels sum in another order."""
 
@@ -88,13 +90,13 @@ class SplitBatch(KnobBase):
 
 
 class _Root:
-    """`kinds`: of each tensor that it returns whether it has a row a sample, None if not known."""
+    """`kinds`: by what it is given, of each tensor that it returns whether it has rows."""
 
     def __init__(self, module: Any) -> None:
         from torch.nn.modules.batchnorm import _BatchNorm
 
         self.norms = [norm for norm in module.modules() if isinstance(norm, _BatchNorm)]
-        self.kinds: list[bool] | None = None
+        self.kinds: dict[Signature, list[bool]] = {}
 
 
 class _Slices:
@@ -108,34 +110,37 @@ class _Slices:
     def _run(self, module: Any, root: _Root, original: Any, args: Any, kwargs: Any) -> Any:
         import torch
 
+        if not (module.training and torch.is_grad_enabled()) or recorded_otherwise((args, kwargs)):
+            return original(module, *args, **kwargs)
         rows = rows_of((args, kwargs))
         sizes = slice_sizes(rows, self._parts)
-        training = module.training and torch.is_grad_enabled() and not recorded_otherwise()
-        if not training or len(sizes) < 2:
+        if len(sizes) < 2:
             return original(module, *args, **kwargs)
         try:
-            _check(module, root, original, args, kwargs)
-            return self._in_slices(module, root, original, args, kwargs)
-        except NotPerSample as reason:
-            self.forwards.leave(module)
-            self._hooks.skipped(f"{type(module).__name__}: {reason}")
-        return original(module, *args, **kwargs)
-
-    def _in_slices(self, module: Any, root: _Root, original: Any, args: Any, kwargs: Any) -> Any:
-        rows = rows_of((args, kwargs))
-        sizes = slice_sizes(rows, self._parts)
+            kinds = _kinds(module, root, original, args, kwargs)
+        except Exception as reason:
+            return self._leave(module, original, args, kwargs, reason)
         parts, start = [], 0
         for size in sizes:
             some, named = rows_from((args, kwargs), rows, start, size)
             parts.append(checkpointed(original, module, some, named, Moment(())))
             start += size
-        output = join(parts, sizes, root.kinds or [])
+        try:
+            output = join(parts, sizes, kinds)
+        except Exception as reason:
+            return self._leave(module, original, args, kwargs, reason)
         self._hooks.applied(f"{type(module).__name__}: {self._parts} slices a batch")
         return output
 
+    def _leave(self, module: Any, original: Any, args: Any, kwargs: Any, reason: Exception) -> Any:
+        self.forwards.leave(module)
+        text = str(reason) if isinstance(reason, NotPerSample) else type(reason).__name__
+        self._hooks.skipped(f"{type(module).__name__}: {text}")
+        return original(module, *args, **kwargs)
 
-def _check(module: Any, root: _Root, original: Any, args: Any, kwargs: Any) -> None:
-    """Whether the module can run in slices. Raises NotPerSample if it cannot."""
+
+def _kinds(module: Any, root: _Root, original: Any, args: Any, kwargs: Any) -> list[bool]:
+    """The kinds of the module's output. Raises NotPerSample if it cannot run in slices."""
     norm = next((norm for norm in root.norms if norm.training), None)
     if norm is not None:
         name = type(norm).__name__
@@ -143,8 +148,10 @@ def _check(module: Any, root: _Root, original: Any, args: Any, kwargs: Any) -> N
     strange = foreign((args, kwargs))
     if strange is not None:
         raise NotPerSample(f"it is given an object ({strange})")
-    if root.kinds is None:
-        root.kinds = _rehearsed(module, original, (args, kwargs))
+    signature = signature_of((args, kwargs), rows_of((args, kwargs)))
+    if signature not in root.kinds:
+        root.kinds[signature] = _rehearsed(module, original, (args, kwargs))
+    return root.kinds[signature]
 
 
 def _rehearsed(module: Any, original: Any, given: Any) -> list[bool]:
@@ -154,7 +161,7 @@ def _rehearsed(module: Any, original: Any, given: Any) -> list[bool]:
     rows = rows_of(given)
     tried = min(rows, TRIED_ROWS)
     sizes = slice_sizes(tried, 2)
-    low = torch.is_autocast_enabled() or torch.is_autocast_cpu_enabled()
+    low = any(torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda"))
 
     def run(start: int, size: int) -> tuple[Any, list[Any]]:
         few = rows_from(given, rows, start, size)

@@ -14,11 +14,14 @@ DEADLINE_SECONDS = 60
 ORPHAN_SECONDS = 3
 
 
-def start(cwd: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[bytes]:
-    """`python -m gpurun words...` in a session of its own, where a hang-up counts.
+def start(
+    cwd: Path, environment: dict[str, str], *words: str, nohup: bool = False
+) -> subprocess.Popen[bytes]:
+    """`python -m gpurun words...` in a session of its own.
 
-    The tests themselves may run under nohup, whose children ignore it.
+    A hang-up counts there unless `nohup`, whether or not the tests themselves run under nohup.
     """
+    hang_up = signal.SIG_IGN if nohup else signal.SIG_DFL
     return subprocess.Popen(
         [sys.executable, "-m", "gpurun", *words],
         cwd=cwd,
@@ -26,7 +29,7 @@ def start(cwd: Path, environment: dict[str, str], *words: str) -> subprocess.Pop
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up),
     )
 
 

@@ -301,3 +301,47 @@ def test_a_models_own_switch_is_used_and_what_the_script_chose_stands(
     assert run.printed == asked
     ((_, outcome, detail),) = run.knobs
     assert (outcome, detail[: len(told[1])]) == told
+
+
+RECORDED = """
+import json, warnings
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Sequential(nn.Linear(8, 8))
+    def forward(self, x):
+        return F.gelu(self.line(x))
+
+model = nn.Sequential(Block(), Block())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(8, 8)).square().mean().backward()
+    optimizer.step()
+warnings.simplefilter("ignore")
+x = torch.ones(8, 8)
+weights = dict(model.named_parameters())
+loss = lambda weights: torch.func.functional_call(model, weights, x).sum()
+ways = {
+    "scripted": torch.jit.script(model), "traced": torch.jit.trace(model, x),
+    "symbolic": torch.fx.symbolic_trace(model), "compiled": torch.compile(model, backend="eager"),
+    "exported": torch.export.export(model, (x,)).module(),
+}
+model(x).sum().backward()
+torch.func.grad(loss)(weights)
+torch.func.vmap(lambda row: model(row), randomness="different")(x)
+print(json.dumps({name: torch.allclose(way(x), model(x)) for name, way in ways.items()}))
+"""
+
+
+@pytest.mark.parametrize("knob", [{"checkpointing": "blocks"}, {"split_batch": 2}])
+def test_the_model_can_still_be_exported_and_differentiated_otherwise(
+    tmp_path: Path, gpurun: Gpurun, knob: dict[str, Any]
+) -> None:
+    run = run_under(gpurun, tmp_path, RECORDED, knob)
+    assert [outcome for _, outcome, _ in run.knobs] == ["applied"]
+    assert set(run.printed.values()) == {True}
+    assert len(run.printed) == 5

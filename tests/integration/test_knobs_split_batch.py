@@ -96,9 +96,9 @@ def test_the_training_is_the_same_in_slices(train: Any, tmp_path: Path) -> None:
 
 
 def test_activations_of_one_slice_live_at_a_time(train: Any, tmp_path: Path) -> None:
-    large = script(rows=256, width=1 << 13, depth=24, drop=0.1)
+    large = script(rows=256, width=1 << 12, depth=24, drop=0.1)
     in_slices, whole = train(large, 8).printed["peak"], bare(tmp_path, large)["peak"]
-    activations = 256 * (1 << 13) * 24 * 2 * 4 / 1024  # KiB: sigmoid and tanh keep theirs
+    activations = 256 * (1 << 12) * 24 * 2 * 4 / 1024  # KiB: sigmoid and tanh keep theirs
     assert whole > activations, "the test weighs what it means to"
     assert in_slices < whole - activations / 2
 
@@ -159,6 +159,8 @@ for kind in (Loss, Centred, Contrast, Counted, Fixed, Normed, Only):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+    if kind is Only:
+        model(torch.ones(8), more[0][0]).sum().backward()
     found[kind.__name__] = [loss.item(), torch.rand(()).item(), *model.state_dict().keys()]
 print(json.dumps(found))
 """
@@ -174,7 +176,13 @@ def test_models_whose_samples_meet_run_as_they_are(train: Any, tmp_path: Path) -
         "Fixed: it cannot run on 4 rows (RuntimeError)",
         "Normed: BatchNorm1d takes its statistics over the whole batch",
         "Only: 4 slices a batch",
+        "Only: it cannot run on 4 rows (RuntimeError)",
     ]
     assert run.printed["Only"][0] == pytest.approx(plain["Only"][0], rel=1e-5)
     run.printed["Only"][0] = plain["Only"][0]
     assert run.printed == plain
+
+
+def test_nothing_is_offloaded_from_a_host(tmp_path: Path, gpurun: Gpurun) -> None:
+    run = run_under(gpurun, tmp_path, script(), {"activation_offload": "host"})
+    assert run.knobs == [("activation_offload", "skipped", "the model is not on a GPU")]

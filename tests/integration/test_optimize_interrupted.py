@@ -90,11 +90,8 @@ def test_what_nohup_has_switched_off_does_not_interrupt(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     (tmp_path / "train.py").write_text(training(10, sleep=0.02))
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        launcher = start(tmp_path, clean_environment, "--optimize", "--tune-only", "train.py")
-    finally:
-        signal.signal(signal.SIGHUP, before)
+    words = ("--optimize", "--tune-only", "train.py")
+    launcher = start(tmp_path, clean_environment, *words, nohup=True)
     assert wait_for(lambda: bool(list(tmp_path.glob(".gpurun/runs/*/trials/01/events-*"))))
     os.killpg(launcher.pid, signal.SIGHUP)
     _, err = launcher.communicate(timeout=60)

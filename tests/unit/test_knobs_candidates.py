@@ -230,13 +230,13 @@ class TestNumericsKnobs:
 
 
 class TestMemoryKnobs:
-    @pytest.mark.parametrize("knob", ["checkpointing", "split_batch"])
+    @pytest.mark.parametrize("knob", ["checkpointing", "split_batch", "activation_offload"])
     def test_time_is_paid_for_memory_only_where_memory_is_what_is_needed(self, knob: str) -> None:
         assert "saves memory, costs time" in skipped(knob, gpu_facts())
         assert proposed(knob, gpu_facts(objective="memory"))
         assert proposed(knob, gpu_facts(out_of_memory=True))
 
-    @pytest.mark.parametrize("knob", ["checkpointing", "split_batch"])
+    @pytest.mark.parametrize("knob", ["checkpointing", "split_batch", "activation_offload"])
     def test_they_act_on_a_forward_that_python_runs(self, knob: str) -> None:
         needed = gpu_facts(objective="memory")
         assert "no module" in skipped(knob, replace(needed, roots=()))
@@ -256,6 +256,13 @@ class TestMemoryKnobs:
         assert "too small" in skipped("split_batch", replace(needed, result=result(batch_size=2.0)))
         normed = replace(ROOT, module_types={"Conv2d": 3, "BatchNorm2d": 3})
         assert "BatchNorm2d takes" in skipped("split_batch", replace(needed, roots=(normed,)))
+
+    def test_activations_leave_a_gpu_only(self) -> None:
+        ground = facts(objective="memory")
+        assert skipped("activation_offload", ground) == "the model is not on a GPU"
+
+    def test_accumulation_gains_nothing_that_tuning_could_measure(self) -> None:
+        assert "no faster by itself" in skipped("accumulation", facts(objective="memory"))
 
 
 def test_a_loader_of_evaluation_is_no_ground() -> None:

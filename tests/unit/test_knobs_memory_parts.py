@@ -1,0 +1,97 @@
+"""The parts of the knobs that save memory: a model's blocks, slices of a batch, gathered steps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gpurun.knobs.accumulated_steps import AccumulatedSteps
+from gpurun.knobs.batch_slices import NotPerSample, join, kinds_of_output, rows_from, slice_sizes
+from gpurun.knobs.repeated_blocks import repeated_blocks
+
+
+class Bottleneck(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.convs = nn.Sequential(nn.Conv2d(width, width, 1), nn.ReLU())
+
+
+class Double(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Conv2d(4, 4, 3), nn.ReLU())
+
+
+class Down(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.pool, self.conv = nn.MaxPool2d(2), Double()
+
+
+class TestRepeatedBlocks:
+    def test_those_of_a_transformer_and_not_their_parts(self) -> None:
+        encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(8, 2, 16), 3, enable_nested_tensor=False
+        )
+        model = nn.ModuleDict({"words": nn.Embedding(1000, 8), "encoder": encoder})
+        assert repeated_blocks(model) == list(encoder.layers)
+
+    def test_the_small_ones_of_large_stages(self) -> None:
+        stages = [nn.Sequential(Bottleneck(4), Bottleneck(4)) for _ in range(3)]
+        found = repeated_blocks(nn.Sequential(nn.Conv2d(3, 4, 7), *stages))
+        assert [type(block) for block in found] == [Bottleneck] * 6
+
+    def test_those_that_are_named_one_by_one(self) -> None:
+        model = nn.Module()
+        model.first, model.one, model.two = Double(), Down(), Down()
+        found = repeated_blocks(model)
+        assert [type(block) for block in found] == [Double] * 3
+
+    def test_none_where_only_layers_repeat(self) -> None:
+        assert repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
+
+
+class TestBatchSlices:
+    def test_no_slice_has_a_lone_row(self) -> None:
+        assert slice_sizes(10, 4) == [3, 3, 2, 2]
+        assert slice_sizes(5, 4) == [3, 2]
+        assert slice_sizes(3, 4) == [3]
+
+    def test_what_has_no_row_a_sample_is_given_whole(self) -> None:
+        batch, mask = torch.arange(6.0), torch.ones(3, 3)
+        cut = rows_from(((batch,), {"mask": mask, "deep": [batch]}), 6, 2, 3)
+        assert cut[0][0].tolist() == cut[1]["deep"][0].tolist() == [2, 3, 4]
+        assert cut[1]["mask"] is mask
+
+    def test_an_output_is_put_together_as_it_was(self) -> None:
+        whole = {"rows": torch.arange(4.0), "scale": torch.tensor(2.0), "name": "x"}
+        parts = [{**whole, "rows": whole["rows"][:2]}, {**whole, "rows": whole["rows"][2:]}]
+        kinds = kinds_of_output(whole, parts, [2, 2], 1e-3)
+        assert kinds == [True, False]
+        joined = join(parts, [2, 2], kinds)
+        assert joined["rows"].tolist() == [0, 1, 2, 3]
+        assert joined["name"] == "x"
+
+    @pytest.mark.parametrize("late", [torch.ones(()), torch.ones(3), (torch.ones(2),) * 2])
+    def test_an_output_that_looks_otherwise_in_training_is_refused(self, late: Any) -> None:
+        with pytest.raises(NotPerSample):
+            join([late, late], [2, 2], [True])
+
+
+class TestAccumulatedSteps:
+    def test_one_call_of_several_counts(self) -> None:
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        steps = AccumulatedSteps(3, lambda reason: pytest.fail(reason))
+        steps.attach(optimizer)
+        assert steps.step_counts(), "a step without a backward pass is the script's own affair"
+        real = []
+        for _ in range(6):
+            assert steps.backward_begins() == pytest.approx(1 / 3)
+            weight.sum().backward()
+            steps.backward_ended()
+            real.append(steps.step_counts())
+            assert steps.clearing_counts() == real[-1]
+        assert real == [False, False, True] * 2
