@@ -190,7 +190,7 @@ class TraitEvent:
 
     `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
     "cuda_batches", "scheduler_total_steps",
-    "synchronize", "no_guard", "no_root"; `detail` says where.
+    "synchronize", "no_guard", "no_root", "manual_attention"; `detail` says where.
     """
 
     kind: ClassVar[str] = "trait"
