@@ -115,7 +115,7 @@ class Capture:
         """Let the modules of a class run their own code again."""
         for ref in captured.modules:
             module = ref()
-            if module is not None and isinstance(module._compiled_call_impl, _Call):
+            if module is not None and _is_captured(module):
                 module._compiled_call_impl = None
         if reason is not None:
             self._hooks.skipped(f"{captured.cls.__name__}: {reason}")
@@ -125,7 +125,7 @@ class Capture:
     def _capture(self, calling: list[weakref.ref[Any]]) -> None:
         """Capture the first of some modules, of which each is called by the next."""
         module = calling[0]() if calling else None
-        if module is None or module._compiled_call_impl is not None or module._backward_hooks:
+        if module is None or module._backward_hooks or any(map(_is_captured, module.modules())):
             return
         if self._compile is None:
             self._compile = _prepare(self._hooks)
@@ -147,11 +147,12 @@ class Capture:
             unfit = captured.unfit
             self.give_up(captured, None if unfit is None or unfit.outside else str(unfit))
             if unfit is None or unfit.outside:
-                further = [calling for calling in captured.around if calling]
-                for calling in further:
+                before = len(self._unsettled)
+                for calling in captured.around:
                     self._capture(calling)
-                if not further:
-                    self._hooks.skipped(str(unfit or "no attention in a form that is known"))
+                if len(self._unsettled) == before:
+                    reason = str(unfit or "its attention is of a form that is not known")
+                    self._hooks.skipped(f"{captured.cls.__name__}: {reason}")
         return True
 
     def _modules(self) -> list[Any]:
@@ -221,6 +222,10 @@ def _prepare(hooks: Hooks) -> Callable[..., Any]:
         config.inline_inbuilt_nn_modules = True  # else each module has a graph of its own
     backend = rewriting(lambda graph, inputs: graph.forward)
     return lambda function: torch.compile(function, backend=backend)
+
+
+def _is_captured(module: Any) -> bool:
+    return isinstance(module._compiled_call_impl, _Call)
 
 
 def _is_traced() -> bool:

@@ -68,9 +68,9 @@ class Look:
 
 
 def _large(args: Any) -> bool:
-    """Whether the tensors among a function's arguments have three dimensions or more."""
+    """Whether the last two tensors of a function's arguments have three dimensions or more."""
     tensors = [x for x in args if hasattr(x, "dim")]
-    return bool(tensors) and all(x.dim() >= 3 for x in tensors)
+    return bool(tensors) and all(x.dim() >= 3 for x in tensors[-2:])
 
 
 def _callers(frame: FrameType | None) -> list[Any]:

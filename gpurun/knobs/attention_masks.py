@@ -17,7 +17,7 @@ from gpurun.knobs.attention_sites import Add, Fill, Node, Scale, Site, Unfit, na
 HIDES = -1e4
 """A score this low has no weight beside one that is not: exp(-1e4) is 0 in every precision."""
 DROWNS = -1e9
-"""Added to a score in float32 this replaces it, as filling does: also where all are hidden."""
+"""Added to a score in float32 this replaces it, as filling does, even in a row of nothing else."""
 RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "empty", "new_empty")
 
 
@@ -99,7 +99,10 @@ def judge(mask: Mask, values: dict[Node, Any], held: Callable[[Node], bool]) -> 
         if any(not _drowns(x) for x in filled):
             raise Unfit("its mask changes, and may hide all of a row")
         return "other", False
-    kind = kind_of(values[mask.node])
+    looked_at = values[mask.node]
+    kind = kind_of(looked_at)
+    if bool(_hidden(looked_at).all(-1).any()):
+        raise Unfit("its mask hides all of a row")
     if kind == "other" and any(not _drowns(x) for x in filled):
         raise Unfit("what its mask fills in is not low enough")
     return kind, kind != "other"
@@ -107,6 +110,12 @@ def judge(mask: Mask, values: dict[Node, Any], held: Callable[[Node], bool]) -> 
 
 def _drowns(value: Any) -> bool:
     return float(value) <= DROWNS
+
+
+def _hidden(mask: Any) -> Any:
+    import torch
+
+    return ~mask if mask.dtype == torch.bool else mask <= HIDES
 
 
 def kind_of(mask: Any) -> str:
@@ -117,7 +126,7 @@ def kind_of(mask: Any) -> str:
     """
     import torch
 
-    hidden = ~mask if mask.dtype == torch.bool else mask <= HIDES
+    hidden = _hidden(mask)
     if mask.dtype != torch.bool and not bool(((mask == 0) | hidden).all()):
         return "other"
     if not bool(hidden.any()):
