@@ -25,6 +25,8 @@ MOST_GRAPHS = 24
 RECOMPILATIONS = 2 * MOST_GRAPHS
 """What dynamo is allowed before it gives a function up by itself, with a warning."""
 MASKS = {"causal": "causal", "nothing": "no mask", "other": "masked"}
+END_OF_RECOMPUTATION = "_StopRecomputationError"
+"""What torch's checkpoint raises through a module once it has computed enough of it again."""
 COMPILED = "the script compiles by itself"
 
 
@@ -111,6 +113,17 @@ class Capture:
 
         return call
 
+    def failed(self, captured: _Captured) -> None:
+        """A captured module raised and runs its own code: at once, or once this step is over.
+
+        What is called again by a checkpoint in the backward pass must do then what it did before.
+        """
+        if _is_checkpointed():
+            if captured not in self._unsettled:
+                self._unsettled.append(captured)
+        else:
+            self.give_up(captured, f"it raised {captured.raised}")
+
     def give_up(self, captured: _Captured, reason: str | None) -> None:
         """Let the modules of a class run their own code again."""
         for ref in captured.modules:
@@ -139,10 +152,14 @@ class Capture:
 
     def _settle(self, captured: _Captured) -> bool:
         """Keep what is worth it, try what is around the rest; False while nothing is known yet."""
-        if captured.graphs > MOST_GRAPHS:
+        if captured.raised is not None:
+            self.give_up(captured, f"it raised {captured.raised}")
+        elif captured.graphs > MOST_GRAPHS:
             self.give_up(captured, "its shapes keep changing")
-        elif not captured.graphs or captured.replaced:
-            return bool(captured.graphs)
+        elif captured.replaced or not captured.called:
+            return captured.called
+        elif not captured.graphs:
+            self.give_up(captured, "dynamo captures nothing of it")
         else:
             unfit = captured.unfit
             self.give_up(captured, None if unfit is None or unfit.outside else str(unfit))
@@ -169,6 +186,8 @@ class _Captured:
     graphs: int = 0
     replaced: int = 0
     unfit: Unfit | None = None
+    raised: str | None = None
+    called: bool = False
 
     def note(self, replaced: int, unfit: list[Unfit]) -> None:
         """A graph was captured in which so many attentions were replaced."""
@@ -197,13 +216,16 @@ class _Call:
         assert module is not None
         if not _is_traced():
             running.append(self._captured.cls)
+            self._captured.called = True
             try:
                 return self._run(*args, **kwargs)
             except Exception as error:
-                reason = type(error).__name__
+                if type(error).__name__ == END_OF_RECOMPUTATION:
+                    raise
+                self._captured.raised = type(error).__name__
             finally:
                 running.pop()
-            self._capture.give_up(self._captured, f"it raised {reason}")
+            self._capture.failed(self._captured)
         try:
             return module._call_impl(*args, **kwargs)
         except BaseException as error:
@@ -222,6 +244,14 @@ def _prepare(hooks: Hooks) -> Callable[..., Any]:
         config.inline_inbuilt_nn_modules = True  # else each module has a graph of its own
     backend = rewriting(lambda graph, inputs: graph.forward)
     return lambda function: torch.compile(function, backend=backend)
+
+
+def _is_checkpointed() -> bool:
+    """Whether something stands in for the tensors that autograd saves; asked without being sure."""
+    import torch
+
+    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return top is None or top(True) is not None
 
 
 def _is_captured(module: Any) -> bool:

@@ -427,6 +427,56 @@ def test_a_model_that_is_traced_or_transformed_runs_its_own_code(
     assert run.outcomes("attention") == ["applied"]
 
 
+CHECKPOINTED = """
+import json, torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        weights = (q @ k.mT / 3).softmax(-1)
+        FAIL
+        return weights @ v
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(Attention() for _ in range(2))
+    def forward(self, x):
+        for layer in self.layers:
+            x = x + checkpoint(layer, x, use_reentrant=False)
+        return x
+
+torch.manual_seed(0)
+model, losses = Net(), []
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(5):
+    loss = sum(model(torch.randn(2, 5, 8)).pow(2).mean() for _ in range(2))
+    loss.backward()
+    optimizer.step()
+    losses.append(loss.item())
+print(json.dumps(losses))
+"""
+
+
+@pytest.mark.parametrize(
+    ("fail", "outcome"),
+    [("", "applied"), ("if torch.compiler.is_compiling(): raise ValueError", "skipped")],
+)
+def test_under_gradient_checkpointing_a_step_runs_one_code(
+    tmp_path: Path, gpurun: Gpurun, fail: str, outcome: str
+) -> None:
+    script = CHECKPOINTED.replace("FAIL", fail)
+    bare = run_under(gpurun, tmp_path, script, {})
+    run = run_under(gpurun, tmp_path, script, {"attention": "sdpa"})
+    assert run.printed == pytest.approx(bare.printed, rel=1e-5)
+    assert run.outcomes("attention") == [outcome]
+
+
 NONE = """
 import torch
 from torch import nn
