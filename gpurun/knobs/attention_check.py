@@ -15,7 +15,8 @@ from gpurun.knobs.attention_run import (
     execute_exactly,
     execute_without_dropout,
 )
-from gpurun.knobs.attention_sites import Node, Site, Unfit
+from gpurun.knobs.attention_sites import Site, Unfit
+from gpurun.knobs.attention_steps import Node
 
 FLOORS = {"float64": 1e-9, "float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
 """Relative errors (norm of the difference by norm) that rounding explains."""
@@ -69,10 +70,7 @@ def _outcome(result: Node, given: Values, learnt: set[Node], run: Any) -> Outcom
     """The result, and the gradients of the inputs in `learnt` for a fixed one of the result."""
     import torch
 
-    values = {
-        node: value.detach().clone().requires_grad_(node in learnt) if _floating(value) else value
-        for node, value in given.items()
-    }
+    values = {node: _own(value, node in learnt) for node, value in given.items()}
     leaves = [value for node, value in values.items() if node in learnt]
     run(values)
     found = values[result]
@@ -80,6 +78,11 @@ def _outcome(result: Node, given: Values, learnt: set[Node], run: Any) -> Outcom
     slope = slope.reshape(found.shape).to(found.dtype)
     gradients = torch.autograd.grad(found, leaves, slope, allow_unused=True)
     return [found.detach(), *gradients]
+
+
+def _own(value: Any, learnt: bool) -> Any:
+    """A copy that autograd may keep, also of a tensor made in inference mode."""
+    return value.detach().clone().requires_grad_(learnt) if hasattr(value, "detach") else value
 
 
 def _compare(exact: Outcome, original: Outcome, replacement: Outcome) -> None:

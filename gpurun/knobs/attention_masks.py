@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpurun.knobs.attention_sites import Add, Fill, Node, Scale, Site, Unfit, name_of
+from gpurun.knobs.attention_sites import Site, Unfit
+from gpurun.knobs.attention_steps import Add, Fill, Node, Scale, name_of
 
 HIDES = -1e4
 """A score this low has no weight beside one that is not: exp(-1e4) is 0 in every precision."""

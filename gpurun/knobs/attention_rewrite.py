@@ -11,16 +11,8 @@ from gpurun.knobs.attention_check import check
 from gpurun.knobs.attention_masks import Mask, Watch
 from gpurun.knobs.attention_products import Factor
 from gpurun.knobs.attention_run import Values, execute, real, replay
-from gpurun.knobs.attention_sites import (
-    KINDS,
-    Node,
-    Site,
-    Unfit,
-    find_sites,
-    follow_in_place,
-    name_of,
-    shape_of,
-)
+from gpurun.knobs.attention_sites import Site, Unfit, find_sites, follow_in_place
+from gpurun.knobs.attention_steps import KINDS, Node, name_of, shape_of
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpurun.knobs.attention_sites import KINDS, Node, name_of
+from gpurun.knobs.attention_steps import KINDS, Node, name_of
 
 Values = dict[Node, Any]
 

@@ -1,34 +1,26 @@
-"""Find attention that is written by hand in a captured graph: product, softmax, product.
-
-The graph is one of `torch.fx` as dynamo hands it to a backend: functions and methods of torch as
-the script calls them. Shapes and data types are those of `meta["example_value"]`.
-"""
+"""Find attention that is written by hand in a captured graph: product, softmax, product."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.knobs.attention_products import Factor, Product, product_of, weighted_sum_of
+from gpurun.knobs.attention_steps import (
+    KINDS,
+    Add,
+    Node,
+    Scale,
+    Step,
+    dtype_of,
+    floating,
+    in_place,
+    name_of,
+    shape_of,
+    steps_of,
+)
 
-Node = Any
-"""A `torch.fx.Node`."""
-
-NAMES = {
-    "mul": ("mul", "mul_", "imul", "multiply"),
-    "div": ("div", "div_", "truediv", "itruediv", "divide", "true_divide"),
-    "add": ("add", "add_", "iadd"),
-    "sub": ("sub", "sub_", "isub"),
-    "fill": ("masked_fill", "masked_fill_"),
-    "where": ("where",),
-    "cast": ("to", "float", "half", "bfloat16", "double", "type", "type_as"),
-    "same": ("contiguous",),
-    "softmax": ("softmax",),
-    "dropout": ("dropout",),
-}
-KINDS = {name: kind for kind, names in NAMES.items() for name in names}
 WITHOUT_EFFECT = frozenset(
     ("mean", "sum", "view", "reshape", "transpose", "permute", "detach", "getitem", "clone")
 )
@@ -36,34 +28,6 @@ WITHOUT_EFFECT = frozenset(
 MODES = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled", "set_grad_enabled")
 LONGEST = 16
 """Operations between a product and its softmax."""
-
-
-@dataclass(frozen=True)
-class Scale:
-    """The scores are multiplied by a number, or by a tensor whose last two sizes are 1."""
-
-    by: float | Node
-    divide: bool = False
-
-
-@dataclass(frozen=True)
-class Add:
-    """A tensor is added to the scores, or taken away."""
-
-    what: Node
-    factor: float = 1.0
-
-
-@dataclass(frozen=True)
-class Fill:
-    """The scores where `mask` is True (or is not) become `value`, a number or a tensor of one."""
-
-    mask: Node
-    value: float | Node
-    where: bool = True
-
-
-Step = Scale | Add | Fill
 
 
 @dataclass
@@ -94,36 +58,6 @@ class Unfit(Exception):
     def __init__(self, reason: str, outside: bool = False) -> None:
         super().__init__(reason)
         self.outside = outside
-
-
-def shape_of(node: Node) -> tuple[Any, ...] | None:
-    """The sizes of a node's tensor (ints, or symbols where shapes change), None if it has none."""
-    example = node.meta.get("example_value")
-    shape = getattr(example, "shape", None)
-    return None if shape is None else tuple(shape)
-
-
-def name_of(node: Node) -> str:
-    """The name of the function or method that a node calls, "" of what is not torch's own."""
-    if node.op == "call_method":
-        return str(node.target)
-    if node.op != "call_function":
-        return ""
-    module = str(getattr(node.target, "__module__", None) or "torch").partition(".")[0]
-    known = module in ("torch", "_operator", "operator")
-    return str(getattr(node.target, "__name__", "")) if known else ""
-
-
-def in_place(node: Node) -> bool:
-    """Whether a node changes its first argument."""
-    name = name_of(node)
-    if node.op == "call_method":
-        return name.endswith("_") and not name.endswith("__")
-    inplace_operator = getattr(node.target, "__module__", "") == "_operator" and name in _IN_PLACE
-    return inplace_operator or name == "setitem" or (name.endswith("_") and bool(name.strip("_")))
-
-
-_IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ior", "iand", "imatmul", "ifloordiv", "ipow")
 
 
 def follow_in_place(graph: Any) -> None:
@@ -170,52 +104,12 @@ def _to_product(node: Any, left: int) -> Path | None:
         if product.added is not None:
             steps.append(Add(product.added, product.added_factor))
         return product, steps, [node]
-    for source, step in _steps(node):
+    for source, step in steps_of(node):
         path = _to_product(source, left - 1)
         if path is not None:
             product, steps, chain = path
             return product, [*steps, *([] if step is None else [step])], [*chain, node]
     return None
-
-
-def _steps(node: Node) -> Iterator[tuple[Node, Step | None]]:
-    """The ways to read an operation as a step that keeps the scores' shape: its source, the step.
-
-    None stands for a step that a softmax, or a kernel that accumulates in float32, does not see.
-    """
-    kind, args = KINDS.get(name_of(node)), node.args
-    plain = not set(node.kwargs) - {"dtype", "input", "other", "mask", "value", "dim"}
-    if kind is None or not args or not plain or (len(args) < 2 and kind not in ("cast", "same")):
-        return
-    first, other = args[0], args[1] if len(args) > 1 else None
-    if kind in ("same", "cast"):
-        if _floating(node) and _device(node) == _device(first):
-            yield first, None
-    elif kind in ("mul", "div"):
-        if _one_a_row(other):
-            yield first, Scale(other, kind == "div")
-        if kind == "mul" and _one_a_row(first):
-            yield other, Scale(first)
-    elif kind in ("add", "sub"):
-        if isinstance(other, int | float):
-            yield first, None
-        elif _keeps_shape(node, first):
-            yield first, Add(other, 1.0 if kind == "add" else -1.0)
-        if kind == "add" and hasattr(other, "op") and _keeps_shape(node, other):
-            yield other, Add(first)
-    elif kind == "fill" and len(args) == 3 and _keeps_shape(node, first):
-        yield first, Fill(args[1], args[2])
-    elif kind == "where" and len(args) == 3:
-        yield from _chosen(node, args)
-
-
-def _chosen(node: Node, args: tuple[Any, ...]) -> Iterator[tuple[Node, Step]]:
-    """`torch.where(mask, scores, value)` and the other way round; as a method the mask is second"""
-    mask, yes, no = args if node.op == "call_function" else (args[1], args[0], args[2])
-    if _single(no) and hasattr(yes, "op") and _keeps_shape(node, yes):
-        yield yes, Fill(mask, no, where=False)
-    if _single(yes) and hasattr(no, "op") and _keeps_shape(node, no):
-        yield no, Fill(mask, yes)
 
 
 def _site(graph: Any, softmax: Node, product: Product, steps: list[Step], up: list[Node]) -> Site:
@@ -235,7 +129,7 @@ def _site(graph: Any, softmax: Node, product: Product, steps: list[Step], up: li
         kind = KINDS.get(name_of(user))
         if kind == "dropout":
             dropout = 1 - (1 - dropout) * (1 - _dropout(user))
-        elif kind not in ("cast", "same") or not _floating(user):
+        elif kind not in ("cast", "same") or not floating(user):
             raise Unfit("its weights are changed before they are used")
         chain.append(user)
         node = user
@@ -306,38 +200,6 @@ def _check_shapes(site: Site, scores: Node) -> None:
     if len({str(s[:-2]) for s in sizes}) != 1:
         raise Unfit("its batch dimensions differ")
     types = {str(site.query.dtype), str(site.key.dtype), str(site.value.dtype)}
-    cast = {str(_dtype(scores)), str(_dtype(site.result))}
+    cast = {str(dtype_of(scores)), str(dtype_of(site.result))}
     if len(types) > 1 and (len(cast) > 1 or cast == {"torch.float32"}):
         raise Unfit("its tensors differ in data type")
-
-
-def _single(value: Any) -> bool:
-    """A number, or a tensor of one."""
-    if hasattr(value, "op"):
-        shape = shape_of(value)
-        return shape is not None and math.prod(s if isinstance(s, int) else 2 for s in shape) == 1
-    return isinstance(value, int | float)
-
-
-def _one_a_row(value: Any) -> bool:
-    """A number, or a tensor that has one value for all scores of a head."""
-    if hasattr(value, "op"):
-        shape = shape_of(value)
-        return shape is not None and all(isinstance(s, int) and s == 1 for s in shape[-2:])
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _keeps_shape(node: Node, source: Node) -> bool:
-    return str(shape_of(node)) == str(shape_of(source))
-
-
-def _dtype(node: Node) -> Any:
-    return getattr(node.meta.get("example_value"), "dtype", None)
-
-
-def _device(node: Node) -> Any:
-    return getattr(node.meta.get("example_value"), "device", None)
-
-
-def _floating(node: Node) -> bool:
-    return bool(getattr(_dtype(node), "is_floating_point", False))
