@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.graph_rewrites import compile_in_place
 from gpurun.knobs.outputs import map_tensors
 from gpurun.records.facts import Facts
 
@@ -62,7 +63,7 @@ class Compile(KnobBase):
             if reason is not None:
                 hooks.skipped(reason)
                 return
-            module.compile(mode=value)
+            compile_in_place(module, value)
             if graphs is not None and device == "cuda":
                 graphs.modules.append(module)
             hooks.applied(f"{type(module).__name__}: {value}")

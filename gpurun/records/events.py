@@ -195,8 +195,8 @@ class TraitEvent:
     """Something the script does by itself that knobs must respect.
 
     `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
-    "cuda_batches", "scheduler_total_steps", "synchronize", "no_guard", "no_root"; `detail` says
-    where.
+    "cuda_batches", "scheduler_total_steps", "synchronize", "no_guard", "no_root",
+    "manual_attention"; `detail` says where.
     """
 
     kind: ClassVar[str] = "trait"

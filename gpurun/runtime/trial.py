@@ -11,7 +11,7 @@ from typing import Any
 
 from gpurun.records.events import StopEvent
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
-from gpurun.runtime import arguments, closing, ending, seeds, services
+from gpurun.runtime import arguments, closing, ending, handwritten, seeds, services
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
@@ -39,6 +39,7 @@ def arm(spec: RunSpec, torch: Any) -> None:
     CLOCK.every_loss = True
     as_it_is = not spec.settings
     trial = _Trial(Path(spec.run_dir) / "control", spec.trial, torch, as_it_is)
+    guarded("look for attention", handwritten.watch)()
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
     ending.end_with_children(trial.control)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from gpurun.launch.environment import child_environment
+from gpurun.records.codec import to_json
+from gpurun.records.spec import RunSpec, StopRule, TrialSpec
 from tests.conftest import Gpurun
 from tests.run_events import events, run_in
 
@@ -272,3 +278,50 @@ def test_batches_on_the_gpu_speak_for_their_own_loader_only(tmp_path: Path, gpur
     (tmp_path / "train.py").write_text(APART)
     done = gpurun("--settings", "settings.json", "train.py")
     assert done.stdout == b"2\n[(0, 8), (0, 8)]\n", done.stderr.decode()
+
+
+ATTENTION = """
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.dropout = nn.Linear(8, 24), nn.Dropout(0.1)
+        self.gate = nn.Linear(8, 8)
+    def forward(self, x):
+        x = x + (self.gate(x).softmax(-1) @ x.mT) @ x
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return ATTEND
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    net(torch.randn(2, 5, 8)).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("attend", "seen"),
+    [
+        ("self.dropout((q @ k.mT / 3).softmax(-1)) @ v", ["manual_attention"]),
+        ("torch.einsum('bij,bjd->bid', torch.einsum('bid,bjd->bij', q, k).softmax(2), v)",
+         ["manual_attention"]),
+        ("F.scaled_dot_product_attention(q, k, v, dropout_p=0.1)", []),
+        ("(q @ k.mT) @ v", []),
+    ],
+)  # fmt: skip
+def test_attention_written_by_hand_is_noticed_in_a_trial(
+    tmp_path: Path, attend: str, seen: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(ATTENTION.replace("ATTEND", attend))
+    stop = StopRule(min_steps=9, min_seconds=9, max_steps=9, warmup_steps=0, audit_steps=0)
+    spec = RunSpec(str(tmp_path), os.getpid(), trial=TrialSpec(stop))
+    (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
+    environment = child_environment(tmp_path / "spec.json", dict(os.environ))
+    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment, check=True)
+    events = (tmp_path / name for name in os.listdir(tmp_path) if name.startswith("events-"))
+    lines = [json.loads(line) for path in events for line in path.read_text().splitlines()]
+    assert [x["trait"] for x in lines if x["event"] == "trait" and x["trait"] != "no_guard"] == seen

@@ -199,6 +199,13 @@ class TestNumericsKnobs:
         assert "by itself" in skipped("compile", facts(traits={"compile": "train.py:7"}))
         assert "by itself" in skipped("compile", facts(roots=(replace(ROOT, compiled=True),)))
 
+    def test_attention_is_replaced_where_it_was_seen_written_by_hand(self) -> None:
+        seen = {"manual_attention": "in the backward graph of a root"}
+        assert proposed("attention", facts(traits=seen)) == ["sdpa"]
+        assert "was seen" in skipped("attention", facts())
+        for trait in ("compile", "data_parallel"):
+            assert skipped("attention", facts(traits={**seen, trait: "train.py:1"}))
+
     def test_compiling_needs_its_compiler(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
     ) -> None:

@@ -1,0 +1,161 @@
+"""Read what happens to scores between their product and the softmax, one operation at a time.
+
+The graph is one of `torch.fx` as dynamo hands it to a backend: functions and methods of torch as
+the script calls them. Shapes and data types are those of `meta["example_value"]`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+Node = Any
+"""A `torch.fx.Node`."""
+
+NAMES = {
+    "mul": ("mul", "mul_", "imul", "multiply"),
+    "div": ("div", "div_", "truediv", "itruediv", "divide", "true_divide"),
+    "add": ("add", "add_", "iadd"),
+    "sub": ("sub", "sub_", "isub"),
+    "fill": ("masked_fill", "masked_fill_"),
+    "where": ("where",),
+    "cast": ("to", "float", "half", "bfloat16", "double", "type", "type_as"),
+    "same": ("contiguous",),
+    "softmax": ("softmax",),
+    "dropout": ("dropout",),
+}
+KINDS = {name: kind for kind, names in NAMES.items() for name in names}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scores are multiplied by a number, or by a tensor whose last two sizes are 1."""
+
+    by: float | Node
+    divide: bool = False
+
+
+@dataclass(frozen=True)
+class Add:
+    """A tensor is added to the scores, or taken away."""
+
+    what: Node
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Fill:
+    """The scores where `mask` is True (or is not) become `value`, a number or a tensor of one."""
+
+    mask: Node
+    value: float | Node
+    where: bool = True
+
+
+Step = Scale | Add | Fill
+
+
+def shape_of(node: Node) -> tuple[Any, ...] | None:
+    """The sizes of a node's tensor (ints, or symbols where shapes change), None if it has none."""
+    example = node.meta.get("example_value")
+    shape = getattr(example, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
+def name_of(node: Node) -> str:
+    """The name of the function or method that a node calls, "" of what is not torch's own."""
+    if node.op == "call_method":
+        return str(node.target)
+    if node.op != "call_function":
+        return ""
+    module = str(getattr(node.target, "__module__", None) or "torch").partition(".")[0]
+    known = module in ("torch", "_operator", "operator")
+    return str(getattr(node.target, "__name__", "")) if known else ""
+
+
+def in_place(node: Node) -> bool:
+    """Whether a node changes its first argument."""
+    name = name_of(node)
+    if node.op == "call_method":
+        return name.endswith("_") and not name.endswith("__")
+    inplace_operator = getattr(node.target, "__module__", "") == "_operator" and name in _IN_PLACE
+    return inplace_operator or name == "setitem" or (name.endswith("_") and bool(name.strip("_")))
+
+
+_IN_PLACE = ("iadd", "isub", "imul", "itruediv", "ior", "iand", "imatmul", "ifloordiv", "ipow")
+
+
+def steps_of(node: Node) -> Iterator[tuple[Node, Step | None]]:
+    """The ways to read an operation as a step that keeps the scores' shape: its source, the step.
+
+    None stands for a step that a softmax, or a kernel that accumulates in float32, does not see.
+    """
+    kind, args = KINDS.get(name_of(node)), node.args
+    plain = not set(node.kwargs) - {"dtype", "input", "other", "mask", "value", "dim"}
+    if kind is None or not args or not plain or (len(args) < 2 and kind not in ("cast", "same")):
+        return
+    first, other = args[0], args[1] if len(args) > 1 else None
+    if kind in ("same", "cast"):
+        if floating(node) and _device(node) == _device(first):
+            yield first, None
+    elif kind in ("mul", "div"):
+        if _one_a_row(other):
+            yield first, Scale(other, kind == "div")
+        if kind == "mul" and _one_a_row(first):
+            yield other, Scale(first)
+    elif kind in ("add", "sub"):
+        if isinstance(other, int | float):
+            yield first, None
+        elif _keeps_shape(node, first):
+            yield first, Add(other, 1.0 if kind == "add" else -1.0)
+        if kind == "add" and hasattr(other, "op") and _keeps_shape(node, other):
+            yield other, Add(first)
+    elif kind == "fill" and len(args) == 3 and _keeps_shape(node, first):
+        yield first, Fill(args[1], args[2])
+    elif kind == "where" and len(args) == 3:
+        yield from _chosen(node, args)
+
+
+def _chosen(node: Node, args: tuple[Any, ...]) -> Iterator[tuple[Node, Step]]:
+    """`torch.where(mask, scores, value)` and the other way round; as a method the mask is second"""
+    mask, yes, no = args if node.op == "call_function" else (args[1], args[0], args[2])
+    if _single(no) and hasattr(yes, "op") and _keeps_shape(node, yes):
+        yield yes, Fill(mask, no, where=False)
+    if _single(yes) and hasattr(no, "op") and _keeps_shape(node, no):
+        yield no, Fill(mask, yes)
+
+
+def _single(value: Any) -> bool:
+    """A number, or a tensor of one."""
+    if hasattr(value, "op"):
+        shape = shape_of(value)
+        return shape is not None and math.prod(s if isinstance(s, int) else 2 for s in shape) == 1
+    return isinstance(value, int | float)
+
+
+def _one_a_row(value: Any) -> bool:
+    """A number, or a tensor that has one value for all scores of a head."""
+    if hasattr(value, "op"):
+        shape = shape_of(value)
+        return shape is not None and all(isinstance(s, int) and s == 1 for s in shape[-2:])
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _keeps_shape(node: Node, source: Node) -> bool:
+    return str(shape_of(node)) == str(shape_of(source))
+
+
+def dtype_of(node: Node) -> Any:
+    """The data type of a node's tensor, None if it has none."""
+    return getattr(node.meta.get("example_value"), "dtype", None)
+
+
+def _device(node: Node) -> Any:
+    return getattr(node.meta.get("example_value"), "device", None)
+
+
+def floating(node: Node) -> bool:
+    """Whether a node is a tensor of floating numbers."""
+    return bool(getattr(dtype_of(node), "is_floating_point", False))
