@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.outputs import map_tensors
+from gpurun.knobs.tensor_cores import is_ampere
 from gpurun.records.facts import Facts
 
 OWN = {
@@ -16,8 +17,6 @@ OWN = {
     "grad_scaler": "the script scales its gradients itself",
 }
 HALF = "the model holds half-precision parameters"
-AMPERE = (8, 0)
-"""First compute capability with bfloat16 tensor cores."""
 NATIVE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 """Flags of /proc/cpuinfo (the last is Arm's) of processors that compute in bfloat16."""
 
@@ -49,8 +48,7 @@ class Autocast(KnobBase):
             return Skip("no module is called while training")
         if any(dtype in ("float16", "bfloat16") for r in facts.roots for dtype in r.dtypes):
             return Skip(HALF)
-        capability = facts.machine.compute_capability
-        if facts.device == "cuda" and (capability is None or capability < AMPERE):
+        if facts.device == "cuda" and not is_ampere(facts.machine.compute_capability):
             return Skip("this GPU has no bfloat16 tensor cores")
         if facts.device == "cpu" and not native_on_cpu():
             return Skip("this processor only emulates bfloat16")
@@ -144,7 +142,7 @@ def _unfit(device: str, parameters: list[Any]) -> str | None:
         return HALF
     if device == "cpu":
         return None if native_on_cpu() else "this processor only emulates bfloat16"
-    if device == "cuda" and torch.cuda.get_device_capability(parameters[0].device) >= AMPERE:
+    if device == "cuda" and is_ampere(torch.cuda.get_device_capability(parameters[0].device)):
         return None
     return f"no bfloat16 tensor cores on {device}"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.callers import is_ours, is_users
 from gpurun.records.facts import Facts
 from gpurun.records.frames import drop_frame
 
@@ -65,7 +65,7 @@ class _Synchronisation:
 
     def _stand_in(self, original: Any) -> Any:
         def synchronize(*args: Any, **kwargs: Any) -> None:
-            if self._needed or not by_script(sys._getframe(1).f_code.co_filename):
+            if self._needed or not is_users(sys._getframe(1)):
                 original(*args, **kwargs)
                 return
             self._hooks.applied("torch.cuda.synchronize returns at once")
@@ -82,7 +82,8 @@ class _Synchronisation:
             unblocked = kwargs.get("non_blocking") or any(arg is True for arg in args)
             if unblocked and not self._needed:
                 source = args[0] if args and hasattr(args[0], "is_cuda") else target
-                if source.is_cuda and not result.is_cuda and not ours(sys._getframe(1)):
+                # our clock copies losses to the host so too
+                if source.is_cuda and not result.is_cuda and not is_ours(sys._getframe(1)):
                     self._give_up("it copies to the host without blocking")
             return result
 
@@ -91,7 +92,7 @@ class _Synchronisation:
 
     def _watched_stream(self, original: Any) -> Any:
         def stream(*args: Any, **kwargs: Any) -> Any:
-            if not self._needed and by_script(sys._getframe(1).f_code.co_filename):
+            if not self._needed and is_users(sys._getframe(1)):
                 self._give_up("it uses streams of its own")
             return original(*args, **kwargs)
 
@@ -101,20 +102,3 @@ class _Synchronisation:
         self._needed = True
         self._torch.cuda.synchronize()
         self._hooks.skipped(f"the script needs its synchronisation: {why}")
-
-
-def by_script(file: str) -> bool:
-    """Whether a source file is the user's own: not an installed package's, python's or ours."""
-    parts = file.split(os.sep)
-    installed = "site-packages" in parts or "dist-packages" in parts or file.startswith("<frozen")
-    standard = file.startswith(os.path.dirname(os.__file__) + os.sep)
-    return not (installed or standard or _is_ours(parts))
-
-
-def ours(frame: FrameType) -> bool:
-    """Whether gpurun itself is the caller: its clock copies losses to the host so."""
-    return _is_ours(frame.f_code.co_filename.split(os.sep))
-
-
-def _is_ours(parts: list[str]) -> bool:
-    return len(parts) > 2 and parts[-3] == "gpurun" and parts[-2] in ("runtime", "knobs")

@@ -1,11 +1,13 @@
-"""Change the tensors in what a module returned, whatever they are packed in."""
+"""Find and change the tensors that a module takes or returns, whatever they are packed in."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
+
+PLAIN = (bool, int, float, complex, str, bytes)
 
 
 def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
@@ -26,6 +28,37 @@ def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
     except (TypeError, AttributeError):
         return value
     return value
+
+
+def leaves(value: Any) -> list[Any]:
+    """The tensors in `value`, in the order in which `map_tensors` meets them."""
+    found: list[Any] = []
+
+    def note(tensor: Any) -> Any:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(value, note)
+    return found
+
+
+def foreign(value: Any) -> str | None:
+    """The class of something in `value` that is neither tensor, number, text nor container.
+
+    Such an object (a cache of keys and values, a graph) may hold tensors or change when it is used.
+    """
+    if hasattr(value, "is_floating_point") or isinstance(value, (*PLAIN, type(None))):
+        return None
+    items: Iterable[Any]
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, (list, tuple)):
+        items = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    else:
+        return type(value).__name__
+    return next((name for item in items if (name := foreign(item)) is not None), None)
 
 
 def _sequence(value: Any, change: Callable[[Any], Any]) -> Any:

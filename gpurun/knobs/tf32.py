@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.tensor_cores import is_ampere
 from gpurun.records.facts import Facts
 
-AMPERE = (8, 0)
-"""First compute capability whose tensor cores take TF32."""
 OWN = "the script chooses its float32 precision itself"
 
 
@@ -34,8 +33,7 @@ class Tf32(KnobBase):
         """On, where there are tensor cores for it and float32 to multiply."""
         if facts.device != "cuda":
             return Skip("the model is not on a GPU")
-        capability = facts.machine.compute_capability
-        if capability is None or capability < AMPERE:
+        if not is_ampere(facts.machine.compute_capability):
             return Skip("this GPU has no TF32 tensor cores")
         if facts.roots and not any("float32" in root.dtypes for root in facts.roots):
             return Skip("the model holds no float32 parameters")

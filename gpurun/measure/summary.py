@@ -82,6 +82,8 @@ def summarise_run(
         ranks=max(len(group), 1),
         command=_command(run.processes) if command is None else command,
         environment=_environment(logs),
+        seconds_to_torch=_seconds_to_torch(main.log) if main else None,
+        startup_seconds=_startup_seconds(main) if main else None,
     )
 
 
@@ -175,6 +177,21 @@ def _peak_memory(logs: Sequence[ProcessLog]) -> int | None:
 def _seconds_to_first_step(processes: Sequence[ProcessLog], main: Window) -> float:
     first = main.log.unix_time_ns(main.clock.steps[StepRow.END_NS][0])
     return (first - min(log.process.unix_time_ns for log in processes)) / NS
+
+
+def _seconds_to_torch(log: ProcessLog) -> float | None:
+    if log.torch is None or log.torch.clock_ns is None:
+        return None
+    return (log.torch.clock_ns - log.process.clock_ns) / NS
+
+
+def _startup_seconds(main: Window) -> float | None:
+    """None for a run that ended before it was steady."""
+    if not main.first or not main.measured_steps:
+        return None
+    until = main.clock.steps[StepRow.END_NS][main.first - 1] - main.log.process.clock_ns
+    mean = sum(main.durations_ns) / main.measured_steps
+    return max(until - main.first * mean, 0.0) / NS
 
 
 def _knobs(logs: Sequence[ProcessLog]) -> tuple[KnobOutcome, ...]:

@@ -31,12 +31,16 @@ class ProcessEvent:
 
 @dataclass(frozen=True)
 class TorchEvent:
-    """torch was imported: its version, its intra-op threads, and whether CUDA was usable then."""
+    """torch was imported: its version, its intra-op threads, and whether CUDA was usable then.
+
+    `clock_ns`: when, by the process's clock; None in records from before it was kept.
+    """
 
     kind: ClassVar[str] = "torch"
     version: str
     threads: int
     cuda_devices: int | None
+    clock_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -189,8 +193,8 @@ class TraitEvent:
     """Something the script does by itself that knobs must respect.
 
     `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
-    "cuda_batches", "scheduler_total_steps",
-    "synchronize", "no_guard", "no_root"; `detail` says where.
+    "cuda_batches", "scheduler_total_steps", "synchronize", "no_guard", "no_root"; `detail` says
+    where.
     """
 
     kind: ClassVar[str] = "trait"

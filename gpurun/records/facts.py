@@ -51,6 +51,10 @@ class Facts:
     argv: tuple[str, ...]
     current: dict[str, Any]
     """Settings already chosen when the knob is asked: knob name to value."""
+    objective: str = "throughput"
+    """What the tuning is for: "throughput" or "memory" (the least peak memory)."""
+    out_of_memory: bool = False
+    """Whether the script as it is ran out of memory: nothing else can be tried until it fits."""
 
     def loaders_of_training(self) -> tuple[LoaderEvent, ...]:
         """The loaders that feed training steps."""

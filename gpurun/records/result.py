@@ -125,6 +125,10 @@ class RunResult:
     ranks: int = 1
     command: tuple[str, ...] = ()
     environment: dict[str, Any] = field(default_factory=dict)
+    seconds_to_torch: float | None = None
+    """From python's start until torch was imported: part of `seconds_to_first_step`."""
+    startup_seconds: float | None = None
+    """From python's start to the steady pace: what the warm-up steps took beyond it included."""
     schema: str = RESULT_SCHEMA
 
 

@@ -61,6 +61,9 @@ class LadderRow:
 
     `samples_per_second` was measured with it. `speedup` is against the same settings without it,
     None where its own share was not measured; `loss_deviation` a fraction, None if not compared.
+    `startup_seconds`: how much longer it took to the steady pace (compilation, say) than without
+    it, of the values of one knob most for the first, since trials share the compilers' caches;
+    `break_even_steps`: after so many steps that is made good, None where it never is.
     """
 
     knob: str
@@ -73,6 +76,8 @@ class LadderRow:
     loss_deviation: float | None
     kept: bool
     reason: str
+    startup_seconds: float | None = None
+    break_even_steps: int | None = None
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,10 @@ The effect never leaves a narrow terminal: nobody should change their training u
 """
 
 
+LATE_SECONDS = 3.0
+"""A start that takes so much longer is told."""
+
+
 def ladder_grid(report: TuningReport) -> Grid:
     """The ladder: the script as it is, then one row a change; what was not measured is empty."""
     rows = [_baseline_row(report.baseline)] if report.baseline is not None else []
@@ -64,7 +68,7 @@ def _baseline_row(base: Candidate) -> tuple[str, ...]:
 
 
 def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
-    reason = one_line(row.reason)
+    reason = one_line(row.reason) or _price(row)
     outcome = f"{'yes' if row.kept else 'no'}{': ' if reason else ''}{reason}"
     return (
         knob_change(row.knob, row.value),
@@ -77,6 +81,15 @@ def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
         row.effect,
         outcome,
     )
+
+
+def _price(row: LadderRow) -> str:
+    """What a kept change costs at the start, where that is more than a moment."""
+    if not row.kept or row.startup_seconds is None or row.startup_seconds < LATE_SECONDS:
+        return ""
+    late = f"starts {row.startup_seconds:.0f} s later"
+    steps = row.break_even_steps
+    return late if steps is None else f"{late}, made good after {count(steps, 'step')}"
 
 
 def _rate(value: float | None) -> str:

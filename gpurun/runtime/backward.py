@@ -20,7 +20,7 @@ class Backward:
     def __init__(self) -> None:
         self._inside: Callable[[], int] = lambda: -1
         self._scaled: tuple[Any, Any] | None = None
-        self._loss: Callable[[Any], Any] = self._differentiated
+        self._loss = guarded("loss", self._differentiated)
 
     def install(self, torch: Any) -> None:
         """Watch `torch.autograd.backward`, and `grad` for scripts that step parameters by hand."""
@@ -32,8 +32,8 @@ class Backward:
         replace(torch.amp.grad_scaler.GradScaler, "scale", self._watch_scale)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        tell: Callable[..., None] = CLOCK.backward
-        inside, compiling, watch = self._inside, self._compiling, self
+        tell: Callable[..., None] = self._tell
+        inside, compiling = self._inside, self._compiling
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal tell
@@ -48,13 +48,7 @@ class Backward:
             elapsed_ns = now() - began
             try:
                 if inside() == -1:
-                    loss = None
-                    if CLOCK.looking:
-                        try:
-                            loss = watch._loss(tensors)
-                        except Exception as error:
-                            watch._loss = switched_off("loss", error)
-                    tell(elapsed_ns, loss)
+                    tell(elapsed_ns, tensors)
             except Exception as error:
                 tell = switched_off("backward", error)
             return result
@@ -99,13 +93,7 @@ class Backward:
             self._scaled = (weakref.ref(scaled), loss.detach())
 
     def _tell(self, elapsed_ns: int, tensors: Any) -> None:
-        loss = None
-        if CLOCK.looking:
-            try:
-                loss = self._loss(tensors)
-            except Exception as error:
-                self._loss = switched_off("loss", error)
-        CLOCK.backward(elapsed_ns, loss)
+        CLOCK.backward(elapsed_ns, self._loss(tensors) if CLOCK.looking else None)
 
     def _differentiated(self, tensors: Any) -> Any:
         """The scalar that is differentiated, before a gradient scaler multiplied it."""

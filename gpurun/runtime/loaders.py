@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall
+from gpurun.knobs.callers import is_ours
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.identity import IdentityMap
@@ -41,7 +42,6 @@ class Loaders:
         self._unopened: dict[int, str] = {}
         """Keys of the loaders that have handed out nothing yet, by number."""
         self._count = 0
-        self._own = os.sep + os.path.join("gpurun", "runtime") + os.sep
         self._library = ""
 
     def install(self, torch: Any, training_keys: frozenset[str]) -> None:
@@ -88,15 +88,15 @@ class Loaders:
 
     def _site(self, frame: Any) -> tuple[str, str, int]:
         """Key, file and line of the code that builds the loader, outside torch and us."""
-        while frame.f_back is not None and self._foreign(frame.f_code.co_filename):
+        while frame.f_back is not None and self._foreign(frame):
             frame = frame.f_back
         file, line = frame.f_code.co_filename, frame.f_lineno
         place = f"{os.path.basename(file)}:{line}"
         self._sites[place] += 1
         return f"{place}#{self._sites[place] - 1}", file, line
 
-    def _foreign(self, file: str) -> bool:
-        return file.startswith(self._library) or self._own in file
+    def _foreign(self, frame: Any) -> bool:
+        return frame.f_code.co_filename.startswith(self._library) or is_ours(frame)
 
     def _edited(
         self,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpurun.records.events import KnobEvent
-from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.recorder import RECORDER, error_text
 
 Outcome = tuple[str, str, str]
 """Knob, outcome and detail, as in `KnobEvent`."""
@@ -32,7 +32,7 @@ class Outcomes:
 
     def failed(self, knob: str, error: Exception) -> None:
         """Tell that the knob raised."""
-        self.tell(knob, "failed", _text(error))
+        self.tell(knob, "failed", error_text(error))
 
     @contextmanager
     def held(self) -> Iterator[list[Outcome]]:
@@ -49,16 +49,9 @@ class Outcomes:
         """Tell what was held back; what was refused is not applied."""
         for knob, outcome, detail in held:
             if refusal is not None and outcome == "applied":
-                self.tell(knob, "failed", f"{detail}: refused: {_text(refusal)}")
+                self.tell(knob, "failed", f"{detail}: refused: {error_text(refusal)}")
             else:
                 self.tell(knob, outcome, detail)
-
-
-def _text(error: Exception) -> str:
-    try:
-        return f"{type(error).__name__}: {error}"[:500]
-    except Exception:  # the text of an error may come from anybody's `__str__`
-        return type(error).__name__
 
 
 OUTCOMES = Outcomes()

@@ -72,11 +72,7 @@ class Recorder:
 
     def hook_failed(self, name: str, error: BaseException) -> None:
         """Record that a hook of ours raised."""
-        try:
-            text = f"{type(error).__name__}: {error}"
-        except Exception:  # the text of an error may come from anybody's `__str__`
-            text = type(error).__name__
-        self.event(HookEvent(hook=name, error=text[:500]))
+        self.event(HookEvent(hook=name, error=error_text(error)))
 
     def flush(self) -> None:
         """Collect what is pending from every source and write it, one thread at a time."""
@@ -163,6 +159,14 @@ class Recorder:
                 os.close(file)
         except OSError:
             pass  # the script had closed it already
+
+
+def error_text(error: BaseException) -> str:
+    """An error in words, as a record holds it; raises nothing."""
+    try:
+        return f"{type(error).__name__}: {error}"[:500]
+    except Exception:  # the text of an error may come from anybody's `__str__`
+        return type(error).__name__
 
 
 def _line(record: Any) -> str:

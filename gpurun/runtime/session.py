@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ def start(spec: RunSpec, torch: Any) -> None:
             version=str(torch.__version__),
             threads=torch.get_num_threads(),
             cuda_devices=None,
+            clock_ns=time.perf_counter_ns(),
         )
     )
     CLOCK.device.attach(torch)

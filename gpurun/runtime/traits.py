@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gpurun.knobs import USER_PACKAGE
+from gpurun.knobs.callers import is_ours
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.loader_keys import joined, keys_in
@@ -27,8 +27,6 @@ OWN_ENDS = (
     "fx/",
 )
 """Parts of torch that use autocast and the like without being asked for it by the script."""
-OURS = ("gpurun.runtime", "gpurun.knobs", USER_PACKAGE)
-"""Packages whose modules act for a knob; the last is the one of users' own knobs."""
 STANDS_IN_CALLS = "gpurun.runtime.roots"
 """The module whose frames lie between a model's call and its forward, and ask for nothing."""
 MOST_KEYS = 64
@@ -122,7 +120,7 @@ class Traits:
             elif file != contextlib.__file__ and not _stands_in_calls(frame):
                 break
             frame = frame.f_back
-        if frame is None or _ours(frame.f_globals.get("__name__")):
+        if frame is None or is_ours(frame):
             return None
         return f"{os.path.basename(file)}:{frame.f_lineno}"
 
@@ -132,10 +130,6 @@ def _stands_in_calls(frame: Any) -> bool:
     if frame.f_code is Surroundings.call.__code__:
         return True
     return bool(frame.f_globals.get("__name__") == STANDS_IN_CALLS)
-
-
-def _ours(module: Any) -> bool:
-    return isinstance(module, str) and f"{module}.".startswith(tuple(f"{x}." for x in OURS))
 
 
 TRAITS = Traits()

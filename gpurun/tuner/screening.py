@@ -99,9 +99,14 @@ class Screening:
             return "the rest of the budget is kept for the proof"
         return None
 
-    def too_slow(self, knob: Knob, state: State) -> bool:
-        """Whether the budget has no room for what this knob adds to the start of a process."""
-        return self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds)
+    def too_slow(self, knob: Knob, state: State) -> str | None:
+        """Why there is room for no launch with this knob; None if there is."""
+        if not self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds):
+            return None
+        return (
+            f"it takes about {knob.startup_seconds:.0f} s more to start, "
+            "and the rest of the budget is kept for the proof"
+        )
 
     def launch(self, settings: dict[str, Any], startup_seconds: float, state: State) -> Trial:
         """One trial of these settings, whose start takes so much longer than that of `best`."""
@@ -193,6 +198,22 @@ def idle(knob: Knob, facts: Facts) -> str | None:
 def gain_over(trial: Trial, start: float) -> float:
     """The factor of a trial's throughput on `start`; 0 where one of them is not known."""
     return (trial.throughput or 0.0) / start if start else 0.0
+
+
+def startup(trial: Trial, without: Trial) -> tuple[float | None, int | None]:
+    """How many seconds longer a trial took to its pace than one without the change, and after how
+    many steps that is made good.
+    """
+    if trial.result is None or without.result is None:
+        return None, None
+    ours, theirs = trial.result, without.result
+    if ours.startup_seconds is None or theirs.startup_seconds is None:
+        return None, None
+    later = ours.startup_seconds - theirs.startup_seconds
+    if ours.step_time_ms is None or theirs.step_time_ms is None:
+        return later, None
+    won = (theirs.step_time_ms.mean - ours.step_time_ms.mean) / 1000
+    return later, math.ceil(max(later, 0.0) / won) if won > 0 else None
 
 
 def ladder_row(

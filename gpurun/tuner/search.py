@@ -11,6 +11,7 @@ from typing import Any
 from gpurun.knobs.api import Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
+from gpurun.records.tuning import LadderRow
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.screening import (
@@ -24,6 +25,7 @@ from gpurun.tuner.screening import (
     idle,
     ladder_row,
     not_applied,
+    startup,
 )
 from gpurun.tuner.together import Together, likely_members
 from gpurun.tuner.trial import Trial
@@ -98,11 +100,9 @@ class Search:
         if why is not None:
             self._note(f"{knob.name}: not tried: {why}")
             return False
-        if self._screening.too_slow(knob, state):
-            self._note(
-                f"{knob.name}: not tried: it takes about {knob.startup_seconds:.0f} s more to "
-                "start, and the rest of the budget is kept for the proof"
-            )
+        why = self._screening.too_slow(knob, state)
+        if why is not None:
+            self._note(f"{knob.name}: not tried: {why}")
             return True
         self._note(f"{knob.name}: trying {', '.join(map(str, values))}")
         return self.climb(knob, values, state)
@@ -120,10 +120,9 @@ class Search:
                 continue
             if self._screening.exhausted(state):
                 break
-            if self._screening.too_slow(knob, state):
-                self._note(
-                    f"{knob.name}: {value} not tried: the rest of the budget is kept for the proof"
-                )
+            why = self._screening.too_slow(knob, state)
+            if why is not None:
+                self._note(f"{knob.name}: {', '.join(map(str, [value, *queue]))} not tried: {why}")
                 break
             tried.append(value)
             try:
@@ -136,7 +135,7 @@ class Search:
             reason, deviation = self._objection(knob, trial, state)
             reference = (best.trial.throughput if best else start) or start
             gain = gain_over(trial, reference)
-            state.ladder.append(_row(knob, value, trial, start, reason, deviation))
+            state.ladder.append(_row(knob, value, trial, state.best, reason, deviation))
             if reason is None and gain > 1.0:
                 best = Kept(value, companions, trial)
                 queue = self._refined(knob, start_facts, value, gain) or queue
@@ -179,13 +178,15 @@ def _row(
     knob: Knob,
     value: Any,
     trial: Trial,
-    start: float,
+    without: Trial,
     reason: str | None,
     deviation: float | None,
-) -> Any:
-    ratio = gain_over(trial, start) or None
+) -> LadderRow:
+    ratio = gain_over(trial, without.throughput or 0.0) or None
     if reason is None:
         reason = "" if (ratio or 0) >= LEAST_GAIN else "no gain"
-    return ladder_row(
+    row = ladder_row(
         knob, value, trial, speedup=ratio, deviation=deviation, reason=reason or BETTER
     )
+    later, steps = startup(trial, without)
+    return replace(row, startup_seconds=later, break_even_steps=steps)

@@ -22,7 +22,14 @@ from gpurun.tuner import facts as facts_of
 from gpurun.tuner.decision import BATCH, Judged, decide, final_ladder
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge
-from gpurun.tuner.plan import NEEDED_STEPS, PROBE, kept_for_proof, plan, with_read_ahead
+from gpurun.tuner.plan import (
+    LEAST_PROOF_ROUNDS,
+    NEEDED_STEPS,
+    PROBE,
+    kept_for_proof,
+    plan,
+    with_read_ahead,
+)
 from gpurun.tuner.proof import Arm, prove
 from gpurun.tuner.screening import Limits, State, strongest
 from gpurun.tuner.search import Search
@@ -34,8 +41,8 @@ BATCH_TRIALS = 4
 """Of these, kept back for the batch size."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
-LEAST_LAUNCHES = 7
-"""The shortest tuning: two of the script as it is, one value, two rounds of the proof."""
+LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
+"""The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 LEAST_TRIAL_SECONDS = 30.0
 """A trial may run this long whatever is left of the budget."""
 

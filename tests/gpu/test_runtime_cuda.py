@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Gpurun
+from tests.run_events import events, rows_by, run_in
 
 pytestmark = pytest.mark.gpu
 
@@ -60,11 +61,10 @@ def test_steps_are_timed_on_the_device_and_a_capture_is_left_alone(
     done = gpurun("script.py")
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == b"replayed True\n"
-    run = next((tmp_path / ".gpurun" / "runs").iterdir())
+    run = run_in(tmp_path)
     result: dict[str, Any] = json.loads((run / "result.json").read_text())
     assert result["hook_errors"] == []
-    lines = [json.loads(x) for p in run.glob("events-*") for x in p.read_text().splitlines()]
-    rows = [row for x in lines if x.get("clock") == "optimizer" for row in x["rows"]]
+    rows = rows_by("optimizer", events(run))
     assert len(rows) == 104
     assert sum(row[11] is not None for row in rows) >= 95  # the first and the captured have none
     losses = [row[10] for row in rows if row[10] is not None]

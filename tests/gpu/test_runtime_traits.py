@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import Gpurun
+from tests.run_events import events, run_in
 
 pytestmark = pytest.mark.gpu
 
@@ -30,7 +30,5 @@ def test_batches_on_the_gpu_are_noticed_and_torchs_own_autocast_is_not(
     (tmp_path / "train.py").write_text(SCRIPT)
     done = gpurun("train.py")
     assert done.returncode == 0, done.stderr.decode()
-    (path,) = tmp_path.glob(".gpurun/runs/*/events-*.jsonl")
-    events = map(json.loads, path.read_text().splitlines())
-    traits = [(e["trait"], e["detail"]) for e in events if e["event"] == "trait"]
+    traits = [(e["trait"], e["detail"]) for e in events(run_in(tmp_path), "trait")]
     assert traits == [("cuda_batches", "train.py:6#0")]

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -61,6 +63,24 @@ libc.prctl(24, 21, 0, 0, 0)  # CAP_SYS_ADMIN leaves with the next exec
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 """
 """Becomes the python of its arguments, which may make no namespace; exits with 99 if it cannot."""
+
+
+def without_namespaces(
+    cwd: Path, environment: Mapping[str, str], *words: str, timeout: float = 120
+) -> subprocess.CompletedProcess[bytes]:
+    """`python words...` where no namespace can be made; skips where that cannot be arranged."""
+    done = subprocess.run(
+        [sys.executable, "-c", NO_NAMESPACES, *words],
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=timeout,
+        check=False,
+    )
+    if done.returncode == 99:
+        pytest.skip("user namespaces, with which to forbid them, are themselves forbidden here")
+    return done
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.run_events import events
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,13 @@ def run_under(
     assert done.returncode == 0, done.stderr.decode()
     assert b"Warning" not in done.stderr, done.stderr.decode()
     runs = sorted((folder / ".gpurun" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
-    events = [
-        json.loads(line)
-        for path in runs[-1].glob("events-*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    assert not [event for event in events if event["event"] == "hook"]
-    knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events if e["event"] == "knob"]
+    assert events(runs[-1], "hook") == []
+    knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events(runs[-1], "knob")]
     return KnobRun(json.loads(done.stdout), knobs)
+
+
+def bare(folder: Path, script: str) -> Any:
+    """The JSON document that a script prints under plain python."""
+    (folder / "bare.py").write_text(script)
+    command = [sys.executable, "bare.py"]
+    return json.loads(subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout)

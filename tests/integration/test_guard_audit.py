@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpurun.launch.environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
+from tests.run_events import events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -92,8 +92,8 @@ for _ in range(2):
 """
 
 
-def trial(tmp_path: Path, script: str, audit_steps: int) -> tuple[str, list[dict[str, Any]]]:
-    """What the script printed as a trial that ends by itself, and the events."""
+def trial(tmp_path: Path, script: str, audit_steps: int) -> tuple[str, Path]:
+    """What the script printed as a trial that ends by itself, and the folder of the run."""
     folder = tmp_path / f"audit{audit_steps}"
     folder.mkdir()
     rule = StopRule(10_000, 60, 10_000, 2, audit_steps)
@@ -111,24 +111,19 @@ def trial(tmp_path: Path, script: str, audit_steps: int) -> tuple[str, list[dict
     )
     assert done.returncode == 0, done.stderr
     assert "Warning" not in done.stderr, done.stderr
-    events = [
-        json.loads(line)
-        for path in folder.glob("events-*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    return done.stdout, events
+    return done.stdout, folder
 
 
 def test_an_audited_training_is_bit_for_bit_the_same(tmp_path: Path) -> None:
     plain, _ = trial(tmp_path, TRAINING, audit_steps=0)
-    audited, events = trial(tmp_path, TRAINING, audit_steps=8)
+    audited, run = trial(tmp_path, TRAINING, audit_steps=8)
     assert audited == plain
-    assert sum(e["event"] == "audit" for e in events) == 8
+    assert len(events(run, "audit")) == 8
 
 
 def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:
-    _, events = trial(tmp_path, TRAINING, audit_steps=8)
-    samples = next(e for e in events if e["event"] == "samples")
+    _, run = trial(tmp_path, TRAINING, audit_steps=8)
+    samples = events(run, "samples")[0]
     assert samples["repeatable"] == [False, True]
     assert samples["likeness"][0] < 0.5
     assert len(samples["order"]) == 64
@@ -137,9 +132,9 @@ def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ODD)
 def test_unusual_data_and_parameters_are_audited(tmp_path: Path, kind: str) -> None:
     head = "import torch\nfrom torch.utils.data import *\ntorch.manual_seed(0)\n"
-    _, events = trial(tmp_path, head + ODD[kind] + LOOP, audit_steps=8)
-    assert not [e for e in events if e["event"] == "hook"]
-    audits = [e for e in events if e["event"] == "audit"]
+    _, run = trial(tmp_path, head + ODD[kind] + LOOP, audit_steps=8)
+    assert events(run, "hook") == []
+    audits = events(run, "audit")
     assert len(audits) == 8
     assert all(a["update_norms"] and all(a["update_norms"].values()) for a in audits)
     assert all(a["gradient_norms"] and all(a["gradient_norms"].values()) for a in audits)

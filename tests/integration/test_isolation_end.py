@@ -7,7 +7,6 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from tests.integration.isolation_launcher import (
     ME,
     User,
     gone_within,
-    open_folder,
     ordinary_user,
     processes_with,
 )
@@ -49,12 +47,6 @@ CASES = [
     ("landlock", "ordinary"),
     ("in place", "ordinary"),
 ]
-
-
-@pytest.fixture
-def open_path() -> Iterator[Path]:
-    with open_folder() as folder:
-        yield folder
 
 
 @pytest.fixture(params=CASES, ids=[" as ".join(case) for case in CASES])

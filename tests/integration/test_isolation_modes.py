@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
-from tests.integration.isolation_launcher import ME, NO_NAMESPACES, User, tree
+from tests.integration.isolation_launcher import ME, User, tree, without_namespaces
 
 CHOOSE = """
 import os, sys
@@ -18,12 +16,9 @@ print(found.mode and found.mode.value, "|", found.reason)
 """
 
 
-def forbidding_namespaces(cwd: Path, *words: str, **env: str) -> str:
-    launcher = ME.start(NO_NAMESPACES, "-c", CHOOSE, str(cwd), *words, **env)
-    printed, _ = launcher.communicate(timeout=60)
-    if launcher.returncode == 99:
-        pytest.skip("user namespaces, with which to forbid them, are themselves forbidden here")
-    return str(printed)
+def chosen(cwd: Path, environment: dict[str, str], *words: str) -> str:
+    """What `CHOOSE` prints where no namespace can be made."""
+    return without_namespaces(cwd, environment, "-c", CHOOSE, str(cwd), *words).stdout.decode()
 
 
 def test_overlays_are_chosen_where_they_work_and_the_probe_leaves_nothing(open_path: Path) -> None:
@@ -33,21 +28,27 @@ def test_overlays_are_chosen_where_they_work_and_the_probe_leaves_nothing(open_p
     assert tree(open_path) == before
 
 
-def test_without_namespaces_landlock_is_chosen_and_the_reason_is_told(open_path: Path) -> None:
-    printed = forbidding_namespaces(open_path)
+def test_without_namespaces_landlock_is_chosen_and_the_reason_is_told(
+    open_path: Path, clean_environment: dict[str, str]
+) -> None:
+    printed = chosen(open_path, clean_environment)
     assert printed.startswith("landlock | overlay mounts: ")
     assert "user namespaces are not permitted" in printed
 
 
-def test_without_any_isolation_trials_are_refused_with_what_to_do(open_path: Path) -> None:
-    printed = forbidding_namespaces(open_path, GPURUN_ISOLATION="overlay")
+def test_without_any_isolation_trials_are_refused_with_what_to_do(
+    open_path: Path, clean_environment: dict[str, str]
+) -> None:
+    printed = chosen(open_path, {**clean_environment, "GPURUN_ISOLATION": "overlay"})
     assert printed.startswith("None | overlay mounts: ")
     assert "user namespaces are not permitted" in printed
     assert "--trials-in-place" in printed
 
 
-def test_trials_in_place_need_consent_and_nothing_else(open_path: Path) -> None:
-    assert forbidding_namespaces(open_path, "consent").startswith("in place | ")
+def test_trials_in_place_need_consent_and_nothing_else(
+    open_path: Path, clean_environment: dict[str, str]
+) -> None:
+    assert chosen(open_path, clean_environment, "consent").startswith("in place | ")
 
 
 CONFINED = """

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.integration.isolation_launcher import NO_NAMESPACES, tree
+from tests.integration.isolation_launcher import tree, without_namespaces
 from tests.integration.tunings import configure, lines, report_of, run_folder, training
 
 pytestmark = pytest.mark.slow
@@ -50,18 +49,8 @@ def project(tmp_path: Path) -> Path:
 def tune(project: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[bytes]:
     """`gpurun --optimize --tune-only train.py` where no namespace can be made."""
     words = ("-m", "gpurun", "--optimize", "--tune-only", "train.py")
-    done = subprocess.run(
-        [sys.executable, "-c", NO_NAMESPACES, *words],
-        cwd=project,
-        env={**environment, "HOME": str(project.parent / "home")},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=240,
-        check=False,
-    )
-    if done.returncode == 99:
-        pytest.skip("user namespaces, with which to forbid them, are themselves forbidden here")
-    return done
+    at_home = {**environment, "HOME": str(project.parent / "home")}
+    return without_namespaces(project, at_home, *words, timeout=240)
 
 
 def contents(folder: Path) -> dict[str, tuple[object, ...]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import without_verdict
+from tests.run_events import events, run_in
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Twins = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -197,8 +198,7 @@ def test_threads_exit_handlers_and_buffers_end_as_under_python_without_the_start
     flag, words = ("-I", [script]) if kind == "script" else ("-E", ["-m", "script"])
     assert b"at exit" in twins(*words, python_flags=[flag]).stdout
     assert (tmp_path / "kept.txt").read_text() == "buffered buffered "
-    (events,) = tmp_path.glob(".gpurun/runs/*/events-*.jsonl")
-    assert '"event":"end"' in events.read_text()
+    assert len(events(run_in(tmp_path), "end")) == 1
 
 
 def test_module_and_missing_script_without_the_startup_hook(tmp_path: Path, twins: Twins) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Gpurun
-from tests.integration.isolation_launcher import tree
+from tests.integration.isolation_launcher import tree, without_namespaces
 from tests.integration.tunings import configure, lines, report_of, training
 
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
@@ -21,17 +21,6 @@ FULL_DISK = """
 mount -t tmpfs -o size=100k none full && cp -r work/. full && cd full &&
 dd if=/dev/zero of=ballast bs=1k count={ballast} status=none
 "$0" -m gpurun --optimize --tune-only --out records train.py
-"""
-NO_NAMESPACES = """
-import ctypes, os, sys
-libc = ctypes.CDLL(None, use_errno=True)
-user = os.getuid()
-if libc.unshare(0x10000000) != 0: sys.exit(99)
-open("/proc/self/setgroups", "w").write("deny")
-open("/proc/self/uid_map", "w").write(f"0 {user} 1")
-open("/proc/sys/user/max_user_namespaces", "w").write("0")
-libc.prctl(24, 21, 0, 0, 0)  # CAP_SYS_ADMIN leaves with the next exec
-os.execv(sys.executable, [sys.executable, "-m", "gpurun", *sys.argv[1:]])
 """
 
 
@@ -273,27 +262,13 @@ def test_a_budget_too_small_to_try_anything_is_told_with_one_that_is_not(
     assert said[-1].startswith("verdict=inconclusive"), text
 
 
-def without_isolation(
-    folder: Path, environment: dict[str, str], *words: str, forced: str
-) -> subprocess.CompletedProcess[bytes]:
-    (folder / "train.py").write_text(training(10))
-    done = subprocess.run(
-        [sys.executable, "-c", NO_NAMESPACES, "--optimize", "--tune-only", *words, "train.py"],
-        cwd=folder,
-        env={**environment, "GPURUN_ISOLATION": forced},
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
-    if done.returncode == 99:
-        pytest.skip("user namespaces, with which to forbid them, are themselves forbidden here")
-    return done
-
-
 def test_without_any_isolation_trials_are_refused_with_what_to_do(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    done = without_isolation(tmp_path, clean_environment, forced="overlay")
+    (tmp_path / "train.py").write_text(training(10))
+    words = ("-m", "gpurun", "--optimize", "--tune-only", "train.py")
+    forced = {**clean_environment, "GPURUN_ISOLATION": "overlay"}
+    done = without_namespaces(tmp_path, forced, *words)
     said = lines(done)
     assert done.returncode == 2
     assert said[0].startswith("gpurun: trials cannot be isolated here: overlay mounts: ")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.run_events import events, rows_by, run_in
 
 SCRIPT = """
 import json, sys, torch
@@ -105,14 +106,9 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
         )
         for words in ([], ["-m", "gpurun"])
     ]
-    run = next((folder / ".gpurun" / "runs").iterdir())
-    lines = [
-        json.loads(line)
-        for path in run.glob("events-*.jsonl")
-        for line in path.read_text().splitlines()
-    ]
-    rows = sum(len(x["rows"]) for x in lines if x.get("clock") == "optimizer")
-    return Ran(printed[0], printed[1], json.loads((run / "result.json").read_text()), rows)
+    run = run_in(folder)
+    rows = rows_by("optimizer", events(run))
+    return Ran(printed[0], printed[1], json.loads((run / "result.json").read_text()), len(rows))
 
 
 @pytest.mark.parametrize("what", WHAT)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.conftest import Gpurun
+from tests.run_events import events, rows_by, run_in
 
 SCRIPT = """
 import torch
@@ -30,11 +29,6 @@ STEPS = {
 }
 
 
-def record(folder: Path, event: str) -> list[dict[str, Any]]:
-    (path,) = folder.glob(".gpurun/runs/*/events-*.jsonl")
-    return [x for x in map(json.loads, path.read_text().splitlines()) if x["event"] == event]
-
-
 @pytest.mark.parametrize("refused", ["numel", "detach"])
 @pytest.mark.parametrize("step", list(STEPS))
 def test_a_loss_that_refuses_costs_no_backward_pass(
@@ -45,6 +39,6 @@ def test_a_loss_that_refuses_costs_no_backward_pass(
     )
     done = gpurun("train.py")
     assert done.returncode == 0, done.stderr.decode()
-    assert [x["hook"] for x in record(tmp_path, "hook")] == ["loss"]
-    rows = [row for x in record(tmp_path, "steps") if x["clock"] == "backward" for row in x["rows"]]
-    assert len(rows) == 5
+    run = run_in(tmp_path)
+    assert [x["hook"] for x in events(run, "hook")] == ["loss"]
+    assert len(rows_by("backward", events(run))) == 5

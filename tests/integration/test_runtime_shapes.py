@@ -14,6 +14,7 @@ import pytest
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.measure.window import Window, measured_window
 from gpurun.records.events import StepRow
+from tests.run_events import run_in
 
 SCRIPT = Path(__file__).with_name("runtime_shapes.py")
 
@@ -49,7 +50,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shape]:
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()
-    run = read_run(next((folder / ".gpurun" / "runs").iterdir()))
+    run = read_run(run_in(folder))
     assert run.notes == ()
     logs = {log.process.pid: log for log in run.processes}
     ran = json.loads((folder / "shapes.json").read_text())

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Gpurun
+from tests.run_events import events, run_in
 
 SPELLINGS = {
     "with torch.autocast('cpu', torch.bfloat16): pass": "autocast",
@@ -21,12 +22,7 @@ SPELLINGS = {
 
 def traits(folder: Path) -> list[tuple[str, str]]:
     """Name and detail of each trait in the record of the one run in `folder`."""
-    return [
-        (event["trait"], event["detail"])
-        for path in sorted(folder.glob(".gpurun/runs/*/events-*.jsonl"))
-        for event in map(json.loads, path.read_text().splitlines())
-        if event["event"] == "trait"
-    ]
+    return [(event["trait"], event["detail"]) for event in events(run_in(folder), "trait")]
 
 
 def test_every_spelling_is_noticed_and_warnings_name_the_script(
@@ -154,9 +150,7 @@ def test_autocast_that_decorates_a_forward_is_the_scripts(
     assert done.returncode == 0, done.stderr.decode()
     assert traits(tmp_path) == [("autocast", f"train.py:{CALLED}")]
     if knob is not None:
-        (path,) = tmp_path.glob(".gpurun/runs/*/events-*.jsonl")
-        events = map(json.loads, path.read_text().splitlines())
-        told = [(e["outcome"], e["detail"]) for e in events if e["event"] == "knob"]
+        told = [(e["outcome"], e["detail"]) for e in events(run_in(tmp_path), "knob")]
         assert told[-1] == ("skipped", "the script autocasts itself")
 
 

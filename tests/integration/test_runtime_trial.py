@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, pids, wait_for
+from tests.run_events import events, rows_by
 
 BOOTSTRAP = REPOSITORY / "gpurun" / "runtime" / "bootstrap"
 STOP = {
@@ -68,15 +69,6 @@ def finish(child: subprocess.Popen[bytes], seconds: float = 60) -> tuple[int, st
     return child.returncode, out.decode(), err.decode()
 
 
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = [
-        json.loads(line)
-        for path in sorted((folder / "run").glob("events-*.jsonl"))
-        for line in path.read_text().splitlines()
-    ]
-    return [line for line in lines if line["event"] == kind]
-
-
 def test_nothing_in_the_script_sees_or_delays_the_end(tmp_path: Path) -> None:
     child = start(
         tmp_path,
@@ -106,12 +98,12 @@ while True:
     assert out == "step " * 11  # the twelfth print never comes, and what was printed is flushed
     workers = pids(tmp_path, 2)
     assert wait_for(lambda: not any(alive(pid) for pid in workers), 10)
-    (stop,) = events(tmp_path, "stop")
+    (stop,) = events(tmp_path / "run", "stop")
     assert (stop["reason"], stop["steps"]) == ("enough", 12)
     assert stop["window_begin_ns"] < stop["window_end_ns"]
-    assert len(events(tmp_path, "audit")) == 2
-    assert len(events(tmp_path, "end")) == 1
-    assert events(tmp_path, "hook") == []
+    assert len(events(tmp_path / "run", "audit")) == 2
+    assert len(events(tmp_path / "run", "end")) == 1
+    assert events(tmp_path / "run", "hook") == []
 
 
 def test_it_holds_at_the_first_step(tmp_path: Path) -> None:
@@ -149,7 +141,7 @@ while True:
 """,
     )
     assert finish(child)[0] == 0
-    assert events(tmp_path, "stop")[0]["reason"] == "enough"
+    assert events(tmp_path / "run", "stop")[0]["reason"] == "enough"
 
 
 def test_evaluation_before_training_does_not_count_as_training(tmp_path: Path) -> None:
@@ -168,12 +160,9 @@ print("too late")
 """,
     )
     assert finish(child)[:2] == (0, "")
-    (stop,) = events(tmp_path, "stop")
+    (stop,) = events(tmp_path / "run", "stop")
     assert stop["steps"] == 12
-    rows = [
-        row for x in events(tmp_path, "steps") if x["clock"] == "optimizer" for row in x["rows"]
-    ]
-    assert len(rows) == 12
+    assert len(rows_by("optimizer", events(tmp_path / "run"))) == 12
 
 
 def test_all_ranks_end_together_and_their_parent_with_them(tmp_path: Path) -> None:
@@ -205,7 +194,7 @@ if __name__ == "__main__":
     assert code == 0, err
     assert "Error" not in err
     assert not any(alive(pid) for pid in pids(tmp_path, 2))
-    stops = events(tmp_path, "stop")
+    stops = events(tmp_path / "run", "stop")
     assert [stop["reason"] for stop in stops] == ["enough", "enough"]
     assert len({stop["steps"] for stop in stops}) == 1
 

@@ -229,6 +229,33 @@ class TestNumericsKnobs:
         assert "no module" in skipped("compile", facts(roots=()))
 
 
+class TestMemoryKnobs:
+    @pytest.mark.parametrize("knob", ["checkpointing", "split_batch"])
+    def test_time_is_paid_for_memory_only_where_memory_is_what_is_needed(self, knob: str) -> None:
+        assert "saves memory, costs time" in skipped(knob, gpu_facts())
+        assert proposed(knob, gpu_facts(objective="memory"))
+        assert proposed(knob, gpu_facts(out_of_memory=True))
+
+    @pytest.mark.parametrize("knob", ["checkpointing", "split_batch"])
+    def test_they_act_on_a_forward_that_python_runs(self, knob: str) -> None:
+        needed = gpu_facts(objective="memory")
+        assert "no module" in skipped(knob, replace(needed, roots=()))
+        assert "compiled" in skipped(knob, replace(needed, current={"compile": "default"}))
+        assert "DataParallel" in skipped(knob, replace(needed, traits={"data_parallel": "a.py:3"}))
+
+    def test_a_script_that_does_not_fit_gets_the_most_saving_first(self) -> None:
+        assert proposed("checkpointing", facts(objective="memory")) == ["half", "blocks"]
+        assert proposed("checkpointing", facts(out_of_memory=True)) == ["blocks", "half"]
+
+    def test_batches_are_split_where_samples_do_not_meet(self) -> None:
+        needed = facts(objective="memory")
+        assert proposed("split_batch", needed) == [2, 4, 8]
+        assert proposed("split_batch", replace(needed, result=result(batch_size=8.0))) == [2, 4]
+        assert "too small" in skipped("split_batch", replace(needed, result=result(batch_size=2.0)))
+        normed = replace(ROOT, module_types={"Conv2d": 3, "BatchNorm2d": 3})
+        assert "BatchNorm2d takes" in skipped("split_batch", replace(needed, roots=(normed,)))
+
+
 def test_a_loader_of_evaluation_is_no_ground() -> None:
     evaluation = replace(LOADER, key="train.py:9#0", workers=4)
     ground = facts(loaders=(LOADER, evaluation))

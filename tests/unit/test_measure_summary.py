@@ -11,7 +11,7 @@ import pytest
 
 from gpurun.measure import summarise_run
 from gpurun.records.codec import to_json
-from gpurun.records.events import HookEvent, KnobEvent, StopEvent
+from gpurun.records.events import HookEvent, KnobEvent, StopEvent, TorchEvent
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample, HostSample
 from tests.unit.recorded_runs import (
@@ -61,6 +61,25 @@ def device(at_ms: float, index: int | None = 0, **figures: Any) -> DeviceSample:
 def write_samples(run_dir: Path, samples: list[Any]) -> None:
     lines = [json.dumps({"event": s.kind, **to_json(s)}) + "\n" for s in samples]
     (run_dir / "samples.jsonl").write_text("".join(lines))
+
+
+def test_the_start_is_split_where_torch_was_imported(tmp_path: Path) -> None:
+    torch = TorchEvent("2.11.0", 16, None, clock_ns=START_NS + 700 * MS)
+    write_events(tmp_path, [torch, loader(), steady(102)])
+    result = summary(tmp_path)
+    assert (result.seconds_to_torch, result.seconds_to_first_step) == pytest.approx((0.7, 1.0))
+    write_events(tmp_path, [TorchEvent("2.11.0", 16, None), loader(), steady(102)])
+    assert summary(tmp_path).seconds_to_torch is None, "a record from before it was kept"
+
+
+def test_the_start_includes_what_the_first_steps_took_beyond_the_pace(tmp_path: Path) -> None:
+    """The first step ends after 1,000 ms, the second takes 10 as all others do."""
+    write_events(tmp_path, [loader(), steady(102)])
+    result = summary(tmp_path)
+    assert result.step_time_ms is not None
+    assert result.step_time_ms.mean == pytest.approx(10.0)
+    assert result.warmup_steps == 2
+    assert result.startup_seconds == pytest.approx(0.99)
 
 
 def test_throughput_is_samples_over_wall_time_of_the_measured_steps(tmp_path: Path) -> None:

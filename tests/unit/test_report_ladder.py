@@ -134,6 +134,16 @@ def test_each_row_tells_change_gain_total_effect_and_whether_it_was_kept() -> No
     ]
 
 
+def test_a_kept_change_that_starts_late_names_when_that_is_made_good() -> None:
+    late = dataclasses.replace(LADDER[1], startup_seconds=31.4, break_even_steps=1240)
+    never = dataclasses.replace(late, break_even_steps=None)
+    quick = dataclasses.replace(late, startup_seconds=0.4)
+    told = ladder_lines(tuning_report(ladder=(late, never, quick)))
+    assert told[2].endswith("yes: starts 31 s later, made good after 1,240 steps")
+    assert told[3].endswith("yes: starts 31 s later")
+    assert told[4].endswith("yes")
+
+
 def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:
     shown = text(tuning_report())
     assert (

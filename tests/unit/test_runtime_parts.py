@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import traceback
@@ -20,18 +19,16 @@ from gpurun.runtime.hooks import KnobHooks
 from gpurun.runtime.identity import IdentityMap
 from gpurun.runtime.imports import PostImportFinder
 from gpurun.runtime.main_guard import runs_again
+from gpurun.runtime.outcomes import Outcomes
 from gpurun.runtime.patching import build_edited, guarded, replace
 from gpurun.runtime.recorder import Recorder
 from gpurun.runtime.source import batch_size_expression
+from tests.run_events import events, processes
 
 
 class Unhashable:
     def __eq__(self, other: object) -> bool:
         return True
-
-
-def lines(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(x) for p in folder.glob("events-*") for x in p.read_text().splitlines()]
 
 
 def test_objects_are_known_by_identity_for_as_long_as_they_live() -> None:
@@ -114,10 +111,18 @@ def test_neither_odd_edits_nor_what_hears_of_them_raise_out_of_a_constructor() -
         assert thing.size == (4 if edited == {"size": 4} else 3)
 
 
-def test_what_a_knob_says_of_itself_may_be_anything() -> None:
+def test_what_a_knob_says_of_itself_may_be_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    recorder.open(str(tmp_path), eager=True)
+    monkeypatch.setattr("gpurun.runtime.outcomes.RECORDER", recorder)
+    monkeypatch.setattr("gpurun.runtime.hooks.OUTCOMES", Outcomes())
     hooks = KnobHooks("odd")
     hooks.applied(["a", "list"])  # type: ignore[arg-type]
     hooks.skipped({})  # type: ignore[arg-type]
+    told = [(x["knob"], x["outcome"], x["detail"]) for x in events(tmp_path, "knob")]
+    assert told == [("odd", "applied", "['a', 'list']"), ("odd", "skipped", "{}")]
 
 
 def test_nothing_that_is_recorded_can_raise(tmp_path: Path) -> None:
@@ -129,7 +134,7 @@ def test_nothing_that_is_recorded_can_raise(tmp_path: Path) -> None:
     recorder.open(str(tmp_path), eager=True)
     recorder.event(TraitEvent(trait="odd", detail=Hostile()))  # type: ignore[arg-type]
     recorder.event(HookEvent(hook="after", error="\udcff"))
-    assert [x.get("hook") for x in lines(tmp_path)] == [None, "trait event", "after"]
+    assert [x.get("hook") for x in events(tmp_path)] == [None, "trait event", "after"]
 
 
 def test_a_folder_that_is_gone_ends_the_recording(tmp_path: Path) -> None:
@@ -188,8 +193,8 @@ if child == 0:
 os.waitpid(child, 0)
 """
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
-    assert len(list(tmp_path.glob("events-*"))) == 2
-    assert [x["trait"] for x in lines(tmp_path) if x["event"] == "trait"] == ["child"]
+    assert len(processes(tmp_path)) == 2
+    assert [x["trait"] for x in events(tmp_path, "trait")] == ["child"]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import pytest
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.records.facts import Facts
-from gpurun.records.result import KnobOutcome
+from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.screening import Limits, State
 from gpurun.tuner.search import Search
@@ -79,10 +80,11 @@ def searched(
     allowed: frozenset[Effect] = ALL,
     late: bool = False,
     argv: tuple[str, ...] = (),
+    base: Trial | None = None,
 ) -> tuple[State, list[str]]:
     """The state after a search from a script of 100 samples/s, and what was noted."""
     notes: list[str] = []
-    base = trial(100.0)
+    base = base or trial(100.0)
     assert base.evidence is not None
     state = State({}, base, facts(argv=argv), [base.evidence, base.evidence])
     limits = Limits(trials, lambda seconds, more: late, allowed)
@@ -244,9 +246,34 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
     )
     search.run([Slow([1, 3]), Planted([2])], state)
     assert [row.value for row in state.ladder] == [1, 2], "the second slow value no longer fits"
+    assert notes == [
+        "slow: trying 1, 3",
+        "slow: 3 not tried: it takes about 100 s more to start, "
+        "and the rest of the budget is kept for the proof",
+        "slow: kept 1",
+        "planted: trying 2",
+        "planted: kept 2",
+    ]
     asked[:] = [0.0] * 6
     search.run([Slow([3]), Planted([2])], state)
     assert any(x.startswith("slow: not tried: it takes about 100 s more to start") for x in notes)
+
+
+def test_what_a_change_costs_at_the_start_is_in_its_row_with_the_steps_that_make_it_good() -> None:
+    def launch(request: Request) -> Trial:
+        return started(trial(200.0, request.settings), 32.0, 5.0)
+
+    state, _ = searched([Planted([2])], launch, base=started(trial(100.0), 2.0, 10.0))
+    assert (state.ladder[0].startup_seconds, state.ladder[0].break_even_steps) == (30.0, 6000)
+    state, _ = searched([Planted([2])], launch, base=started(trial(100.0), 2.0, 5.0))
+    assert (state.ladder[0].startup_seconds, state.ladder[0].break_even_steps) == (30.0, None)
+
+
+def started(found: Trial, seconds: float, step_ms: float) -> Trial:
+    """The trial with such a start and such steps."""
+    assert found.result is not None
+    pace = StepTime(step_ms, step_ms, step_ms, step_ms)
+    return replace(found, result=replace(found.result, startup_seconds=seconds, step_time_ms=pace))
 
 
 def test_a_value_that_no_settings_file_can_hold_is_not_tried() -> None:

@@ -1,0 +1,27 @@
+"""Whose code a frame runs: the user's own, a library's, or gpurun's and its knobs'."""
+
+from __future__ import annotations
+
+import os
+from types import FrameType
+
+from gpurun.knobs import USER_PACKAGE
+
+OURS = ("gpurun.runtime.", "gpurun.knobs.", f"{USER_PACKAGE}.")
+"""Packages whose modules act for a knob; the last is the one of users' own knobs."""
+STANDARD = os.path.dirname(os.__file__) + os.sep
+
+
+def is_ours(frame: FrameType) -> bool:
+    """Whether gpurun or a knob calls. By the module's name: where it is installed says nothing."""
+    module = frame.f_globals.get("__name__")
+    return isinstance(module, str) and f"{module}.".startswith(OURS)
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether the user's own source calls: not an installed package's, python's or ours."""
+    file = frame.f_code.co_filename
+    folders = file.split(os.sep)
+    installed = "site-packages" in folders or "dist-packages" in folders
+    standard = file.startswith((STANDARD, "<frozen"))
+    return not (installed or standard or is_ours(frame))

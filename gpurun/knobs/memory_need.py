@@ -1,0 +1,35 @@
+"""When knobs that save memory and cost time are worth a trial."""
+
+from __future__ import annotations
+
+from gpurun.knobs.api import Hooks, Skip
+from gpurun.records.facts import Facts
+
+
+def not_needed(facts: Facts) -> Skip | None:
+    """Why memory is not to be paid for with time here, None if it is."""
+    if facts.objective != "memory" and not facts.out_of_memory:
+        return Skip(
+            "saves memory, costs time: for --objective memory or a script that does not fit"
+        )
+    if not facts.roots:
+        return Skip("no module is called while training")
+    return unfit(facts.traits, any(root.compiled for root in facts.roots), facts.current)
+
+
+def unfit(traits: dict[str, str], compiled: bool, current: dict[str, object]) -> Skip | None:
+    """Why the forward of the model's modules is not run by Python, None if it is."""
+    if compiled or "compile" in traits or "compile" in current:
+        return Skip("the model is compiled: its forward does not run as it is written")
+    if "data_parallel" in traits:
+        return Skip("DataParallel calls copies of the model, which are made anew each step")
+    return None
+
+
+def unfit_root(module: object, hooks: Hooks) -> str | None:
+    """The same of a root module in the user's process, as a reason."""
+    compiled = getattr(module, "_compiled_call_impl", None) is not None
+    compiled = compiled or hasattr(module, "_orig_mod")
+    traits = {t: "" for t in ("compile", "data_parallel") if hooks.has_trait(t) is not None}
+    found = unfit(traits, compiled, {})
+    return None if found is None else found.reason
