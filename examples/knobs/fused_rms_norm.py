@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 from collections.abc import Sequence
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.forwards import Forwards, cannot_choose
 from gpurun.records.facts import Facts
-from gpurun.records.frames import drop_frame
 
 NAMED = "RMSNorm"
 """What the class of a root mean square norm has in its name, whoever wrote it."""
@@ -21,7 +19,7 @@ TOLERANCE, LOW_TOLERANCE = 1e-4, 3e-2
 
 
 class FusedRmsNorm(KnobBase):
-    """The `forward` of the model's RMSNorm classes as one Triton kernel (closed form on the CPU).
+    """The `forward` of the model's RMSNorm modules as one Triton kernel (closed form on the CPU).
 
     Helps models in the manner of LLaMA that run eager: an RMS norm by hand reads and writes its
     activations five times forward and more backward, where once is enough. Under torch.compile it
@@ -29,7 +27,7 @@ class FusedRmsNorm(KnobBase):
 
     How it bites: sums round differently. A class of that name may compute something else (`1 +
     weight`, a bias): so each module is first compared with its own forward, result and gradients,
-    on the script's own input, and a class of which one module differs is left alone.
+    on the script's own input, and one that differs is left alone.
     """
 
     name: ClassVar[str] = "fused_rms_norm"
@@ -46,103 +44,73 @@ class FusedRmsNorm(KnobBase):
         return [True]
 
     def apply(self, value: bool, hooks: Hooks) -> None:
-        """Stand in for the classes of each root when it is found."""
+        """Stand in for the norms of each root when it is found."""
         if value is not True:
             hooks.skipped(f"unknown value {value!r}")
             return
-        stand_ins: dict[type, _StandIn] = {}
-
-        def root_found(root: Any) -> None:
-            classes = {type(m) for m in root.modules() if NAMED in type(m).__name__}
-            if not classes:
-                hooks.skipped("the model has no RMS norm")
-            for cls in classes - stand_ins.keys():
-                stand_ins[cls] = _StandIn(cls, hooks)
-                stand_ins[cls].install()
-
-        def step_done(step: int) -> None:
-            if step == 1 and not any(stand_in.called for stand_in in stand_ins.values()):
-                hooks.skipped("no RMS norm is called outside of compiled code")
-
-        hooks.on_root(root_found)
-        hooks.on_step(step_done)
+        norms = _Norms(hooks)
+        hooks.on_root(norms.root_found)
+        hooks.on_step(norms.step_done)
 
 
-class _StandIn:
-    """For the `forward` of one class: on the class, so that copies and pickles are as without us.
-
-    `called`: whether it ever was, outside of what torch.compile traces. `_agreed`: by module and
-    kind of input, the data type that the model's own forward returns.
+class _Norms:
+    """The norms that run fused. The entry of each is what it was found to agree on: by kind of
+    input, the data type that its own forward returns.
     """
 
-    def __init__(self, cls: Any, hooks: Hooks) -> None:
-        self.called = False
-        self._cls = cls
+    def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
-        self._original = cls.forward
-        self._inherited = "forward" not in vars(cls)
-        self._agreed: WeakKeyDictionary[Any, dict[Any, Any]] = WeakKeyDictionary()
-        self._given_up = False
+        self._called = False
+        self._forwards: Forwards[dict[Any, Any]] = Forwards(self._run)
 
-    def install(self) -> None:
-        """Take the place of `forward`."""
-        import torch
+    def root_found(self, root: Any) -> None:
+        """Choose the norms of a new root."""
+        norms = [m for m in root.modules() if NAMED in type(m).__name__]
+        if not norms:
+            self._hooks.skipped("the model has no RMS norm")
+        for module in norms:
+            reason = cannot_choose(module)
+            if reason is None:
+                self._forwards.choose(module, {})
+            else:
+                self._hooks.skipped(f"{type(module).__name__}: {reason}")
 
-        original, call, is_compiling = self._original, self._call, torch.compiler.is_compiling
+    def step_done(self, step: int) -> None:
+        """Say so where the model is compiled and nothing was left to do."""
+        if step == 1 and not self._called:
+            self._hooks.skipped("no RMS norm is called outside of compiled code")
 
-        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
-            if is_compiling():
-                return original(module, *args, **kwargs)
-            fused = call(module, *args) if len(args) == 1 and not kwargs else None
-            if fused is not None:
-                return fused
-            try:
-                return original(module, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
-
-        self._cls.forward = functools.update_wrapper(forward, original)
-
-    def _call(self, module: Any, x: Any) -> Any:
-        """The fused result, None where the model's own forward has to compute it."""
+    def _run(self, module: Any, agreed: dict[Any, Any], original: Any, args: Any, more: Any) -> Any:
         import torch
 
         from .kernels.rms_norm import rms_norm
 
-        self.called = True
-        if self._given_up or type(x) is not torch.Tensor or torch.jit.is_tracing():
-            return None
+        self._called = True
+        x = args[0] if len(args) == 1 and not more else None
+        if type(x) is not torch.Tensor or torch.jit.is_tracing():
+            return original(module, *args, **more)
         autocast = torch.is_autocast_enabled(x.device.type)
         kind = (x.dtype, x.device, x.shape[-1:], module.training, autocast)
-        agreed = self._agreed.setdefault(module, {})
         if kind not in agreed:
-            if not torch.is_grad_enabled():
-                return None  # gradients can only be compared where there are some
-            agreed[kind] = self._judge(module, x)
-            if self._given_up:
-                return None
+            # gradients can only be compared where there are some
+            if not torch.is_grad_enabled() or not self._agrees(module, agreed, kind, original, x):
+                return original(module, x)
         return rms_norm(x, module.weight, _epsilon(module, x), agreed[kind])
 
-    def _judge(self, module: Any, x: Any) -> Any:
-        """Compare both ways to compute it; the data type of the model's own."""
+    def _agrees(self, module: Any, agreed: Any, kind: Any, original: Any, x: Any) -> bool:
+        """Whether both ways compute the same; if not, the module is left to its own forward."""
+        name = type(module).__name__
         try:
-            dtype, objection = _compared(self._original, module, x)
+            dtype, objection = _compared(original, module, x)
         except Exception as error:
             dtype, objection = None, f"{type(error).__name__}: {error}"
         if objection is None:
-            self._hooks.applied(f"{self._cls.__name__} on {x.device.type}")
-        else:
-            self._give_up(objection)
-        return dtype
-
-    def _give_up(self, why: str) -> None:
-        self._given_up = True
-        if self._inherited:
-            del self._cls.forward
-        else:
-            self._cls.forward = self._original
-        self._hooks.skipped(f"{self._cls.__name__} is left as it is: {why}")
+            agreed[kind] = dtype
+            self._hooks.applied(f"{name} on {x.device.type}")
+            return True
+        self._forwards.leave(module)
+        self._hooks.skipped(f"{name} is left as it is: {objection}")
+        return False
 
 
 def _compared(original: Any, module: Any, x: Any) -> tuple[Any, str | None]:

@@ -70,10 +70,10 @@ def _forward(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> tuple
 def _backward(dy: Tensor, x: Tensor, weight: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     """With n = x * scale: dweight = Σ dy n, dx = scale (dy weight − n mean(dy weight n))."""
     dy, normed = dy.to(_wide(x)), x * scale
-    dweight = (dy * normed).flatten(0, -2).sum(0) if x.dim() > 1 else dy * normed
-    slope = dy * weight
-    shared = (slope * normed).sum(-1, keepdim=True).div_(-x.shape[-1])
-    dx = slope.addcmul_(normed, shared).mul_(scale)
+    product = dy * normed
+    dweight = product.flatten(0, -2).sum(0) if x.dim() > 1 else product.clone()
+    shared = product.mul_(weight).sum(-1, keepdim=True).div_(-x.shape[-1])
+    dx = (dy * weight).addcmul_(normed, shared).mul_(scale)
     return dx.to(x.dtype), dweight.to(weight.dtype)
 
 
