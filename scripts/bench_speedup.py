@@ -231,12 +231,13 @@ class Bench:
 
     def _gpurun(self, log: str, words: Sequence[str], seconds: float) -> int | None:
         """gpurun's exit code; None if it was killed when the time was up."""
+        path = os.pathsep.join(filter(None, (str(REPOSITORY), os.environ.get("PYTHONPATH"))))
         with open(self._folder / f"{log}.log", "wb") as file:
             try:
                 done = subprocess.run(
                     [sys.executable, "-m", "gpurun", *words],
                     cwd=self._folder,
-                    env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+                    env={**os.environ, "PYTHONPATH": path},
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -13,13 +14,22 @@ import pytest
 from tests.conftest import REPOSITORY
 
 SCRIPTS = REPOSITORY / "scripts"
+ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
 GPT = ("--batch-size", "4", "--length", "16", "--layers", "1", "--width", "64")
 
 
-def losses(folder: str, name: str, where: Path, *words: str) -> list[float]:
+def losses(
+    folder: str, name: str, where: Path, *words: str, env: Mapping[str, str] = ON_CPU
+) -> list[float]:
     """Every loss that a script of `scripts/` prints."""
-    command = [sys.executable, SCRIPTS / folder / f"{name}.py", *words]
-    done = subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, SCRIPTS / folder / f"{name}.py", *words],
+        cwd=where,
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     return [float(x) for x in re.findall(r"loss ([\d.]+)", done.stdout)]
 
