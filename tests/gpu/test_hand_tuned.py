@@ -47,4 +47,4 @@ def test_compiled_and_from_bytes_it_trains_alike(mode: str, tmp_path: Path) -> N
 def test_everything_at_once_runs_and_learns(tmp_path: Path) -> None:
     words = (*GPT, "--heads", "2", "--steps", "200", "--words", "5000", "--log-every", "20")
     by_hand = losses("hand_tuned", "mingpt", tmp_path, *words, env={})
-    assert by_hand[-1] < 0.95 * by_hand[0]
+    assert by_hand[-1] < 0.98 * by_hand[0]
