@@ -13,13 +13,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.options import DoctorOptions, Options, Target, TargetKind
+from gpurun.options import DoctorOptions, Objective, Options, Target, TargetKind
+from gpurun.records.arguments import MARK, TunedArgument
 
 EFFECTS = ("pipeline", "numerics", "training")
 
 OWN_SWITCHES = ("optimize", "tune-only", "tuned", "trials-in-place", "quiet")
-OWN_VALUES = ("budget", "max-trials", "allow", "settings", "save-settings", "json", "out")
-OF_OPTIMIZE = ("budget", "max-trials", "trials-in-place", "save-settings")
+OWN_VALUES = (
+    "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
+)  # fmt: skip
+OF_OPTIMIZE = ("budget", "max-trials", "objective", "trials-in-place", "save-settings")
 """Flags that say nothing where nothing is tuned."""
 
 TORCHRUN_SWITCHES = ("standalone", "run-path", "virtual-local-rank")
@@ -74,14 +77,17 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
     own = words.own
     if "settings" in own and "tuned" in own:
         raise GpurunError("--settings and --tuned exclude each other", "drop one of them")
+    args, tuned = _tuned(words.args)
     options = Options(
-        target=Target(_kind(own, environment), words.program, words.args),
+        target=Target(_kind(own, environment), words.program, args),
+        tuned_arguments=tuned,
         torchrun=tuple(words.torchrun),
         elastic=bool(words.torchrun) or asks_for_ranks(environment),
         optimize="optimize" in own or "tune-only" in own,
         tune_only="tune-only" in own,
         budget_seconds=_budget(own.get("budget")),
         max_trials=_count(own.get("max-trials")),
+        objective=_objective(own.get("objective")),
         allow=_allow(own.get("allow")),
         tuned="tuned" in own,
         settings=own.get("settings"),
@@ -94,6 +100,11 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
     idle = [name for name in OF_OPTIMIZE if name in own]
     if idle and not options.optimize:
         raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize, or drop it")
+    if tuned and not (options.optimize or options.tuned):
+        raise GpurunError(
+            f"{tuned[0].name}: {tuned[0].word} needs --optimize",
+            f"add --optimize, or write one value such as {tuned[0].values[0]}",
+        )
     return options
 
 
@@ -135,6 +146,7 @@ def with_configuration(options: Options, cwd: Path) -> Options:
         options,
         budget_seconds=options.budget_seconds or tuning.budget,
         max_trials=options.max_trials or tuning.max_trials,
+        objective=options.objective or tuning.objective,
         patience_seconds=tuning.patience,
         allow=options.allow or tuple(effect.value for effect in tuning.allow),
         out=options.out or config.run.out,
@@ -235,6 +247,16 @@ def _kind(own: dict[str, str], environment: Mapping[str, str]) -> TargetKind:
     return TargetKind.MODULE if module else TargetKind.SCRIPT
 
 
+def _tuned(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[TunedArgument, ...]]:
+    """The script's arguments as they are, and those of them that are tuned."""
+    if not any(MARK in word for word in args):
+        return args, ()
+    from gpurun.tuned_arguments import as_it_is, tuned_arguments
+
+    tuned = tuned_arguments(args, EFFECTS)
+    return as_it_is(args, tuned), tuned
+
+
 def _budget(text: str | None) -> float | None:
     if text is None:
         return None
@@ -252,6 +274,14 @@ def _count(text: str | None) -> int | None:
     if not text.isdigit() or int(text) == 0:
         raise GpurunError(f"--max-trials {text!r} is not a count", "write a number from 1")
     return int(text)
+
+
+def _objective(text: str | None) -> Objective | None:
+    try:
+        return None if text is None else Objective(text)
+    except ValueError:
+        choices = " or ".join(objective.value for objective in Objective)
+        raise GpurunError(f"--objective {text!r} is no objective", f"write {choices}") from None
 
 
 def _allow(text: str | None) -> tuple[str, ...] | None:

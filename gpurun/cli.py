@@ -20,13 +20,15 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and leave a rec
        gpurun --optimize [flags] script.py ...           find faster settings, prove them, train
        gpurun doctor                                     what is installed, permitted, missing
 
-Flags stand before the script; all that follows it is the script's own.
+Flags stand before the script; all that follows it is the script's own. Under --optimize one of
+its arguments may be a list to choose from, its own value first: --lr @tune:0.1,0.2
 
   --optimize            try settings in short trials, prove the best, then train with them
   --tune-only           the same without the training
   --budget TIME         how long tuning may take: 90s, 5m, 1h
   --max-trials N        trials before the proof, the first two of the script as it is;
                         15 by default
+  --objective WHAT      throughput (the default), or memory: the least peak memory
   --allow EFFECTS       what may be changed, of pipeline,numerics,training
   --tuned               apply what an earlier --optimize found here, with no trials
   --save-settings FILE  write the settings found; --settings FILE applies them

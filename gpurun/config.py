@@ -18,6 +18,7 @@ from typing import Any
 
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
+from gpurun.options import Objective
 from gpurun.records.codec import RecordError, from_json
 
 DURATION = {"duration": True}
@@ -39,6 +40,7 @@ class OptimizeConfig:
     budget: float = field(default=300.0, metadata=DURATION)
     allow: tuple[Effect, ...] = (Effect.PIPELINE, Effect.NUMERICS)
     max_trials: int | None = None
+    objective: Objective = Objective.THROUGHPUT
     patience: float | None = field(default=None, metadata=DURATION)
 
 
@@ -181,6 +183,8 @@ def type_in_words(kind: Any) -> str:
         if isinstance(inner, enum.EnumMeta):
             choices: dict[str, Any] = dict(inner.__members__)
             return f"a list of {', '.join(choice.value for choice in choices.values())}"
+        if is_dataclass(inner):
+            return "a list of tables of keys and values"
         return f"a list of {type_in_words(inner).removeprefix('a ')}s"
     return words.get(kind, "a table of keys and values")
 

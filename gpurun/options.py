@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from gpurun.records.arguments import TunedArgument
 
 
 class TargetKind(enum.Enum):
@@ -12,6 +14,13 @@ class TargetKind(enum.Enum):
     SCRIPT = "script"
     MODULE = "module"
     COMMAND = "command"
+
+
+class Objective(enum.Enum):
+    """What a tuning is for: more samples a second, or the least peak memory."""
+
+    THROUGHPUT = "throughput"
+    MEMORY = "memory"
 
 
 @dataclass(frozen=True)
@@ -28,7 +37,8 @@ class Options:
     """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
     `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
     `elastic` says so. What nobody said is None; `budget_seconds`
-    and `allow` are always known where `optimize` is.
+    and `allow` are always known where `optimize` is. `target` is the script as it is;
+    `tuned_arguments` are those of its arguments that were typed as `@tune:` words.
     """
 
     target: Target
@@ -38,6 +48,7 @@ class Options:
     tune_only: bool = False
     budget_seconds: float | None = None
     max_trials: int | None = None
+    objective: Objective | None = None
     patience_seconds: float | None = None
     allow: tuple[str, ...] | None = None
     tuned: bool = False
@@ -48,6 +59,15 @@ class Options:
     out: str | None = None
     quiet: bool = False
     knob_paths: tuple[str, ...] = ()
+    tuned_arguments: tuple[TunedArgument, ...] = ()
+
+    @property
+    def typed(self) -> Target:
+        """The target with its `@tune:` words: what a tuning is known by, and found again."""
+        words = list(self.target.args)
+        for argument in self.tuned_arguments:
+            words[argument.position] = argument.word
+        return replace(self.target, args=tuple(words))
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.box import Mode, choose, snapshot, written_below
 from gpurun.knobs import all_knobs
 from gpurun.options import Options, TargetKind
+from gpurun.records.arguments import TunedArgument
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
@@ -33,6 +34,8 @@ from gpurun.verdict import print_verdict
 DEFAULT_BUDGET_SECONDS = 300.0
 EXIT_CODES = {
     "faster": ExitCode.OK,
+    "smaller": ExitCode.OK,
+    "fits": ExitCode.OK,
     "no_gain": ExitCode.OK,
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
@@ -49,20 +52,23 @@ class Tuned:
     folder: Path
     training_loaders: tuple[str, ...]
     changes: tuple[str, ...]
+    tuned_arguments: tuple[TunedArgument, ...]
     failure: Exception | None
 
     @property
     def settings(self) -> SavedSettings | None:
-        """What was proven, None if nothing was."""
+        """What was proven, or makes the script fit; None where it stays as it is."""
         report = self.report
-        if report.verdict != "faster" or report.chosen is None:
+        if report.verdict not in ("faster", "smaller", "fits") or report.chosen is None:
             return None
+        chosen = report.chosen.knobs
         return SavedSettings(
-            settings=report.chosen.knobs,
+            settings=chosen,
             training_loaders=self.training_loaders,
-            speedup=report.speedup,
+            speedup=report.speedup if report.verdict == "faster" else None,
             fingerprint=report.fingerprint,
             command=report.command,
+            tuned_arguments=tuple(a for a in self.tuned_arguments if a.name in chosen),
         )
 
 
@@ -183,7 +189,7 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     laboratory = Laboratory(options, folder, mode, os.environ, view.trial_progress)
     tuning = Tuning(options, laboratory, view, started + budget)
     try:
-        view.started(" ".join((options.target.path, *options.target.args)), mode.value, budget)
+        view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
         if imperfection:
             view.note(imperfection)
         failure = _carry_through(tuning, view)
@@ -204,7 +210,9 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
         view.finished(report)
         view.close()
     changes = before.differences(Look(options, folder.parent.parent))
-    return Tuned(report, folder, laboratory.training_loaders, changes, failure)
+    return Tuned(
+        report, folder, laboratory.training_loaders, changes, options.tuned_arguments, failure
+    )
 
 
 def _carry_through(tuning: Tuning, view: TuningView) -> Exception | None:

@@ -165,7 +165,7 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
     source = options.settings or "the tuned settings"
     for name, value in saved.settings.items():
         try:
-            knob = find(name, options.knob_paths)
+            knob = find(name, options.knob_paths, saved.tuned_arguments)
         except GpurunError as error:
             raise GpurunError(f"{source}: {error.what}", error.todo) from None
         _check_allowed(name, knob.effect.value, options)

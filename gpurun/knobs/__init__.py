@@ -17,6 +17,8 @@ from typing import Any, cast
 
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Knob, KnobBase
+from gpurun.knobs.script_argument import argument_called, script_argument
+from gpurun.records.arguments import TunedArgument
 
 USER_PACKAGE = "gpurun_user_knobs"
 """Name of the package that users' knob files are imported into."""
@@ -27,6 +29,8 @@ PARTS = (
     "acts_on",
     "startup_seconds",
     "likely",
+    "saves_memory",
+    "most_values",
     "refine",
     "companions",
     "environment",
@@ -36,10 +40,12 @@ PARTS = (
 ACTS_ON = ("data", "model", "optimizer", "step")
 
 
-def all_knobs(paths: Sequence[str] = ()) -> tuple[Knob, ...]:
-    """Every knob of this folder and of the user's `paths`, in the order in which to try them."""
+def all_knobs(paths: Sequence[str] = (), tuned: Sequence[TunedArgument] = ()) -> tuple[Knob, ...]:
+    """Every knob of this folder and of the user's `paths`, and one for each of the script's `tuned`
+    arguments, in the order in which to try them.
+    """
     knobs: dict[str, Knob] = {}
-    for knob in (*_own_knobs(), *_user_knobs(paths)):
+    for knob in (*_own_knobs(), *_user_knobs(paths), *map(script_argument, tuned)):
         if knob.name in knobs:
             raise GpurunError(
                 f"two knobs are named {knob.name!r}",
@@ -49,8 +55,14 @@ def all_knobs(paths: Sequence[str] = ()) -> tuple[Knob, ...]:
     return tuple(sorted(knobs.values(), key=lambda knob: (knob.order, knob.name)))
 
 
-def find(name: str, paths: Sequence[str] = ()) -> Knob:
-    """The knob called `name`; `GpurunError` suggests the near one if there is none."""
+def find(name: str, paths: Sequence[str] = (), tuned: Sequence[TunedArgument] = ()) -> Knob:
+    """The knob called `name`; `GpurunError` suggests the near one if there is none.
+
+    An argument of the script has a knob whether or not it is among the `tuned`.
+    """
+    argument = argument_called(name, tuned)
+    if argument is not None:
+        return script_argument(argument)
     knobs = {knob.name: knob for knob in all_knobs(paths)}
     if name in knobs:
         return knobs[name]
@@ -150,7 +162,7 @@ def _fault(cls: Any) -> tuple[str, str] | None:
     for part in PARTS:
         if not hasattr(cls, part):
             return f"has no `{part}`", "inherit it from gpurun.knobs.api.KnobBase"
-    for part in ("order", "startup_seconds"):
+    for part in ("order", "startup_seconds", "most_values"):
         if not isinstance(getattr(cls, part), int | float):
             return f"has the `{part}` {getattr(cls, part)!r}, no number", "write a number"
     if cls.acts_on not in ACTS_ON:

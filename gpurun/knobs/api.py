@@ -107,6 +107,9 @@ class Knob(Protocol):
     "optimizer" or "step" (anything). It is not tried where that part is too small to gain.
     `likely`: whether its first value is likely enough to gain to be tried at once with others; one
     that loses as often is tried by itself.
+    `saves_memory`: whether it can make a script fit that runs out of memory, its training the same;
+    where `facts.out_of_memory`, its candidates save the more the later they come.
+    `most_values`: so many of its candidates are tried at most; refinements come on top.
     `startup_seconds`: what turning it roughly adds to the start of a process, once for each value.
     """
 
@@ -115,6 +118,8 @@ class Knob(Protocol):
     order: ClassVar[int]
     acts_on: ClassVar[str]
     likely: ClassVar[bool]
+    saves_memory: ClassVar[bool]
+    most_values: ClassVar[int]
     startup_seconds: ClassVar[float]
 
     def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
@@ -142,6 +147,8 @@ class KnobBase:
     order: ClassVar[int] = 100
     acts_on: ClassVar[str] = "step"
     likely: ClassVar[bool] = False
+    saves_memory: ClassVar[bool] = False
+    most_values: ClassVar[int] = 2
     startup_seconds: ClassVar[float] = 0.0
 
     def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:

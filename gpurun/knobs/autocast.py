@@ -38,6 +38,7 @@ class Autocast(KnobBase):
     order: ClassVar[int] = 40
     acts_on: ClassVar[str] = "model"
     likely: ClassVar[bool] = True
+    saves_memory: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """bfloat16, where the hardware computes in it and the script leaves it to us."""
@@ -46,6 +47,8 @@ class Autocast(KnobBase):
             return Skip(own)
         if not facts.roots:
             return Skip("no module is called while training")
+        if facts.out_of_memory and not facts.current:
+            return Skip("its rounding could not be compared with a script that does not run")
         if any(dtype in ("float16", "bfloat16") for r in facts.roots for dtype in r.dtypes):
             return Skip(HALF)
         if facts.device == "cuda" and not is_ampere(facts.machine.compute_capability):

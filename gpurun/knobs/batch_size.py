@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.command_line import with_flag
 from gpurun.records.facts import Facts
 
 GAIN = 1.03
@@ -65,7 +66,7 @@ class BatchSize(KnobBase):
         """The command line with the script's own flag set to the batch size."""
         if value["via"] == "loader":
             return argv
-        return _with_flag(argv, value["via"], str(value["from"]), str(value["batch_size"]))
+        return with_flag(argv, value["via"], str(value["batch_size"]), str(value["from"]))
 
     def apply(self, value: dict[str, Any], hooks: Hooks) -> None:
         """Resize the training loaders unless the flag does, and scale the learning rates once."""
@@ -162,25 +163,6 @@ def _rule(facts: Facts, via: str) -> str:
     if any(ADAPTIVE.search(name) for name in names):
         return "sqrt"
     return "linear" if any("SGD" in name.upper() for name in names) else "keep"
-
-
-def _with_flag(argv: tuple[str, ...], flag: str, old: str, new: str) -> tuple[str, ...]:
-    words = list(argv)
-    end = words.index("--") if "--" in words else len(words)
-    found = False
-    for i in range(end):
-        word, equals, attached = words[i].partition("=")
-        following = words[i + 1] if i + 1 < end else None
-        # argparse takes the unique beginning of a long flag for the flag
-        beginning = word.startswith("--") and len(word) > 3 and flag.startswith(word)
-        if word == flag or (beginning and old in (attached, following)):
-            if equals:
-                words[i], found = f"{word}={new}", True
-            elif following is not None:
-                words[i + 1], found = new, True
-        elif len(flag) == 2 and words[i] == flag + old:
-            words[i], found = flag + new, True
-    return tuple(words) if found else (*words[:end], flag, new, *words[end:])
 
 
 def _resize(call: LoaderCall, value: dict[str, Any], hooks: Hooks) -> None:

@@ -37,13 +37,15 @@ class Checkpointing(KnobBase):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 70
     acts_on: ClassVar[str] = "model"
+    saves_memory: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
-        """All blocks first if the script does not fit, else what costs less time."""
+        """All blocks for a script that does not fit yet, else also what costs less time."""
         found = not_needed(facts)
         if found is not None:
             return found
-        return VALUES[::-1] if facts.out_of_memory else VALUES
+        fits = not facts.out_of_memory or self.name in facts.current
+        return VALUES if fits else ["blocks"]
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Choose the blocks of each root when it is found."""

@@ -51,6 +51,7 @@ class SplitBatch(KnobBase):
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 72
     acts_on: ClassVar[str] = "model"
+    saves_memory: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """As many slices as the batch has pairs of rows."""

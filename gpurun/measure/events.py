@@ -50,6 +50,7 @@ class ProcessLog:
     audits: tuple[records.AuditEvent, ...] = ()
     samples: tuple[records.SamplesEvent, ...] = ()
     rates: records.RatesEvent | None = None
+    waits: records.WaitsEvent | None = None
     stop: records.StopEvent | None = None
     end: records.EndEvent | None = None
 
@@ -185,6 +186,7 @@ class _Reader:
             audits=every(records.AuditEvent),
             samples=every(records.SamplesEvent),
             rates=latest(records.RatesEvent),
+            waits=latest(records.WaitsEvent),
             stop=latest(records.StopEvent),
             end=latest(records.EndEvent),
         )

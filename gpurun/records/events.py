@@ -203,6 +203,31 @@ class TraitEvent:
 
 
 @dataclass(frozen=True)
+class ValueRead:
+    """A line of the script's own that hands values of tensors to the host.
+
+    `where`: "train.py:57"; `call`: ".item()", "float()", "printing", ...; `device`: the type of the
+    tensors' device, "cpu" where there is nothing to wait for. `steps`: in how many steps; `calls`:
+    in all of them together.
+    """
+
+    where: str
+    call: str
+    device: str
+    steps: int
+    calls: int
+
+
+@dataclass(frozen=True)
+class WaitsEvent:
+    """What was read in `steps` early steps of a trial of the script as it is."""
+
+    kind: ClassVar[str] = "waits"
+    steps: int
+    reads: tuple[ValueRead, ...]
+
+
+@dataclass(frozen=True)
 class AuditEvent:
     """One audited step of a trial: what the loss guard compares between trials.
 

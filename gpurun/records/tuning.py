@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from gpurun.records.arguments import TunedArgument
 from gpurun.records.result import StepTime
 
 TUNING_SCHEMA = "gpurun/tuning@1"
@@ -26,8 +27,9 @@ class Candidate:
 class Proof:
     """Outcome of the paired sequential test of a candidate against the baseline.
 
-    `speedup` is a factor of throughput; the interval and the p-value are those of the sequential
-    design (see `gpurun.stats`). `pairs` holds [baseline, candidate] samples/s of each pair.
+    `speedup` is a factor of throughput (of peak memory saved under that objective); the interval
+    and the p-value are those of the sequential design (see `gpurun.stats`). `pairs` holds
+    [baseline, candidate] samples/s (or bytes) of each pair.
     """
 
     speedup: float
@@ -141,9 +143,25 @@ class Rejection:
 
 
 @dataclass(frozen=True)
+class WaitingLine:
+    """A line of the script's own that waits for the GPU in every step.
+
+    `where`: "train.py:57"; `calls`: what it calls there, and how often a step: {".item()": 1.0}.
+    """
+
+    where: str
+    calls: dict[str, float]
+
+
+@dataclass(frozen=True)
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
-    "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
+    "smaller", "fits", "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
+
+    Under the objective "memory" the proof is of less peak memory ("smaller"): `memory_reduction` is
+    the factor (2.0: half as much) and `p_value` its own, while `speedup` tells the price.
+    "fits": as it is the script runs out of memory, and nothing was proven to be faster than
+    `baseline`, whose settings make it fit. The baseline of no other script has settings.
     """
 
     verdict: str
@@ -167,6 +185,10 @@ class TuningReport:
     invocation: tuple[str, ...] = ()
     """The words that run this command with the settings found, without trials."""
     other_load: OtherLoad | None = None
+    objective: str = "throughput"
+    memory_reduction: float | None = None
+    memory_reduction_confidence_interval: tuple[float, float] | None = None
+    waits: tuple[WaitingLine, ...] = ()
     schema: str = TUNING_SCHEMA
 
 
@@ -179,4 +201,6 @@ class SavedSettings:
     speedup: float | None
     fingerprint: dict[str, Any]
     command: tuple[str, ...]
+    tuned_arguments: tuple[TunedArgument, ...] = ()
+    """Those of the script's arguments that `settings` may name."""
     schema: str = SETTINGS_SCHEMA

@@ -29,7 +29,12 @@ from gpurun.report.format import (
 )
 from gpurun.report.tables import Column, Grid, print_grid
 from gpurun.report.terminal import PREFIX, VERBATIM, Line, plain, write_lines
-from gpurun.report.verdict import larger_batch_sentences, load_sentence, verdict_sentence
+from gpurun.report.verdict import (
+    larger_batch_sentences,
+    load_sentence,
+    verdict_sentence,
+    waiting_sentence,
+)
 
 COLUMNS = (
     Column("change", width=18),
@@ -64,7 +69,8 @@ def ladder_grid(report: TuningReport) -> Grid:
 
 def _baseline_row(base: Candidate) -> tuple[str, ...]:
     rate, memory = _rate(base.samples_per_second), _size(base.peak_memory_bytes)
-    return ("script as it is", rate, "", "", "", memory, "", "", "")
+    name = "script made to fit" if base.knobs else "script as it is"
+    return (name, rate, "", "", "", memory, "", "", "")
 
 
 def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
@@ -109,16 +115,16 @@ def _total(report: TuningReport, row: LadderRow) -> str:
 
 def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line]:
     """All that stands below the ladder: verdict, loss guard, larger batch, what to type next."""
-    good = report.verdict == "faster"
+    good = report.verdict in ("faster", "smaller")
     lines: list[Line] = [[(verdict_sentence(report), "bold green" if good else "bold")]]
     if report.chosen is not None and report.chosen.knobs:
         lines.append([(f"settings: {knobs_text(report.chosen.knobs)}", "")])
     lines += [[(line, "red" if i == 0 else "")] for i, line in enumerate(guard_lines(report.guard))]
     lines += [[(line, "")] for line in rejection_lines(report)]
     lines += [[(line, "")] for line in larger_batch_sentences(report)]
-    load = load_sentence(report)
-    if load is not None:
-        lines.append([(load, "yellow")])
+    for remark in (waiting_sentence(report), load_sentence(report)):
+        if remark is not None:
+            lines.append([(remark, "yellow")])
     lines += _next_lines(report)
     trials = count(len(report.trials), "trial")
     isolation = f", isolation: {report.isolation}" if report.isolation else ""
@@ -178,7 +184,7 @@ def _last(values: tuple[float | None, ...]) -> str:
 
 
 def _next_lines(report: TuningReport) -> list[Line]:
-    if report.verdict != "faster" or not report.invocation:
+    if report.verdict not in ("faster", "smaller", "fits") or not report.invocation:
         return []
     command = shlex.join(report.invocation)
     return [[("with these settings, without trials: ", ""), (command, VERBATIM)]]

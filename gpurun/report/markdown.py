@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpurun.records.tuning import Proof, TrialRecord, TuningReport
 from gpurun.report.format import byte_size, duration, knobs_text, milliseconds, number, one_line
@@ -15,7 +15,12 @@ from gpurun.report.ladder import (
     rejections_on_the_way,
 )
 from gpurun.report.tables import Column, Grid
-from gpurun.report.verdict import larger_batch_sentences, load_sentence, verdict_sentence
+from gpurun.report.verdict import (
+    larger_batch_sentences,
+    load_sentence,
+    verdict_sentence,
+    waiting_sentence,
+)
 
 _TRIAL_COLUMNS = (
     Column("#", right=True),
@@ -30,8 +35,8 @@ _TRIAL_COLUMNS = (
 
 _PAIR_COLUMNS = (
     Column("pair", right=True),
-    Column("baseline, samples/s", right=True),
-    Column("candidate, samples/s", right=True),
+    Column("baseline", right=True),
+    Column("candidate", right=True),
     Column("ratio", right=True),
 )
 
@@ -45,12 +50,16 @@ def tuning_markdown(report: TuningReport) -> str:
     if report.ladder:
         parts += ["## Ladder", _table(ladder_grid(report))]
     parts += _guard(report)
+    parts.append(_escape(waiting_sentence(report) or ""))
     parts.append(_escape(load_sentence(report) or ""))
     if report.larger_batch is not None:
         sentences = [_escape(line.strip()) for line in larger_batch_sentences(report)]
         parts += ["## Larger batch", _bullets(sentences)]
     if report.proof is not None and report.proof.pairs:
-        parts += ["## Proof", _table(_pairs_grid(report.proof))]
+        memory = report.objective == "memory"
+        compared = "peak memory" if memory else "samples/s"
+        grid = _pairs_grid(report.proof, byte_size if memory else number)
+        parts += ["## Proof", f"By {compared}:", _table(grid)]
     if report.trials:
         parts += ["## Trials", _table(_trials_grid(report.trials))]
     if report.decisions:
@@ -71,9 +80,9 @@ def _guard(report: TuningReport) -> list[str]:
     return parts
 
 
-def _pairs_grid(proof: Proof) -> Grid:
+def _pairs_grid(proof: Proof, shown: Callable[[float], str]) -> Grid:
     rows = tuple(
-        (str(i), number(base), number(head), number(head / base) if base else "")
+        (str(i), shown(base), shown(head), number(head / base) if base else "")
         for i, (base, head) in enumerate(proof.pairs, 1)
     )
     return Grid(_PAIR_COLUMNS, rows)

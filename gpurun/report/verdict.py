@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.records.tuning import LargerBatch, Proof, TuningReport
+from gpurun.records.tuning import LargerBatch, Proof, TuningReport, WaitingLine
 from gpurun.report.format import (
     count,
     factor,
@@ -17,6 +17,9 @@ from gpurun.report.format import (
 
 OTHERS_SHARE = 0.1
 """Of the cores: where other programs used less of them, nothing is said."""
+
+MOST_WAITING = 3
+"""Lines of the script that are named; the record holds them all."""
 
 _PLAIN_VERDICTS = {
     "too_few_steps": "The script ends before enough steps could be measured; nothing was tuned",
@@ -33,7 +36,18 @@ _LEARNING_RATE_RULE = (
 def verdict_sentence(report: TuningReport) -> str:
     """The verdict in one sentence."""
     if report.verdict == "faster" and report.speedup is not None:
-        return f"{times(report.speedup)} faster{_evidence(report)}, {_training(report)}"
+        whom = _made_to_fit(report)
+        return f"{times(report.speedup)} faster{whom}{_evidence(report)}, {_training(report)}"
+    if report.verdict == "smaller" and report.memory_reduction is not None:
+        whom, price = _made_to_fit(report), _price(report)
+        less = f"Peak memory {times(report.memory_reduction)} smaller"
+        return f"{less}{whom}{_evidence(report)}{price}, {_training(report)}"
+    if report.verdict == "fits" and report.baseline is not None:
+        with_them = knobs_text(report.baseline.knobs)
+        return (
+            f"It runs out of memory as it is, and trains with {with_them}: the same batch and "
+            "algorithm, the loss not compared"
+        )
     if report.verdict == "no_gain":
         return f"Nothing beats the script as it is{_best(report)}"
     if report.verdict == "inconclusive":
@@ -42,10 +56,19 @@ def verdict_sentence(report: TuningReport) -> str:
     return f"{sentence}{_failure(report)}"
 
 
+def _made_to_fit(report: TuningReport) -> str:
+    """What a speedup is over, where the script as it is cannot be timed."""
+    base = report.baseline.knobs if report.baseline is not None else {}
+    return f" than with {knobs_text(base)}, without which it runs out of memory" if base else ""
+
+
+def _price(report: TuningReport) -> str:
+    return "" if report.speedup is None else f", at {times(report.speedup)} the throughput"
+
+
 def _evidence(report: TuningReport) -> str:
-    parts = _interval_and_p(
-        report.speedup_confidence_interval, report.p_value, report.statistically_significant
-    )
+    bounds = report.speedup_confidence_interval or report.memory_reduction_confidence_interval
+    parts = _interval_and_p(bounds, report.p_value, report.statistically_significant)
     return _bracket([*parts, *_pairs(report.proof)])
 
 
@@ -86,7 +109,7 @@ def _training(report: TuningReport) -> str:
 
 
 def _best(report: TuningReport) -> str:
-    if report.speedup is None:
+    if report.speedup is None or report.objective == "memory":
         return ""
     guard, proof = report.guard, report.proof
     if guard is not None and not guard.accepted:
@@ -99,7 +122,7 @@ def _best(report: TuningReport) -> str:
 
 
 def _so_far(report: TuningReport) -> str:
-    if report.speedup is None:
+    if report.speedup is None or report.objective == "memory":
         return ""
     range_text = interval(report.speedup_confidence_interval)
     parts = [f"so far {times(report.speedup)}"]
@@ -119,13 +142,34 @@ def _failure(report: TuningReport) -> str:
 def load_sentence(report: TuningReport) -> str | None:
     """That other programs disturbed the trials; None where they did not, or nobody counted."""
     load = report.other_load
-    if report.verdict not in ("faster", "no_gain", "inconclusive"):
+    if report.verdict not in ("faster", "smaller", "no_gain", "inconclusive"):
         return None
     if load is None or load.cpu_percent <= OTHERS_SHARE * 100 * load.cores:
         return None
     used = f"{load.cpu_percent / 100:.1f} of {count(load.cores, 'core')}"
     cost = "widen intervals" if report.proof is not None else "hide small gains"
     return f"other programs used {used} during the trials, which can {cost}"
+
+
+def waiting_sentence(report: TuningReport) -> str | None:
+    """The script's own lines that wait for the GPU in every step; None where there are none."""
+    lines = report.waits
+    if not lines:
+        return None
+    named = [f"{line.where} ({_calls(line)})" for line in lines[:MOST_WAITING]]
+    more = [f"{len(lines) - MOST_WAITING} more"] if len(lines) > MOST_WAITING else []
+    first, last = [*named, *more][:-1], [*named, *more][-1]
+    said = f"{', '.join(first)} and {last} wait" if first else f"{last} waits"
+    them = "them" if first else "it"
+    return (
+        f"{said} for the GPU in every step: gpurun does not edit {them}; "
+        f"move {them} out of the loop, or do so every n steps only"
+    )
+
+
+def _calls(line: WaitingLine) -> str:
+    each = line.calls.items()
+    return ", ".join(call if n <= 1 else f"{call} {n:g} times" for call, n in each)
 
 
 def larger_batch_sentences(report: TuningReport) -> list[str]:

@@ -75,7 +75,10 @@ def end_at_once(last_words: Callable[[], None], control: Path) -> None:
     """Say the last words and leave: no `except` or `finally` of the script may see or delay it."""
     timer = threading.Timer(LAST_WORDS_SECONDS, os._exit, [0])
     timer.daemon = True
-    timer.start()
+    try:
+        timer.start()
+    except RuntimeError:  # no memory for a thread: then without a limit
+        pass
     try:
         from multiprocessing import parent_process
 

@@ -37,15 +37,17 @@ def arm(spec: RunSpec, torch: Any) -> None:
     """Second stage: audit and stop this process by the spec's rule."""
     assert spec.trial is not None
     CLOCK.every_loss = True
-    trial = _Trial(Path(spec.run_dir) / "control", spec.trial, torch)
+    as_it_is = not spec.settings
+    trial = _Trial(Path(spec.run_dir) / "control", spec.trial, torch, as_it_is)
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
     ending.end_with_children(trial.control)
 
 
 class _Trial:
-    def __init__(self, control: Path, spec: TrialSpec, torch: Any) -> None:
+    def __init__(self, control: Path, spec: TrialSpec, torch: Any, as_it_is: bool) -> None:
         self.control = control
+        self._as_it_is = as_it_is
         self._spec = spec
         self._rule: StopRule = spec.stop
         self._torch = torch
@@ -53,18 +55,23 @@ class _Trial:
         self._held = not spec.hold_at_first_step
         self._hold = guarded("hold at the first step", self._wait_for_go)
         self._audit: Any = None
+        self._waits: Any = None
         self._begin()
 
     def _begin(self) -> None:
         """Begin to count: at start, and again when a better clock was found."""
         from gpurun.runtime.audit import Audit
+        from gpurun.runtime.waits import Waits
 
         # a step that is over cannot be audited any more: a new clock's first one is passed over
         self._passed = 0 if self._audit is None else 1
         if self._audit is not None:
             self._audit.abandon()
+            self._waits.abandon()
         self._audit = Audit(self._torch, self._rule.audit_steps)
         self._audit.begin()
+        self._waits = Waits(self._torch, self._rule.audit_steps if self._as_it_is else 0)
+        self._look_for_waits = guarded("waits", self._waits.after_step)
         self._count = 0
         self._began: int | None = None
         self._last = now()
@@ -88,6 +95,7 @@ class _Trial:
         audited = count - self._passed
         if 0 < audited <= rule.audit_steps:
             self._audit.after_step(audited)
+            self._look_for_waits(audited)
         elif audited == rule.audit_steps + rule.warmup_steps:
             self._began = end
         elif self._began is not None:

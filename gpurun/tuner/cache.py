@@ -9,6 +9,7 @@ import shlex
 import sys
 import typing
 from collections.abc import Mapping
+from dataclasses import MISSING, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -31,7 +32,7 @@ def fingerprint_of(options: Options) -> dict[str, Any]:
     root = None
     if target.kind is TargetKind.MODULE:
         script, root = module_file(target.path, _import_path()) or (None, None)
-    words = (*options.torchrun, *named, *target.args)
+    words = (*options.torchrun, *named, *options.typed.args)
     return fingerprint(words, Path.cwd(), script, options.knob_paths, root)
 
 
@@ -44,7 +45,7 @@ def _import_path() -> list[Path]:
 def place(home: Path, options: Options) -> Path:
     """The file that holds the settings of this command."""
     words = "\0".join((*options.torchrun, os.path.abspath(options.target.path)))
-    words += "\0" + "\0".join(options.target.args)
+    words += "\0" + "\0".join(options.typed.args)
     return home / "tuned" / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
 
 
@@ -60,7 +61,7 @@ def invocation(options: Options) -> tuple[str, ...]:
         words += ["--allow", ",".join(options.allow)]
     if options.out is not None and options.out != configured.run.out:
         words += ["--out", options.out]
-    return (*words, *typed_words(options.torchrun, options.target))
+    return (*words, *typed_words(options.torchrun, options.typed))
 
 
 def save(path: Path, saved: SavedSettings) -> None:
@@ -119,7 +120,8 @@ def _faults(document: Any) -> list[str]:
     if schema != SETTINGS_SCHEMA:
         return [f"its schema is {schema!r}, not {SETTINGS_SCHEMA!r}"]
     hints = typing.get_type_hints(SavedSettings)
-    missing = [f"{name!r} is missing" for name in hints if name not in {**document, "schema": ""}]
+    needed = [f.name for f in fields(SavedSettings) if f.default is MISSING]
+    missing = [f"{name!r} is missing" for name in needed if name not in document]
     wrong = [
         f"{name!r} takes {type_in_words(hints[name])}"
         for name, value in document.items()

@@ -75,12 +75,14 @@ def final_ladder(
     decision: Decision,
     objections: Mapping[str, str],
     larger: Arm | None,
+    base: Mapping[str, Any],
 ) -> tuple[LadderRow, ...]:
     """The ladder with `kept` meaning: among the chosen settings. `rows` say what the search kept.
 
-    `objections`: by knob, why a setting that the search kept was dropped later.
+    `objections`: by knob, why a setting that the search kept was dropped later. `base`: settings
+    that stay although nothing was proven, since the script does not fit without them.
     """
-    settings = decision.winner.arm.settings if decision.winner is not None else {}
+    settings = decision.winner.arm.settings if decision.winner is not None else base
     return tuple(
         row if not row.kept else _final_row(row, settings, decision, objections, larger)
         for row in rows

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpurun.knobs.batch_size import side_effects
 from gpurun.measure.figures import known, mean
 from gpurun.measure.others import shared_cores
-from gpurun.options import Options
+from gpurun.options import Objective, Options
 from gpurun.records.result import RunResult, StepTime
-from gpurun.records.tuning import Candidate, LargerBatch, OtherLoad, TrialRecord, TuningReport
+from gpurun.records.tuning import (
+    Candidate,
+    LargerBatch,
+    OtherLoad,
+    Proof,
+    TrialRecord,
+    TuningReport,
+    WaitingLine,
+)
 from gpurun.stats import geometric_mean
 from gpurun.tuner.decision import BATCH
 from gpurun.tuner.proof import Arm, proof_of
@@ -31,34 +40,82 @@ def document(
 ) -> TuningReport:
     """The report; figures of the proof where there was one, else of the first trials.
 
-    `chosen` is what a training would run with: the script as it is, unless the proof found better.
+    `chosen` is what a training would run with: the baseline, unless the proof found better. The
+    baseline is the script as it is, or, where it runs out of memory, made to fit ("fits").
     """
     finalist = findings.chosen
+    objective = options.objective or Objective.THROUGHPUT
     proof = None if finalist is None else proof_of(finalist)
-    faster = findings.verdict == "faster"
+    better = findings.verdict == "faster"
     baseline = _baseline(findings)
     return TuningReport(
-        verdict=findings.verdict,
-        speedup=proof.speedup if proof else None,
-        speedup_confidence_interval=proof.speedup_confidence_interval if proof else None,
+        verdict=_verdict(findings, objective),
+        **_factors(finalist, proof, baseline, objective),
         p_value=proof.p_value if proof else None,
-        statistically_significant=faster,
+        statistically_significant=better,
         baseline=baseline,
-        chosen=_candidate(finalist) if finalist is not None and faster else baseline,
+        chosen=_candidate(finalist) if finalist is not None and better else baseline,
         larger_batch=_larger(findings),
         ladder=tuple(findings.ladder),
         trials=tuple(trials),
         tuning_seconds=seconds,
-        proof=proof,
+        proof=proof if objective is Objective.THROUGHPUT else _of_bytes(proof),
         guard=findings.guard,
         rejections=tuple(findings.rejections),
         isolation=isolation,
         decisions=tuple(findings.decisions),
         fingerprint=fingerprint,
-        command=(options.target.path, *options.target.args),
+        command=(options.typed.path, *options.typed.args),
         invocation=invocation,
         other_load=_other_load(trials),
+        waits=_waits(findings.probe),
+        objective=objective.value,
     )
+
+
+def _verdict(findings: Findings, objective: Objective) -> str:
+    """The verdict of the search, in the words of what it was for."""
+    if findings.base and findings.verdict in ("no_gain", "inconclusive"):
+        return "fits"
+    smaller = findings.verdict == "faster" and objective is Objective.MEMORY
+    return "smaller" if smaller else findings.verdict
+
+
+def _factors(
+    finalist: Arm | None, proof: Proof | None, baseline: Candidate | None, objective: Objective
+) -> dict[str, Any]:
+    """What was proven, and under the objective "memory" what it costs in throughput."""
+    factor = None if proof is None else proof.speedup
+    interval = None if proof is None else proof.speedup_confidence_interval
+    if objective is Objective.THROUGHPUT:
+        return {"speedup": factor, "speedup_confidence_interval": interval}
+    with_it = None if finalist is None else _candidate(finalist).samples_per_second
+    without = None if baseline is None else baseline.samples_per_second
+    return {
+        "speedup": with_it / without if with_it and without else None,
+        "speedup_confidence_interval": None,
+        "memory_reduction": factor,
+        "memory_reduction_confidence_interval": interval,
+    }
+
+
+def _of_bytes(proof: Proof | None) -> Proof | None:
+    """The proof of less memory, which compared 1/bytes, with its pairs in bytes."""
+    if proof is None:
+        return None
+    return replace(proof, pairs=tuple((1 / base, 1 / head) for base, head in proof.pairs))
+
+
+def _waits(probe: Trial | None) -> tuple[WaitingLine, ...]:
+    """What the first trial saw to wait for the GPU in each step that it looked at."""
+    seen = None if probe is None or probe.log is None else probe.log.waits
+    if seen is None:
+        return ()
+    lines: dict[str, dict[str, float]] = {}
+    for read in seen.reads:
+        if read.device != "cpu" and read.steps >= seen.steps:
+            lines.setdefault(read.where, {})[read.call] = read.calls / seen.steps
+    return tuple(WaitingLine(where, calls) for where, calls in lines.items())
 
 
 def _other_load(trials: Sequence[TrialRecord]) -> OtherLoad | None:
@@ -76,7 +133,7 @@ def _baseline(findings: Findings) -> Candidate | None:
     if trial is None or trial.result is None or trial.throughput is None:
         return None
     return Candidate(
-        knobs={},
+        knobs=dict(findings.base),
         samples_per_second=trial.result.samples_per_second,
         step_time_ms=trial.result.step_time_ms,
         peak_memory_bytes=trial.result.peak_memory_bytes,

@@ -86,18 +86,18 @@ def _launch(arm: Arm, baseline: Arm, launch: LaunchArm, number: int) -> Trial:
     purpose = "pair baseline" if arm is baseline else "pair candidate"
     trial = launch(purpose, arm.settings, number)
     tries = RETRIES if arm is baseline else 0
-    while trial.throughput is None and tries:
+    while trial.score is None and tries:
         tries -= 1
         trial = launch(purpose, arm.settings, number)
     return trial
 
 
 def _take(arm: Arm, trial: Trial, rates: dict[str, float]) -> None:
-    if trial.throughput is None or trial.result is None:
+    if trial.score is None or trial.result is None:
         arm.failure = trial.record.reason or trial.record.status
         return
-    rates[arm.name] = trial.throughput
-    arm.rates.append(trial.throughput)
+    rates[arm.name] = trial.score
+    arm.rates.append(trial.score)
     arm.results.append(trial.result)
     if trial.evidence is not None:
         arm.shown.append(trial.evidence)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob
+from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow, Rejection
@@ -177,7 +178,7 @@ def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:
 def idle(knob: Knob, facts: Facts) -> str | None:
     """Why the part of the step that a knob acts on is too small to bother, None if it is not."""
     step, split = facts.result.step_time_ms, facts.result.split
-    if step is None or split is None:
+    if step is None or split is None or facts.objective != Objective.THROUGHPUT.value:
         return None
     if facts.device != "cpu" and knob.acts_on != "data":
         return None  # the parts are the host's times, which say little of the device's work
@@ -195,9 +196,16 @@ def idle(knob: Knob, facts: Facts) -> str | None:
     return f"{knob.acts_on} is {part / step.mean:.1%} of the step: at most ×{most:.2f}"
 
 
-def gain_over(trial: Trial, start: float) -> float:
-    """The factor of a trial's throughput on `start`; 0 where one of them is not known."""
-    return (trial.throughput or 0.0) / start if start else 0.0
+def gain_over(trial: Trial, other: Trial) -> float:
+    """By what factor a trial is better than another; 0 where that is not known of one of them."""
+    return (trial.score or 0.0) / other.score if other.score else 0.0
+
+
+def speedup_over(trial: Trial, other: Trial) -> float | None:
+    """The factor of a trial's throughput on another's, whatever the objective."""
+    if not trial.throughput or not other.throughput:
+        return None
+    return trial.throughput / other.throughput
 
 
 def startup(trial: Trial, without: Trial) -> tuple[float | None, int | None]:

@@ -25,13 +25,12 @@ from gpurun.tuner.screening import (
     idle,
     ladder_row,
     not_applied,
+    speedup_over,
     startup,
 )
 from gpurun.tuner.together import Together, likely_members
 from gpurun.tuner.trial import Trial
 
-VALUES_A_KNOB = 2
-"""Values proposed at once; refinements come on top."""
 BETTER = "a better value was found"
 
 
@@ -91,7 +90,7 @@ class Search:
             if isinstance(proposals, Skip):
                 self._note(f"{knob.name}: not tried: {proposals.reason}")
                 continue
-            if not self.try_knob(knob, proposals[:VALUES_A_KNOB], state):
+            if not self.try_knob(knob, proposals[: knob.most_values], state):
                 return
 
     def try_knob(self, knob: Knob, values: list[Any], state: State) -> bool:
@@ -109,7 +108,7 @@ class Search:
 
     def climb(self, knob: Knob, values: list[Any], state: State) -> bool:
         """Try the values of one knob and refine the best; False when there is no more room."""
-        start = state.best.throughput or 0.0
+        start = state.best
         start_facts = state.facts
         best: Kept | None = None
         queue = list(values)
@@ -133,8 +132,7 @@ class Search:
             settings = {**state.settings, knob.name: value, **companions}
             trial = self._screening.launch(settings, knob.startup_seconds, state)
             reason, deviation = self._objection(knob, trial, state)
-            reference = (best.trial.throughput if best else start) or start
-            gain = gain_over(trial, reference)
+            gain = gain_over(trial, best.trial if best else start)
             state.ladder.append(_row(knob, value, trial, state.best, reason, deviation))
             if reason is None and gain > 1.0:
                 best = Kept(value, companions, trial)
@@ -182,11 +180,9 @@ def _row(
     reason: str | None,
     deviation: float | None,
 ) -> LadderRow:
-    ratio = gain_over(trial, without.throughput or 0.0) or None
     if reason is None:
-        reason = "" if (ratio or 0) >= LEAST_GAIN else "no gain"
-    row = ladder_row(
-        knob, value, trial, speedup=ratio, deviation=deviation, reason=reason or BETTER
-    )
+        reason = BETTER if gain_over(trial, without) >= LEAST_GAIN else "no gain"
+    ratio = speedup_over(trial, without)
+    row = ladder_row(knob, value, trial, speedup=ratio, deviation=deviation, reason=reason)
     later, steps = startup(trial, without)
     return replace(row, startup_seconds=later, break_even_steps=steps)

@@ -23,6 +23,7 @@ from gpurun.tuner.screening import (
     idle,
     ladder_row,
     not_applied,
+    speedup_over,
     strongest,
 )
 from gpurun.tuner.trial import Trial
@@ -74,7 +75,7 @@ class Together:
         self.settled: set[str] = set()
         self._effects = {knob.name: knob.effect for knob in knobs}
         self._screening = screening
-        self._as_written = state.best
+        self._before = (dict(state.settings), state.best)
         self._adopted: list[Member] = []
 
     def try_set(self, members: Sequence[Member], state: State) -> bool:
@@ -104,8 +105,9 @@ class Together:
         pipeline = Effect.PIPELINE
         for member in sorted(adopted, key=lambda m: (m.knob.effect is pipeline, -m.knob.order)):
             rest = {k: v for k, v in state.settings.items() if k not in member.settings}
-            if not rest:
-                self._learn(member, rest, self._as_written, state)
+            before, measured = self._before
+            if rest == before:
+                self._learn(member, rest, measured, state)
                 continue
             if self._screening.exhausted(state):
                 break
@@ -127,7 +129,7 @@ class Together:
         self, group: list[Member], trial: Trial, deviation: float | None, state: State
     ) -> bool:
         """Keep the set if it gains; members that did not apply are no part of it."""
-        gain = gain_over(trial, state.best.throughput or 0.0)
+        gain = gain_over(trial, state.best)
         if gain < LEAST_GAIN:
             self._screening.note(f"all at once: ×{gain:.3g}: trying them one by one")
             return False
@@ -161,12 +163,13 @@ class Together:
 
     def _learn(self, member: Member, rest: dict[str, Any], without: Trial, state: State) -> None:
         """Write a change's share into its row; without a gain the search goes on without it."""
-        share = gain_over(state.best, without.throughput or 0.0)
+        share = gain_over(state.best, without)
+        speedup = speedup_over(state.best, without)
         kept = share >= LEAST_GAIN
         for number, row in enumerate(state.ladder):
             if row.kept and row.knob == member.knob.name:
                 why = "" if kept else "no gain"
-                state.ladder[number] = replace(row, speedup=share, kept=kept, reason=why)
+                state.ladder[number] = replace(row, speedup=speedup, kept=kept, reason=why)
             elif row.kept and not kept and row.knob in member.companions:
                 state.ladder[number] = replace(row, kept=False)
         self._screening.note(

@@ -21,7 +21,7 @@ from gpurun.launch.environment import child_environment
 from gpurun.measure import summarise_run
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.measure.sampler import Sampler
-from gpurun.options import Options
+from gpurun.options import Objective, Options
 from gpurun.records.codec import to_json
 from gpurun.records.result import RunResult, status_of
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
@@ -61,6 +61,15 @@ class Trial:
     log: ProcessLog | None
     evidence: Evidence | None
     exit_code: int | None
+    objective: Objective = Objective.THROUGHPUT
+
+    @property
+    def score(self) -> float | None:
+        """How good it is for the tuning's objective, the higher the better; None if it failed."""
+        if self.objective is Objective.THROUGHPUT or self.throughput is None:
+            return self.throughput
+        peak = self.record.peak_memory_bytes
+        return None if not peak else 1.0 / peak
 
     @property
     def throughput(self) -> float | None:
@@ -177,7 +186,7 @@ class Laboratory:
         arguments = self.options.target.args
         for name, value in request.settings.items():
             try:
-                knob = find(name, self.options.knob_paths)
+                knob = find(name, self.options.knob_paths, self.options.tuned_arguments)
                 environment.update(asking.environment(knob, value))
                 arguments = asking.arguments(knob, value, arguments)
             except (KnobRaised, GpurunError) as error:
@@ -281,7 +290,8 @@ class Laboratory:
         )
         log = main_log(logs)
         shown = None if log is None else evidence(log, request.seed_offset)
-        return Trial(record, result, log, shown, exit_code)
+        objective = self.options.objective or Objective.THROUGHPUT
+        return Trial(record, result, log, shown, exit_code, objective)
 
 
 def _not_launched(number: int, run_dir: str, request: Request, raised: KnobRaised) -> Trial:

@@ -12,7 +12,7 @@ from typing import Any
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.measure.machine import machine
-from gpurun.options import Options
+from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TrialRecord
@@ -21,6 +21,7 @@ from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.decision import BATCH, Judged, decide, final_ladder
 from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.fitting import make_it_fit
 from gpurun.tuner.guard import judge
 from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
@@ -31,12 +32,13 @@ from gpurun.tuner.plan import (
     with_read_ahead,
 )
 from gpurun.tuner.proof import Arm, prove
-from gpurun.tuner.screening import Limits, State, strongest
+from gpurun.tuner.screening import Limits, State, ladder_row, strongest
 from gpurun.tuner.search import Search
 from gpurun.tuner.trial import Laboratory, Request, Trial
 
 MOST_TRIALS = 15
-"""Before the proof, the probe and the baseline included."""
+"""Before the proof, the probe and the baseline included; and one for each value of an argument that
+the user lists."""
 BATCH_TRIALS = 4
 """Of these, kept back for the batch size."""
 LEAST_PROBE_SECONDS = 20.0
@@ -61,6 +63,8 @@ class Findings:
     """Everything that the report is made of; filled as the tuning goes."""
 
     probe: Trial | None = None
+    base: dict[str, Any] = field(default_factory=dict)
+    """Settings without which the script runs out of memory: what everything is compared with."""
     facts: Facts | None = None
     baseline: Arm | None = None
     chosen: Arm | None = None
@@ -86,7 +90,11 @@ class Tuning:
         self._deadline = deadline
         self._budget = deadline - time.monotonic()
         self._finalists = 1
+        self._objective = options.objective or Objective.THROUGHPUT
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
+        asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
+        more = sum(len(argument.values) - 1 for argument in asked)
+        self._most_trials = options.max_trials or MOST_TRIALS + more
         self._rule = PROBE
         self._prefetch = 2
         self._evidence: list[Evidence] = []
@@ -103,8 +111,9 @@ class Tuning:
 
     def _probe(self) -> Trial:
         left = max(LEAST_PROBE_SECONDS, self._deadline - time.monotonic())
-        trial = self._launch(Request("probe", {}, PROBE, hold=True, limit_seconds=left))
-        self.findings.probe = trial
+        trial = self._first_trial({}, left)
+        if trial.record.status == "oom":
+            trial = self._fitting_trial(trial)
         if trial.throughput is None:
             raise Ended(*_unusable(trial))
         steps = trial.result.steps if trial.result else 0
@@ -119,11 +128,45 @@ class Tuning:
             self._decide(f"a hook failed and was left out: {error}")
         return trial
 
+    def _first_trial(self, settings: Mapping[str, Any], seconds: float) -> Trial:
+        request = Request("probe", settings, PROBE, hold=True, limit_seconds=seconds)
+        trial = self.findings.probe = self._launch(request)
+        return trial
+
+    def _fitting_trial(self, failed: Trial) -> Trial:
+        """A first trial of the script made to fit; the one that failed if nothing does that."""
+        if failed.result is None or failed.log is None:
+            return failed
+        facts = facts_of.gather(self.options, machine(), failed.result, failed.log)
+        found = make_it_fit(
+            all_knobs(self.options.knob_paths),
+            replace(facts, out_of_memory=True),
+            self._allowed,
+            lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, self._left())),
+            self._decide,
+        )
+        if found is None:
+            self.findings.probe = failed
+            return failed
+        base, trial = found
+        self.findings.base = base
+        for name, value in base.items():
+            row = ladder_row(self._knob(name), value, trial, speedup=None, deviation=None)
+            self.findings.ladder.append(replace(row, kept=True, reason="makes it fit"))
+        return trial
+
     def _baseline(self, probe: Trial) -> State:
         """Learn the facts, plan the trials, and measure the script as it is once more."""
         assert probe.result is not None
         assert probe.log is not None
+        base = self.findings.base
         facts = facts_of.gather(self.options, machine(), probe.result, probe.log)
+        facts = replace(
+            facts,
+            current=dict(base),
+            out_of_memory=bool(base),
+            objective=self._objective.value,
+        )
         self.findings.facts = facts
         self._lab.training_loaders = facts.training_loaders
         self._prefetch = max((x.prefetch_factor or 2 for x in facts.loaders), default=2)
@@ -134,19 +177,19 @@ class Tuning:
             f"trials measure {self._rule.min_steps - self._rule.audit_steps} steps "
             f"after {self._rule.audit_steps} audited ones"
         )
-        trial = self._launch(Request("screen", {}, self._rule))
+        trial = self._launch(Request("screen", base, self._rule))
         if trial.throughput is None and self._lab.layers:
             self._decide(
                 "the script does not run on top of what its first trial wrote: "
                 "every trial starts from the untouched folder"
             )
             self._lab.drop_layers()
-            trial = self._launch(Request("screen", {}, self._rule))
+            trial = self._launch(Request("screen", base, self._rule))
         if trial.throughput is None or trial.result is None:
             raise Ended(*_unusable(trial))
         self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return State(
-            settings={},
+            settings=dict(base),
             best=trial,
             facts=replace(facts, result=trial.result),
             baselines=self._evidence,
@@ -157,13 +200,16 @@ class Tuning:
     # -- search --------------------------------------------------------------------------------
 
     def _search(self, state: State) -> Search:
-        knobs = [k for k in all_knobs(self.options.knob_paths) if k.name != BATCH]
-        trials = (self.options.max_trials or MOST_TRIALS) - 2
+        tuned = self.options.tuned_arguments
+        knobs = [k for k in all_knobs(self.options.knob_paths, tuned) if k.name != BATCH]
+        if self._objective is Objective.MEMORY:
+            knobs = [k for k in knobs if k.saves_memory]
+        trials = self._most_trials - 2
         kept_back = min(BATCH_TRIALS, trials // 3)
         limits = Limits(max(0, trials - kept_back), self._no_room_to_search, self._allowed)
         search = Search(self._launch, self._decide, self._rule, limits)
         search.run(knobs, state)
-        if search.out_of_time and not state.ladder:
+        if search.out_of_time and len(state.ladder) == len(self.findings.base):
             needed = math.ceil(2 * LEAST_LAUNCHES * state.best.record.seconds)
             raise Ended(
                 "inconclusive",
@@ -174,16 +220,25 @@ class Tuning:
 
     def _larger_batch(self, state: State, search: Search) -> State | None:
         """Tune the batch size on top of the kept settings; None if no other batch is faster."""
+        if self._objective is Objective.MEMORY:
+            self._decide("batch size: not tried: a larger one takes more memory")
+            return None
         knob = find(BATCH, self.options.knob_paths)
-        proposals = asking.candidates(knob, state.facts)
+        proposals = self._tuned_by_its_flag(state.facts) or asking.candidates(knob, state.facts)
         if isinstance(proposals, Skip):
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
         trial = replace_state(state)
-        self._finalists = 2 if state.settings else 1
+        self._finalists = 1 if state.settings == self.findings.base else 2
         search.allow_more(min(BATCH_TRIALS, self._trials_left()))
         search.try_knob(knob, proposals, trial)
         return trial if BATCH in trial.settings else None
+
+    def _tuned_by_its_flag(self, facts: Facts) -> Skip | None:
+        """Who lists batch sizes wants those; two changes of one flag would undo each other."""
+        names = {argument.name for argument in self.options.tuned_arguments}
+        flag = facts.batch_flag
+        return Skip(f"{flag.flag} is tuned") if flag is not None and flag.flag in names else None
 
     def _no_room_to_search(self, seconds: float, more: float) -> bool:
         """A launch that takes so much `more`, and the proof after it, would not fit the budget."""
@@ -194,7 +249,8 @@ class Tuning:
 
     def _proof(self, state: State, batch: State | None) -> None:
         """Prove the finalists, judge them, and decide; the ladder then says what became of each."""
-        chosen = Arm("chosen", state.settings) if state.settings else None
+        changed = state.settings != self.findings.base
+        chosen = Arm("chosen", state.settings) if changed else None
         larger = Arm("larger batch", batch.settings) if batch is not None else None
         self.findings.chosen, self.findings.larger = chosen, larger
         seconds = state.best.record.seconds
@@ -215,12 +271,16 @@ class Tuning:
         self.findings.chosen = decision.shown.arm if decision.shown is not None else None
         self.findings.guard = decision.shown.guard if decision.shown is not None else None
         self.findings.ladder[:] = final_ladder(
-            self.findings.ladder, decision, objections, self.findings.larger
+            self.findings.ladder,
+            decision,
+            objections,
+            self.findings.larger,
+            self.findings.base,
         )
 
     def _prove(self, arms: list[Arm], seconds: float) -> Arm:
         """Run the rounds; the baseline's side of them."""
-        baseline = self.findings.baseline = Arm("baseline", {})
+        baseline = self.findings.baseline = Arm("baseline", self.findings.base)
         if not arms:
             return baseline
         prove(baseline, arms, self._launch_arm, self._no_room, self._view.proof_update, seconds)
@@ -242,10 +302,12 @@ class Tuning:
         """Where the finalist failed: what can be saved of it is its pipeline changes."""
         settings = judged.arm.settings
         self._decide(f"the finalist is out: {judged.objection}")
-        safe = {k: v for k, v in settings.items() if self._knob(k).effect is Effect.PIPELINE}
-        suspects = set(settings) - set(safe) or set(settings)
+        base = self.findings.base
+        pipeline = {k: v for k, v in settings.items() if self._knob(k).effect is Effect.PIPELINE}
+        safe = {**base, **pipeline}
+        suspects = set(settings) - set(safe) or set(settings) - set(base)
         objections.update(dict.fromkeys(suspects, judged.objection))
-        if not safe or len(safe) == len(settings):
+        if safe == base or len(safe) == len(settings):
             return judged
         self._decide("proving the pipeline changes alone")
         arm = Arm("pipeline only", safe)
@@ -294,7 +356,7 @@ class Tuning:
         return self._launch(Request(purpose, settings, rule, seed_offset=number))
 
     def _trials_left(self) -> int:
-        return max(0, (self.options.max_trials or MOST_TRIALS) - len(self._lab.trials))
+        return max(0, self._most_trials - len(self._lab.trials))
 
     def _no_room(self, seconds: float) -> bool:
         return self._left() < seconds
@@ -307,7 +369,7 @@ class Tuning:
         self._view.note(line)
 
     def _knob(self, name: str) -> Knob:
-        return find(name, self.options.knob_paths)
+        return find(name, self.options.knob_paths, self.options.tuned_arguments)
 
     def _effect(self, settings: Mapping[str, Any]) -> Effect:
         """The strongest effect among the settings."""

@@ -38,12 +38,19 @@ def step(x, y, model=model):
 """
 
 
-def start(folder: Path, script: str, **trial: Any) -> subprocess.Popen[bytes]:
+def start(
+    folder: Path, script: str, settings: tuple[dict[str, Any], ...] = (), **trial: Any
+) -> subprocess.Popen[bytes]:
     """A script as a trial, as the launcher starts it; its run folder is `run`."""
     (folder / "script.py").write_text(MODEL + script)
     run = folder / "run"
     run.mkdir()
-    spec = {"run_dir": str(run), "launcher_pid": os.getpid(), "trial": {"stop": STOP, **trial}}
+    spec = {
+        "run_dir": str(run),
+        "launcher_pid": os.getpid(),
+        "settings": settings,
+        "trial": {"stop": STOP, **trial},
+    }
     (run / "spec.json").write_text(json.dumps(spec))
     return subprocess.Popen(
         [sys.executable, "script.py"],

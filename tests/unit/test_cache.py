@@ -160,6 +160,10 @@ def test_settings_written_by_hand_need_nothing_else(here: Path) -> None:
             " 'settings' takes a table of keys and values",
         ),
         (
+            '{"settings": {}, "tuned_arguments": ["--lr"]}',
+            "is no settings file: 'tuned_arguments' takes a list of tables of keys and values",
+        ),
+        (
             '{"schema": "gpurun/tuning@1"}',
             "is no settings file: its schema is 'gpurun/tuning@1', not 'gpurun/settings@1'",
         ),
@@ -235,3 +239,18 @@ def test_settings_files_are_json_documents_with_their_schema(here: Path) -> None
     document = json.loads(kept(here, ["train.py"]).read_text())
     assert document["schema"] == "gpurun/settings@1"
     assert document["settings"] == {"loader_workers": 4}
+
+
+def test_a_tuning_of_arguments_is_found_by_the_words_that_asked_for_it(here: Path) -> None:
+    words = ["train.py", "--lr", "@tune[pipeline]:1,2"]
+    asked = parse(["--optimize", *words])
+    command = (asked.typed.path, *asked.typed.args)
+    saved = SavedSettings(
+        {"--lr": "2"}, (), 2.0, cache.fingerprint_of(asked), command, asked.tuned_arguments
+    )
+    cache.save(cache.place(here, asked), saved)
+    _, *again = cache.invocation(asked)
+    assert again == ["--tuned", *words]
+    assert cache.load_tuned(here, parse(list(again))) == saved
+    other = refusal(here, ["train.py", "--lr", "1"])
+    assert other.what.endswith("it was with: --lr '@tune[pipeline]:1,2'")

@@ -15,11 +15,13 @@ from gpurun.records.tuning import (
     OtherLoad,
     Rejection,
     TuningReport,
+    WaitingLine,
 )
 from gpurun.report.ladder import ladder_lines
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.verdict import verdict_sentence
 from tests.unit.report_records import (
+    GIB,
     LADDER,
     LARGER_BATCH,
     PROOF,
@@ -144,6 +146,20 @@ def test_a_kept_change_that_starts_late_names_when_that_is_made_good() -> None:
     assert told[4].endswith("yes")
 
 
+def test_less_memory_is_told_with_its_proof_and_its_price() -> None:
+    report = tuning_report(
+        verdict="smaller", objective="memory", speedup=0.8, speedup_confidence_interval=None,
+        memory_reduction=1.9, memory_reduction_confidence_interval=(1.88, 1.92),
+        proof=dataclasses.replace(PROOF, pairs=((4 * GIB, 2 * GIB),) * 2),
+    )  # fmt: skip
+    told = verdict_sentence(report)
+    assert told.startswith(
+        "Peak memory 1.90× smaller (95 % interval 1.88–1.92, p = 0.0004, 2 pairs)"
+    )
+    assert ", at 0.80× the throughput, same training" in told
+    assert "| 1 | 4.00 GiB | 2.00 GiB | 0.500 |" in tuning_markdown(report)
+
+
 def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:
     shown = text(tuning_report())
     assert (
@@ -222,6 +238,23 @@ def test_the_load_of_other_programs_is_told_where_it_disturbs() -> None:
     for quiet in (None, OtherLoad(cpu_percent=19.0, cores=2), OtherLoad(130.0, 64)):
         report = tuning_report(other_load=quiet)
         assert "other programs" not in text(report) + tuning_markdown(report)
+
+
+def test_lines_of_the_script_that_wait_for_the_gpu_are_named_with_what_to_do() -> None:
+    item = WaitingLine("train.py:57", {".item()": 1.0})
+    report = tuning_report(waits=(item,))
+    said = (
+        "train.py:57 (.item()) waits for the GPU in every step: gpurun does not edit it; "
+        "move it out of the loop, or do so every n steps only"
+    )
+    assert said in ladder_lines(report)
+    assert said in tuning_markdown(report).replace("\\", "")
+    both = WaitingLine("loss.py:3", {".cpu()": 1.0, "float()": 2.5})
+    shown = text(tuning_report(waits=(item, both)))
+    assert "train.py:57 (.item()) and loss.py:3 (.cpu(), float() 2.5 times) wait for" in shown
+    assert "move them out of the loop" in shown
+    assert "train.py:57 (.item()) and 2 more wait" in text(tuning_report(waits=(item,) * 5))
+    assert "waits for the GPU" not in text(tuning_report())
 
 
 def test_markdown_holds_the_raw_pairs_every_trial_and_every_decision() -> None:

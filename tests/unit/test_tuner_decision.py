@@ -48,15 +48,22 @@ def test_a_finalist_that_the_guard_rejects_never_wins_however_fast() -> None:
     decision = decide(fast, None, False)
     assert decision.verdict == "no_gain"
     assert decision.winner is None
-    ladder = final_ladder([row("autocast", "bf16")], decision, {}, None)
+    ladder = final_ladder([row("autocast", "bf16")], decision, {}, None, {})
     assert not ladder[0].kept
     assert "rejected by the loss guard: the loss deviates" in ladder[0].reason
+
+
+def test_what_makes_the_script_fit_stays_although_nothing_was_proven() -> None:
+    decision = decide(finalist({"split_batch": 2, "loader_workers": 4}, 100, 100.2), None, False)
+    rows = [row("split_batch", 2), row("loader_workers", 4)]
+    kept = [r.kept for r in final_ladder(rows, decision, {}, None, {"split_batch": 2})]
+    assert kept == [True, False]
 
 
 def test_a_proof_that_did_not_settle_is_inconclusive() -> None:
     decision = decide(finalist({"loader_workers": 4}, 120, 150), None, False)
     assert decision.verdict == "inconclusive"
-    ladder = final_ladder([row("loader_workers", 4)], decision, {}, None)
+    ladder = final_ladder([row("loader_workers", 4)], decision, {}, None, {})
     assert not ladder[0].kept
     assert "budget" in ladder[0].reason
 
@@ -67,18 +74,18 @@ def test_a_larger_batch_is_chosen_only_by_consent() -> None:
     rows = [row("loader_workers", 4), row("batch_size", BATCH_64)]
     refused = decide(same, larger, False)
     assert refused.winner is same
-    ladder = final_ladder(rows, refused, {}, larger.arm)
+    ladder = final_ladder(rows, refused, {}, larger.arm, {})
     assert [r.kept for r in ladder] == [True, False]
     assert ladder[1].reason == APPLY_TRAINING
     allowed = decide(same, larger, True)
     assert allowed.winner is larger
-    assert all(r.kept for r in final_ladder(rows, allowed, {}, larger.arm))
+    assert all(r.kept for r in final_ladder(rows, allowed, {}, larger.arm, {}))
 
 
 def test_a_batch_that_lost_its_proof_is_not_kept_in_the_ladder() -> None:
     same = finalist({"loader_workers": 4}, 200, 200.3, 200.1)
     rows = [row("loader_workers", 4), row("batch_size", BATCH_64)]
-    ladder = final_ladder(rows, decide(same, None, True), {}, None)
+    ladder = final_ladder(rows, decide(same, None, True), {}, None, {})
     assert [r.kept for r in ladder] == [True, False]
     assert ladder[1].reason == "no faster in the proof"
 
@@ -94,11 +101,11 @@ def test_a_finalist_that_failed_in_the_proof_is_out_with_its_own_reason() -> Non
     failed.arm.failure = "out of memory"
     decision = decide(failed, None, False)
     assert decision.verdict == "no_gain"
-    ladder = final_ladder([row("loader_workers", 4)], decision, {}, None)
+    ladder = final_ladder([row("loader_workers", 4)], decision, {}, None, {})
     assert ladder[0].reason == "out of memory"
 
 
 def test_what_the_search_dropped_keeps_its_reason() -> None:
     winner = decide(finalist({"loader_workers": 4}, 200, 200.3, 200.1), None, False)
-    ladder = final_ladder([row("loader_workers", 2, kept=False)], winner, {}, None)
+    ladder = final_ladder([row("loader_workers", 2, kept=False)], winner, {}, None, {})
     assert ladder[0].reason == "no gain"

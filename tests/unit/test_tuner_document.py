@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ import jsonschema
 import pytest
 
 from gpurun.arguments import parse
+from gpurun.measure.events import read_run
 from gpurun.records.codec import from_json, to_json
+from gpurun.records.events import ValueRead, WaitsEvent
 from gpurun.records.result import StepTime
 from gpurun.records.schema import all_schemas
 from gpurun.records.tuning import GuardVerdict, Rejection, TuningReport
@@ -20,6 +23,7 @@ from gpurun.tuner.document import document
 from gpurun.tuner.proof import Arm
 from gpurun.tuner.tuning import Findings
 from tests.unit.knob_facts import facts
+from tests.unit.recorded_runs import write_events
 from tests.unit.report_records import run_result, trial
 from tests.unit.tuner_trials import trial as finished
 
@@ -170,3 +174,22 @@ def test_the_load_of_others_is_the_mean_over_the_trials_time() -> None:
     report = written(proven(), long, short, trial(3, {}, 100.0))
     assert report["other_load"]["cpu_percent"] == pytest.approx(30.0)
     assert report["other_load"]["cores"] >= 1
+
+
+def test_lines_that_wait_for_the_gpu_in_every_step_are_told_and_no_others(tmp_path: Path) -> None:
+    reads = (
+        ValueRead("train.py:9", ".cpu()", "cuda", 7, 7),
+        ValueRead("train.py:9", ".item()", "cpu", 7, 7),
+        ValueRead("train.py:9", "printing", "cuda", 7, 21),
+        ValueRead("train.py:11", "float()", "cuda", 2, 2),
+        ValueRead("train.py:12", ".item()", "cpu", 7, 7),
+        ValueRead("train.py:30", "a condition", "cuda", 7, 7),
+    )
+    write_events(tmp_path, [WaitsEvent(steps=7, reads=reads)])
+    (log,) = read_run(tmp_path).processes
+    report = written(Findings(probe=replace(finished(80.0), log=log), verdict="no_gain"))
+    assert report["waits"] == [
+        {"where": "train.py:9", "calls": {".cpu()": 1.0, "printing": 3.0}},
+        {"where": "train.py:30", "calls": {"a condition": 1.0}},
+    ]
+    assert written(proven())["waits"] == []

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.tuner.plan import PROBE
@@ -259,6 +260,25 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
     assert any(x.startswith("slow: not tried: it takes about 100 s more to start") for x in notes)
 
 
+def test_for_memory_what_is_smaller_is_kept_whatever_it_costs_in_time() -> None:
+    peaks = {2: 600, 4: 500}
+
+    def launch(request: Request) -> Trial:
+        return sized(trial(50.0, request.settings), peaks[request.settings["planted"]])
+
+    state, _ = searched([Planted([2, 4])], launch, base=sized(trial(100.0), 1000))
+    assert state.settings == {"planted": 4}
+    assert [(row.value, row.kept, row.speedup) for row in state.ladder] == [
+        (2, False, 0.5), (4, True, 0.5),
+    ]  # fmt: skip
+
+
+def sized(found: Trial, peak: int) -> Trial:
+    """The trial with such a peak of memory, in a tuning for memory."""
+    record = replace(found.record, peak_memory_bytes=peak)
+    return replace(found, record=record, objective=Objective.MEMORY)
+
+
 def test_what_a_change_costs_at_the_start_is_in_its_row_with_the_steps_that_make_it_good() -> None:
     def launch(request: Request) -> Trial:
         return started(trial(200.0, request.settings), 32.0, 5.0)
@@ -283,3 +303,14 @@ def test_a_value_that_no_settings_file_can_hold_is_not_tried() -> None:
         "planted: not tried: candidates raised TypeError: "
         "Object of type set is not JSON serializable"
     ]
+
+
+def test_of_a_knob_that_asks_for_it_all_values_are_tried() -> None:
+    rates = {2: 90.0, 4: 80.0, 6: 150.0, 8: 70.0}
+    two, _ = searched([Planted(list(rates))], by_value(rates))
+    assert [row.value for row in two.ladder] == [2, 4]
+    listed = Planted(list(rates))
+    listed.most_values = 4  # type: ignore[misc]
+    state, _ = searched([listed], by_value(rates))
+    assert [row.value for row in state.ladder] == [2, 4, 6, 8]
+    assert state.settings == {"planted": 6}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpurun.arguments import parse
 from gpurun.options import Options, Target, TargetKind
+from gpurun.records.facts import BatchFlag
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord
 from gpurun.report.tuning import SilentView
 from gpurun.tuner import tuning as module
@@ -205,3 +208,16 @@ def test_a_larger_batch_that_trains_otherwise_keeps_its_verdict(
     assert found.chosen.settings == {"loader_workers": 4}
     assert found.larger_guard == BROKEN
     assert "rejected by the loss guard: the loss is off" in found.ladder[1].reason
+
+
+def test_batch_sizes_that_the_user_lists_are_the_only_ones_tried() -> None:
+    words = ["--optimize", "train.py", "--batch-size", "@tune:32,64"]
+    options = replace(parse(words, {}), allow=TRAINING)
+    stand_in = StandIn(steady())
+    tuning = Tuning(options, stand_in, SilentView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
+    best = stand_in.run(Request("screen", {}, module.PROBE))
+    state = State({}, best, facts(batch_flag=BatchFlag("--batch-size", 32)), [])
+    assert tuning._larger_batch(state, tuning._search(state)) is None
+    assert "batch size: not tried: --batch-size is tuned" in tuning.findings.decisions
+    tried = [trial.knobs.get("--batch-size") for trial in stand_in.trials]
+    assert "64" in tried

@@ -1,0 +1,54 @@
+"""A script that runs out of memory as it is: the first settings under which it trains.
+
+At its own batch and by the same algorithm: each knob that saves memory is added on top of those
+before, its values in turn, until a trial trains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.records.facts import Facts
+from gpurun.tuner import asking
+from gpurun.tuner.trial import Trial
+
+Probe = Callable[[dict[str, Any]], Trial]
+"""Settings → a first trial under them."""
+
+
+def make_it_fit(
+    knobs: Iterable[Knob],
+    facts: Facts,
+    allowed: frozenset[Effect],
+    probe: Probe,
+    note: Callable[[str], None],
+) -> tuple[dict[str, Any], Trial] | None:
+    """The settings under which the script trains, with the trial; None if there are none.
+
+    `facts` are those of the trial that ran out of memory.
+    """
+    settings: dict[str, Any] = {}
+    for knob in knobs:
+        if not knob.saves_memory or knob.effect not in allowed:
+            continue
+        values = asking.candidates(knob, facts)
+        if isinstance(values, Skip):
+            note(f"{knob.name}: not tried: {values.reason}")
+            continue
+        for value in values:
+            settings[knob.name] = value
+            note(f"it runs out of memory as it is: trying {_text(settings)}")
+            trial = probe(dict(settings))
+            if trial.throughput is not None:
+                return settings, trial
+            if trial.record.status != "oom":
+                note(f"{knob.name} {value}: {trial.record.reason}")
+                del settings[knob.name]
+                break
+    return None
+
+
+def _text(settings: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in settings.items())

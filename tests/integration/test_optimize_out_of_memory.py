@@ -1,0 +1,90 @@
+"""A script that runs out of memory at its own batch trains after `--optimize`, at that batch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.conftest import Gpurun
+
+SCRIPT = """
+import os, resource, sys, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+        self.inner = nn.Sequential(nn.Linear(32, 128), nn.GELU(), nn.Linear(128, 32))
+
+    def forward(self, x):
+        return x + self.inner(self.norm(x))
+
+def main(megabytes):
+    model = nn.Sequential(*[Block() for _ in range(16)], nn.Linear(32, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(81920, 32), torch.randint(0, 10, (81920,)))
+    with open("/proc/self/status") as status:
+        used = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData"))
+    if megabytes:
+        resource.setrlimit(resource.RLIMIT_DATA, (used + (megabytes << 20), -1))
+    sizes = set()
+    for x, y in DataLoader(data, batch_size=2048, shuffle=True):
+        loss = nn.functional.cross_entropy(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        sizes.add(len(x))
+    print(f"batch {sizes}, loss {loss.item():.5f}")
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
+"""
+
+
+def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    (tmp_path / "train.py").write_text(SCRIPT)
+    whole = gpurun("train.py", "0")
+    assert whole.returncode == 0, whole.stderr.decode()
+    too_much = gpurun("train.py", "60")
+    assert too_much.returncode == 1
+    assert b"can't allocate memory" in too_much.stderr
+
+    options = ("--optimize", "--budget", "40s", "--max-trials", "8", "--json", "found.json")
+    done = gpurun(*options, "train.py", "60", timeout=300)
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == whole.stdout, "the same batch, the same loss"
+
+    report = json.loads((tmp_path / "found.json").read_text())
+    assert report["verdict"] in ("fits", "faster")
+    made_to_fit = report["baseline"]["knobs"]
+    assert made_to_fit
+    assert made_to_fit.items() <= report["chosen"]["knobs"].items()
+    assert report["trials"][0]["status"] == "oom"
+    rows = {row["knob"]: (row["kept"], row["reason"]) for row in report["ladder"]}
+    assert {rows[knob] for knob in made_to_fit} == {(True, "makes it fit")}
+    assert b"runs out of memory as it is" in done.stderr
+
+    again = gpurun("--tuned", "train.py", "60")
+    assert (again.returncode, again.stdout) == (0, whole.stdout), again.stderr.decode()
+
+
+def test_for_memory_the_peak_falls_and_the_price_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
+    script = SCRIPT.replace("81920", "327680").replace("batch_size=2048", "batch_size=8192")
+    (tmp_path / "train.py").write_text(script)
+    options = ("--optimize", "--tune-only", "--objective", "memory", "--json", "found.json")
+    done = gpurun(*options, "--max-trials", "5", "train.py", "0", timeout=400)
+    assert done.returncode == 0, done.stderr.decode()
+    report = json.loads((tmp_path / "found.json").read_text())
+    assert (report["verdict"], report["objective"]) == ("smaller", "memory")
+    before, after = report["baseline"]["peak_memory_bytes"], report["chosen"]["peak_memory_bytes"]
+    assert after < 0.9 * before
+    low, high = report["memory_reduction_confidence_interval"]
+    assert low <= report["memory_reduction"] <= high
+    assert report["speedup"] is not None
+    assert b"Peak memory" in done.stderr

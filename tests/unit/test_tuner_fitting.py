@@ -1,0 +1,88 @@
+"""A script that runs out of memory is made to fit by what saves least at first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.records.facts import Facts
+from gpurun.tuner.fitting import make_it_fit
+from gpurun.tuner.trial import Trial
+from tests.unit.knob_facts import facts
+from tests.unit.tuner_trials import trial
+
+
+class Parts(KnobBase):
+    """Saves the more memory the higher its value."""
+
+    name: ClassVar[str] = "parts"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    saves_memory: ClassVar[bool] = True
+    values: Sequence[Any] | Skip = (2, 4)
+
+    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
+        assert facts.out_of_memory
+        return self.values
+
+    def apply(self, value: Any, hooks: Hooks) -> None:
+        raise AssertionError("nothing is launched here")
+
+
+class Offload(Parts):
+    name: ClassVar[str] = "offload"
+    values = (True,)
+
+
+class Faster(Parts):
+    name: ClassVar[str] = "faster"
+    saves_memory: ClassVar[bool] = False
+
+
+def fitted(
+    knobs: Sequence[KnobBase], need: dict[str, Any], allowed: frozenset[Effect] = frozenset(Effect)
+) -> tuple[dict[str, Any] | None, list[dict[str, Any]], list[str]]:
+    """The settings found, those tried, and the notes; it fits once everything in `need` is set."""
+    tried: list[dict[str, Any]] = []
+    notes: list[str] = []
+
+    def probe(settings: dict[str, Any]) -> Trial:
+        tried.append(settings)
+        if "broken" in settings.values():
+            return trial(None, settings, status="failed", reason="KeyError: 'x'")
+        fits = need.items() <= settings.items()
+        return trial(100.0 if fits else None, settings, status="stopped" if fits else "oom")
+
+    ground = facts(out_of_memory=True)
+    found = make_it_fit(knobs, ground, allowed, probe, notes.append)  # type: ignore[arg-type]
+    return None if found is None else found[0], tried, notes
+
+
+def test_the_values_of_a_knob_are_tried_until_the_script_trains() -> None:
+    settings, tried, _ = fitted([Faster(), Parts(), Offload()], {"parts": 4})
+    assert settings == {"parts": 4}
+    assert tried == [{"parts": 2}, {"parts": 4}], "nothing that saves no memory"
+
+
+def test_where_one_is_not_enough_the_next_comes_on_top_of_its_strongest_value() -> None:
+    settings, tried, notes = fitted([Parts(), Offload()], {"parts": 4, "offload": True})
+    assert settings == {"parts": 4, "offload": True}
+    assert tried[-1] == settings
+    assert notes[-1] == "it runs out of memory as it is: trying parts 4, offload True"
+
+
+def test_a_knob_that_fails_otherwise_is_left_out_with_its_reason() -> None:
+    broken = Parts()
+    broken.values = ("broken", 4)
+    settings, tried, notes = fitted([broken, Offload()], {"offload": True})
+    assert settings == {"offload": True}
+    assert tried == [{"parts": "broken"}, {"offload": True}]
+    assert "parts broken: KeyError: 'x'" in notes
+
+
+def test_nothing_is_found_where_nothing_fits_or_may_be_changed() -> None:
+    assert fitted([Parts()], {"parts": 99})[0] is None
+    assert fitted([Parts()], {"parts": 2}, frozenset({Effect.PIPELINE}))[:2] == (None, [])
+    refusing = Parts()
+    refusing.values = Skip("the model is compiled")
+    assert fitted([refusing], {})[2] == ["parts: not tried: the model is compiled"]
