@@ -25,6 +25,8 @@ def sizes(first: Any, boolean: Any) -> tuple[int, int]:
     if first is None:
         return 0, 0
     shape, kind = first.shape, first.dtype
+    if type(shape[0]) is not int:
+        return 0, 0  # traced, by jit or dynamo: reading it would be recorded, or warned of
     if len(shape) != 2 or kind.is_floating_point or kind.is_complex or kind is boolean:
         return int(shape[0]), 0
     return int(shape[0]), int(shape[0] * shape[1])

@@ -86,7 +86,7 @@ class Roots:
         try:
             if id(module) in self.known:
                 return True
-            if not self._is_root(module):
+            if self.torch.jit.is_tracing() or not self._is_root(module):
                 return False
             self._promote(module, args, kwargs)
         except Exception as error:

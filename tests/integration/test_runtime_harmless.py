@@ -214,3 +214,31 @@ if __name__ == "__main__":
     ranks = [told for told in processes(run_in(tmp_path)) if rows_by("optimizer", told)]
     assert [len(rows_by("optimizer", told)) for told in ranks] == [12, 12]
     assert [told[-1]["event"] for told in ranks] == ["end", "end"]
+
+
+def test_a_traced_model_is_traced_as_without_us(tmp_path: Path, gpurun: Gpurun) -> None:
+    """A warning of torch's tracer would name our file, and tracing is not training."""
+    script = """
+import torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Linear(3, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(9):
+    if step % 3 == 0:
+        traced = torch.jit.trace(model, torch.randn(4, 3))
+    model(torch.randn(4, 3)).sum().backward()
+    optimizer.step()
+print(traced(torch.ones(2, 3)).tolist(), traced.graph)
+"""
+    (tmp_path / "script.py").write_text(script)
+    plain = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, capture_output=True, check=True
+    )
+    done = gpurun("--quiet", "script.py")
+    assert done.stdout == plain.stdout
+    assert b"TracerWarning" not in done.stderr, done.stderr.decode()
+    told = run_in(tmp_path)
+    assert [root["class_name"] for root in events(told, "root")] == ["Linear"]
+    assert events(told, "hook") == []
+    assert len(rows_by("optimizer", *processes(told))) == 9
