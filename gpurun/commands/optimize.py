@@ -26,9 +26,10 @@ from gpurun.report.tuning import TuningView, tuning_view
 from gpurun.rundir import check_output, find_home, json_text, new_run, write_json, write_whole
 from gpurun.tuner import cache
 from gpurun.tuner.document import document
+from gpurun.tuner.findings import Ended
 from gpurun.tuner.interruption import Interruption
-from gpurun.tuner.trial import Laboratory
-from gpurun.tuner.tuning import Ended, Tuning
+from gpurun.tuner.laboratory import Laboratory
+from gpurun.tuner.tuning import Tuning
 from gpurun.verdict import print_verdict
 
 DEFAULT_BUDGET_SECONDS = 300.0

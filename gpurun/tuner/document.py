@@ -23,9 +23,9 @@ from gpurun.records.tuning import (
 )
 from gpurun.stats import geometric_mean
 from gpurun.tuner.decision import BATCH
+from gpurun.tuner.findings import Findings
 from gpurun.tuner.proof import Arm, proof_of
 from gpurun.tuner.trial import Trial
-from gpurun.tuner.tuning import Findings
 
 
 def document(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,16 @@ from gpurun.measure.machine import machine
 from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, TrialRecord
+from gpurun.records.tuning import TrialRecord
 from gpurun.report.tuning import TuningView
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
-from gpurun.tuner.decision import BATCH, Judged, decide, final_ladder
+from gpurun.tuner.decision import BATCH
 from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.finals import Finals
+from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.fitting import make_it_fit
-from gpurun.tuner.guard import judge
+from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
     NEEDED_STEPS,
@@ -32,10 +34,10 @@ from gpurun.tuner.plan import (
     with_read_ahead,
 )
 from gpurun.tuner.proof import Arm, prove
-from gpurun.tuner.screening import Limits, State, ladder_row, strongest
+from gpurun.tuner.screening import Limits, State, ladder_row
 from gpurun.tuner.search import Search
 from gpurun.tuner.standby import what_to_import
-from gpurun.tuner.trial import Laboratory, Request, Trial
+from gpurun.tuner.trial import Request, Trial
 
 MOST_TRIALS = 15
 """Before the proof, the probe and the baseline included; and one for each value of an argument that
@@ -48,34 +50,6 @@ LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
 """The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 LEAST_TRIAL_SECONDS = 30.0
 """A trial may run this long whatever is left of the budget."""
-
-
-class Ended(Exception):
-    """The tuning cannot go on. `verdict` as in `TuningReport`; `why` in one line."""
-
-    def __init__(self, verdict: str, why: str) -> None:
-        super().__init__(why)
-        self.verdict = verdict
-        self.why = why
-
-
-@dataclass
-class Findings:
-    """Everything that the report is made of; filled as the tuning goes."""
-
-    probe: Trial | None = None
-    base: dict[str, Any] = field(default_factory=dict)
-    """Settings without which the script runs out of memory: what everything is compared with."""
-    facts: Facts | None = None
-    baseline: Arm | None = None
-    chosen: Arm | None = None
-    larger: Arm | None = None
-    larger_guard: GuardVerdict | None = None
-    ladder: list[LadderRow] = field(default_factory=list)
-    guard: GuardVerdict | None = None
-    rejections: list[Rejection] = field(default_factory=list)
-    decisions: list[str] = field(default_factory=list)
-    verdict: str = "interrupted"
 
 
 class Tuning:
@@ -106,7 +80,7 @@ class Tuning:
         state = self._baseline(probe)
         search = self._search(state)
         batch = self._larger_batch(state, search)
-        self._proof(state, batch)
+        self._finals().settle(state, batch)
 
     # -- first trials --------------------------------------------------------------------------
 
@@ -246,43 +220,12 @@ class Tuning:
         flag = facts.batch_flag
         return Skip(f"{flag.flag} is tuned") if flag is not None and flag.flag in names else None
 
-    def _no_room_to_search(self, seconds: float, more: float) -> bool:
-        """A launch that takes so much `more`, and the proof after it, would not fit the budget."""
-        kept = kept_for_proof(seconds, self._budget, self._finalists)
-        return self._left() < seconds + more + kept
+    def _finals(self) -> Finals:
+        def effect_of(knob: str) -> Effect:
+            return self._knob(knob).effect
 
-    # -- proof ---------------------------------------------------------------------------------
-
-    def _proof(self, state: State, batch: State | None) -> None:
-        """Prove the finalists, judge them, and decide; the ladder then says what became of each."""
-        changed = state.settings != self.findings.base
-        chosen = Arm("chosen", state.settings) if changed else None
-        larger = Arm("larger batch", batch.settings) if batch is not None else None
-        self.findings.chosen, self.findings.larger = chosen, larger
-        seconds = state.best.record.seconds
-        baseline = self._prove([arm for arm in (chosen, larger) if arm is not None], seconds)
-        objections: dict[str, str] = {}
-        judged = None if chosen is None else self._judged(baseline, chosen)
-        if judged is not None and not judged.accepted:
-            judged = self._fallback(judged, seconds, objections)
-        self._sift_batch(baseline, objections)
-        second = None
-        if self.findings.larger is not None:
-            second = self._judged(baseline, self.findings.larger)
-            self.findings.larger_guard = second.guard
-            if not second.accepted:
-                objections[BATCH] = second.objection
-        decision = decide(judged, second, Effect.TRAINING in self._allowed)
-        self.findings.verdict = decision.verdict
-        self.findings.chosen = decision.shown.arm if decision.shown is not None else None
-        self.findings.guard = decision.shown.guard if decision.shown is not None else None
-        self.findings.ladder[:] = final_ladder(
-            self.findings.ladder,
-            decision,
-            objections,
-            self.findings.larger,
-            self.findings.base,
-        )
+        found, seen = self.findings, self._evidence
+        return Finals(found, seen, self._allowed, effect_of, self._prove, self._decide)
 
     def _prove(self, arms: list[Arm], seconds: float) -> Arm:
         """Run the rounds; the baseline's side of them."""
@@ -296,49 +239,10 @@ class Tuning:
             self._decide(f"the proof ended early, the script as it is failed: {baseline.failure}")
         return baseline
 
-    def _judged(self, baseline: Arm, arm: Arm) -> Judged:
-        guard = judge([*self._evidence, *baseline.shown], arm.shown, self._effect(arm.settings))
-        if not guard.accepted:
-            self.findings.rejections.append(Rejection(dict(arm.settings), guard))
-        return Judged(arm, guard)
-
-    def _fallback(
-        self, judged: Judged, seconds: float, objections: dict[str, str]
-    ) -> Judged | None:
-        """Where the finalist failed: what can be saved of it is its pipeline changes."""
-        settings = judged.arm.settings
-        self._decide(f"the finalist is out: {judged.objection}")
-        base = self.findings.base
-        pipeline = {k: v for k, v in settings.items() if self._knob(k).effect is Effect.PIPELINE}
-        safe = {**base, **pipeline}
-        suspects = set(settings) - set(safe) or set(settings) - set(base)
-        objections.update(dict.fromkeys(suspects, judged.objection))
-        if safe == base or len(safe) == len(settings):
-            return judged
-        self._decide("proving the pipeline changes alone")
-        arm = Arm("pipeline only", safe)
-        return self._judged(self._prove([arm], seconds), arm)
-
-    def _sift_batch(self, baseline: Arm, objections: dict[str, str]) -> None:
-        """Drop a larger batch that failed, gains nothing, or rests on rejected changes."""
-        larger = self.findings.larger
-        if larger is None:
-            return
-        look = larger.look()
-        resting = sorted(set(larger.settings) & set(objections))
-        same = self.findings.chosen.look().speedup if self.findings.chosen is not None else None
-        without = max(1.0, same or 1.0)
-        if larger.failure is not None:
-            why = larger.failure
-        elif resting:
-            why = f"tried with {resting[0]}, which is {objections[resting[0]]}"
-        elif not larger.pairs or (look.speedup is not None and look.speedup <= without):
-            why = "no faster in the proof" if larger.pairs else "the budget ended before its proof"
-        else:
-            return
-        objections[BATCH] = why
-        self._decide(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
-        self.findings.larger = None
+    def _no_room_to_search(self, seconds: float, more: float) -> bool:
+        """A launch that takes so much `more`, and the proof after it, would not fit the budget."""
+        kept = kept_for_proof(seconds, self._budget, self._finalists)
+        return self._left() < seconds + more + kept
 
     def trial_folder(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""
@@ -379,10 +283,6 @@ class Tuning:
 
     def _knob(self, name: str) -> Knob:
         return find(name, self.options.knob_paths, self.options.tuned_arguments)
-
-    def _effect(self, settings: Mapping[str, Any]) -> Effect:
-        """The strongest effect among the settings."""
-        return strongest(self._knob(name).effect for name in settings)
 
 
 def replace_state(state: State) -> State:

@@ -20,8 +20,8 @@ from gpurun.records.tuning import GuardVerdict, Rejection, TuningReport
 from gpurun.rundir import json_text
 from gpurun.tuner import cache
 from gpurun.tuner.document import document
+from gpurun.tuner.findings import Findings
 from gpurun.tuner.proof import Arm
-from gpurun.tuner.tuning import Findings
 from tests.unit.knob_facts import facts
 from tests.unit.recorded_runs import write_events
 from tests.unit.report_records import run_result, trial

@@ -9,10 +9,12 @@ import pytest
 
 from gpurun.isolation.box import Mode
 from gpurun.options import Options, Target, TargetKind
+from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.progress import Progress
 from gpurun.tuner.source import other_uses
-from gpurun.tuner.trial import OUT_OF_MEMORY, Laboratory, Request, last_words
+from gpurun.tuner.trial import Request
+from gpurun.tuner.trial_end import OUT_OF_MEMORY, last_words
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,12 @@ from gpurun.options import Options, Target, TargetKind
 from gpurun.records.facts import BatchFlag
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord
 from gpurun.report.tuning import SilentView
-from gpurun.tuner import tuning as module
+from gpurun.tuner import finals
+from gpurun.tuner.findings import Ended
+from gpurun.tuner.plan import PROBE
 from gpurun.tuner.screening import State
 from gpurun.tuner.trial import Request, Trial
-from gpurun.tuner.tuning import Ended, Tuning
+from gpurun.tuner.tuning import Tuning
 from tests.unit.knob_facts import facts
 from tests.unit.report_records import run_result
 
@@ -30,8 +32,10 @@ Rates = Callable[[Mapping[str, Any], int], float | None]
 class StandIn:
     """Answers every request with the throughput that `rates(settings, launch number)` gives."""
 
-    def __init__(self, rates: Rates) -> None:
+    def __init__(self, rates: Rates, *, shows: bool = False) -> None:
+        """`shows`: a trial's evidence is its settings, by which a stand-in for the guard judges."""
         self.rates = rates
+        self.shows = shows
         self.trials: list[TrialRecord] = []
         self.folder = Path()
         self.layers: tuple[Path, ...] = ()
@@ -54,7 +58,8 @@ class StandIn:
         )
         self.trials.append(record)
         result = None if rate is None else run_result(samples_per_second=rate)
-        return Trial(record, result, None, None, 0)
+        shown: Any = request.settings if self.shows else None
+        return Trial(record, result, None, shown, 0)
 
 
 def prove(
@@ -69,21 +74,14 @@ def prove(
     """The proof of `settings` (and `batch` on top); the guard rejects the knobs in `rejected`."""
 
     def judge(baselines: Any, candidates: Any, effect: Any) -> GuardVerdict:
-        return BROKEN if rejected & set(judged[-1]) else SOUND
+        shown = {knob for arm in candidates for knob in arm}
+        return BROKEN if rejected & shown else SOUND
 
-    judged: list[Mapping[str, Any]] = []
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allow)
-    stand_in = StandIn(rates)
+    stand_in = StandIn(rates, shows=True)
     tuning = Tuning(options, stand_in, SilentView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
-    effect_of = tuning._effect
-
-    def remember(settings: Mapping[str, Any]) -> Any:
-        judged.append(settings)
-        return effect_of(settings)
-
-    monkeypatch.setattr(module, "judge", judge)
-    monkeypatch.setattr(tuning, "_effect", remember)
-    best = stand_in.run(Request("screen", settings, module.PROBE))
+    monkeypatch.setattr(finals, "judge", judge)
+    best = stand_in.run(Request("screen", settings, PROBE))
     state = State(settings, best, facts(), [])
     side = None
     if batch is not None:
@@ -92,7 +90,7 @@ def prove(
         tuning.findings.ladder.append(
             LadderRow(knob, value, "pipeline", 200.0, 2.0, None, None, None, True, "")
         )
-    tuning._proof(state, side)
+    tuning._finals().settle(state, side)
     return tuning
 
 
@@ -215,7 +213,7 @@ def test_batch_sizes_that_the_user_lists_are_the_only_ones_tried() -> None:
     options = replace(parse(words, {}), allow=TRAINING)
     stand_in = StandIn(steady())
     tuning = Tuning(options, stand_in, SilentView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
-    best = stand_in.run(Request("screen", {}, module.PROBE))
+    best = stand_in.run(Request("screen", {}, PROBE))
     state = State({}, best, facts(batch_flag=BatchFlag("--batch-size", 32)), [])
     assert tuning._larger_batch(state, tuning._search(state)) is None
     assert "batch size: not tried: --batch-size is tuned" in tuning.findings.decisions

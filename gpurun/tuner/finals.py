@@ -1,0 +1,106 @@
+"""The end of a tuning: finalists are proven and judged, and what can be saved of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpurun.knobs.api import Effect
+from gpurun.records.tuning import Rejection
+from gpurun.tuner.decision import BATCH, Judged, decide, final_ladder
+from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.findings import Findings
+from gpurun.tuner.guard import judge
+from gpurun.tuner.proof import Arm
+from gpurun.tuner.screening import State, strongest
+
+Prove = Callable[[list[Arm], float], Arm]
+"""(finalists, seconds that a launch is expected to take) → the baseline's side of the rounds."""
+
+
+class Finals:
+    """Writes the outcome into `findings`. `evidence`: how the script trains as it is."""
+
+    def __init__(
+        self,
+        findings: Findings,
+        evidence: Sequence[Evidence],
+        allowed: frozenset[Effect],
+        effect_of: Callable[[str], Effect],
+        prove: Prove,
+        note: Callable[[str], None],
+    ) -> None:
+        self.findings = findings
+        self._evidence = evidence
+        self._allowed = allowed
+        self._effect_of = effect_of
+        self._prove = prove
+        self._note = note
+
+    def settle(self, state: State, batch: State | None) -> None:
+        """Prove the finalists, judge them, and decide; the ladder then says what became of each."""
+        found = self.findings
+        chosen = Arm("chosen", state.settings) if state.settings != found.base else None
+        larger = Arm("larger batch", batch.settings) if batch is not None else None
+        found.chosen, found.larger = chosen, larger
+        seconds = state.best.record.seconds
+        baseline = self._prove([arm for arm in (chosen, larger) if arm is not None], seconds)
+        objections: dict[str, str] = {}
+        judged = None if chosen is None else self._judged(baseline, chosen)
+        if judged is not None and not judged.accepted:
+            judged = self._fallback(judged, seconds, objections)
+        self._sift_batch(objections)
+        second = None
+        if found.larger is not None:
+            second = self._judged(baseline, found.larger)
+            found.larger_guard = second.guard
+            if not second.accepted:
+                objections[BATCH] = second.objection
+        decision = decide(judged, second, Effect.TRAINING in self._allowed)
+        found.verdict = decision.verdict
+        found.chosen = decision.shown.arm if decision.shown is not None else None
+        found.guard = decision.shown.guard if decision.shown is not None else None
+        found.ladder[:] = final_ladder(found.ladder, decision, objections, found.larger, found.base)
+
+    def _judged(self, baseline: Arm, arm: Arm) -> Judged:
+        effect = strongest(map(self._effect_of, arm.settings))
+        guard = judge([*self._evidence, *baseline.shown], arm.shown, effect)
+        if not guard.accepted:
+            self.findings.rejections.append(Rejection(dict(arm.settings), guard))
+        return Judged(arm, guard)
+
+    def _fallback(self, judged: Judged, seconds: float, objections: dict[str, str]) -> Judged:
+        """Where the finalist failed: what can be saved of it is its pipeline changes."""
+        settings: Mapping[str, Any] = judged.arm.settings
+        self._note(f"the finalist is out: {judged.objection}")
+        base = self.findings.base
+        pipeline = {k: v for k, v in settings.items() if self._effect_of(k) is Effect.PIPELINE}
+        safe = {**base, **pipeline}
+        suspects = set(settings) - set(safe) or set(settings) - set(base)
+        objections.update(dict.fromkeys(suspects, judged.objection))
+        if safe == base or len(safe) == len(settings):
+            return judged
+        self._note("proving the pipeline changes alone")
+        arm = Arm("pipeline only", safe)
+        return self._judged(self._prove([arm], seconds), arm)
+
+    def _sift_batch(self, objections: dict[str, str]) -> None:
+        """Drop a larger batch that failed, gains nothing, or rests on rejected changes."""
+        larger = self.findings.larger
+        if larger is None:
+            return
+        look = larger.look()
+        resting = sorted(set(larger.settings) & set(objections))
+        same = self.findings.chosen.look().speedup if self.findings.chosen is not None else None
+        without = max(1.0, same or 1.0)
+        if larger.failure is not None:
+            why = larger.failure
+        elif resting:
+            why = f"tried with {resting[0]}, which is {objections[resting[0]]}"
+        elif not larger.pairs or (look.speedup is not None and look.speedup <= without):
+            why = "no faster in the proof" if larger.pairs else "the budget ended before its proof"
+        else:
+            return
+        objections[BATCH] = why
+        self._note(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
+        self.findings.larger = None

@@ -1,0 +1,286 @@
+"""Launches trials in isolation, one at a time, and waits for their ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpurun.errors import GpurunError
+from gpurun.isolation.box import Box, BoxSpec, Mode, discard
+from gpurun.isolation.services import quiet_services
+from gpurun.knobs import find
+from gpurun.launch.command import agent_command_line, command_line
+from gpurun.launch.environment import child_environment
+from gpurun.measure import summarise_run
+from gpurun.measure.events import read_run
+from gpurun.measure.sampler import Sampler
+from gpurun.options import Objective, Options
+from gpurun.records.codec import to_json
+from gpurun.records.spec import ORDER, RunSpec, Setting, TrialSpec
+from gpurun.records.tuning import TrialRecord
+from gpurun.rundir import write_json
+from gpurun.tuner import asking
+from gpurun.tuner.asking import KnobRaised
+from gpurun.tuner.evidence import evidence
+from gpurun.tuner.progress import Progress
+from gpurun.tuner.standby import Standby
+from gpurun.tuner.trial import Request, Trial
+from gpurun.tuner.trial_end import ending_status, explained, main_log
+
+POLL_SECONDS = 0.05
+SAMPLE_SECONDS = 0.5
+BASE_SEED = 1234
+PATIENCE_SECONDS = 120.0
+"""A trial may be silent for so long at least; longer where earlier ones took long."""
+LIMIT_SECONDS = 600.0
+"""A trial may take so long at least."""
+GRACE_SECONDS = 10.0
+"""Once a rank has seen enough and left, the others have so long: they may wait for it forever."""
+
+
+class Laboratory:
+    """Launches the trials of one tuning, numbers them, and keeps their folders.
+
+    `close` removes what they shared: caches, and what the script wrote before its first step.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        folder: Path,
+        mode: Mode,
+        environment: Mapping[str, str],
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        self.options = options
+        self.folder = folder
+        self.mode = mode
+        self.trials: list[TrialRecord] = []
+        self.layers: tuple[Path, ...] = ()
+        self.layer_bytes = 0
+        self.training_loaders: tuple[str, ...] = ()
+        self.standby_modules: tuple[str, ...] = ()
+        """What a process imports that is started one trial early; none are if there is nothing."""
+        self._standby = Standby()
+        self._environment = dict(environment)
+        self._on_progress = on_progress
+        self._layer = folder / "layer"
+        self._cache = folder / "cache"
+        self._cache.mkdir(parents=True, exist_ok=True)
+
+    def run(self, request: Request) -> Trial:
+        """Launch one trial and wait for its end; KeyboardInterrupt kills it first."""
+        number = len(self.trials) + 1
+        run_dir = self._run_dir(number)
+        try:
+            order = self._box(run_dir, request.settings)
+        except KnobRaised as raised:
+            self._standby.close()
+            run_dir.mkdir(parents=True)
+            trial = _not_launched(number, os.path.relpath(run_dir, self.folder), request, raised)
+        else:
+            trial = self._launch(number, run_dir, request, order)
+        self.trials.append(trial.record)
+        write_json(run_dir / "trial.json", to_json(trial.record))
+        return trial
+
+    def close(self) -> None:
+        """End what waits, and remove what only trials needed."""
+        self._standby.close()
+        self.layers = ()
+        for folder in (self._cache, self._layer):
+            discard(folder)
+
+    def drop_layers(self) -> None:
+        """Forget what the first trial left behind: a later one could not live with it."""
+        self.layers = ()
+
+    def _launch(self, number: int, run_dir: Path, request: Request, order: BoxSpec) -> Trial:
+        started = time.monotonic()
+        waiting = self._standby.take(order)
+        self._start_next(number + 1, request)
+        spec = to_json(self._spec(run_dir, request))
+        (run_dir / "control").mkdir(parents=True, exist_ok=True)
+        write_json(run_dir / "spec.json", spec)
+        if waiting is not None:
+            write_json(run_dir / "control" / ORDER, spec)
+        with waiting or Box(order) as box:
+            given_up = self._watch(box, run_dir, request)
+            if given_up is not None:
+                box.kill()
+            exit_code = None if given_up else box.poll()
+        seconds = time.monotonic() - started
+        return self._conclude(number, run_dir, request, exit_code, seconds, given_up)
+
+    # -- before --------------------------------------------------------------------------------
+
+    def _run_dir(self, number: int) -> Path:
+        return self.folder / "trials" / f"{number:02d}"
+
+    def _start_next(self, number: int, request: Request) -> None:
+        """Have the process of the trial after this one import what it needs meanwhile."""
+        if not self.standby_modules:
+            return
+        settings = request.settings if request.following is None else request.following
+        run_dir = self._run_dir(number)
+        try:
+            order = self._box(run_dir, settings)
+        except KnobRaised:
+            return
+        (run_dir / "control").mkdir(parents=True)
+        spec = RunSpec(str(run_dir), os.getpid(), standby=self.standby_modules)
+        write_json(run_dir / "spec.json", to_json(spec))
+        self._standby.start(order, run_dir)
+
+    def _spec(self, run_dir: Path, request: Request) -> RunSpec:
+        return RunSpec(
+            run_dir=str(run_dir),
+            launcher_pid=os.getpid(),
+            settings=tuple(Setting(k, v) for k, v in request.settings.items()),
+            training_loaders=self.training_loaders,
+            knob_paths=self.options.knob_paths,
+            trial=TrialSpec(
+                stop=request.stop,
+                seed=BASE_SEED,
+                seed_offset=request.seed_offset,
+                hold_at_first_step=request.hold or self._standby.pid is not None,
+            ),
+        )
+
+    def _box(self, run_dir: Path, settings: Mapping[str, Any]) -> BoxSpec:
+        environment = quiet_services(child_environment(run_dir / "spec.json", self._environment))
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self._cache / "inductor"))
+        environment.setdefault("PYTHONHASHSEED", "0")
+        arguments = self.options.target.args
+        for name, value in settings.items():
+            try:
+                knob = find(name, self.options.knob_paths, self.options.tuned_arguments)
+                environment.update(asking.environment(knob, value))
+                arguments = asking.arguments(knob, value, arguments)
+            except (KnobRaised, GpurunError) as error:
+                raise KnobRaised(f"{name}: {error}") from error
+        target = replace(self.options.target, args=arguments)
+        return BoxSpec(
+            argv=self._argv(replace(self.options, target=target)),
+            env=environment,
+            cwd=Path.cwd(),
+            writable=(run_dir, self._cache),
+            layers=self.layers,
+            mode=self.mode,
+            log=run_dir / "output.log",
+            scratch=None,
+        )
+
+    def _argv(self, options: Options) -> tuple[str, ...]:
+        if options.elastic:
+            return agent_command_line(options.torchrun, options.target)
+        return command_line(options.target)
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    def _watch(self, box: Box, run_dir: Path, request: Request) -> str | None:
+        """Wait for the end; why the trial had to be given up, None if it ended by itself."""
+        progress = Progress(run_dir, run_dir / "output.log")
+        sampler = Sampler(run_dir, self._standby.pid)
+        patience, limit = self._patience(request)
+        began = changed = sampled = time.monotonic()
+        held = request.hold or self._standby.pid is not None
+        stopped: float | None = None
+        try:
+            while box.poll() is None:
+                time.sleep(POLL_SECONDS)
+                moment = time.monotonic()
+                first_step = held and (run_dir / "control" / "first_step").exists()
+                if first_step and not self._standby.starting():
+                    held = False
+                    if request.hold:
+                        self._keep_layer(box)
+                    (run_dir / "control" / "go").touch()
+                if progress.advanced():
+                    changed = moment
+                    self._on_progress(progress.steps, request.stop.min_steps)
+                if moment - sampled > SAMPLE_SECONDS:
+                    sampled = moment
+                    sampler.tick(box.pid)
+                if progress.stopped and stopped is None:
+                    stopped = moment
+                if stopped is not None and moment - stopped > GRACE_SECONDS:
+                    box.kill()
+                elif moment - changed > patience:
+                    return f"hangs: given up after {patience:.3g} s without a sign of life"
+                elif moment - began > limit:
+                    return f"not done after {limit:.3g} s"
+        finally:
+            sampler.close()
+        return None
+
+    def _patience(self, request: Request) -> tuple[float, float]:
+        """Seconds of silence, and seconds in all, after which the trial is given up."""
+        if request.hold:
+            return request.limit_seconds, request.limit_seconds
+        longest = max((t.seconds for t in self.trials), default=0.0)
+        limit = min(request.limit_seconds, max(LIMIT_SECONDS, 10 * longest))
+        usual = request.patience_seconds or max(PATIENCE_SECONDS, 4 * longest)
+        return self.options.patience_seconds or usual, limit
+
+    def _keep_layer(self, box: Box) -> None:
+        self.layer_bytes = box.capture_layer(self._layer)
+        if self.layer_bytes:
+            self.layers = (self._layer,)
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    def _conclude(
+        self,
+        number: int,
+        run_dir: Path,
+        request: Request,
+        exit_code: int | None,
+        seconds: float,
+        given_up: str | None,
+    ) -> Trial:
+        logs = read_run(run_dir).processes
+        status = ending_status(logs, exit_code, given_up is not None)
+        result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
+        write_json(run_dir / "result.json", to_json(result))
+        status, reason = explained(status, run_dir, result, request)
+        record = TrialRecord(
+            number=number,
+            purpose=request.purpose,
+            knobs=dict(request.settings),
+            status=status,
+            samples_per_second=result.samples_per_second,
+            step_time_ms=result.step_time_ms,
+            peak_memory_bytes=result.peak_memory_bytes,
+            final_loss=result.final_loss,
+            seconds=seconds,
+            reason=given_up or reason,
+            run_dir=os.path.relpath(run_dir, self.folder),
+            others_cpu_percent=None if result.host is None else result.host.others_cpu_percent,
+        )
+        log = main_log(logs)
+        shown = None if log is None else evidence(log, request.seed_offset)
+        objective = self.options.objective or Objective.THROUGHPUT
+        return Trial(record, result, log, shown, exit_code, objective)
+
+
+def _not_launched(number: int, run_dir: str, request: Request, raised: KnobRaised) -> Trial:
+    """The record of settings with which nothing could be launched."""
+    record = TrialRecord(
+        number=number,
+        purpose=request.purpose,
+        knobs=dict(request.settings),
+        status="skipped",
+        samples_per_second=None,
+        step_time_ms=None,
+        peak_memory_bytes=None,
+        final_loss=None,
+        seconds=0.0,
+        reason=str(raised),
+        run_dir=run_dir,
+    )
+    return Trial(record, None, None, None, None)
