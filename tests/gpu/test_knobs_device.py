@@ -109,3 +109,19 @@ def test_a_script_that_needs_its_synchronisation_keeps_it(
     run = train(gpurun, tmp_path, {"needless_sync": "skip"}, copy=copy)
     assert run.outcomes("needless_sync")[-1] == "skipped"
     assert run.printed["copied"]
+
+
+SEGMENTS = """
+import json
+import torch
+
+torch.zeros(1, device="cuda")
+print(json.dumps(torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]))
+"""
+
+
+def test_the_device_allocator_grows_its_segments(tmp_path: Path, gpurun: Gpurun) -> None:
+    assert run_under(gpurun, tmp_path, SEGMENTS, {}).printed is False
+    run = run_under(gpurun, tmp_path, SEGMENTS, {"allocator": "expandable_segments"})
+    assert run.printed is True
+    assert run.outcomes("allocator") == ["applied"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpurun.knobs import find
+from gpurun.knobs.allocator import CHOSEN
 from gpurun.knobs.api import Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import HostUse
@@ -158,6 +159,58 @@ class TestHostAllocator:
     ) -> None:
         monkeypatch.setenv(name, "1")
         assert skipped("host_allocator", facts()) == f"{name} is set already"
+
+
+class TestAllocator:
+    @pytest.fixture(autouse=True)
+    def _nothing_is_chosen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in CHOSEN:
+            monkeypatch.delenv(name, raising=False)
+
+    def used(self, allocated: float, reserved: float, retries: int = 0) -> Facts:
+        """Facts of a training on an H200 with these peaks, in GiB."""
+        return gpu_facts(
+            result=result(
+                peak_memory_bytes=int(allocated * GIB),
+                peak_reserved_bytes=int(reserved * GIB),
+                allocator_retries=retries,
+            )
+        )
+
+    def test_fragmentation_and_retries_are_its_ground(self) -> None:
+        assert proposed("allocator", self.used(60, 100)) == ["expandable_segments"]
+        both = ["expandable_segments", "max_split_512"]
+        assert proposed("allocator", self.used(130, 135, retries=3)) == both
+
+    def test_memory_that_is_put_to_use_is_none(self) -> None:
+        assert "not fragmented" in skipped("allocator", self.used(95, 100))
+        assert "not fragmented" in skipped("allocator", self.used(0.1, 0.5))
+
+    def test_what_was_not_measured_is_none_either(self) -> None:
+        assert "not measured" in skipped("allocator", gpu_facts())
+        assert "not on a GPU" in skipped("allocator", facts())
+
+    @pytest.mark.parametrize("name", CHOSEN)
+    def test_what_somebody_has_set_stands(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(name, "1")
+        assert skipped("allocator", self.used(60, 100)) == f"{name} is set already"
+        assert find("allocator").environment("expandable_segments") == {}
+
+    @pytest.mark.parametrize(
+        ("torch", "variable"),
+        [
+            ("2.4.1+cu121", "PYTORCH_CUDA_ALLOC_CONF"),
+            ("2.9.1", "PYTORCH_CUDA_ALLOC_CONF"),
+            ("2.11.0+cu130", "PYTORCH_ALLOC_CONF"),
+            ("3.0.0", "PYTORCH_ALLOC_CONF"),
+        ],
+    )
+    def test_each_torch_gets_the_variable_that_it_heeds(
+        self, torch: str, variable: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("importlib.metadata.version", lambda name: torch)
+        environment = find("allocator").environment("expandable_segments")
+        assert environment == {variable: "expandable_segments:True"}
 
 
 class TestDeviceKnobs:
