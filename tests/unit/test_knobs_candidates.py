@@ -245,8 +245,18 @@ class TestNumericsKnobs:
 
     def test_bfloat16_needs_hardware_for_it(self) -> None:
         assert proposed("autocast", gpu_facts()) == ["bf16"]
-        turing = replace(H200, compute_capability=(7, 5))
-        assert "no bfloat16" in skipped("autocast", gpu_facts(machine=turing))
+        pascal = replace(H200, compute_capability=(6, 1))
+        assert "no tensor cores" in skipped("autocast", gpu_facts(machine=pascal))
+
+    @pytest.mark.parametrize("capability", [(7, 0), (7, 5)])
+    def test_older_tensor_cores_take_float16_and_its_loss_scale(
+        self, capability: tuple[int, int]
+    ) -> None:
+        older = replace(H200, compute_capability=capability)
+        assert proposed("autocast", gpu_facts(machine=older)) == ["fp16"]
+        assert "no optimizer" in skipped("autocast", gpu_facts(machine=older, optimizers=()))
+        scaled = gpu_facts(machine=older, traits={"grad_scaler": "train.py:9"})
+        assert "itself" in skipped("autocast", scaled)
 
     def test_a_script_that_compiles_is_left_alone(self) -> None:
         assert "by itself" in skipped("compile", facts(traits={"compile": "train.py:7"}))
