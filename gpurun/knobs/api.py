@@ -86,6 +86,9 @@ class Hooks(Protocol):
     ) -> None:
         """Run every call of a root module inside `context()`; map what it returns by `output`."""
 
+    def around_root(self, context: Callable[[Any], AbstractContextManager[Any]]) -> None:
+        """Run every call of a root module inside `context(module)`."""
+
     def around_backward(self, begins: Callable[[Any], Any], ended: Callable[[], None]) -> None:
         """Differentiate `begins(loss)` in place of each scalar loss on which the script itself
         calls `backward`; None leaves the loss. Only after another loss was given, `ended` is called

@@ -52,7 +52,11 @@ class KnobHooks:
         output: Callable[[Any], Any] | None = None,
     ) -> None:
         """See `knobs.api.Hooks`."""
-        ROOTS.around.add(f"knob {self._knob}", context, output, self._failed)
+        ROOTS.around.add(f"knob {self._knob}", lambda _: context(), output, self._failed)
+
+    def around_root(self, context: Callable[[Any], AbstractContextManager[Any]]) -> None:
+        """See `knobs.api.Hooks`."""
+        ROOTS.around.add(f"knob {self._knob}", context, None, self._failed)
 
     def around_backward(self, begins: Callable[[Any], Any], ended: Callable[[], None]) -> None:
         """See `knobs.api.Hooks`."""

@@ -116,6 +116,7 @@ class Broken(KnobBase):
         hooks.around_root_call(Context)
         hooks.around_root_call(Exit)
         hooks.around_root_call(lambda: Context(), raising)
+        hooks.around_root(raising)
         hooks.around_backward(raising, raising)
         hooks.around_backward(lambda loss: loss, ended)
 """

@@ -234,6 +234,31 @@ class TestDeviceKnobs:
         assert "no float32" in skipped("tf32", gpu_facts(roots=(halves,)))
 
 
+class TestEvaluationFusion:
+    IMAGES = replace(ROOT, module_types={"Conv2d": 3, "BatchNorm2d": 3, "Linear": 1})
+    EVALUATION = replace(LOADER, key="train.py:9#0")
+
+    def ground(self, **changes: Any) -> Facts:
+        return facts(**{"roots": (self.IMAGES,), "loaders": (LOADER, self.EVALUATION), **changes})
+
+    def test_it_needs_something_to_fold_and_an_evaluation(self) -> None:
+        assert proposed("evaluation_fusion", self.ground()) == [True]
+        assert "no batch norm" in skipped("evaluation_fusion", self.ground(roots=(ROOT,)))
+        assert "no loader" in skipped("evaluation_fusion", self.ground(loaders=(LOADER,)))
+
+    def test_scripts_that_only_infer_need_no_loader(self) -> None:
+        inference = self.ground(loaders=(), training_loaders=(), result=result(clock="forward"))
+        assert proposed("evaluation_fusion", inference) == [True]
+
+    def test_compiled_models_are_left_alone(self) -> None:
+        for changes in (
+            {"current": {"compile": "default"}},
+            {"traits": {"compile": "train.py:7"}},
+            {"roots": (replace(self.IMAGES, compiled=True),)},
+        ):
+            assert "compile" in skipped("evaluation_fusion", self.ground(**changes))
+
+
 class TestNumericsKnobs:
     @pytest.mark.parametrize("trait", ["autocast", "grad_scaler"])
     def test_the_scripts_own_precision_wins(self, trait: str) -> None:
