@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from threading import Lock, get_ident
+from threading import Lock
 from types import ModuleType, TracebackType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.fold_search import FoldSearch
-from gpurun.knobs.folding import LAYERS, NORMS, Fold, computed, is_a
+from gpurun.knobs.folded_forward import FoldedCall
+from gpurun.knobs.folding import LAYERS, NORMS, Fold, is_a
 from gpurun.records.facts import Facts
 from gpurun.records.frames import drop_frame
 
@@ -74,28 +74,21 @@ def _has(kinds: dict[str, int], names: Sequence[str]) -> bool:
 
 
 class _Evaluation:
-    """The context of an evaluating call of a root.
-
-    While it is entered, a forward of ours stands in the place of that of torch's classes, so that
-    no module is touched; other threads that come by there run the original.
-    """
+    """Knows what can be folded in which root. It is the context of their evaluating calls."""
 
     def __init__(self, hooks: Hooks) -> None:
         from gpurun.runtime.identity import IdentityMap
 
         self._hooks = hooks
-        self._folds: IdentityMap[list[Fold] | None] = IdentityMap()
-        """By root; None until an evaluating call of it was watched."""
+        self._folds: IdentityMap[dict[int, Fold] | None] = IdentityMap()
+        """By root and layer; None until an evaluating call of the root was watched."""
         self._alone = Lock()
         self._root: Any = None
-        self._thread: int | None = None
-        self._search: FoldSearch | None = None
-        self._by_layer: dict[int, Fold] = {}
-        self._pending: dict[int, tuple[Fold, Any, Any]] = {}
-        """Folded outputs on their way to their normalisation, each with the layer's input."""
-        self._originals: list[tuple[Any, Any]] = []
-        self._stale = True
-        """Whether weights are folded that may have changed without a sign."""
+        self._call: FoldedCall | None = None
+        self._writes = 0
+        """What may have changed weights without raising their version, so far."""
+        self._trained = True
+        """Whether nothing is folded since the last training call."""
 
     def torch_is_here(self, torch: ModuleType) -> None:
         """Note who reads `.data` of a parameter: what is written there raises no version."""
@@ -103,11 +96,11 @@ class _Evaluation:
         evaluation = self
 
         def read(parameter: Any) -> Any:
-            evaluation._stale = True
+            evaluation._writes += 1
             return data.__get__(parameter)
 
         def write(parameter: Any, value: Any) -> None:
-            evaluation._stale = True
+            evaluation._writes += 1
             try:
                 data.__set__(parameter, value)
             except BaseException as error:
@@ -129,13 +122,16 @@ class _Evaluation:
     def around(self, module: Any) -> AbstractContextManager[Any]:
         """The context for a call of this root: one that does nothing unless it evaluates."""
         import torch
+        from torch.nn.modules import module as hooks
 
-        jit: Any = torch.jit
         if module.training or torch.is_grad_enabled():
-            self._training()
+            if not self._trained:
+                self._forget()
             return NOTHING
+        jit: Any = torch.jit
         compiled = getattr(module, "_compiled_call_impl", None) is not None
-        if compiled or module not in self._folds or jit.is_tracing():
+        watched = hooks._global_forward_hooks or hooks._global_forward_pre_hooks
+        if compiled or watched or module not in self._folds or jit.is_tracing():
             return NOTHING
         if not self._alone.acquire(blocking=False):
             return NOTHING  # another thread evaluates
@@ -144,19 +140,15 @@ class _Evaluation:
 
     def __enter__(self) -> None:
         try:
-            if self._stale:
-                self._stale = False
-                self._forget()
+            self._trained = False
             folds = self._folds.get(self._root)
-            if folds is None:
-                self._search = FoldSearch()
-            else:
-                self._by_layer = {id(fold.layer): fold for fold in folds if fold.prepare()}
-            self._stand_in()
-            if self._search is not None:
-                self._search.enter()
+            search = FoldSearch() if folds is None else None
+            self._call = FoldedCall(folds or {}, search, lambda: self._writes)
+            self._call.__enter__()
         except BaseException:
-            self._end()
+            if self._call is not None:
+                self._call.restore()
+            self._alone.release()
             raise
 
     def __exit__(
@@ -165,120 +157,37 @@ class _Evaluation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        search, unread, root = self._search, bool(self._pending), self._root
+        call, root = self._call, self._root
+        self._call = self._root = None
         try:
-            if search is not None:
-                search.leave()
+            if call is not None:
+                call.__exit__(kind, error, trace)
+                if kind is None:
+                    self._learn(call, root)
         finally:
-            self._end()
-        if kind is not None:
-            return
-        if search is not None:
-            found = self._folds[root] = search.found()
+            self._alone.release()
+
+    def _learn(self, call: FoldedCall, root: Any) -> None:
+        """What a call has shown: what can be folded, or that it cannot."""
+        if call.search is not None:
+            found = self._folds[root] = {id(fold.layer): fold for fold in call.search.found()}
             if found:
                 self._hooks.applied(f"{len(found)} normalisations of {type(root).__name__}")
             else:
                 self._hooks.skipped(NO_PAIR)
-        elif unread:
-            self._folds[root] = []
+        elif call.unread:
+            self._folds[root] = {}
             self._hooks.skipped("the model does not always take the same way through its layers")
 
-    def _end(self) -> None:
-        for owner, original in self._originals:
-            owner.forward = original
-        self._originals, self._pending, self._by_layer = [], {}, {}
-        self._thread = self._search = self._root = None
-        self._alone.release()
-
-    def _training(self) -> None:
-        """Free what the last evaluation folded; optimizers may write without a trace."""
-        if self._stale:
-            return
-        self._stale = True
-        if self._alone.acquire(blocking=False):
-            self._forget()
-            self._alone.release()
-
     def _forget(self) -> None:
-        for _, folds in self._folds.items():
-            for fold in folds or ():
-                fold.forget()
-
-    # -- what stands in for the forward of torch's classes -------------------------------------
-
-    def _stand_in(self) -> None:
-        import torch
-        from torch.nn.modules.batchnorm import _BatchNorm
-
-        self._thread = get_ident()
-        layers = [(getattr(torch.nn, name), self._layer_forward) for name in LAYERS]
-        for owner, stand_in in (*layers, (_BatchNorm, self._norm_forward)):
-            original = owner.forward
-            self._originals.append((owner, original))
-            owner.forward = functools.update_wrapper(stand_in(original), original)
-
-    def _layer_forward(self, original: Any) -> Any:
-        def forward(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                output = self._folded(layer, args, kwargs)
-                if output is None:
-                    output = original(layer, *args, **kwargs)
-                    if self._search is not None and self._is_mine(args, kwargs):
-                        self._search.layer_returned(layer, args[0], output)
-                return output
-            except BaseException as error:
-                drop_frame(error)
-                raise
-
-        return forward
-
-    def _norm_forward(self, original: Any) -> Any:
-        def forward(norm: Any, *args: Any, **kwargs: Any) -> Any:
-            try:
-                x, folded_in = self._due(norm, args, kwargs)
-                if folded_in is norm:
-                    return x
-                if folded_in is not None:
-                    return original(norm, x)
-                if self._search is None or not self._is_mine(args, kwargs):
-                    return original(norm, *args, **kwargs)
-                with self._search.inside():
-                    output = original(norm, x)
-                self._search.norm_returned(norm, x, output)
-                return output
-            except BaseException as error:
-                drop_frame(error)
-                raise
-
-        return forward
-
-    def _is_mine(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        return get_ident() == self._thread and len(args) == 1 and not kwargs
-
-    def _folded(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What layer and normalisation make of the input, None if that is the layer's own call."""
-        fold = self._by_layer.get(id(layer))
-        if fold is None or not self._is_mine(args, kwargs):
-            return None
-        try:
-            output = fold(args[0])
-        except Exception:
-            return None  # the layer itself raises it
-        self._pending[id(output)] = (fold, args[0], output)
-        return output
-
-    def _due(self, norm: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        """The input of a normalisation, and the one that is folded into what made it, if one is.
-
-        If that is another one, the input is made anew without it.
-        """
-        x = args[0] if args else None
-        if not self._pending or not self._is_mine(args, kwargs):
-            return x, None
-        fold, before, _ = self._pending.pop(id(x), (None, None, None))
-        if fold is None or fold.norm is norm:
-            return x, None if fold is None else norm
-        return computed(fold.layer, before, fold.layer.weight, fold.layer.bias), fold.norm
+        """Training goes on: free what was folded; optimizers may write without a trace."""
+        self._writes += 1
+        if self._alone.acquire(blocking=False):
+            self._trained = True
+            for _, folds in self._folds.items():
+                for fold in (folds or {}).values():
+                    fold.forget()
+            self._alone.release()
 
 
 def _unfit(module: Any) -> str | None:

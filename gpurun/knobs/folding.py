@@ -23,12 +23,13 @@ class Fold:
         self._weight: Any = None
         self._bias: Any = None
 
-    def prepare(self) -> bool:
-        """Fold anew if a tensor changed since; False where this pair is not to be folded now."""
+    def prepare(self, writes: int) -> bool:
+        """Fold anew if a tensor or `writes` changed; False where the pair is not to be folded."""
         if self.norm.training or _is_watched(self.layer, self.norm):
             return False
         tensors = tensors_of(self.layer, self.norm)
-        made_of = tuple((t.data_ptr(), t._version) for t in tensors if t is not None)
+        versions = ((t.data_ptr(), t._version) for t in tensors if t is not None)
+        made_of = (writes, *versions)
         if made_of == self._made_of:
             return True
         self._weight, self._bias = folded(tensors, self.norm.eps)

@@ -170,6 +170,22 @@ def test_what_is_not_a_pair_is_not_folded(tmp_path: Path, gpurun: Gpurun, way: s
     assert run.outcomes("evaluation_fusion") == ["skipped"]
 
 
+def test_weights_made_and_gradients_taken_inside_the_call_are_right(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    way = (
+        "with torch.no_grad(): self.conv.weight.mul_(1.01)\n"
+        "        with torch.enable_grad():\n"
+        "            slope = torch.autograd.grad(self.norms[0](self.conv(x)).square().mean(),\n"
+        "                                        self.conv.weight)[0] if self.which else 0\n"
+        "        return self.norms[0](self.conv(x)) + (slope.mean() if self.which else 0)"
+    )
+    bare, run = both(gpurun, tmp_path, HEAD + WAYS.replace("WAY", way, 1))
+    assert run.outcomes("evaluation_fusion") == ["applied"]
+    assert run.printed["scores"] == [pytest.approx(s, rel=1e-4) for s in bare["scores"]]
+    assert run.printed["norms"] == [1, 0, 3]
+
+
 def test_another_normalisation_gets_what_the_layer_made(tmp_path: Path, gpurun: Gpurun) -> None:
     way = "return self.norms[self.which](self.conv(x))"
     bare, run = both(gpurun, tmp_path, HEAD + WAYS.replace("WAY", way, 1))
