@@ -86,6 +86,18 @@ class Hooks(Protocol):
     ) -> None:
         """Run every call of a root module inside `context()`; map what it returns by `output`."""
 
+    def around_root(self, context: Callable[[Any], AbstractContextManager[Any]]) -> None:
+        """Run every call of a root module inside `context(module)`."""
+
+    def around_backward(self, begins: Callable[[Any], Any], ended: Callable[[], None]) -> None:
+        """Differentiate `begins(loss)` in place of each scalar loss on which the script itself
+        calls `backward`; None leaves the loss. Only after another loss was given, `ended` is called
+        once the gradients are there, or the pass has raised.
+
+        Passes inside another one (checkpointing), with `gradient` or `inputs`, or with
+        `create_graph` are left as they are.
+        """
+
     def on_step(self, callback: Callable[[int], None]) -> None:
         """Call back after each step of the clock with its number, counted from 1."""
 

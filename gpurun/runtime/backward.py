@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.patching import guarded, replace, switched_off
 from gpurun.runtime.steps import CLOCK
+
+ARGUMENTS = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
+"""Parameters of `torch.autograd.backward` after the tensors."""
+NOBODY: Sequence[Callable[[], None]] = ()
 
 now = time.perf_counter_ns
 
@@ -18,6 +22,8 @@ class Backward:
     """Tells the clock of backward passes; those inside another (checkpointing) are part of it."""
 
     def __init__(self) -> None:
+        self.around: list[tuple[Callable[[Any], Any], Callable[[], None]]] = []
+        """What knobs do before and after the passes of the script (`Hooks.around_backward`)."""
         self._inside: Callable[[], int] = lambda: -1
         self._scaled: tuple[Any, Any] | None = None
         self._loss = guarded("loss", self._differentiated)
@@ -33,18 +39,25 @@ class Backward:
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tell: Callable[..., None] = self._tell
-        inside, compiling = self._inside, self._compiling
+        inside, compiling, around = self._inside, self._compiling, self.around
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal tell
             if compiling():
                 return original(tensors, *args, **kwargs)
             began = now()
+            loss, ended = tensors, NOBODY
+            if around and inside() == -1 and self._is_one_loss(tensors, args, kwargs):
+                loss, ended = self._begin(tensors)
             try:
-                result = original(tensors, *args, **kwargs)
+                result = original(loss, *args, **kwargs)
             except BaseException as error:
+                for callback in ended:
+                    callback()
                 drop_frame(error)
                 raise
+            for callback in ended:
+                callback()
             elapsed_ns = now() - began
             try:
                 if inside() == -1:
@@ -54,6 +67,23 @@ class Backward:
             return result
 
         return backward
+
+    def _is_one_loss(self, tensors: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a scalar is differentiated once, by all that it depends on."""
+        if not isinstance(tensors, self._tensor) or tensors.numel() != 1:
+            return False
+        given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+        return all(x is None or x is False for name, x in given.items() if name != "retain_graph")
+
+    def _begin(self, loss: Any) -> tuple[Any, Sequence[Callable[[], None]]]:
+        """The loss to differentiate, and whom to tell when that is done."""
+        ended = []
+        for begins, then in self.around:
+            instead = begins(loss)
+            if instead is not None:
+                loss = instead
+                ended.append(then)
+        return loss, ended
 
     def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tell = guarded("gradient", self._tell)

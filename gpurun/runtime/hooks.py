@@ -9,6 +9,7 @@ from typing import Any
 
 from gpurun.knobs.api import LoaderCall, OptimizerCall
 from gpurun.records.spec import Setting
+from gpurun.runtime.backward import BACKWARD
 from gpurun.runtime.imports import when_imported
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.optimizers import OPTIMIZERS
@@ -51,7 +52,15 @@ class KnobHooks:
         output: Callable[[Any], Any] | None = None,
     ) -> None:
         """See `knobs.api.Hooks`."""
-        ROOTS.around.add(f"knob {self._knob}", context, output, self._failed)
+        ROOTS.around.add(f"knob {self._knob}", lambda _: context(), output, self._failed)
+
+    def around_root(self, context: Callable[[Any], AbstractContextManager[Any]]) -> None:
+        """See `knobs.api.Hooks`."""
+        ROOTS.around.add(f"knob {self._knob}", context, None, self._failed)
+
+    def around_backward(self, begins: Callable[[Any], Any], ended: Callable[[], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        BACKWARD.around.append((self._guard(begins), self._guard(ended)))
 
     def on_step(self, callback: Callable[[int], None]) -> None:
         """See `knobs.api.Hooks`."""

@@ -10,7 +10,7 @@ from typing import Any
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.recorder import RECORDER
 
-Context = Callable[[], AbstractContextManager[Any]]
+Context = Callable[[Any], AbstractContextManager[Any]]
 Output = Callable[[Any], Any]
 Failed = Callable[[Exception], None]
 Entry = tuple[str, Context, Output | None, Failed]
@@ -23,7 +23,7 @@ class Surroundings:
         self.entries: list[Entry] = []
 
     def add(self, name: str, context: Context, output: Output | None, failed: Failed) -> None:
-        """Run root calls inside `context()` and map what they return by `output`.
+        """Run root calls inside `context(module)` and map what they return by `output`.
 
         `failed` hears of the error when one of them raises.
         """
@@ -33,7 +33,7 @@ class Surroundings:
         self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """`original(module, *args, **kwargs)` inside every context."""
-        entered = self._enter()
+        entered = self._enter(module)
         try:
             result = original(module, *args, **kwargs)
         except BaseException as error:
@@ -45,11 +45,11 @@ class Surroundings:
             result = self._map(entry, result)
         return result
 
-    def _enter(self) -> list[tuple[Entry, Any]]:
+    def _enter(self, module: Any) -> list[tuple[Entry, Any]]:
         entered: list[tuple[Entry, Any]] = []
         for entry in list(self.entries):
             try:
-                manager = entry[1]()
+                manager = entry[1](module)
                 manager.__enter__()
             except Exception as error:
                 self._drop(entry, error)

@@ -109,3 +109,95 @@ def test_a_script_that_needs_its_synchronisation_keeps_it(
     run = train(gpurun, tmp_path, {"needless_sync": "skip"}, copy=copy)
     assert run.outcomes("needless_sync")[-1] == "skipped"
     assert run.printed["copied"]
+
+
+SEGMENTS = """
+import json
+import torch
+
+torch.zeros(1, device="cuda")
+print(json.dumps(torch.cuda.memory._snapshot()["allocator_settings"]["expandable_segments"]))
+"""
+
+
+def test_the_device_allocator_grows_its_segments(tmp_path: Path, gpurun: Gpurun) -> None:
+    assert run_under(gpurun, tmp_path, SEGMENTS, {}).printed is False
+    run = run_under(gpurun, tmp_path, SEGMENTS, {"allocator": "expandable_segments"})
+    assert run.printed is True
+    assert run.outcomes("allocator") == ["applied"]
+
+
+FLOAT16 = """
+import json
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 4)).cuda()
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+x = torch.randn(32, 16, device="cuda")
+y = x.argmax(1) % 4
+losses, norms, moved = [], [], []
+for step in range(12):
+    loss = nn.functional.cross_entropy(model(x), y) * (1e30 if step == 4 else 1)
+    optimizer.zero_grad()
+    loss.backward()
+    norms.append(nn.utils.clip_grad_norm_(model.parameters(), 0.5).item())
+    before = model[0].weight.detach().clone()
+    optimizer.step()
+    losses.append(loss.item())
+    moved.append(not torch.equal(before, model[0].weight))
+print(json.dumps([losses[:4], norms[:4], moved, losses[-1]]))
+"""
+
+
+@pytest.mark.parametrize("other", [{}, {"fused_optimizer": "fused"}, {"compile": "default"}])
+def test_float16_passes_over_a_step_that_overflowed(
+    tmp_path: Path, gpurun: Gpurun, other: dict[str, Any]
+) -> None:
+    bare = run_under(gpurun, tmp_path, FLOAT16, {}).printed
+    run = run_under(gpurun, tmp_path, FLOAT16, {"autocast": "fp16", **other})
+    assert run.outcomes("autocast") == ["applied"]
+    losses, norms, moved, last = run.printed
+    assert losses == pytest.approx(bare[0], rel=0.02)
+    assert norms == pytest.approx(bare[1], rel=0.05)
+    assert [step for step, there in enumerate(moved) if not there] == [4]
+    assert last < losses[0]
+
+
+EVALUATE = """
+import json
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+    nn.Conv2d(16, 32, 3), nn.BatchNorm2d(32), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    nn.Linear(32, 4),
+).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+data = torch.randn(4, 16, 3, 32, 32, device="cuda")
+scores = []
+for epoch in range(3):
+    for x in data:
+        loss = nn.functional.cross_entropy(model(x), torch.arange(16, device="cuda") % 4)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        scores.append([model(x).norm().item() for x in data])
+    model.train()
+print(json.dumps(scores))
+"""
+
+
+@pytest.mark.parametrize("other", [{}, {"autocast": "bf16"}, {"channels_last": True}])
+def test_folded_evaluations_give_the_same_figures(
+    tmp_path: Path, gpurun: Gpurun, other: dict[str, Any]
+) -> None:
+    bare = run_under(gpurun, tmp_path, EVALUATE, other).printed
+    run = run_under(gpurun, tmp_path, EVALUATE, {"evaluation_fusion": True, **other})
+    assert run.outcomes("evaluation_fusion") == ["applied"]
+    assert run.printed == [pytest.approx(scores, rel=0.05) for scores in bare]

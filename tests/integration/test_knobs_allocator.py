@@ -1,4 +1,4 @@
-"""Freed host memory is kept from step to step, and an allocator of the user's own is left alone."""
+"""Allocators of host and device are set as asked, and a choice of the user's own is left alone."""
 
 from __future__ import annotations
 
@@ -43,6 +43,36 @@ def test_what_a_step_frees_serves_the_next_step(tmp_path: Path, gpurun: Gpurun) 
     assert kept.knobs == [("host_allocator", "applied", "freed memory is kept")]
     assert bare.printed > 100
     assert kept.printed < bare.printed / 10
+
+
+CHOICE = """
+import json, os
+CHOICE
+import torch
+
+names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+print(json.dumps([os.environ[name] for name in names if name in os.environ]))
+"""
+
+
+def test_torch_finds_the_setting_of_its_device_allocator(tmp_path: Path, gpurun: Gpurun) -> None:
+    script = CHOICE.replace("CHOICE\n", "", 1)
+    run = run_under(gpurun, tmp_path, script, {"allocator": "expandable_segments"})
+    assert run.printed == ["expandable_segments:True"]
+    assert run.outcomes("allocator") == ["applied"]
+
+
+def test_a_setting_of_the_users_own_stands(tmp_path: Path, gpurun: Gpurun) -> None:
+    settings = {"allocator": "max_split_512"}
+    own = "garbage_collection_threshold:0.8"
+    line = f'os.environ["PYTORCH_CUDA_ALLOC_CONF"] = os.environ["PYTORCH_ALLOC_CONF"] = "{own}"'
+    by_script = run_under(gpurun, tmp_path, CHOICE.replace("CHOICE\n", f"{line}\n", 1), settings)
+    assert by_script.printed == [own, own]
+    env = {"PYTORCH_ALLOC_CONF": own}
+    script = CHOICE.replace("CHOICE\n", "", 1)
+    before = run_under(gpurun, tmp_path, script, settings, env=env)
+    assert before.printed == [own]
+    assert by_script.outcomes("allocator") == before.outcomes("allocator") == ["skipped"]
 
 
 def test_an_unknown_value_is_told_and_changes_nothing(tmp_path: Path, gpurun: Gpurun) -> None:

@@ -92,6 +92,8 @@ class Exit(Context):
         raise RuntimeError("exit")
 def raising(*args):
     raise RuntimeError("call-back")
+def ended():
+    raise RuntimeError("after backward")
 def half(call):
     call.arguments["batch_size"] = 3
     raise RuntimeError("edit")
@@ -114,6 +116,9 @@ class Broken(KnobBase):
         hooks.around_root_call(Context)
         hooks.around_root_call(Exit)
         hooks.around_root_call(lambda: Context(), raising)
+        hooks.around_root(raising)
+        hooks.around_backward(raising, raising)
+        hooks.around_backward(lambda loss: loss, ended)
 """
     )
     write(tmp_path, "script.py", "import wave\nfrom training import train\nprint(train())\n")
@@ -140,7 +145,7 @@ class Broken(KnobBase):
     assert outputs[0] == outputs[1]
     failed = events(run, "hook")
     errors = {hook["error"].split(": ")[-1] for hook in failed}
-    assert errors >= {"edit", "call-back", "context", "exit"}
+    assert errors >= {"edit", "call-back", "context", "exit", "after backward"}
     assert {hook["hook"] for hook in failed} >= {"edited loader", "edited optimizer"}
     assert len(rows_by("optimizer", events(run))) == 12
 

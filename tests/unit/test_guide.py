@@ -22,7 +22,7 @@ def rows(title: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
-def test_every_knob_that_it_names_is_there() -> None:
+def test_it_names_every_knob_and_no_other() -> None:
     names = {knob.name for knob in all_knobs()}
     named = {
         word
@@ -34,9 +34,8 @@ def test_every_knob_that_it_names_is_there() -> None:
         for row in rows("Where does a step spend its time?")[1:]
         for word in re.findall(r"`(\w+)`", row[2])
     }
-    assert named - names == set()
-    assert advised - names == set()
-    assert len(named) > 10
+    assert named == names
+    assert advised <= names
 
 
 def test_every_flag_that_it_types_is_gpuruns_or_the_benchmarks() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpurun.knobs import find
+from gpurun.knobs.allocator import CHOSEN
 from gpurun.knobs.api import Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import HostUse
@@ -160,6 +161,58 @@ class TestHostAllocator:
         assert skipped("host_allocator", facts()) == f"{name} is set already"
 
 
+class TestAllocator:
+    @pytest.fixture(autouse=True)
+    def _nothing_is_chosen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in CHOSEN:
+            monkeypatch.delenv(name, raising=False)
+
+    def used(self, allocated: float, reserved: float, retries: int = 0) -> Facts:
+        """Facts of a training on an H200 with these peaks, in GiB."""
+        return gpu_facts(
+            result=result(
+                peak_memory_bytes=int(allocated * GIB),
+                peak_reserved_bytes=int(reserved * GIB),
+                allocator_retries=retries,
+            )
+        )
+
+    def test_fragmentation_and_retries_are_its_ground(self) -> None:
+        assert proposed("allocator", self.used(60, 100)) == ["expandable_segments"]
+        both = ["expandable_segments", "max_split_512"]
+        assert proposed("allocator", self.used(130, 135, retries=3)) == both
+
+    def test_memory_that_is_put_to_use_is_none(self) -> None:
+        assert "not fragmented" in skipped("allocator", self.used(95, 100))
+        assert "not fragmented" in skipped("allocator", self.used(0.1, 0.5))
+
+    def test_what_was_not_measured_is_none_either(self) -> None:
+        assert "not measured" in skipped("allocator", gpu_facts())
+        assert "not on a GPU" in skipped("allocator", facts())
+
+    @pytest.mark.parametrize("name", CHOSEN)
+    def test_what_somebody_has_set_stands(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv(name, "1")
+        assert skipped("allocator", self.used(60, 100)) == f"{name} is set already"
+        assert find("allocator").environment("expandable_segments") == {}
+
+    @pytest.mark.parametrize(
+        ("torch", "variable"),
+        [
+            ("2.4.1+cu121", "PYTORCH_CUDA_ALLOC_CONF"),
+            ("2.9.1", "PYTORCH_CUDA_ALLOC_CONF"),
+            ("2.11.0+cu130", "PYTORCH_ALLOC_CONF"),
+            ("3.0.0", "PYTORCH_ALLOC_CONF"),
+        ],
+    )
+    def test_each_torch_gets_the_variable_that_it_heeds(
+        self, torch: str, variable: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("importlib.metadata.version", lambda name: torch)
+        environment = find("allocator").environment("expandable_segments")
+        assert environment == {variable: "expandable_segments:True"}
+
+
 class TestDeviceKnobs:
     @pytest.mark.parametrize("knob", ["needless_sync", "tf32", "cudnn_benchmark", "channels_last"])
     def test_they_are_for_models_on_a_gpu(self, knob: str) -> None:
@@ -181,6 +234,31 @@ class TestDeviceKnobs:
         assert "no float32" in skipped("tf32", gpu_facts(roots=(halves,)))
 
 
+class TestEvaluationFusion:
+    IMAGES = replace(ROOT, module_types={"Conv2d": 3, "BatchNorm2d": 3, "Linear": 1})
+    EVALUATION = replace(LOADER, key="train.py:9#0")
+
+    def ground(self, **changes: Any) -> Facts:
+        return facts(**{"roots": (self.IMAGES,), "loaders": (LOADER, self.EVALUATION), **changes})
+
+    def test_it_needs_something_to_fold_and_an_evaluation(self) -> None:
+        assert proposed("evaluation_fusion", self.ground()) == [True]
+        assert "no batch norm" in skipped("evaluation_fusion", self.ground(roots=(ROOT,)))
+        assert "no loader" in skipped("evaluation_fusion", self.ground(loaders=(LOADER,)))
+
+    def test_scripts_that_only_infer_need_no_loader(self) -> None:
+        inference = self.ground(loaders=(), training_loaders=(), result=result(clock="forward"))
+        assert proposed("evaluation_fusion", inference) == [True]
+
+    def test_compiled_models_are_left_alone(self) -> None:
+        for changes in (
+            {"current": {"compile": "default"}},
+            {"traits": {"compile": "train.py:7"}},
+            {"roots": (replace(self.IMAGES, compiled=True),)},
+        ):
+            assert "compile" in skipped("evaluation_fusion", self.ground(**changes))
+
+
 class TestNumericsKnobs:
     @pytest.mark.parametrize("trait", ["autocast", "grad_scaler"])
     def test_the_scripts_own_precision_wins(self, trait: str) -> None:
@@ -192,8 +270,18 @@ class TestNumericsKnobs:
 
     def test_bfloat16_needs_hardware_for_it(self) -> None:
         assert proposed("autocast", gpu_facts()) == ["bf16"]
-        turing = replace(H200, compute_capability=(7, 5))
-        assert "no bfloat16" in skipped("autocast", gpu_facts(machine=turing))
+        pascal = replace(H200, compute_capability=(6, 1))
+        assert "no tensor cores" in skipped("autocast", gpu_facts(machine=pascal))
+
+    @pytest.mark.parametrize("capability", [(7, 0), (7, 5)])
+    def test_older_tensor_cores_take_float16_and_its_loss_scale(
+        self, capability: tuple[int, int]
+    ) -> None:
+        older = replace(H200, compute_capability=capability)
+        assert proposed("autocast", gpu_facts(machine=older)) == ["fp16"]
+        assert "no optimizer" in skipped("autocast", gpu_facts(machine=older, optimizers=()))
+        scaled = gpu_facts(machine=older, traits={"grad_scaler": "train.py:9"})
+        assert "itself" in skipped("autocast", scaled)
 
     def test_a_script_that_compiles_is_left_alone(self) -> None:
         assert "by itself" in skipped("compile", facts(traits={"compile": "train.py:7"}))
