@@ -74,15 +74,17 @@ class Search:
             members = likely_members(likely, state)
             if len(members) < 2 or not together.try_set(members, state):
                 break
-        self._one_by_one(open_knobs, together.settled, state)
+        self._one_by_one(open_knobs, together, state)
         together.leave_one_out(state)
 
-    def _one_by_one(self, knobs: Sequence[Knob], settled: set[str], state: State) -> None:
+    def _one_by_one(self, knobs: Sequence[Knob], together: Together, state: State) -> None:
         """Try each knob in turn; what a set has settled only where it asks for another value."""
         for knob in knobs:
+            if knob.name in together.companions and knob.name in state.settings:
+                continue
             reason = idle(knob, state.facts)
             proposals = Skip(reason) if reason else asking.candidates(knob, state.facts)
-            if knob.name in settled:
+            if knob.name in together.settled:
                 present = state.settings.get(knob.name)
                 if present is None or isinstance(proposals, Skip) or proposals[:1] == [present]:
                     continue

@@ -68,11 +68,13 @@ def likely_members(knobs: Sequence[Knob], state: State) -> list[Member]:
 class Together:
     """Tries sets of changes, and afterwards what each is worth.
 
-    `settled`: names of knobs about which a set has told all there is to know.
+    `settled`: names of knobs about which a set has told all there is to know. `companions`: names
+    of those that were set for the sake of another.
     """
 
     def __init__(self, screening: Screening, knobs: Sequence[Knob], state: State) -> None:
         self.settled: set[str] = set()
+        self.companions: set[str] = set()
         self._effects = {knob.name: knob.effect for knob in knobs}
         self._screening = screening
         self._before = (dict(state.settings), state.best)
@@ -141,6 +143,7 @@ class Together:
                 continue
             settings |= member.settings
             self.settled.add(member.knob.name)
+            self.companions |= member.companions.keys()
             self._adopted.append(member)
             row = ladder_row(
                 member.knob, member.value, trial,

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.cpu_threads import CpuThreads
 from gpurun.knobs.loader_workers import LoaderWorkers
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome
@@ -216,9 +217,11 @@ def test_what_goes_with_a_change_is_set_and_left_out_with_it() -> None:
     assert base.evidence is not None
     state = State({}, base, of_two, [base.evidence, base.evidence])
     limits = Limits(99, lambda seconds, more: False, frozenset(Effect))
-    Search(launch, lambda note: None, PROBE, limits).run([LoaderWorkers(), Second()], state)
+    knobs = [LoaderWorkers(), Second(), CpuThreads()]
+    Search(launch, lambda note: None, PROBE, limits).run(knobs, state)
     workers = asked[0]["loader_workers"]
     assert asked[0] == {"loader_workers": workers, "cpu_threads": 1, "second": True}
     assert {"second": True} in asked, "left out together"
+    assert all(settings.get("cpu_threads", 1) == 1 for settings in asked), "nor tried by itself"
     rows = {row.knob: row.reason for row in state.ladder if row.kept}
     assert rows["cpu_threads"] == "goes with loader_workers"
