@@ -13,7 +13,6 @@ from gpurun.runtime.steps import CLOCK
 
 ARGUMENTS = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """Parameters of `torch.autograd.backward` after the tensors."""
-NOBODY: Sequence[Callable[[], None]] = ()
 
 now = time.perf_counter_ns
 
@@ -38,30 +37,29 @@ class Backward:
         replace(torch.amp.grad_scaler.GradScaler, "scale", self._watch_scale)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        tell: Callable[..., None] = self._tell
-        inside, compiling, around = self._inside, self._compiling, self.around
+        tell: Callable[..., None] = CLOCK.backward
+        inside, compiling, around, loss_of = self._inside, self._compiling, self.around, self._loss
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             nonlocal tell
             if compiling():
                 return original(tensors, *args, **kwargs)
             began = now()
-            loss, ended = tensors, NOBODY
+            loss, ended = tensors, None
             if around and inside() == -1 and self._is_one_loss(tensors, args, kwargs):
                 loss, ended = self._begin(tensors)
             try:
                 result = original(loss, *args, **kwargs)
             except BaseException as error:
-                for callback in ended:
-                    callback()
+                self._end(ended)
                 drop_frame(error)
                 raise
-            for callback in ended:
-                callback()
+            if ended is not None:
+                self._end(ended)
             elapsed_ns = now() - began
             try:
                 if inside() == -1:
-                    tell(elapsed_ns, tensors)
+                    tell(elapsed_ns, loss_of(tensors) if CLOCK.looking else None)
             except Exception as error:
                 tell = switched_off("backward", error)
             return result
@@ -84,6 +82,10 @@ class Backward:
                 loss = instead
                 ended.append(then)
         return loss, ended
+
+    def _end(self, ended: Sequence[Callable[[], None]] | None) -> None:
+        for callback in ended or ():
+            callback()
 
     def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tell = guarded("gradient", self._tell)
