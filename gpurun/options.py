@@ -62,6 +62,11 @@ class Options:
     tuned_arguments: tuple[TunedArgument, ...] = ()
 
     @property
+    def aim(self) -> Objective:
+        """The objective, which is throughput where nobody said another."""
+        return self.objective or Objective.THROUGHPUT
+
+    @property
     def typed(self) -> Target:
         """The target with its `@tune:` words: what a tuning is known by, and found again."""
         words = list(self.target.args)

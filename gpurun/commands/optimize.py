@@ -18,7 +18,7 @@ from gpurun.knobs import all_knobs
 from gpurun.options import Options, TargetKind
 from gpurun.records.arguments import TunedArgument
 from gpurun.records.codec import to_json
-from gpurun.records.tuning import SavedSettings, TuningReport
+from gpurun.records.tuning import APPLICABLE, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.terminal import PREFIX, write_plain
@@ -60,7 +60,7 @@ class Tuned:
     def settings(self) -> SavedSettings | None:
         """What was proven, or makes the script fit; None where it stays as it is."""
         report = self.report
-        if report.verdict not in ("faster", "smaller", "fits") or report.chosen is None:
+        if report.verdict not in APPLICABLE or report.chosen is None:
             return None
         chosen = report.chosen.knobs
         return SavedSettings(

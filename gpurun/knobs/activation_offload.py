@@ -11,6 +11,7 @@ from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.host_copies import HostCopies, Kept
 from gpurun.knobs.memory_need import not_needed, unfit_root
 from gpurun.knobs.recompute import recorded_otherwise
+from gpurun.knobs.stand_ins import HoldsInner
 from gpurun.records.facts import Facts
 
 LEAST_BYTES = 1 << 20
@@ -53,7 +54,7 @@ class ActivationOffload(KnobBase):
         hooks.on_step(offload.step_done)
 
 
-class _Offload:
+class _Offload(HoldsInner):
     """The context of a root's call; each call that trains has copies of its own."""
 
     def __init__(self, hooks: Hooks) -> None:
@@ -62,7 +63,6 @@ class _Offload:
         self._streams: dict[Any, Any] = {}
         self._lasting: set[int] = set()
         self._copies: HostCopies | None = None
-        self._inner: Any = None
         self._moved = self._failed = False
 
     def root_found(self, module: Any) -> None:
@@ -77,7 +77,7 @@ class _Offload:
     def __enter__(self) -> None:
         import torch
 
-        self._inner = None
+        self.inner = None
         roots = [root for reference in self._roots if (root := reference()) is not None]
         idle = not roots or self._failed or not torch.is_grad_enabled() or recorded_otherwise()
         if idle or torch.cuda.is_current_stream_capturing():
@@ -97,10 +97,10 @@ class _Offload:
         def unpack(saved: Any) -> Any:
             return copies.give(saved) if isinstance(saved, Kept) else saved
 
-        self._inner = torch.autograd.graph.saved_tensors_hooks(
+        self.inner = torch.autograd.graph.saved_tensors_hooks(
             lambda tensor: self._pack(copies, device, tensor), unpack
         )
-        self._inner.__enter__()
+        self.inner.__enter__()
 
     def __exit__(
         self,
@@ -108,8 +108,7 @@ class _Offload:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._inner is not None:
-            self._inner.__exit__(kind, error, trace)
+        super().__exit__(kind, error, trace)
         if self._copies is not None:
             self._copies.finish()
             self._moved = self._moved or len(self._copies) > 0

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from types import TracebackType
 from typing import Any
 
 from gpurun.knobs.api import Hooks
@@ -25,20 +24,20 @@ from gpurun.knobs.attention_call import (
 from gpurun.knobs.attention_look import Look
 from gpurun.knobs.attention_rewrite import rewrite
 from gpurun.knobs.graph_rewrites import Finish
+from gpurun.knobs.stand_ins import HoldsInner
 from gpurun.records.frames import drop_frame
 
 MASKS = {"causal": "causal", "nothing": "no mask", "other": "masked"}
 COMPILED = "the script compiles by itself"
 
 
-class Capture:
+class Capture(HoldsInner):
     """The attention of this process. It is the context of each root call."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._roots: list[weakref.ref[Any]] = []
         self._look: Look | None = None
-        self._mode: Any = None
         self._captured: dict[type, Captured] = {}
         self._unsettled: list[Captured] = []
         self._compile: Callable[..., Any] | None = None
@@ -55,23 +54,14 @@ class Capture:
             self._look = self._look or Look()
 
     def __enter__(self) -> None:
+        self.inner = None
         if self._look is None:
             return
         if any(m._compiled_call_impl is not None for m in self._modules()):
             self._look = None  # another knob compiles it, and asks for the rewrite
             return
-        self._mode = self._look.mode()
-        self._mode.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._mode is not None:
-            self._mode.__exit__(kind, error, trace)
-            self._mode = None
+        self.inner = self._look.mode()
+        self.inner.__enter__()
 
     def step_done(self, step: int) -> None:
         """Change what modules run: now no backward pass is under way that would call them again."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.loss_scale import LossScale
 from gpurun.knobs.outputs import map_tensors
+from gpurun.knobs.stand_ins import HoldsInner
 from gpurun.knobs.tensor_cores import is_ampere, is_float16_only
 from gpurun.records.facts import Facts
 
@@ -82,7 +83,7 @@ class Autocast(KnobBase):
         hooks.around_root_call(lambda: cast, cast.output)
 
 
-class _Cast:
+class _Cast(HoldsInner):
     """The context of a root's call; it stands aside as soon as something speaks against it.
 
     A class rather than a generator, so that an exception of the model passes through no frame here.
@@ -93,7 +94,6 @@ class _Cast:
         self._value = value
         self._device: str | None = None
         self._refused = False
-        self._inner: Any = None
 
     def root_found(self, module: Any) -> None:
         """Look at a new root: its device, its parameters, what the hardware can do."""
@@ -121,28 +121,19 @@ class _Cast:
     def __enter__(self) -> None:
         import torch
 
-        self._inner = None
+        self.inner = None
         if self._device is None or self._refused:
             return
         reason = self._script_forbids(self._device)
         if reason is not None:
             self.refuse(reason)
             return
-        self._inner = torch.autocast(self._device, getattr(torch, PRECISIONS[self._value]))
-        self._inner.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._inner is not None:
-            self._inner.__exit__(kind, error, trace)
+        self.inner = torch.autocast(self._device, getattr(torch, PRECISIONS[self._value]))
+        self.inner.__enter__()
 
     def output(self, value: Any) -> Any:
         """What the root returned, in float32 if it ran in half precision."""
-        return value if self._inner is None else map_tensors(value, self._to_float32)
+        return value if self.inner is None else map_tensors(value, self._to_float32)
 
     def _to_float32(self, tensor: Any) -> Any:
         import torch

@@ -204,4 +204,4 @@ def numbered(torch: Any, device: Any) -> Any:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-Ask = Callable[[Any, tuple[Any, ...], dict[str, Any]], Moved | None]
+Asked = Callable[[Any, tuple[Any, ...], dict[str, Any]], Moved | None]

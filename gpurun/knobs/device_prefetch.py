@@ -9,16 +9,16 @@ from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.copies_ahead import (
-    Ask,
+    Asked,
     CopiesAhead,
     SideStream,
     cuda_asked,
     move_asked,
     numbered,
 )
-from gpurun.knobs.loader_need import trains_on_gpu_batches
+from gpurun.knobs.loader_need import not_fed_from_host
+from gpurun.knobs.stand_ins import Ask, asking_first
 from gpurun.records.facts import Facts
-from gpurun.records.frames import drop_frame
 
 CHECKED = 8
 """So many of the first copies are compared with the script's own."""
@@ -46,11 +46,7 @@ class DevicePrefetch(KnobBase):
         """Ahead, where a loader feeds a training on the GPU from the host."""
         if facts.device != "cuda":
             return Skip("training is not on a GPU")
-        if not facts.loaders_of_training():
-            return Skip("no DataLoader feeds the training")
-        if trains_on_gpu_batches(facts):
-            return Skip("the loader hands out batches that are on the GPU already")
-        return ["ahead"]
+        return not_fed_from_host(facts) or ["ahead"]
 
     def companions(self, facts: Facts, value: str) -> dict[str, bool]:
         """Pinned batches, where the script does not pin and no earlier setting does."""
@@ -95,10 +91,10 @@ class Prefetch:
         tensor = self._torch.Tensor
         self._plain_to = tensor.to
         pinning.pin_memory = self._watched_pin(pinning.pin_memory)
-        tensor.to = self._watched_move(tensor.to, move_asked)
-        tensor.cuda = self._watched_move(tensor.cuda, cuda_asked)
+        tensor.to = asking_first(tensor.to, self._moving(move_asked))
+        tensor.cuda = asking_first(tensor.cuda, self._moving(cuda_asked))
         for name in ("numpy", "__dlpack__"):
-            setattr(tensor, name, self._watched_leak(getattr(tensor, name)))
+            setattr(tensor, name, asking_first(getattr(tensor, name), self._leaking))
 
     def _watched_pin(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Torch's own function calls itself for the parts of a batch: the outermost call counts."""
@@ -128,26 +124,24 @@ class Prefetch:
         torch = self._torch
         return type(tensor) is torch.Tensor and not tensor.requires_grad and bool(tensor.dim())
 
-    def _watched_move(self, original: Any, asked: Ask) -> Callable[..., Any]:
+    def _moving(self, asked: Asked) -> Ask:
+        """Hands out the copy of a tensor that the script moves, where there is one."""
         parts = self._copies.parts
 
-        def move(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(tensor) in parts:
-                copy = self._guarded(lambda: self._handed_out(tensor, asked, args, kwargs))
-                if copy is not None:
-                    return copy
-            try:
-                return original(tensor, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+        def ask(tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any | None:
+            if id(tensor) not in parts:
+                return None
+            return self._guarded(lambda: self._handed_out(tensor, asked, args, kwargs))
 
-        move.__name__ = original.__name__
-        move.__doc__ = original.__doc__
-        return move
+        return ask
+
+    def _leaking(self, tensor: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """What is handed to numpy and others can be written to without torch's knowledge."""
+        if id(tensor) in self._copies.parts:
+            self._guarded(lambda: self._copies.forget(tensor))
 
     def _handed_out(
-        self, tensor: Any, asked: Ask, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, tensor: Any, asked: Asked, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any | None:
         move = asked(self._torch, args, kwargs)
         if move is None or move[0].type != self._kind:
@@ -173,23 +167,6 @@ class Prefetch:
         if not same:
             self._give_up("a batch was changed behind torch's back")
         return same
-
-    def _watched_leak(self, original: Any) -> Callable[..., Any]:
-        """What is handed to numpy and others can be written to without torch's knowledge."""
-        parts = self._copies.parts
-
-        def leak(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(tensor) in parts:
-                self._guarded(lambda: self._copies.forget(tensor))
-            try:
-                return original(tensor, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
-
-        leak.__name__ = original.__name__
-        leak.__doc__ = original.__doc__
-        return leak
 
     def _guarded(self, action: Callable[[], Any]) -> Any:
         try:

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.knobs.callers import is_ours
-from gpurun.records.frames import drop_frame
+from gpurun.knobs.stand_ins import Ask, asking_first
 
 OF_TENSORS = ("register_hook", "retain_grad", "register_post_accumulate_grad_hook")
 OF_MODULES = (
@@ -22,7 +22,7 @@ def watch(torch: ModuleType, seen: Callable[[str], None]) -> None:
     """Call `seen(method)` when code outside of torch registers such a hook from now on."""
     for owner, names in ((torch.Tensor, OF_TENSORS), (torch.nn.Module, OF_MODULES)):
         for name in names:
-            setattr(owner, name, _watched(getattr(owner, name), seen))
+            setattr(owner, name, asking_first(getattr(owner, name), _telling(name, seen)))
 
 
 def hooked_modules(modules: Iterable[Any]) -> bool:
@@ -35,18 +35,11 @@ def hooked_tensors(tensors: Iterable[Any]) -> bool:
     return any(t._backward_hooks or t._post_accumulate_grad_hooks for t in tensors)
 
 
-def _watched(original: Callable[..., Any], seen: Callable[[str], None]) -> Callable[..., Any]:
-    def register(target: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)
+def _telling(method: str, seen: Callable[[str], None]) -> Ask:
+    def ask(target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        frame = sys._getframe(2)  # who calls the method that asks
         module = str(frame.f_globals.get("__name__"))
         if module.partition(".")[0] != "torch" and not is_ours(frame):
-            seen(original.__name__)
-        try:
-            return original(target, *args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+            seen(method)
 
-    register.__name__ = original.__name__
-    register.__doc__ = original.__doc__
-    return register
+    return ask

@@ -27,17 +27,25 @@ class DataWait:
 
 def data_wait(facts: Facts) -> DataWait | Skip:
     """The data wait of the baseline, or why there is none to speak of."""
-    if not facts.loaders_of_training():
-        return Skip("no DataLoader feeds the training")
-    if trains_on_gpu_batches(facts):
-        return Skip("the loader hands out batches that are on the GPU already")
+    unfed = not_fed_from_host(facts)
+    if unfed is not None:
+        return unfed
     split, step = facts.result.split, facts.result.step_time_ms
     if split is None or split.data_wait_ms is None or step is None:
         return Skip("the wait for data was not measured")
     return DataWait(split.data_wait_ms, max(step.mean - split.data_wait_ms, 0.0))
 
 
-def trains_on_gpu_batches(facts: Facts) -> bool:
+def not_fed_from_host(facts: Facts) -> Skip | None:
+    """Why no loader hands the training batches in host memory, None if one does."""
+    if not facts.loaders_of_training():
+        return Skip("no DataLoader feeds the training")
+    if _trains_on_gpu_batches(facts):
+        return Skip("the loader hands out batches that are on the GPU already")
+    return None
+
+
+def _trains_on_gpu_batches(facts: Facts) -> bool:
     """Whether a loader that feeds the training hands out batches that are on the GPU already."""
     return not set(keys_in(facts.traits.get("cuda_batches"))).isdisjoint(facts.training_loaders)
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
 from gpurun.knobs.loader_fitness import on_cuda
-from gpurun.knobs.loader_need import hands_out_on_gpu, trains_on_gpu_batches
+from gpurun.knobs.loader_need import hands_out_on_gpu, not_fed_from_host
 from gpurun.records.facts import Facts
 
 
@@ -31,10 +31,9 @@ class LoaderPinMemory(KnobBase):
         loaders = facts.loaders_of_training()
         if facts.device != "cuda":
             return Skip("training is not on a GPU")
-        if not loaders:
-            return Skip("no DataLoader feeds the training")
-        if trains_on_gpu_batches(facts):
-            return Skip("the loader hands out batches that are on the GPU already")
+        unfed = not_fed_from_host(facts)
+        if unfed is not None:
+            return unfed
         if all(loader.pin_memory for loader in loaders):
             return Skip("the script pins already")
         return [True]

@@ -153,6 +153,12 @@ class WaitingLine:
     calls: dict[str, float]
 
 
+PROVEN = ("faster", "smaller")
+"""Verdicts of a proof that was won."""
+APPLICABLE = (*PROVEN, "fits")
+"""Verdicts whose report has settings to train with."""
+
+
 @dataclass(frozen=True)
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",

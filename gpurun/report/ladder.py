@@ -7,6 +7,8 @@ import shlex
 from pathlib import Path
 
 from gpurun.records.tuning import (
+    APPLICABLE,
+    PROVEN,
     Candidate,
     GuardVerdict,
     LadderRow,
@@ -115,7 +117,7 @@ def _total(report: TuningReport, row: LadderRow) -> str:
 
 def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line]:
     """All that stands below the ladder: verdict, loss guard, larger batch, what to type next."""
-    good = report.verdict in ("faster", "smaller")
+    good = report.verdict in PROVEN
     lines: list[Line] = [[(verdict_sentence(report), "bold green" if good else "bold")]]
     if report.chosen is not None and report.chosen.knobs:
         lines.append([(f"settings: {knobs_text(report.chosen.knobs)}", "")])
@@ -184,7 +186,7 @@ def _last(values: tuple[float | None, ...]) -> str:
 
 
 def _next_lines(report: TuningReport) -> list[Line]:
-    if report.verdict not in ("faster", "smaller", "fits") or not report.invocation:
+    if report.verdict not in APPLICABLE or not report.invocation:
         return []
     command = shlex.join(report.invocation)
     return [[("with these settings, without trials: ", ""), (command, VERBATIM)]]

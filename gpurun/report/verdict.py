@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.records.tuning import LargerBatch, Proof, TuningReport, WaitingLine
+from gpurun.records.tuning import PROVEN, LargerBatch, Proof, TuningReport, WaitingLine
 from gpurun.report.format import (
     count,
     factor,
@@ -142,7 +142,7 @@ def _failure(report: TuningReport) -> str:
 def load_sentence(report: TuningReport) -> str | None:
     """That other programs disturbed the trials; None where they did not, or nobody counted."""
     load = report.other_load
-    if report.verdict not in ("faster", "smaller", "no_gain", "inconclusive"):
+    if report.verdict not in (*PROVEN, "no_gain", "inconclusive"):
         return None
     if load is None or load.cpu_percent <= OTHERS_SHARE * 100 * load.cores:
         return None

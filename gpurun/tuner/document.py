@@ -44,7 +44,7 @@ def document(
     baseline is the script as it is, or, where it runs out of memory, made to fit ("fits").
     """
     finalist = findings.chosen
-    objective = options.objective or Objective.THROUGHPUT
+    objective = options.aim
     proof = None if finalist is None else proof_of(finalist)
     better = findings.verdict == "faster"
     baseline = _baseline(findings)

@@ -18,7 +18,7 @@ from gpurun.launch.environment import child_environment
 from gpurun.measure import summarise_run
 from gpurun.measure.events import read_run
 from gpurun.measure.sampler import Sampler
-from gpurun.options import Objective, Options
+from gpurun.options import Options
 from gpurun.records.codec import to_json
 from gpurun.records.spec import ORDER, RunSpec, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
@@ -264,8 +264,7 @@ class Laboratory:
         )
         log = main_log(logs)
         shown = None if log is None else evidence(log, request.seed_offset)
-        objective = self.options.objective or Objective.THROUGHPUT
-        return Trial(record, result, log, shown, exit_code, objective)
+        return Trial(record, result, log, shown, exit_code, self.options.aim)
 
 
 def _not_launched(number: int, run_dir: str, request: Request, raised: KnobRaised) -> Trial:

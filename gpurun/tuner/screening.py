@@ -6,8 +6,8 @@ Screening only decides what goes to the proof. Nothing of what it measures is cl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob
@@ -247,6 +247,15 @@ def ladder_row(
         kept=kept,
         reason=reason,
     )
+
+
+def companion_rows(row: LadderRow, companions: Mapping[str, Any]) -> list[LadderRow]:
+    """The rows of what was set for the sake of a row's change."""
+    reason = f"goes with {row.knob}"
+    return [
+        replace(row, knob=name, value=value, speedup=None, reason=reason)
+        for name, value in companions.items()
+    ]
 
 
 def _sum(*parts: float | None) -> float | None:

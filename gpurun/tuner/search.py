@@ -21,6 +21,7 @@ from gpurun.tuner.screening import (
     Note,
     Screening,
     State,
+    companion_rows,
     gain_over,
     idle,
     ladder_row,
@@ -166,9 +167,7 @@ class Search:
                 state.ladder[number] = kept = replace(row, kept=True, reason="")
             elif row.kept and row.knob in (knob.name, *companions):
                 state.ladder[number] = replace(row, kept=False, reason=BETTER)
-        for name, other in companions.items():
-            reason = f"goes with {knob.name}"
-            state.ladder.append(replace(kept, knob=name, value=other, speedup=None, reason=reason))
+        state.ladder += companion_rows(kept, companions)
         state.move({**state.settings, knob.name: value, **companions}, trial)
         with_them = "".join(f", with {name} {other}" for name, other in companions.items())
         self._note(f"{knob.name}: kept {value}{with_them}")

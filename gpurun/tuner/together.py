@@ -19,6 +19,7 @@ from gpurun.tuner.screening import (
     LEAST_GAIN,
     Screening,
     State,
+    companion_rows,
     gain_over,
     idle,
     ladder_row,
@@ -149,10 +150,7 @@ class Together:
                 member.knob, member.value, trial,
                 speedup=None, deviation=deviation, kept=True, reason=NOT_MEASURED,
             )  # fmt: skip
-            state.ladder.append(row)
-            for name, value in member.companions.items():
-                with_it = f"goes with {member.knob.name}"
-                state.ladder.append(replace(row, knob=name, value=value, reason=with_it))
+            state.ladder += [row, *companion_rows(row, member.companions)]
         state.move(settings, trial)
         self._screening.note(f"all at once: ×{gain:.3g}, kept")
         return True

@@ -65,7 +65,7 @@ class Tuning:
         self._deadline = deadline
         self._budget = deadline - time.monotonic()
         self._finalists = 1
-        self._objective = options.objective or Objective.THROUGHPUT
+        self._objective = options.aim
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
         asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
         more = sum(len(argument.values) - 1 for argument in asked)
@@ -252,9 +252,7 @@ class Tuning:
 
     def _launch(self, request: Request) -> Trial:
         limit = max(LEAST_TRIAL_SECONDS, self._left())
-        if request.limit_seconds is not None:
-            limit = min(limit, request.limit_seconds)
-        request = replace(request, limit_seconds=limit)
+        request = replace(request, limit_seconds=min(limit, request.limit_seconds))
         number = len(self._lab.trials) + 1
         self._view.trial_started(number, request.purpose, dict(request.settings))
         trial = self._lab.run(request)
