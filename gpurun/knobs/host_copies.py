@@ -6,7 +6,7 @@ import weakref
 from collections import deque
 from typing import Any
 
-IN_FLIGHT_BYTES = 256 << 20
+IN_FLIGHT_BYTES = 64 << 20
 """Copies under way take at most about this much of the device's memory, in either direction."""
 
 

@@ -40,6 +40,8 @@ MICROBATCHES, INPUTS, TOKENS = StepRow.MICROBATCHES, StepRow.INPUT_SAMPLES, Step
 SAMPLES, LOSS = StepRow.SAMPLES, StepRow.LOSS
 NOTHING: list[Any] = [0] * SAMPLES + [None] * (StepRow.WIDTH - SAMPLES)
 """The row of a step in which nothing has happened yet."""
+_PARENTS: list[tuple[dict[str, Any], dict[str, Any]]] = []
+"""What a forked child has of its parent: destroying an event or a tensor of CUDA would abort it."""
 
 
 class LoaderState:
@@ -76,10 +78,16 @@ class StepClock:
         self._stepping: dict[int, list[tuple[Any, int, int]]] = {}
         self._start()
         RECORDER.on_flush(self.hand_over)
-        os.register_at_fork(after_in_child=self._start)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """A forked child has no past: its parent's is kept where nothing destroys it."""
+        _PARENTS.append((vars(self).copy(), vars(self.device).copy()))
+        self.device.forget()
+        self._start()
 
     def _start(self) -> None:
-        """Nothing has happened yet: at start, and in a forked child, whose past is its parent's."""
+        """Nothing has happened yet."""
         self.row = NOTHING.copy()
         self.losses: list[Any] = []
         self.pending_loaders: list[LoaderState] = []
@@ -96,7 +104,6 @@ class StepClock:
         self.looking = True
         """Whether the losses of this step are recorded."""
         self._latest: list[Any] | None = None
-        self.device.forget()
 
     def number(self, optimizer: Any) -> int:
         """The number of an optimizer, a new one if it has none."""

@@ -71,3 +71,27 @@ def test_steps_are_timed_on_the_device_and_a_capture_is_left_alone(
     assert losses
     assert all(isinstance(loss, float) and loss < 10 for loss in losses)
     assert result["peak_memory_bytes"] > 0
+
+
+EPOCHS = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Linear(8, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = TensorDataset(torch.randn(640, 8), torch.randint(0, 2, (640,)))
+loader = DataLoader(data, batch_size=32, num_workers=2)
+for epoch in range(4):
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_workers_forked_while_steps_are_timed_live(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "script.py").write_text(EPOCHS)
+    done = gpurun("script.py")
+    assert done.returncode == 0, done.stderr.decode()
+    assert len(rows_by("optimizer", events(run_in(tmp_path)))) == 80

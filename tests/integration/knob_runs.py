@@ -12,6 +12,9 @@ from typing import Any
 
 from tests.run_events import events
 
+NO_CONTEXT = b"no current CUDA context"
+"""Torch warns so where a thread's first work on a GPU is a matrix product; it then makes one."""
+
 
 @dataclass(frozen=True)
 class KnobRun:
@@ -44,7 +47,8 @@ def run_under(
     consent = ("--allow", "pipeline,numerics,training")
     done = gpurun("--settings", "settings.json", *consent, "train.py", *arguments, env=env)
     assert done.returncode == 0, done.stderr.decode()
-    assert b"Warning" not in done.stderr, done.stderr.decode()
+    told = [line for line in done.stderr.splitlines() if NO_CONTEXT not in line]
+    assert b"Warning" not in b"".join(told), done.stderr.decode()
     runs = sorted((folder / ".gpurun" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
     assert events(runs[-1], "hook") == []
     knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events(runs[-1], "knob")]

@@ -241,3 +241,33 @@ for line in range(3):
         [sys.executable, tmp_path / "script.py"], capture_output=True, text=True, check=True
     )
     assert done.stderr.count("UserWarning: once") == 1
+
+
+FORKS = """
+import os
+from types import SimpleNamespace
+from gpurun.runtime.steps import StepClock
+
+class OfTheDevice:
+    def __init__(self, **options): pass
+    def record(self): pass
+    def query(self): return False
+    def __del__(self): os.write(1, b"destroyed in a child")
+
+clock = StepClock()
+cuda = SimpleNamespace(is_current_stream_capturing=lambda: False, Event=OfTheDevice)
+clock.device.attach(SimpleNamespace(cuda=cuda))
+clock.device.mark([])
+clock.losses.append(OfTheDevice())
+if os.fork() == 0:
+    os._exit(len(clock.losses))
+_, status = os.wait()
+os.write(1, f"exit {os.waitstatus_to_exitcode(status)}".encode())
+os._exit(0)
+"""
+
+
+def test_a_forked_child_destroys_nothing_of_its_parents_device() -> None:
+    """A loader worker that destroyed an event of CUDA would be aborted by it."""
+    done = subprocess.run([sys.executable, "-c", FORKS], capture_output=True, check=True)
+    assert done.stdout == b"exit 0"
