@@ -37,6 +37,7 @@ class ProcessLog:
     path: Path
     process: records.ProcessEvent
     torch: records.TorchEvent | None = None
+    imports: records.ImportsEvent | None = None
     arguments: tuple[records.ArgumentsEvent, ...] = ()
     loaders: tuple[records.LoaderEvent, ...] = ()
     optimizers: tuple[records.OptimizerEvent, ...] = ()
@@ -174,6 +175,7 @@ class _Reader:
             path=self.path,
             process=process,
             torch=latest(records.TorchEvent),
+            imports=latest(records.ImportsEvent),
             arguments=every(records.ArgumentsEvent),
             loaders=every(records.LoaderEvent),
             optimizers=every(records.OptimizerEvent),

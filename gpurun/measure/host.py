@@ -16,16 +16,16 @@ LIST_CHILDREN_SECONDS = 2.0
 class HostSampler:
     """Samples the tree of one process. CPU time of ended children is in their parent's figures.
 
-    `beside`: a process of ours outside of that tree, which is not one of the others.
+    `beside`: processes of ours outside of that tree, which are none of the others.
     """
 
-    def __init__(self, pid: int, beside: int | None = None) -> None:
+    def __init__(self, pid: int, beside: tuple[int, ...] = ()) -> None:
         import psutil
 
         self._psutil = psutil
         self._pid = pid
-        self._beside = beside
-        self._beside_seconds = 0.0
+        self._beside = dict.fromkeys(beside, 0.0)
+        """CPU seconds of each, also after its end."""
         self._tree: list[Any] = []
         self._listed = float("-inf")
 
@@ -64,14 +64,13 @@ class HostSampler:
         return 0.0 if os.getpid() in self.pids else time.process_time()
 
     def _seconds_beside(self) -> float:
-        """CPU seconds of the process beside, also after its end."""
-        if self._beside is not None:
+        for pid in self._beside:
             try:
-                times = self._psutil.Process(self._beside).cpu_times()
-                self._beside_seconds = times.user + times.system
+                times = self._psutil.Process(pid).cpu_times()
             except self._psutil.Error:
-                pass
-        return self._beside_seconds
+                continue
+            self._beside[pid] = times.user + times.system
+        return sum(self._beside.values())
 
     def _list(self) -> None:
         try:

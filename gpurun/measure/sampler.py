@@ -28,8 +28,8 @@ class Sampler:
     The heavy imports wait for the first look, so that a script that ends at once pays nothing.
     """
 
-    def __init__(self, run_dir: Path, beside: int | None = None) -> None:
-        """`beside`: a process of ours outside of the tree that is sampled."""
+    def __init__(self, run_dir: Path, beside: tuple[int, ...] = ()) -> None:
+        """`beside`: processes of ours outside of the tree that is sampled."""
         self._beside = beside
         self._path = run_dir / SAMPLES_FILE
         self._file: int | None = None

@@ -46,6 +46,18 @@ class TorchEvent:
 
 
 @dataclass(frozen=True)
+class ImportsEvent:
+    """What a trial had imported by its first step, in that order, of packages known to be slow.
+
+    `changed_variables`: environment variables that were not as at the start of the process.
+    """
+
+    kind: ClassVar[str] = "imports"
+    modules: tuple[str, ...]
+    changed_variables: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class ArgumentsEvent:
     """An argparse parser parsed the command line: each option with its flags and its value."""
 

@@ -8,8 +8,8 @@ from typing import Any
 SPEC_VARIABLE = "GPURUN_SPEC"
 """Environment variable that holds the path of the spec file."""
 
-READY, ORDER = "ready", "order.json"
-"""Files of the control folder: a process on standby is ready; the spec that it shall run by."""
+ORDER = "order.json"
+"""File of the control folder: the spec by which a process on standby shall run."""
 
 SPEC_SCHEMA = "gpurun/spec@1"
 
@@ -64,7 +64,7 @@ class RunSpec:
     then touch every loader with a map-style data set.
     `knob_paths` are files or folders with knobs of the user's own.
     `standby`: modules to import at once; then the process waits, before the script's first line,
-    for `control/order.json` in the run folder: the spec to run by. `control/ready` says so.
+    for `control/order.json` in the run folder: the spec to run by.
     """
 
     run_dir: str

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from gpurun.records.codec import from_json
-from gpurun.records.spec import ORDER, READY, RunSpec
+from gpurun.records.spec import ORDER, RunSpec
 
 POLL_SECONDS = 0.005
 
@@ -30,7 +30,6 @@ def await_order(spec: RunSpec) -> RunSpec:
                 importlib.import_module(name)
             except Exception:
                 break  # the script's own import tells
-        (control / READY).touch()
     while not order.exists():
         time.sleep(POLL_SECONDS)
     return from_json(RunSpec, json.loads(order.read_text()))

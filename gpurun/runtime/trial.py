@@ -11,7 +11,7 @@ from typing import Any
 
 from gpurun.records.events import StopEvent
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
-from gpurun.runtime import arguments, closing, ending, handwritten, seeds, services
+from gpurun.runtime import arguments, closing, ending, handwritten, imported, seeds, services
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
@@ -31,6 +31,7 @@ def prepare(spec: TrialSpec) -> None:
     seeds.seed_everything(spec.seed, spec.seed_offset)
     arguments.install()
     services.silence()
+    imported.begin()
 
 
 def arm(spec: RunSpec, torch: Any) -> None:
@@ -123,6 +124,8 @@ class _Trial:
             recent.append(duration)
 
     def _wait_for_go(self) -> None:
+        if self._as_it_is:
+            guarded("imports", imported.tell)()
         self.control.mkdir(parents=True, exist_ok=True)
         (self.control / "first_step").touch()
         go = self.control / "go"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import evidence
 from gpurun.tuner.progress import Progress
-from gpurun.tuner.standby import Standby
+from gpurun.tuner.standby import Standby, places
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.trial_end import ending_status, explained, main_log
 
@@ -64,7 +65,7 @@ class Laboratory:
         self.layer_bytes = 0
         self.training_loaders: tuple[str, ...] = ()
         self.standby_modules: tuple[str, ...] = ()
-        """What a process imports that is started one trial early; none are if there is nothing."""
+        """What a process imports that is started early; none are if there is nothing."""
         self._standby = Standby()
         self._environment = dict(environment)
         self._on_progress = on_progress
@@ -79,7 +80,7 @@ class Laboratory:
         try:
             order = self._box(run_dir, request.settings)
         except KnobRaised as raised:
-            self._standby.close()
+            self._standby.drop(run_dir)
             run_dir.mkdir(parents=True)
             trial = _not_launched(number, os.path.relpath(run_dir, self.folder), request, raised)
         else:
@@ -101,18 +102,21 @@ class Laboratory:
 
     def _launch(self, number: int, run_dir: Path, request: Request, order: BoxSpec) -> Trial:
         started = time.monotonic()
-        waiting = self._standby.take(order)
-        self._start_next(number + 1, request)
+        waiting = self._standby.take(order, run_dir)
         spec = to_json(self._spec(run_dir, request))
         (run_dir / "control").mkdir(parents=True, exist_ok=True)
         write_json(run_dir / "spec.json", spec)
         if waiting is not None:
             write_json(run_dir / "control" / ORDER, spec)
-        with waiting or Box(order) as box:
-            given_up = self._watch(box, run_dir, request)
-            if given_up is not None:
-                box.kill()
-            exit_code = None if given_up else box.poll()
+        try:
+            with waiting or Box(order) as box:
+                self._start_next(number + 1, request)
+                given_up = self._watch(box, run_dir, request)
+                if given_up is not None:
+                    box.kill()
+                exit_code = None if given_up else box.poll()
+        finally:
+            self._standby.go_on()
         seconds = time.monotonic() - started
         return self._conclude(number, run_dir, request, exit_code, seconds, given_up)
 
@@ -122,19 +126,24 @@ class Laboratory:
         return self.folder / "trials" / f"{number:02d}"
 
     def _start_next(self, number: int, request: Request) -> None:
-        """Have the process of the trial after this one import what it needs meanwhile."""
+        """Have the processes of the next trials import what they need meanwhile."""
         if not self.standby_modules:
             return
-        settings = request.settings if request.following is None else request.following
-        run_dir = self._run_dir(number)
-        try:
-            order = self._box(run_dir, settings)
-        except KnobRaised:
-            return
-        (run_dir / "control").mkdir(parents=True)
-        spec = RunSpec(str(run_dir), os.getpid(), standby=self.standby_modules)
-        write_json(run_dir / "spec.json", to_json(spec))
-        self._standby.start(order, run_dir)
+        following: Sequence[Mapping[str, Any]]
+        following = request.following or (request.settings,) * places()
+        for coming, settings in enumerate(itertools.islice(following, places()), number):
+            run_dir = self._run_dir(coming)
+            try:
+                order = self._box(run_dir, settings)
+            except KnobRaised:
+                continue
+            if self._standby.fits(order, run_dir):
+                continue
+            self._standby.drop(run_dir)
+            (run_dir / "control").mkdir(parents=True)
+            spec = RunSpec(str(run_dir), os.getpid(), standby=self.standby_modules)
+            write_json(run_dir / "spec.json", to_json(spec))
+            self._standby.start(order, run_dir)
 
     def _spec(self, run_dir: Path, request: Request) -> RunSpec:
         return RunSpec(
@@ -147,7 +156,7 @@ class Laboratory:
                 stop=request.stop,
                 seed=BASE_SEED,
                 seed_offset=request.seed_offset,
-                hold_at_first_step=request.hold or self._standby.pid is not None,
+                hold_at_first_step=request.hold or bool(self.standby_modules),
             ),
         )
 
@@ -185,20 +194,20 @@ class Laboratory:
     def _watch(self, box: Box, run_dir: Path, request: Request) -> str | None:
         """Wait for the end; why the trial had to be given up, None if it ended by itself."""
         progress = Progress(run_dir, run_dir / "output.log")
-        sampler = Sampler(run_dir, self._standby.pid)
+        sampler = Sampler(run_dir, self._standby.pids)
         patience, limit = self._patience(request)
         began = changed = sampled = time.monotonic()
-        held = request.hold or self._standby.pid is not None
+        held = request.hold or bool(self.standby_modules)
         stopped: float | None = None
         try:
             while box.poll() is None:
                 time.sleep(POLL_SECONDS)
                 moment = time.monotonic()
-                first_step = held and (run_dir / "control" / "first_step").exists()
-                if first_step and not self._standby.starting():
+                if held and (run_dir / "control" / "first_step").exists():
                     held = False
                     if request.hold:
                         self._keep_layer(box)
+                    self._standby.stop()
                     (run_dir / "control" / "go").touch()
                 if progress.advanced():
                     changed = moment

@@ -6,7 +6,7 @@ the machine hits both sides alike; the two launches of a round share a seed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,8 +19,8 @@ from gpurun.tuner.trial import Trial
 RETRIES = 1
 """A baseline launch that fails by itself is repeated this often; its pair is not lost."""
 
-LaunchArm = Callable[[str, Mapping[str, Any], int, Mapping[str, Any]], Trial]
-"""(purpose, settings, seed offset, the settings of the launch after it) → the finished trial."""
+LaunchArm = Callable[[str, Mapping[str, Any], int, Sequence[Mapping[str, Any]]], Trial]
+"""(purpose, settings, seed offset, settings of the launches after it) → the finished trial."""
 
 
 @dataclass
@@ -70,9 +70,10 @@ def prove(
             order.reverse()
         rates: dict[str, float] = {}
         seconds = 0.0
-        # the next round has the reverse order, and so begins with the arm that ends this one
-        for arm, following in zip(order, [*order[1:], order[-1]], strict=True):
-            trial = _launch(arm, baseline, launch, number, following)
+        # the next round has the reverse order
+        coming = [arm.settings for arm in (*order, *order[::-1], *order)]
+        for place, arm in enumerate(order, 1):
+            trial = _launch(arm, baseline, launch, number, coming[place:])
             seconds += trial.record.seconds
             if trial.record.status == "timeout" and out_of_time(0.0):
                 report("the budget ended in the middle of a round")
@@ -83,13 +84,19 @@ def prove(
         _pair(baseline, open_arms, rates, report)
 
 
-def _launch(arm: Arm, baseline: Arm, launch: LaunchArm, number: int, following: Arm) -> Trial:
+def _launch(
+    arm: Arm,
+    baseline: Arm,
+    launch: LaunchArm,
+    number: int,
+    following: Sequence[Mapping[str, Any]],
+) -> Trial:
     purpose = "pair baseline" if arm is baseline else "pair candidate"
-    trial = launch(purpose, arm.settings, number, following.settings)
+    trial = launch(purpose, arm.settings, number, following)
     tries = RETRIES if arm is baseline else 0
     while trial.score is None and tries:
         tries -= 1
-        trial = launch(purpose, arm.settings, number, following.settings)
+        trial = launch(purpose, arm.settings, number, following)
     return trial
 
 

@@ -1,78 +1,90 @@
-"""The next trial's process, started while this one starts: most of a launch is its start.
+"""Processes of the next trials, started while this one starts: most of a launch is its start.
 
-Both import at the same time, each on a core of its own. A trial is held at its first step until
-the process beside it is ready, and so is measured alone.
+All import at the same time, each on a core of its own. While a trial is measured they are stopped,
+so that it is measured alone.
 """
 
 from __future__ import annotations
 
+import os
 import shutil
-import time
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.isolation.box import Box, BoxSpec
 from gpurun.knobs.api import Skip
 from gpurun.measure.events import ProcessLog
-from gpurun.measure.machine import available_cores
+from gpurun.measure.machine import available_cores, available_memory
 from gpurun.options import Options, TargetKind
-from gpurun.records.spec import READY
 
-CONTROL = "control"
 LEAST_CORES = 2
-READY_SECONDS = 60.0
-"""A process that is not ready by then never will be."""
+CORES_EACH = 4
+"""A further process for so many cores: the trial that starts beside them needs some itself."""
+MOST = 3
+MEMORY_EACH = 4 << 30
+"""Bytes: a process that has imported much takes a fourth of it."""
+
+
+def places() -> int:
+    """How many processes may wait on this machine at a time."""
+    by_cores = max(1, int(available_cores() / CORES_EACH))
+    return min(MOST, by_cores, max(1, available_memory() // MEMORY_EACH))
 
 
 class Standby:
-    """At most one process that waits for its order. `pid` is None where there is none."""
+    """Processes that wait for their orders, each in the run folder of a trial to come."""
 
     def __init__(self) -> None:
-        self._box: Box | None = None
-        self._run_dir = Path()
-        self._began = 0.0
+        self._waiting: dict[Path, Box] = {}
 
     @property
-    def pid(self) -> int | None:
-        """The waiting process, as the launcher sees it."""
-        return None if self._box is None else self._box.pid
+    def pids(self) -> tuple[int, ...]:
+        """The waiting processes, as the launcher sees them."""
+        return tuple(box.pid for box in self._waiting.values())
+
+    def fits(self, order: BoxSpec, run_dir: Path) -> bool:
+        """Whether a process waits there for an order like this."""
+        box = self._waiting.get(run_dir)
+        return box is not None and box.spec == order and box.poll() is None
 
     def start(self, order: BoxSpec, run_dir: Path) -> None:
         """Start a process for an order like this; its spec, in `run_dir`, tells it to wait."""
-        self.close()
-        self._run_dir, self._began = run_dir, time.monotonic()
-        try:
-            self._box = Box(order)
-        except GpurunError:
-            self._box = None  # the launch that follows says so
+        with suppress(GpurunError):  # the launch that follows says so
+            self._waiting[run_dir] = Box(order)
 
-    def starting(self) -> bool:
-        """Whether the process is still busy with its imports."""
-        if self._box is None or (self._run_dir / CONTROL / READY).exists():
-            return False
-        if self._box.poll() is None and time.monotonic() - self._began < READY_SECONDS:
-            return True
-        self.close()
-        return False
-
-    def take(self, order: BoxSpec) -> Box | None:
-        """The process if it was started for such an order and is ready; else it is ended."""
-        box, self._box = self._box, None
-        if box is None:
-            return None
-        ready = (self._run_dir / CONTROL / READY).exists() and box.poll() is None
-        if ready and box.spec == order:
-            return box
-        box.close()
-        shutil.rmtree(self._run_dir, ignore_errors=True)
+    def take(self, order: BoxSpec, run_dir: Path) -> Box | None:
+        """The process that waits there, if it was started for such an order; else it is ended."""
+        if self.fits(order, run_dir):
+            return self._waiting.pop(run_dir)
+        self.drop(run_dir)
         return None
 
+    def drop(self, run_dir: Path) -> None:
+        """End the process that waits there, if one does, and remove what it wrote."""
+        box = self._waiting.pop(run_dir, None)
+        if box is not None:
+            box.close()
+            shutil.rmtree(run_dir, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Let none of them use the processor."""
+        self._signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let them import further."""
+        self._signal(signal.SIGCONT)
+
     def close(self) -> None:
-        """End the process, if there is one, and remove what it wrote."""
-        if self._box is not None:
-            self._box.close()
-            self._box = None
-            shutil.rmtree(self._run_dir, ignore_errors=True)
+        """End all, and remove what they wrote."""
+        for run_dir in list(self._waiting):
+            self.drop(run_dir)
+
+    def _signal(self, number: int) -> None:
+        for pid in self.pids:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
 
 def what_to_import(options: Options, probe: ProcessLog) -> tuple[str, ...] | Skip:
@@ -86,4 +98,7 @@ def what_to_import(options: Options, probe: ProcessLog) -> tuple[str, ...] | Ski
         return Skip(f"the script sets {names} before it imports torch")
     if available_cores() < LEAST_CORES:
         return Skip("a process beside a trial needs a core of its own")
-    return ("torch",)
+    imports = probe.imports
+    if imports is None or imports.changed_variables:
+        return ("torch",)
+    return ("torch", *imports.modules)

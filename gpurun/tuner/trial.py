@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,5 +59,5 @@ class Request:
     One that holds (the first) may be silent to its limit: it may have to download its data."""
     limit_seconds: float = math.inf
     """A trial is given up after so long at most, and earlier by what others took."""
-    following: Mapping[str, Any] | None = None
-    """The settings of the launch after it, as far as one can know; None: the same."""
+    following: Sequence[Mapping[str, Any]] = ()
+    """The settings of the launches after it, as far as one can know; none: the same."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -260,7 +260,11 @@ class Tuning:
         return trial
 
     def _launch_arm(
-        self, purpose: str, settings: Mapping[str, Any], number: int, following: Mapping[str, Any]
+        self,
+        purpose: str,
+        settings: Mapping[str, Any],
+        number: int,
+        following: Sequence[Mapping[str, Any]],
     ) -> Trial:
         rule: StopRule = with_read_ahead(self._rule, settings, self._prefetch)
         request = Request(purpose, settings, rule, seed_offset=number, following=following)

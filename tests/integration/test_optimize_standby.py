@@ -37,7 +37,7 @@ def test_later_trials_are_started_early_and_see_what_the_first_saw(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
     (tmp_path / "train.py").write_text(SEEN + training(400, sleep=0.002))
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '45s'")
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '75s'")
     done = gpurun("--optimize", "--tune-only", "train.py", "--flag", "x", timeout=280)
     assert done.returncode in (0, 3), lines(done)
     started_early = early(tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -20,12 +20,16 @@ class Machine:
     def __init__(self, gain: float, failing: tuple[int, ...] = ()) -> None:
         self.launched: list[tuple[str, int]] = []
         self.settings: list[Mapping[str, Any]] = []
-        self.following: list[Mapping[str, Any]] = []
+        self.following: list[Sequence[Mapping[str, Any]]] = []
         self._gain = gain
         self._failing = failing
 
     def launch(
-        self, purpose: str, settings: Mapping[str, Any], number: int, following: Mapping[str, Any]
+        self,
+        purpose: str,
+        settings: Mapping[str, Any],
+        number: int,
+        following: Sequence[Mapping[str, Any]],
     ) -> Trial:
         self.settings.append(settings)
         self.following.append(following)
@@ -55,11 +59,12 @@ def test_rounds_alternate_their_order_and_share_a_seed() -> None:
 
 
 def test_each_launch_is_told_what_comes_after_it() -> None:
-    """So that the process of the next one can start meanwhile."""
+    """So that the processes of the next ones can start meanwhile."""
     machine = Machine(1.2)
     proven(machine, Arm("baseline", {}), Arm("chosen", {"a": 1}), Arm("larger batch", {"b": 2}))
     assert len(machine.settings) > 6
-    assert machine.following[:-1] == machine.settings[1:]
+    for number, following in enumerate(machine.following[:-3]):
+        assert list(following[:3]) == machine.settings[number + 1 : number + 4]
 
 
 def test_a_large_gain_settles_soon_and_is_significant() -> None:

@@ -1,0 +1,50 @@
+"""What a trial's script has imported by its first step, as far as a later trial may do so early."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from gpurun.records.events import ImportsEvent
+from gpurun.runtime.recorder import RECORDER
+
+PACKAGES = frozenset(
+    {
+        "PIL", "accelerate", "datasets", "einops", "functorch", "huggingface_hub", "numpy",
+        "pandas", "safetensors", "scipy", "sklearn", "sympy", "timm", "tokenizers", "torch",
+        "torchaudio", "torchvision", "transformers", "triton",
+    }
+)  # fmt: skip
+"""Packages that take long to import, and to which it makes no difference when that happens."""
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""Where a module must lie: what the script brings with it is not there for others to import."""
+TORCHS_OWN = frozenset({"CUDA_MODULE_LOADING"})
+"""Variables that torch itself sets when it first uses the device."""
+
+_start: dict[str, str] = {}
+
+
+def begin() -> None:
+    """Before the script: how the environment is now."""
+    _start.update(os.environ)
+
+
+def tell() -> None:
+    """Record the modules, and which variables have changed meanwhile."""
+    names = _start.keys() | os.environ.keys()
+    changed = {name for name in names if _start.get(name) != os.environ.get(name)}
+    RECORDER.event(
+        ImportsEvent(
+            modules=tuple(name for name in list(sys.modules) if _known(name)),
+            changed_variables=tuple(sorted(changed - TORCHS_OWN)),
+        )
+    )
+
+
+def _known(name: str) -> bool:
+    """Packages and what lies directly in them: these import the rest."""
+    package, _, rest = name.partition(".")
+    if package not in PACKAGES or "." in rest:
+        return False
+    path = str(getattr(sys.modules[name], "__file__", None))
+    return any(place in path for place in INSTALLED)
