@@ -45,7 +45,7 @@ class Allocator(KnobBase):
 
     name: ClassVar[str] = "allocator"
     effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 26
+    order: ClassVar[int] = 62
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Both, where the allocator had to retry or holds much that nothing was put into."""

@@ -22,7 +22,7 @@ class ChannelsLast(KnobBase):
 
     name: ClassVar[str] = "channels_last"
     effect: ClassVar[Effect] = Effect.NUMERICS
-    order: ClassVar[int] = 45
+    order: ClassVar[int] = 23
     acts_on: ClassVar[str] = "model"
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:

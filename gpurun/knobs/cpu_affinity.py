@@ -34,7 +34,7 @@ class CpuAffinity(KnobBase):
 
     name: ClassVar[str] = "cpu_affinity"
     effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 22
+    order: ClassVar[int] = 60
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
         self._sysfs = sysfs

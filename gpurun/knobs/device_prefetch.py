@@ -41,6 +41,7 @@ class DevicePrefetch(KnobBase):
     name: ClassVar[str] = "device_prefetch"
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 17
+    likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """Ahead, where a loader feeds a training on the GPU from the host."""

@@ -37,13 +37,15 @@ class Finals:
         self._prove = prove
         self._note = note
 
-    def settle(self, state: State, batch: State | None) -> None:
-        """Prove the finalists, judge them, and decide; the ladder then says what became of each."""
+    def settle(self, state: State, batch: State | None, seconds: float) -> None:
+        """Prove the finalists, judge them, and decide; the ladder then says what became of each.
+
+        `seconds`: what a launch is expected to take.
+        """
         found = self.findings
         chosen = Arm("chosen", state.settings) if state.settings != found.base else None
         larger = Arm("larger batch", batch.settings) if batch is not None else None
         found.chosen, found.larger = chosen, larger
-        seconds = state.best.record.seconds
         baseline = self._prove([arm for arm in (chosen, larger) if arm is not None], seconds)
         objections: dict[str, str] = {}
         judged = None if chosen is None else self._judged(baseline, chosen)

@@ -32,6 +32,8 @@ LEAST_PROOF_ROUNDS = 2
 """And for so many even where they take most of the budget: fewer can show nothing."""
 PROOF_SHARE = 0.6
 """What is kept for more rounds than those takes at most this part of the budget."""
+COMPILED_ALREADY = 3
+"""What a launch takes to compile shrinks so many times where the trials' caches hold it."""
 
 NEEDED_STEPS = AUDIT_STEPS + WARMUP_STEPS + MEASURED_STEPS
 """A script that ends before this many steps cannot be tuned."""
@@ -66,9 +68,22 @@ def plan(probe: RunResult, steps_per_epoch: int | None, budget_seconds: float) -
     )
 
 
-def kept_for_proof(trial_seconds: float, budget_seconds: float, finalists: int = 1) -> float:
-    """Seconds that the search leaves for the proof of so many finalists."""
-    round_seconds = (1 + finalists) * trial_seconds
+def launched_again(seconds: float, usual: float) -> float:
+    """What a launch takes whose first one took `seconds`, for it compiled what others need not.
+
+    `usual`: seconds of a launch that compiles nothing.
+    """
+    return min(seconds, usual + (seconds - usual) / COMPILED_ALREADY)
+
+
+def kept_for_proof(
+    usual: float, candidate: float, budget_seconds: float, finalists: int = 1
+) -> float:
+    """Seconds that the search leaves for the proof of so many finalists.
+
+    `usual` and `candidate`: what a launch of the script as it is takes, and one of a finalist.
+    """
+    round_seconds = usual + finalists * candidate
     wanted = min(PROOF_ROUNDS * round_seconds, PROOF_SHARE * budget_seconds)
     return max(LEAST_PROOF_ROUNDS * round_seconds, wanted)
 

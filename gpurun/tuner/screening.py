@@ -55,14 +55,14 @@ class State:
 class Limits:
     """What bounds the search.
 
-    `out_of_time(seconds, more)`: no room for a launch of that length that takes so much more to
-    start, and for the proof, whose launches take that length, after it.
+    `out_of_time(best, more)`: no room for a launch like this one that takes so many seconds more to
+    start, and for its proof after it.
 
     `allowed`: the effects among which `Search.run` looks.
     """
 
     trials: int
-    out_of_time: Callable[[float, float], bool]
+    out_of_time: Callable[[Trial, float], bool]
     allowed: frozenset[Effect]
 
 
@@ -95,14 +95,14 @@ class Screening:
         """Why there is room for no further trial; None if there is."""
         if self._left <= 0:
             return f"{self._granted} trials are used up" if self._granted else "no trial is left"
-        if self._limits.out_of_time(state.best.record.seconds, 0.0):
+        if self._limits.out_of_time(state.best, 0.0):
             self.out_of_time = True
             return "the rest of the budget is kept for the proof"
         return None
 
     def too_slow(self, knob: Knob, state: State) -> str | None:
         """Why there is room for no launch with this knob; None if there is."""
-        if not self._limits.out_of_time(state.best.record.seconds, knob.startup_seconds):
+        if not self._limits.out_of_time(state.best, knob.startup_seconds):
             return None
         return (
             f"it takes about {knob.startup_seconds:.0f} s more to start, "

@@ -33,6 +33,8 @@ from gpurun.tuner.together import Together, likely_members
 from gpurun.tuner.trial import Trial
 
 BETTER = "a better value was found"
+PASSES = 3
+"""What gains changes what others are worth: the rest is gone through again, so often at most."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Search:
     def __init__(self, launch: Launch, note: Note, rule: StopRule, limits: Limits) -> None:
         self._note = note
         self._allowed = limits.allowed
+        self._seen: dict[str, list[Any]] = {}
+        """Values by knob that were tried, or had no room."""
+        self._said: set[str] = set()
         self._screening = Screening(launch, note, rule, limits)
 
     @property
@@ -75,11 +80,17 @@ class Search:
             members = likely_members(likely, state)
             if len(members) < 2 or not together.try_set(members, state):
                 break
-        self._one_by_one(open_knobs, together, state)
+        for _ in range(PASSES):
+            before = dict(state.settings)
+            if not self._one_by_one(open_knobs, together, state) or state.settings == before:
+                break
         together.leave_one_out(state)
 
-    def _one_by_one(self, knobs: Sequence[Knob], together: Together, state: State) -> None:
-        """Try each knob in turn; what a set has settled only where it asks for another value."""
+    def _one_by_one(self, knobs: Sequence[Knob], together: Together, state: State) -> bool:
+        """Try each knob in turn; what a set has settled only where it asks for another value.
+
+        False when there is no more room.
+        """
         for knob in knobs:
             if knob.name in together.companions and knob.name in state.settings:
                 continue
@@ -91,10 +102,19 @@ class Search:
                     continue
                 proposals = proposals[:1]
             if isinstance(proposals, Skip):
-                self._note(f"{knob.name}: not tried: {proposals.reason}")
+                self._say(f"{knob.name}: not tried: {proposals.reason}")
                 continue
-            if not self.try_knob(knob, proposals[: knob.most_values], state):
-                return
+            known = self._seen.get(knob.name, ())
+            values = [value for value in proposals[: knob.most_values] if value not in known]
+            if values and not self.try_knob(knob, values, state):
+                return False
+        return True
+
+    def _say(self, line: str) -> None:
+        """Note something that may be found again."""
+        if line not in self._said:
+            self._said.add(line)
+            self._note(line)
 
     def try_knob(self, knob: Knob, values: list[Any], state: State) -> bool:
         """Try these values of one knob, or note why not; False when there is no more room."""
@@ -125,8 +145,10 @@ class Search:
             why = self._screening.too_slow(knob, state)
             if why is not None:
                 self._note(f"{knob.name}: {', '.join(map(str, [value, *queue]))} not tried: {why}")
+                self._seen.setdefault(knob.name, []).extend([value, *queue])
                 break
             tried.append(value)
+            self._seen.setdefault(knob.name, []).append(value)
             try:
                 companions = asking.companions(knob, start_facts, value)
             except KnobRaised as raised:

@@ -30,13 +30,15 @@ from gpurun.tuner.plan import (
     NEEDED_STEPS,
     PROBE,
     kept_for_proof,
+    launched_again,
     plan,
     with_read_ahead,
 )
 from gpurun.tuner.proof import Arm, prove
 from gpurun.tuner.screening import Limits, State, ladder_row
 from gpurun.tuner.search import Search
-from gpurun.tuner.standby import what_to_import
+from gpurun.tuner.standby import MOST, what_to_import
+from gpurun.tuner.together import likely_members
 from gpurun.tuner.trial import Request, Trial
 
 MOST_TRIALS = 15
@@ -72,6 +74,8 @@ class Tuning:
         self._most_trials = options.max_trials or MOST_TRIALS + more
         self._rule = PROBE
         self._prefetch = 2
+        self._usual_seconds = 0.0
+        """What a launch of the script as it is takes."""
         self._evidence: list[Evidence] = []
 
     def run(self) -> None:
@@ -80,7 +84,7 @@ class Tuning:
         state = self._baseline(probe)
         search = self._search(state)
         batch = self._larger_batch(state, search)
-        self._finals().settle(state, batch)
+        self._finals().settle(state, batch, self._again(state.best))
 
     # -- first trials --------------------------------------------------------------------------
 
@@ -157,7 +161,8 @@ class Tuning:
             f"trials measure {self._rule.min_steps - self._rule.audit_steps} steps "
             f"after {self._rule.audit_steps} audited ones"
         )
-        trial = self._launch(Request("screen", base, self._rule))
+        coming = (self._first_set(State(dict(base), probe, facts, [])),) * MOST
+        trial = self._launch(Request("screen", base, self._rule, following=coming))
         if trial.throughput is None and self._lab.layers:
             self._decide(
                 "the script does not run on top of what its first trial wrote: "
@@ -167,6 +172,7 @@ class Tuning:
             trial = self._launch(Request("screen", base, self._rule))
         if trial.throughput is None or trial.result is None:
             raise Ended(*_unusable(trial))
+        self._usual_seconds = trial.record.seconds
         self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return State(
             settings=dict(base),
@@ -179,11 +185,22 @@ class Tuning:
 
     # -- search --------------------------------------------------------------------------------
 
-    def _search(self, state: State) -> Search:
+    def _knobs(self) -> list[Knob]:
+        """Those that the search may turn, in their order."""
         tuned = self.options.tuned_arguments
         knobs = [k for k in all_knobs(self.options.knob_paths, tuned) if k.name != BATCH]
-        if self._objective is Objective.MEMORY:
-            knobs = [k for k in knobs if k.saves_memory]
+        return [k for k in knobs if k.saves_memory or self._objective is not Objective.MEMORY]
+
+    def _first_set(self, state: State) -> dict[str, Any]:
+        """What the search will most likely launch first: its process can start beforehand."""
+        allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
+        settings = dict(state.settings)
+        for member in likely_members(allowed, state):
+            settings |= member.settings
+        return settings
+
+    def _search(self, state: State) -> Search:
+        knobs = self._knobs()
         trials = self._most_trials - 2
         kept_back = min(BATCH_TRIALS, trials // 3)
         limits = Limits(max(0, trials - kept_back), self._no_room_to_search, self._allowed)
@@ -239,10 +256,19 @@ class Tuning:
             self._decide(f"the proof ended early, the script as it is failed: {baseline.failure}")
         return baseline
 
-    def _no_room_to_search(self, seconds: float, more: float) -> bool:
+    def _no_room_to_search(self, best: Trial, more: float) -> bool:
         """A launch that takes so much `more`, and the proof after it, would not fit the budget."""
-        kept = kept_for_proof(seconds, self._budget, self._finalists)
+        seconds = self._again(best)
+        proven = launched_again(seconds + more, seconds)
+        kept = kept_for_proof(self._usual_seconds, proven, self._budget, self._finalists)
         return self._left() < seconds + more + kept
+
+    def _again(self, trial: Trial) -> float:
+        """Seconds that another launch like this one is expected to take."""
+        seconds = trial.record.seconds
+        if not any(self._knob(name).startup_seconds for name in trial.record.knobs):
+            return seconds
+        return launched_again(seconds, self._usual_seconds)
 
     def trial_folder(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""

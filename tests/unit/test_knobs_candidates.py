@@ -303,7 +303,7 @@ class TestNumericsKnobs:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("gpurun.knobs.compile._missing_tool", lambda device: None)
-        assert proposed("compile", gpu_facts()) == ["default", "reduce-overhead", "max-autotune"]
+        assert proposed("compile", gpu_facts()) == ["reduce-overhead", "default", "max-autotune"]
         accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
         assert proposed("compile", accumulating) == ["default"]
 

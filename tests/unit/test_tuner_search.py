@@ -88,7 +88,7 @@ def searched(
     base = base or trial(100.0)
     assert base.evidence is not None
     state = State({}, base, facts(argv=argv), [base.evidence, base.evidence])
-    limits = Limits(trials, lambda seconds, more: late, allowed)
+    limits = Limits(trials, lambda best, more: late, allowed)
     Search(launch, notes.append, PROBE, limits).run(knobs, state)
     return state, notes
 
@@ -216,7 +216,7 @@ def test_why_a_search_ended_is_said_once_however_often_it_goes_on() -> None:
     notes: list[str] = []
     base = trial(100.0)
     state = State({}, base, facts(), [])
-    limits = Limits(1, lambda seconds, more: False, ALL)
+    limits = Limits(1, lambda best, more: False, ALL)
     search = Search(by_value({2: 90.0, 4: 90.0}), notes.append, PROBE, limits)
     search.run([Planted([2, 4])], state)
     search.allow_more(1)
@@ -238,7 +238,7 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
     state = State({}, base, facts(), [base.evidence, base.evidence])
     asked: list[float] = []
 
-    def late(seconds: float, more: float) -> bool:
+    def late(best: Trial, more: float) -> bool:
         asked.append(more)
         return more > 50.0 and len(asked) > 5
 
@@ -256,7 +256,7 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
         "planted: kept 2",
     ]
     asked[:] = [0.0] * 6
-    search.run([Slow([3]), Planted([2])], state)
+    search.run([Slow([5]), Planted([2])], state)
     assert any(x.startswith("slow: not tried: it takes about 100 s more to start") for x in notes)
 
 
@@ -314,3 +314,32 @@ def test_of_a_knob_that_asks_for_it_all_values_are_tried() -> None:
     state, _ = searched([listed], by_value(rates))
     assert [row.value for row in state.ladder] == [2, 4, 6, 8]
     assert state.settings == {"planted": 6}
+
+
+class Waiting(Planted):
+    """Has nothing to do until the other one is set."""
+
+    name: ClassVar[str] = "waiting"
+
+    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
+        return [3] if "other" in facts.current else Skip("the model is the slower part")
+
+
+def test_what_has_nothing_to_do_is_asked_again_after_a_gain() -> None:
+    """A compiled model waits for data where the model as it is did not."""
+    rates: dict[Any, float] = {2: 150.0, 3: 300.0}
+    state, notes = searched([Waiting([]), Other([2])], by_value(rates))
+    assert state.settings == {"other": 2, "waiting": 3}
+    assert notes[0] == "waiting: not tried: the model is the slower part"
+    assert len(notes) == len(set(notes)), "nothing is said twice"
+
+
+def test_values_that_gained_nothing_are_not_launched_again() -> None:
+    asked: list[dict[str, Any]] = []
+
+    def launch(request: Request) -> Trial:
+        asked.append(dict(request.settings))
+        return trial(150.0 if "other" in request.settings else 100.0, request.settings)
+
+    searched([Planted([7]), Other([2])], launch)
+    assert asked == [{"planted": 7}, {"other": 2}]

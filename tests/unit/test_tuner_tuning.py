@@ -90,7 +90,7 @@ def prove(
         tuning.findings.ladder.append(
             LadderRow(knob, value, "pipeline", 200.0, 2.0, None, None, None, True, "")
         )
-    tuning._finals().settle(state, side)
+    tuning._finals().settle(state, side, 1.0)
     return tuning
 
 
