@@ -246,8 +246,8 @@ class AuditEvent:
     """One audited step of a trial: what the loss guard compares between trials.
 
     `step` counts from 1. `hyperparameters`: one object an optimizer group. Norms are L2 norms;
-    `gradient_norms` (None: no gradient) and `update_norms` (the change in this step; empty where
-    the model is too large to be copied) are by name of the optimized parameter.
+    `gradient_norms` (None: no gradient) and `update_norms` (the change in this step; of a large
+    tensor, what a part of its numbers tells) are by name of the optimized parameter.
     """
 
     kind: ClassVar[str] = "audit"

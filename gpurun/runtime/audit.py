@@ -22,10 +22,8 @@ from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
-from gpurun.runtime.tensors import host_copy, is_tensor, norm, tensors, values
+from gpurun.runtime.tensors import host_copy, is_tensor, moved_by, norm, tensors, values
 
-COPY_LIMIT_BYTES = 2 << 30
-"""Parameters, and copies of the model, beyond this size are not copied to measure their change."""
 GRADIENT_STEPS = 2
 """The parameters of two trials are still close to each other in so many steps."""
 GRADIENT_VALUES = 2048
@@ -49,7 +47,6 @@ class Audit:
         self._names: dict[int, str] = {}
         self._roots_named = 0
         self._sides: dict[str, tuple[Any, list[Any]]] | None = None
-        self._copied = 0
         self._rates: list[tuple[int, tuple[float | None, ...]]] = []
         self._forget_step()
 
@@ -153,8 +150,6 @@ class Audit:
         if self._roots_named != len(ROOTS.known):
             self._name_parameters()
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
-        if not self._copied:
-            self._copied = sum(p.numel() * p.element_size() for p in parameters)
         each = max(2, GRADIENT_VALUES // max(1, len(parameters)))
         for position, parameter in enumerate(parameters):
             name = self._name(optimizer, position, parameter)
@@ -162,7 +157,7 @@ class Audit:
             self._gradients[name] = None if gradient is None else norm(gradient)
             if gradient is not None and self._step <= GRADIENT_STEPS and not gradient.is_sparse:
                 self._gradient_values[name] = values(gradient, each)
-            if self._copied < COPY_LIMIT_BYTES and name not in self._before:
+            if name not in self._before:
                 self._before[name] = (parameter, host_copy(parameter))
 
     def _name(self, optimizer: Any, position: int, parameter: Any) -> str:
@@ -186,8 +181,7 @@ class Audit:
             ),
             gradient_norms=self._gradients,
             update_norms={
-                name: norm(host_copy(parameter) - old)
-                for name, (parameter, old) in self._before.items()
+                name: moved_by(parameter, old) for name, (parameter, old) in self._before.items()
             },
             side_update_norms=self._side_updates(),
             gradient_values=tuple(
@@ -208,10 +202,10 @@ class Audit:
             return {}
         moved = {}
         for name, (what, old) in self._sides.items():
-            fresh = _copies(what)
-            pairs = [(a, b) for a, b in zip(fresh, old, strict=False) if a.shape == b.shape]
-            moved[name] = math.sqrt(sum(norm(a - b) ** 2 for a, b in pairs))
-            self._sides[name] = (what, fresh)
+            pairs = zip(_content(what), old, strict=False)
+            found = [d for a, b in pairs if math.isfinite(d := moved_by(a, b))]
+            moved[name] = math.hypot(*found)
+            self._sides[name] = (what, _copies(what))
         return moved
 
     def _find_sides(self) -> Iterator[tuple[str, Any]]:
@@ -223,11 +217,7 @@ class Audit:
                 }
                 if own:
                     yield f"buffers of {number}.{name}", _Buffers(module, tuple(own))
-        left = COPY_LIMIT_BYTES
-        for name, copy in _model_copies(roots):
-            left -= sum(t.numel() * t.element_size() for t in _content(copy))
-            if left > 0:
-                yield name, copy
+        yield from _model_copies(roots)
 
 
 class _Buffers:
@@ -274,4 +264,4 @@ def _content(thing: Any) -> list[Any]:
 
 
 def _copies(thing: Any) -> list[Any]:
-    return [host_copy(t).float() for t in _content(thing)]
+    return [host_copy(t) for t in _content(thing)]

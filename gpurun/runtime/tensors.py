@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 SAMPLED_VALUES = 64
+COPIED_VALUES = 1 << 16
 
 
 def is_tensor(value: Any) -> bool:
@@ -41,18 +43,33 @@ def norm(tensor: Any) -> float:
     return float(torch.linalg.vector_norm(tensor))
 
 
-def host_copy(tensor: Any) -> Any:
-    """A copy in the host's memory, so that the device's peak stays the script's own."""
-    return plain(tensor).to("cpu", copy=True)
+def host_copy(tensor: Any, most: int = COPIED_VALUES) -> Any:
+    """Evenly spread numbers of a tensor, all if it has no more than so many, in the host's memory.
+
+    On the device they would add to its peak, and all of a large model would take seconds to copy.
+    """
+    return _spread(tensor, most).to("cpu", copy=True)
+
+
+def moved_by(tensor: Any, before: Any) -> float:
+    """The L2 norm of the change of a tensor since `host_copy`, from the numbers that were copied.
+
+    Infinite where it has another size now.
+    """
+    now = host_copy(tensor)
+    if now.shape != before.shape:
+        return math.inf
+    return norm(now - before) * math.sqrt(plain(tensor).numel() / max(1, now.numel()))
+
+
+def _spread(tensor: Any, count: int) -> Any:
+    flat = plain(tensor).reshape(-1)
+    return flat[:: max(1, -(-flat.numel() // count))]
 
 
 def values(tensor: Any, count: int = SAMPLED_VALUES) -> tuple[float, ...]:
     """At most `count` of its numbers, evenly spread."""
-    flat = plain(tensor).reshape(-1)
-    if not flat.numel():
-        return ()
-    stride = max(1, -(-flat.numel() // count))
-    return tuple(float(f"{x:.6g}") for x in flat[::stride].tolist())
+    return tuple(float(f"{x:.6g}") for x in _spread(tensor, count).tolist())
 
 
 def checksum(value: Any) -> int:

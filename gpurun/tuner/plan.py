@@ -26,7 +26,7 @@ LONGEST_EPOCH_WINDOWS = 2
 """An epoch up to so many windows is measured whole: opening the workers is part of the price."""
 MAX_STEPS = 5000
 
-PROOF_ROUNDS = 5
+PROOF_ROUNDS = 4
 """The search leaves time for so many rounds of the proof: a launch of each side."""
 LEAST_PROOF_ROUNDS = 2
 """And for so many even where they take most of the budget: fewer can show nothing."""

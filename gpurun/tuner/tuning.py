@@ -172,7 +172,8 @@ class Tuning:
             trial = self._launch(Request("screen", base, self._rule))
         if trial.throughput is None or trial.result is None:
             raise Ended(*_unusable(trial))
-        self._usual_seconds = trial.record.seconds
+        torch_seconds = trial.result.seconds_to_torch or 0.0 if self._lab.standby_modules else 0.0
+        self._usual_seconds = trial.record.seconds - torch_seconds
         self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return State(
             settings=dict(base),

@@ -54,8 +54,8 @@ def test_a_small_budget_shortens_the_windows() -> None:
     assert plan(probe, None, 1.0).min_steps * 0.010 >= 1.5
 
 
-def test_the_search_leaves_most_of_a_small_budget_and_five_rounds_of_a_large_one() -> None:
-    assert kept_for_proof(4.0, 4.0, budget_seconds=300.0) == 40.0
+def test_the_search_leaves_most_of_a_small_budget_and_four_rounds_of_a_large_one() -> None:
+    assert kept_for_proof(4.0, 4.0, budget_seconds=300.0) == 32.0
     assert kept_for_proof(6.0, 6.0, budget_seconds=60.0) == 36.0
     assert kept_for_proof(20.0, 20.0, budget_seconds=60.0) == 80.0
     assert kept_for_proof(20.0, 20.0, budget_seconds=60.0, finalists=2) == 120.0

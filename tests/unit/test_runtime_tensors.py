@@ -1,0 +1,50 @@
+"""The figures by which the loss guard compares tensors of two trials."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gpurun.runtime.tensors import COPIED_VALUES, host_copy, moved_by
+
+
+def test_the_change_of_a_small_tensor_is_exact() -> None:
+    tensor = torch.zeros(3, 4)
+    before = host_copy(tensor)
+    tensor[1, 2] = 3.0
+    tensor[2, 0] = 4.0
+    assert moved_by(tensor, before) == 5.0
+
+
+def test_of_a_large_tensor_a_part_tells_the_change_of_the_whole() -> None:
+    torch.manual_seed(0)
+    tensor = torch.randn(1000, 1000)
+    before, change = host_copy(tensor), 0.01 * torch.randn(1000, 1000)
+    assert before.numel() <= COPIED_VALUES
+    tensor += change
+    assert moved_by(tensor, before) == pytest.approx(float(change.norm()), rel=0.02)
+
+
+def test_the_layout_in_memory_makes_no_difference() -> None:
+    torch.manual_seed(0)
+    tensor = torch.randn(64, 32, 9, 9)
+    other = tensor.to(memory_format=torch.channels_last)
+    assert torch.equal(host_copy(tensor), host_copy(other))
+    before = host_copy(tensor)
+    other[:, :, 0, 0] += 1.0
+    tensor[:, :, 0, 0] += 1.0
+    assert moved_by(tensor, before) == moved_by(other, before)
+
+
+def test_complex_numbers_count_with_both_parts() -> None:
+    tensor = torch.zeros(2, dtype=torch.complex64)
+    before = host_copy(tensor)
+    tensor[0] = 3.0 + 4.0j
+    assert moved_by(tensor, before) == 5.0
+
+
+def test_a_copy_does_not_follow_the_tensor() -> None:
+    tensor = torch.ones(8)
+    before = host_copy(tensor)
+    tensor.zero_()
+    assert before.tolist() == [1.0] * 8
