@@ -26,8 +26,10 @@ class LoaderWorkers(KnobBase):
     """`DataLoader(num_workers=n)`: samples are loaded in processes of their own.
 
     Helps when the step waits for data. The first guess is the number of workers that hides the
-    measured wait behind the rest of the step; it is doubled while that gains. A loader that waits
-    for storage profits beyond the number of cores, one that computes does not: only trials tell.
+    measured wait behind the rest of the step, beside a GPU at least one for two cores: a worker
+    computes with one thread, and the step is to become shorter. It is doubled while that gains. A
+    loader that waits for storage profits beyond the number of cores, one that computes does not:
+    only trials tell.
     Short epochs get persistent workers with it, for workers started anew would eat the gain.
 
     How it bites: the transforms' random numbers are drawn in the workers, so they are other draws
@@ -122,6 +124,8 @@ def _first_guesses(facts: Facts, wait: DataWait) -> list[int]:
     if wait.compute_ms <= 0:
         return [cores]
     hides = math.ceil(wait.wait_ms / wait.compute_ms) + 1
+    if facts.device != "cpu":
+        hides = max(hides, cores // 2)
     return [hides, cores] if 2 * hides > cores > 1 else [hides]
 
 

@@ -42,6 +42,10 @@ class TestLoaderWorkers:
         assert proposed("loader_workers", facts(result=result(10, 20)))[0] == 2
         assert proposed("loader_workers", facts(result=result(30, 40)))[0] == 4
 
+    def test_beside_a_gpu_one_for_two_cores_is_the_least(self) -> None:
+        """The step is to become several times shorter, and a worker computes with one thread."""
+        assert proposed("loader_workers", gpu_facts(result=result(10, 20)))[0] == 8
+
     def test_a_loader_much_slower_than_the_model_is_tried_at_the_cores_too(self) -> None:
         ground = facts(result=result(190, 200), machine=replace(H200, cores=16.0))
         assert proposed("loader_workers", ground) == [20, 16]
