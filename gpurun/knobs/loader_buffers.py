@@ -235,6 +235,9 @@ class _Arrivals:
         self._queue = queue
         self._done = done
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queue, name)
+
     def get(self, *args: Any, **kwargs: Any) -> Any:
         self._done()
         try:

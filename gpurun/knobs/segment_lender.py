@@ -49,15 +49,19 @@ class Ring:
         self.largest = max(self.largest, nbytes)
         self._give_up([s for s in self.segments if s.sent > 1 or s.state == GONE])
         out: list[Segment] = []
+        small: list[Segment] = []
         for segment in self.segments:
             if not _is_back(segment):
                 out.append(segment)
-            elif segment.room >= nbytes:
+            elif segment.room < nbytes:
+                small.append(segment)
+            else:
                 self._misses = 0
                 self.segments.remove(segment)
                 self._give_up(out[:-OVERTAKEN])
                 return segment
-        self._misses += 1
+        self._give_up(small[:1])  # a larger one will take its place
+        self._misses = 0 if small else self._misses + 1
         if self._misses > 2 * self._most:
             self.closed = True  # they do not come back
             self._give_up(self.segments)

@@ -93,12 +93,21 @@ class Segment:
 
 
 def holders_when_alone(torch: Any) -> Holders:
-    """What `Segment.holders` finds where nobody else holds it: torch has counted in several ways,
-    also after a tensor has come and gone.
+    """What `Segment.holders` finds where nobody else holds it; versions of torch count in different
+    ways. RuntimeError where one cannot tell.
     """
     segment = Segment(torch, torch.UntypedStorage(2 * TRAILER), (0, 0))
-    torch.empty(0, dtype=torch.uint8).set_(segment.storage)
-    return segment.holders()
+    tensor = torch.empty(0, dtype=torch.uint8).set_(segment.storage)
+    with_tensor = segment.holders()
+    del tensor
+    segment._holders = segment.holders()
+    storage = segment.storage
+    with_storage = segment.holders()
+    del storage
+    told_apart = segment._holders not in (with_tensor, with_storage) and segment.alone()
+    if not told_apart or with_tensor[0] != segment._holders[0] + 1:
+        raise RuntimeError("this torch does not tell who holds a storage")
+    return segment._holders
 
 
 def _file(storage: Any) -> tuple[int, int]:

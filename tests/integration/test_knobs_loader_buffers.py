@@ -322,6 +322,28 @@ tell(mapped=mapped)
     assert done.printed["mapped"] < 5
 
 
+def test_where_shared_memory_is_scarce_none_is_kept(run: Run) -> None:
+    script = """
+from types import SimpleNamespace
+free = iter([100] * 2 + [10] * 1000)
+os.statvfs = lambda path: SimpleNamespace(f_frsize=1 << 20, f_blocks=100, f_bavail=next(free))
+class Counting:
+    def __call__(self, samples):
+        x, names, file = and_file(samples)
+        return x, names, file, open("/proc/self/maps").read().count("/dev/shm/torch_")
+class Growing(Rows):
+    def __getitem__(self, index):
+        return torch.full((index // 8, 3, 64, 64), float(index)), index
+for *batch, mapped in loader(Growing(), num_workers=1, collate_fn=Counting()):
+    look(batch)
+tell(mapped=mapped)
+"""
+    done = run(script)
+    assert (done.printed["wrong"], done.printed["batches"]) == (0, 40)
+    assert done.printed["files"] > 35
+    assert done.printed["mapped"] < 4
+
+
 def test_the_other_sharing_strategy_is_left_alone(run: Run) -> None:
     script = """
 def strategy(worker):
