@@ -24,7 +24,8 @@ class Processor:
 
 torch.set_num_threads(1)
 torch.cuda.is_available = lambda: True
-torch.cuda.set_device = torch.cuda.current_device = lambda *device: 0
+torch.cuda.set_device = lambda device: None
+torch.cuda.current_device = lambda: 0
 if hasattr(torch, "accelerator"):
     torch.accelerator.is_available = lambda: True
     torch.accelerator.current_accelerator = lambda: Processor
@@ -206,15 +207,22 @@ tell()
 
 
 RESENT = """
+import time
+def slow(tensor, device=None):
+    time.sleep(0.005)  # what was sent waits, and its worker goes on
+    return tensor.clone()
+torch.Tensor.pin_memory = slow
+
 class Chunks(IterableDataset):
-    '''Collates by itself, hands every batch out again and again, and drops it in between.'''
+    '''Collates by itself, hands each batch out again, also in parts, and drops it then.'''
     def __iter__(self):
         rows, kept = Rows(), []
         for start in range(0, 320, 8):
             kept.append(default_collate([rows[i] for i in range(start, start + 8)]))
             yield kept[-1]
             if len(kept) == 3:
-                yield from (kept.pop(0), kept[0], (kept[1][0][2:6], kept[1][1][2:6]))
+                yield [part[2:6] for part in kept[1]]
+                yield kept.pop(0)
 
 for x, names in loader(Chunks(), batch_size=None, collate_fn=None):
     found["wrong"] += wrong(x, names)
@@ -333,7 +341,7 @@ class Counting:
         return x, names, file, open("/proc/self/maps").read().count("/dev/shm/torch_")
 class Growing(Rows):
     def __getitem__(self, index):
-        return torch.full((index // 8, 3, 64, 64), float(index)), index
+        return torch.full((1 + index // 8, 3, 64, 64), float(index)), index
 for *batch, mapped in loader(Growing(), num_workers=1, collate_fn=Counting()):
     look(batch)
 tell(mapped=mapped)
