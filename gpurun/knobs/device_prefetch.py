@@ -16,7 +16,7 @@ from gpurun.knobs.copies_ahead import (
     move_asked,
     numbered,
 )
-from gpurun.knobs.loader_need import not_fed_from_host
+from gpurun.knobs.loader_need import not_fed_from_host, pinned_batches
 from gpurun.knobs.stand_ins import Ask, asking_first
 from gpurun.records.facts import Facts
 
@@ -40,7 +40,7 @@ class DevicePrefetch(KnobBase):
 
     name: ClassVar[str] = "device_prefetch"
     effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 17
+    order: ClassVar[int] = 18
     likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
@@ -50,10 +50,8 @@ class DevicePrefetch(KnobBase):
         return not_fed_from_host(facts) or ["ahead"]
 
     def companions(self, facts: Facts, value: str) -> dict[str, bool]:
-        """Pinned batches, where the script does not pin and no earlier setting does."""
-        loaders = facts.loaders_of_training()
-        pinned = facts.current.get("loader_pin_memory") or all(x.pin_memory for x in loaders)
-        return {} if pinned else {"loader_pin_memory": True}
+        """Pinned batches."""
+        return pinned_batches(facts)
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand where loaders pin and where tensors move."""

@@ -37,7 +37,7 @@ class HostAllocator(KnobBase):
 
     name: ClassVar[str] = "host_allocator"
     effect: ClassVar[Effect] = Effect.PIPELINE
-    order: ClassVar[int] = 18
+    order: ClassVar[int] = 19
     likely: ClassVar[bool] = True
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:

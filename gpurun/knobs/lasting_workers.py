@@ -12,22 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.knobs.api import Hooks, LoaderCall
+from gpurun.knobs.marked_true import MarkedTrue
 from gpurun.records.frames import drop_frame
-
-
-class _Kept(int):
-    """True, and known as ours: a script's own persistent workers keep torch's behaviour."""
-
-    def __repr__(self) -> str:
-        return "True"
-
-    def __reduce__(self) -> tuple[type[bool], tuple[int]]:
-        return bool, (1,)
 
 
 def keep_workers(call: LoaderCall) -> None:
     """Let the workers of this loader live on from epoch to epoch."""
-    call.arguments["persistent_workers"] = _Kept(True)
+    call.arguments["persistent_workers"] = MarkedTrue(True)
 
 
 def keep_draws(hooks: Hooks) -> None:
@@ -45,7 +36,7 @@ def _patch(dataloader: ModuleType) -> None:
 
     @functools.wraps(original)
     def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
-        if not first_iter and isinstance(loader.persistent_workers, _Kept):
+        if not first_iter and isinstance(loader.persistent_workers, MarkedTrue):
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         try:
             original(self, loader, first_iter)

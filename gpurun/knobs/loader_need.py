@@ -45,6 +45,13 @@ def not_fed_from_host(facts: Facts) -> Skip | None:
     return None
 
 
+def pinned_batches(facts: Facts) -> dict[str, bool]:
+    """The setting that pins the batches; none where the script or an earlier setting does so."""
+    loaders = facts.loaders_of_training()
+    pinned = facts.current.get("loader_pin_memory") or all(x.pin_memory for x in loaders)
+    return {} if pinned else {"loader_pin_memory": True}
+
+
 def _trains_on_gpu_batches(facts: Facts) -> bool:
     """Whether a loader that feeds the training hands out batches that are on the GPU already."""
     return not set(keys_in(facts.traits.get("cuda_batches"))).isdisjoint(facts.training_loaders)

@@ -122,6 +122,23 @@ class TestOtherLoaderKnobs:
         on_gpu = gpu_facts(traits={"cuda_batches": "train.py:8#0"})
         assert "on the GPU already" in skipped("loader_pin_memory", on_gpu)
 
+    def test_shared_memory_is_used_again_where_forked_workers_feed_a_gpu(self) -> None:
+        assert "not on a GPU" in skipped("loader_buffers", facts(**loader(workers=2)))
+        assert "no workers" in skipped("loader_buffers", gpu_facts())
+        assert proposed("loader_buffers", gpu_facts(current={"loader_workers": 4})) == ["reuse"]
+        spawned = gpu_facts(**loader(workers=2, start_method="spawn"))
+        assert "not forked" in skipped("loader_buffers", spawned)
+        on_gpu = gpu_facts(traits={"cuda_batches": "train.py:8#0"}, **loader(workers=2))
+        assert "on the GPU already" in skipped("loader_buffers", on_gpu)
+
+    @pytest.mark.parametrize("knob", ["loader_buffers", "device_prefetch"])
+    def test_what_needs_pinned_batches_brings_them_along(self, knob: str) -> None:
+        pinned = gpu_facts(**loader(workers=2, pin_memory=True))
+        chosen = gpu_facts(current={"loader_pin_memory": True})
+        asked = find(knob).companions
+        assert asked(gpu_facts(), "any") == {"loader_pin_memory": True}
+        assert (asked(pinned, "any"), asked(chosen, "any")) == ({}, {})
+
     @pytest.mark.parametrize("knob", ["loader_workers", "loader_pin_memory"])
     def test_batches_on_the_gpu_of_another_loader_are_no_matter(self, knob: str) -> None:
         ground = gpu_facts(traits={"cuda_batches": "train.py:8#1 / train.py:20#0"})

@@ -1,0 +1,13 @@
+"""An argument of a loader that says True, and that a knob of ours knows again as its own."""
+
+from __future__ import annotations
+
+
+class MarkedTrue(int):
+    """True; it shows and pickles as such. Made by `MarkedTrue(True)`; a script has no such True."""
+
+    def __repr__(self) -> str:
+        return "True"
+
+    def __reduce__(self) -> tuple[type[bool], tuple[int]]:
+        return bool, (1,)
