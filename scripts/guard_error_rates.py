@@ -27,6 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.measure.events import read_run
+from gpurun.measure.machine import available_cores
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
@@ -67,7 +68,7 @@ def run_all(launches: Sequence[Launch]) -> list[Evidence]:
     try:
         for one in launches:
             running.add(_start(one))
-            while len(running) >= (os.cpu_count() or 1):
+            while len(running) >= available_cores():
                 running.discard(os.wait()[0])
         while running:
             running.discard(os.wait()[0])

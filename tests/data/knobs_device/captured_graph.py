@@ -40,7 +40,7 @@ class CapturedGraph(KnobBase):
                     for ours, theirs in zip(inputs, batch, strict=True):
                         ours.copy_(theirs)
                 calls[0] += 1
-                return replay[0](*inputs)
+                return replay[0](*inputs).clone()  # the next replay overwrites it
 
             module.forward = replayed
 
