@@ -1,12 +1,13 @@
 """Plant broken trainings and sound changes, and count what the loss guard rejects.
 
     python scripts/guard_error_rates.py [--repeats 5] [--only NAME] [--compile]
+    python scripts/guard_error_rates.py --device cuda [--repeats 2]
 
-Each plant is a knob file of `tests/data/knobs_broken` or `knobs_sound` (or a knob of ours) turned
-in a real training script of `tests/data/guard_scripts`. As in a tuning, a candidate is judged
-twice: one trial against two of the baseline under one seed (screening), then trials of several
-seeds against the baseline's. It is rejected if either rejects it. A broken training must always
-be, a sound change never.
+The plants and sound changes are those of `guard_cases.py`, in real training scripts; with
+`--device` those whose place is a GPU (`cpu` plants the same mistakes without one). As in a tuning,
+a candidate is judged twice: one trial against two of the baseline under one seed (screening), then
+trials of several seeds against the baseline's. It is rejected if either rejects it. A broken
+training must always be, a sound change never.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -24,142 +26,20 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.knobs import find
-from gpurun.knobs.api import Effect
 from gpurun.measure.events import read_run
+from gpurun.measure.machine import available_cores
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.tuner.evidence import Evidence, evidence
 from gpurun.tuner.guard import judge
+from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
-DATA = Path(__file__).resolve().parent.parent / "tests" / "data"
-KNOBS = (str(DATA / "knobs_broken"), str(DATA / "knobs_sound"))
 STEPS = 64
 STOP = StopRule(min_steps=STEPS, min_seconds=0, max_steps=STEPS, warmup_steps=4, audit_steps=8)
 SEEDS = (0, 1, 2)
 """Seed offsets of the baseline's trials; the first is launched twice."""
 CANDIDATE_SEEDS = (0, 1)
-
-
-@dataclass(frozen=True)
-class Case:
-    """One change of one script. `settings`: knob to value."""
-
-    script: str
-    settings: tuple[tuple[str, Any], ...]
-    broken: bool
-
-    @property
-    def name(self) -> str:
-        """What a table calls it."""
-        changes = [k if v is True else f"{k}={v}" for k, v in self.settings]
-        return f"{self.script}: {', '.join(changes)}"
-
-    @property
-    def effect(self) -> Effect:
-        """The strongest effect that its knobs claim to have."""
-        effects = {find(knob, KNOBS).effect for knob, _ in self.settings}
-        return Effect.NUMERICS if Effect.NUMERICS in effects else Effect.PIPELINE
-
-
-def broken(script: str, knob: str, value: Any = True, **more: Any) -> Case:
-    return Case(script, ((knob, value), *more.items()), broken=True)
-
-
-def sound(script: str, knob: str, value: Any = True, **more: Any) -> Case:
-    return Case(script, ((knob, value), *more.items()), broken=False)
-
-
-SCRIPTS = ("images", "records", "averaged", "accumulated", "letters", "adversaries")
-
-BROKEN = (
-    broken("images", "half_precision_overflow"),
-    broken("averaged", "half_precision_overflow"),
-    broken("images", "stale_buffer"),
-    broken("averaged", "stale_buffer"),
-    broken("records", "stale_buffer"),
-    broken("images", "shuffled_labels"),
-    broken("averaged", "shuffled_labels"),
-    broken("images", "shuffled_images"),
-    broken("averaged", "doubled_rate"),
-    broken("images", "doubled_rate"),
-    broken("letters", "doubled_rate"),
-    broken("adversaries", "doubled_updates"),
-    broken("letters", "doubled_updates"),
-    broken("accumulated", "dropped_gradient"),
-    broken("letters", "dropped_gradient"),
-    broken("averaged", "frozen_average"),
-    broken("accumulated", "wrong_reduction"),
-    broken("averaged", "wrong_reduction"),
-    broken("images", "skipped_step"),
-    broken("letters", "skipped_step"),
-    broken("adversaries", "skipped_step"),
-    broken("accumulated", "skipped_step"),
-    broken("records", "half_data"),
-    broken("images", "half_data"),
-    broken("averaged", "half_sampler"),
-    broken("images", "half_sampler"),
-    broken("letters", "sometimes_nan"),
-    broken("images", "sometimes_nan"),
-    broken("averaged", "sorted_later"),
-    broken("images", "sorted_later"),
-    broken("images", "no_transforms"),
-    broken("averaged", "no_clipping"),
-    broken("averaged", "no_decay"),
-    broken("images", "frozen_statistics"),
-    broken("images", "no_dropout"),
-    broken("letters", "no_dropout"),
-    broken("accumulated", "no_dropout"),
-    broken("averaged", "dropped_batches"),
-    broken("images", "rolled_labels"),
-    broken("averaged", "rolled_labels"),
-    broken("letters", "rolled_labels"),
-    broken("records", "shared_handle", 4),
-    broken("adversaries", "one_learns"),
-    broken("averaged", "other_optimizer"),
-    broken("accumulated", "no_zeroing"),
-    broken("images", "flat_schedule"),
-)
-
-SOUND = (
-    sound("images", "loader_workers", 2),
-    sound("images", "loader_workers", 4, loader_prefetch=4),
-    sound("averaged", "loader_workers", 2, loader_persistent=True),
-    sound("accumulated", "loader_workers", 2),
-    sound("adversaries", "loader_workers", 2),
-    sound("images", "read_ahead"),
-    sound("averaged", "read_ahead"),
-    sound("records", "read_ahead"),
-    sound("averaged", "cpu_threads", 1),
-    sound("letters", "cpu_threads", 1),
-    sound("adversaries", "fused_optimizer", "fused"),
-    sound("averaged", "fused_optimizer", "fused"),
-    sound("letters", "fused_optimizer", "foreach"),
-    sound("images", "channels_last"),
-    sound("images", "low_precision_forward"),
-    sound("averaged", "low_precision_forward"),
-    sound("accumulated", "low_precision_forward"),
-    sound("letters", "low_precision_forward"),
-    sound("adversaries", "low_precision_forward"),
-    sound("records", "low_precision_forward"),
-    sound("images", "other_dropout"),
-    sound("letters", "other_dropout"),
-    sound("accumulated", "other_dropout"),
-    sound("averaged", "matmul_precision", "medium"),
-    sound("accumulated", "matmul_precision", "medium"),
-    sound("images", "double_loss"),
-    sound("letters", "double_loss"),
-    sound("averaged", "zeros_kept"),
-    sound("letters", "zeros_kept"),
-    sound("averaged", "reordered_groups"),
-    sound("images", "deterministic"),
-    sound("accumulated", "recomputed"),
-    sound("images", "loader_workers", 2, low_precision_forward=True),
-)
-
-COMPILED = (sound("letters", "compile", "default"), sound("images", "compile", "default"))
-"""Seconds to compile, each."""
 
 
 # -- launching -------------------------------------------------------------------------------------
@@ -188,7 +68,7 @@ def run_all(launches: Sequence[Launch]) -> list[Evidence]:
     try:
         for one in launches:
             running.add(_start(one))
-            while len(running) >= (os.cpu_count() or 1):
+            while len(running) >= available_cores():
                 running.discard(os.wait()[0])
         while running:
             running.discard(os.wait()[0])
@@ -318,15 +198,20 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default="")
     parser.add_argument("--sound", action="store_true", help="sound changes alone")
+    parser.add_argument("--device", choices=("cpu", "cuda"), help="plants of a device instead")
     parser.add_argument("--compile", action="store_true", help="compiled models too (minutes)")
     parser.add_argument(
         "--quick", action="store_true", help="each knob in one script, the broken under one seed"
     )
     parser.add_argument("--json", type=Path, help="write the first repeat's judgements here")
     options = parser.parse_args()
+    if options.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if options.device == "cuda" and not _has_gpu():
+        parser.error("--device cuda: there is no GPU")
     cases = [
         case
-        for case in (*BROKEN, *SOUND, *(COMPILED if options.compile else ()))
+        for case in _listed(options.device, options.compile)
         if options.only in case.name and not (options.sound and case.broken)
     ]
     if options.quick:
@@ -343,6 +228,18 @@ def main() -> int:
     return _report(cases, found, options.repeats)
 
 
+def _listed(device: str | None, compiled: bool) -> tuple[Case, ...]:
+    if device is None:
+        return (*BROKEN, *SOUND, *(COMPILED if compiled else ()))
+    return DEVICE if device == "cpu" else (*GPU, *DEVICE)
+
+
+def _has_gpu() -> bool:
+    """Asked in a child: a process that has called CUDA must not be forked."""
+    asked = [sys.executable, "-c", "import torch; raise SystemExit(not torch.cuda.is_available())"]
+    return subprocess.run(asked, check=False).returncode == 0
+
+
 def _one_a_knob(cases: Sequence[Case]) -> list[Case]:
     """The first script of each knob: what a test has time for."""
     first = {(case.broken, case.settings): case for case in reversed(cases)}
@@ -353,6 +250,7 @@ def _row(judged: Judged) -> dict[str, Any]:
     return {
         "name": judged.case.name,
         "knobs": [knob for knob, _ in judged.case.settings],
+        "settings": dict(judged.case.settings),
         "broken": judged.case.broken,
         "rejected": judged.rejected,
         "reasons": [*judged.screening, *judged.proof],

@@ -1,20 +1,13 @@
-"""The loss guard on real trainings: every broken one is rejected, no sound change is.
-
-The trials are forked by a process of its own (`scripts/guard_error_rates.py`), because only one
-that has imported torch and not used it may be forked; pytest has used it.
-"""
+"""The loss guard on real trainings: every broken one is rejected, no sound change is."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+from tests.integration.guard_tables import guard_table
+
 NAMED = {
     "half_precision_overflow", "stale_buffer", "shuffled_labels", "doubled_rate",
     "dropped_gradient", "frozen_average", "wrong_reduction", "skipped_step", "half_data",
@@ -26,17 +19,14 @@ NAMED = {
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Each case judged once."""
+    return guard_table(tmp_path_factory.mktemp("guard") / "table.json", "--quick")
+
+
+@pytest.fixture(scope="module")
+def of_devices(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The mistakes that GPUs invite, made without one."""
     path = tmp_path_factory.mktemp("guard") / "table.json"
-    script = REPOSITORY / "scripts" / "guard_error_rates.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--quick", "--repeats", "1", "--json", str(path)],
-        capture_output=True,
-        timeout=280,
-        check=False,
-    )
-    assert path.exists(), done.stderr.decode()
-    found: list[dict[str, Any]] = json.loads(path.read_text())
-    return found
+    return guard_table(path, "--device", "cpu", "--quick")
 
 
 @pytest.mark.slow
@@ -51,3 +41,14 @@ def test_sound_changes_are_not_rejected(table: list[dict[str, Any]]) -> None:
     sound = [row for row in table if not row["broken"]]
     assert len({row["knobs"][0] for row in sound}) >= 10
     assert [(row["name"], row["reasons"]) for row in sound if row["rejected"]] == []
+
+
+@pytest.mark.slow
+def test_the_mistakes_that_gpus_invite_are_rejected_and_nothing_else(
+    of_devices: list[dict[str, Any]],
+) -> None:
+    planted = {row["knobs"][0] for row in of_devices if row["broken"]}
+    assert planted == {"half_precision", "device_buffers", "memory_order", "captured_graph"}
+    assert planted < {row["knobs"][0] for row in of_devices if not row["broken"]}
+    wrong = [row for row in of_devices if row["rejected"] is not row["broken"]]
+    assert [(row["name"], row["reasons"]) for row in wrong] == []

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gpurun.measure import use
 from gpurun.measure.summary import summarise_run
-from gpurun.records.codec import from_json, to_json
+from gpurun.records.codec import to_json
 from gpurun.records.result import RunResult
 from tests.conftest import REPOSITORY
+from tests.recordings import CORES, assert_close, document, summed_up_again
 
 RECORDED = REPOSITORY / "tests" / "data" / "h200_slow_vision"
 TRIALS = ("as_written", "loader_workers_21")
@@ -21,44 +19,17 @@ TRIALS = ("as_written", "loader_workers_21")
 
 @pytest.fixture(autouse=True)
 def _cores_of_that_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(use, "available_cores", lambda: 16.0)
-
-
-def reported(trial: str) -> RunResult:
-    return from_json(RunResult, json.loads((RECORDED / trial / "result.json").read_text()))
+    monkeypatch.setattr(use, "available_cores", lambda: float(CORES))
 
 
 def replayed(trial: str) -> RunResult:
-    told = reported(trial)
-    return summarise_run(
-        RECORDED / trial,
-        exit_code=told.exit_code,
-        wall_seconds=told.wall_seconds,
-        status=told.status,
-        command=told.command,
-    )
-
-
-def assert_close(one: Any, other: Any, path: str = "") -> None:
-    """Equal documents, numbers to nine digits."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), path
-        for key in one:
-            assert_close(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, list):
-        assert len(one) == len(other), path
-        for number, pair in enumerate(zip(one, other, strict=True)):
-            assert_close(*pair, f"{path}[{number}]")
-    elif isinstance(one, float) and isinstance(other, float):
-        assert math.isclose(one, other, rel_tol=1e-9), path
-    else:
-        assert one == other, path
+    return summed_up_again(RECORDED / trial)
 
 
 @pytest.mark.parametrize("trial", TRIALS)
 def test_a_recorded_trial_sums_up_to_what_was_reported_on_the_gpu(trial: str) -> None:
     figures = to_json(replayed(trial))
-    told = json.loads((RECORDED / trial / "result.json").read_text())
+    told = document(RECORDED / trial / "result.json")
     assert_close({name: figures[name] for name in told}, told)
     assert figures["startup_seconds"] > 8, "which was not reported yet"
 
@@ -89,7 +60,7 @@ def test_a_recording_that_lost_its_samples_still_has_its_steps(tmp_path: Path) -
     (tmp_path / "events-2.jsonl").write_bytes(
         (RECORDED / TRIALS[1] / "events-2.jsonl").read_bytes()
     )
-    told = reported(TRIALS[1])
-    result = summarise_run(tmp_path, exit_code=0, wall_seconds=told.wall_seconds)
+    told = document(RECORDED / TRIALS[1] / "result.json")
+    result = summarise_run(tmp_path, exit_code=0, wall_seconds=told["wall_seconds"])
     assert result.devices == ()
-    assert result.samples_per_second == told.samples_per_second
+    assert result.samples_per_second == told["samples_per_second"]

@@ -1,0 +1,203 @@
+"""A whole tuning recorded on an H200 (twelve trials of SimpleNet), judged again from its trials.
+
+Which trials a search asks for may change; what they tell may not: their figures, what the proof and
+the loss guard make of them, the verdict and the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpurun.arguments import parse
+from gpurun.isolation.mode import Mode
+from gpurun.knobs import find
+from gpurun.knobs.api import Effect
+from gpurun.measure import use
+from gpurun.measure.events import read_run
+from gpurun.records.codec import from_json, to_json
+from gpurun.records.spec import RunSpec
+from gpurun.records.tuning import LadderRow, TrialRecord, TuningReport
+from gpurun.report.ladder import ladder_lines
+from gpurun.report.markdown import tuning_markdown
+from gpurun.tuner import document as document_of
+from gpurun.tuner.finals import Finals
+from gpurun.tuner.findings import Findings
+from gpurun.tuner.guard import judge
+from gpurun.tuner.laboratory import Laboratory
+from gpurun.tuner.proof import Arm, prove
+from gpurun.tuner.screening import State, ladder_row, speedup_over, startup
+from gpurun.tuner.trial import Request, Trial
+from tests.recordings import CORES, assert_close, document, unpacked
+from tests.unit.knob_facts import facts
+
+ALLOWED = frozenset({Effect.PIPELINE, Effect.NUMERICS})
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked("simplenet_tuning", tmp_path_factory.mktemp("recorded"))
+
+
+@pytest.fixture(scope="module")
+def told(recorded: Path) -> TuningReport:
+    return from_json(TuningReport, document(recorded / "tuning.json"))
+
+
+@pytest.fixture(scope="module")
+def trials(recorded: Path, told: TuningReport) -> list[Trial]:
+    """Every trial concluded again, as the laboratory does when it has ended."""
+    options = parse(["--optimize", *told.command], {})
+    laboratory = Laboratory(options, recorded, Mode.OVERLAY, {}, lambda steps, of: None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(use, "available_cores", lambda: float(CORES))
+        found = [_concluded(laboratory, recorded, record) for record in told.trials]
+    laboratory.close()
+    return found
+
+
+def _concluded(laboratory: Laboratory, recorded: Path, record: TrialRecord) -> Trial:
+    run = recorded / record.run_dir
+    spec = from_json(RunSpec, document(run / "spec.json"))
+    assert spec.trial is not None
+    settings = {s.knob: s.value for s in spec.settings}
+    asked = Request(record.purpose, settings, spec.trial.stop, spec.trial.seed_offset)
+    exit_code = document(run / "result.json")["exit_code"]
+    return laboratory._conclude(record.number, run, asked, exit_code, record.seconds, None)
+
+
+def settled(told: TuningReport, trials: list[Trial]) -> Findings:
+    """The end of the tuning, its launches answered by what was recorded, in its order."""
+    screened, waiting = trials[:4], trials[4:]
+    findings = Findings(probe=trials[0], ladder=list(told.ladder), decisions=list(told.decisions))
+
+    def launch(purpose: str, settings: Mapping[str, Any], number: int, _: object) -> Any:
+        trial = waiting.pop(0)
+        assert (purpose, dict(settings)) == (trial.record.purpose, trial.record.knobs)
+        assert trial.evidence is not None
+        assert trial.evidence.seed == number, "both of a round share a seed"
+        return trial
+
+    def proven(arms: list[Arm], seconds: float) -> Arm:
+        findings.baseline = Arm("baseline", {})
+        prove(findings.baseline, arms, launch, lambda _: not waiting, lambda _: None, seconds)
+        return findings.baseline
+
+    assert told.chosen is not None
+    state = State(dict(told.chosen.knobs), screened[3], facts(), [])
+    shown = [t.evidence for t in screened[:2] if t.evidence is not None]
+    effect_of = {row.knob: Effect(row.effect) for row in told.ladder}
+    finals = Finals(findings, shown, ALLOWED, effect_of.__getitem__, proven, lambda _: None)
+    finals.settle(state, None, screened[3].record.seconds)
+    assert not waiting, "every recorded launch was asked for"
+    return findings
+
+
+def test_every_trial_is_summed_up_to_what_was_recorded_of_it(
+    recorded: Path, told: TuningReport, trials: list[Trial], tmp_path: Path
+) -> None:
+    again = unpacked("simplenet_tuning", tmp_path)
+    for trial, record in zip(trials, told.trials, strict=True):
+        assert_close(to_json(trial.record), to_json(record))
+        before = document(again / record.run_dir / "result.json")
+        figures = to_json(trial.result)
+        assert_close({name: figures[name] for name in before}, before)
+
+
+def test_the_recorded_pairs_prove_the_same_speedup(told: TuningReport, trials: list[Trial]) -> None:
+    findings = settled(told, trials)
+    assert findings.verdict == told.verdict == "faster"
+    assert findings.chosen is not None
+    assert told.proof is not None
+    assert len(told.proof.pairs) == 4
+    assert_close(to_json(document_of.proof_of(findings.chosen)), to_json(told.proof))
+
+
+def test_the_loss_guard_judges_the_recorded_training_as_it_did(
+    told: TuningReport, trials: list[Trial]
+) -> None:
+    findings = settled(told, trials)
+    assert findings.rejections == []
+    assert_close(to_json(findings.guard), to_json(told.guard))
+    assert findings.guard is not None
+    assert findings.guard.accepted
+
+
+def test_the_recorded_candidate_trained_under_another_seed_would_be_rejected(
+    trials: list[Trial],
+) -> None:
+    """The acceptance is no blindness: the curves of two seeds are further apart than rounding."""
+    shown = [t.evidence for t in trials if t.evidence is not None]
+    other = next(e for t, e in zip(trials, shown, strict=True) if t.record.knobs and e.seed == 1)
+    verdict = judge(shown[:2], [replace(other, seed=0)], Effect.NUMERICS)
+    assert not verdict.accepted
+
+
+def test_the_ladder_is_that_of_the_recorded_trials(told: TuningReport, trials: list[Trial]) -> None:
+    assert tuple(settled(told, trials).ladder) == told.ladder
+    assert len(told.ladder) == 10
+    assert_close([_row(row, trials) for row in told.ladder], [to_json(r) for r in told.ladder])
+
+
+def _row(row: LadderRow, trials: list[Trial]) -> Any:
+    """A row of the ladder by the trial that measured it: all at once, then more workers."""
+    more_workers = (row.knob, row.value) == ("loader_workers", 8)
+    trial = trials[3] if more_workers else trials[2]
+    shown = [t.evidence for t in trials if t.evidence is not None]
+    guard = judge(shown[:2], [shown[trials.index(trial)]], Effect.NUMERICS)
+    assert guard.accepted
+    found = ladder_row(
+        find(row.knob), row.value, trial,
+        speedup=speedup_over(trial, trials[2]) if more_workers else None,
+        deviation=guard.loss_deviation, kept=row.kept, reason=row.reason,
+    )  # fmt: skip
+    later, steps = startup(trial, trials[2]) if more_workers else (None, None)
+    return to_json(replace(found, startup_seconds=later, break_even_steps=steps))
+
+
+def test_the_document_is_the_recorded_one(
+    told: TuningReport, trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(document_of, "shared_cores", lambda: CORES)
+    findings = settled(told, trials)
+    report = document_of.document(
+        findings,
+        options=parse(["--optimize", *told.command], {}),
+        trials=[trial.record for trial in trials],
+        isolation=told.isolation,
+        fingerprint=told.fingerprint,
+        invocation=told.invocation,
+        seconds=told.tuning_seconds,
+    )
+    assert_close(to_json(report), to_json(told))
+    assert [(line.where, line.calls) for line in report.waits] == [
+        ("simplenet.py:76", {".item()": 1.0})
+    ]
+
+
+def test_the_report_of_a_recorded_tuning_shows_every_change_pair_and_trial(
+    told: TuningReport,
+) -> None:
+    text, lines = tuning_markdown(told), ladder_lines(told)
+    assert "**5.16× faster (95 % interval 3.23–8.24, p = 0.0013, 4 pairs)" in text
+    assert any("5.16× faster" in line and "4 pairs" in line for line in lines)
+    table = text.split("## Ladder\n\n")[1].split("\n\n")[0].splitlines()
+    assert len(table) == 2 + 1 + len(told.ladder)
+    trials = text.split("## Trials\n\n")[1].split("\n\n")[0].splitlines()
+    assert len(trials) == 2 + len(told.trials)
+    pairs = text.split("## Proof\n\n")[1].split("\n\n")[1].splitlines()
+    assert [row.split("|")[-2].strip() for row in pairs[2:]] == ["5.69", "4.10", "5.82", "5.21"]
+    shown = "\n".join(lines)
+    assert all(f"{row.knob} →" in shown for row in told.ladder)
+    assert "simplenet.py:76" in shown
+
+
+def test_a_recorded_trial_shows_its_training_to_the_guard(recorded: Path) -> None:
+    for run in sorted((recorded / "trials").iterdir()):
+        log = read_run(run)
+        assert log.notes == ()
+        assert [len(process.audits) for process in log.processes] == [8]
