@@ -15,7 +15,7 @@ import pytest
 from tests.integration.knob_runs import KnobRun, bare, run_under
 
 HEAD = """
-import collections, gc, json, os, sys
+import collections, gc, json, os, sys, time
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, default_collate
 
@@ -31,8 +31,12 @@ if hasattr(torch, "accelerator"):
     torch.accelerator.current_accelerator = lambda: Processor
     torch.accelerator.current_device_index = lambda: 0
     torch.accelerator.set_device_index = lambda index: None
-torch.Tensor.pin_memory = lambda tensor, device=None: tensor.clone()
 
+def copied(tensor, device=None):
+    time.sleep(0.002)  # what was sent waits, and its worker goes on
+    return tensor.clone()
+
+torch.Tensor.pin_memory = copied
 SHAPE = (3, 64, 64)
 found = collections.Counter()
 
@@ -207,12 +211,6 @@ tell()
 
 
 RESENT = """
-import time
-def slow(tensor, device=None):
-    time.sleep(0.005)  # what was sent waits, and its worker goes on
-    return tensor.clone()
-torch.Tensor.pin_memory = slow
-
 class Chunks(IterableDataset):
     '''Collates by itself, hands each batch out again, also in parts, and drops it then.'''
     def __iter__(self):
@@ -428,32 +426,33 @@ tell(errors=errors)
 
 def test_a_process_forked_meanwhile_reads_what_it_has_and_lends_nothing(run: Run) -> None:
     script = """
-import multiprocessing
-
-class Grown(Rows):
-    '''A worker whose samples are collated by a child of its own.'''
+class Forking(Rows):
+    '''Its workers fork children that collate as well and look at what they have a while later.'''
+    length = 80
+    children = []
     def __getitem__(self, index):
-        into, out = os.pipe()
         child = os.fork()
         if child == 0:
-            x, _ = default_collate([Rows()[index]] * 8)
-            os.write(out, x[0].numpy().tobytes()[:4])
-            os._exit(0)
-        os.waitpid(child, 0)
-        os.close(out)
-        value = torch.frombuffer(bytearray(os.read(into, 4)), dtype=torch.float32)
-        os.close(into)
-        return value.view(1, 1, 1).expand(SHAPE).clone(), index
+            x, names = default_collate([Rows()[index]] * 8)
+            time.sleep(0.05)
+            os._exit(min(1, wrong(x, names)))
+        self.children.append(child)
+        bad = 0
+        while len(self.children) > 8:
+            bad += os.waitstatus_to_exitcode(os.waitpid(self.children.pop(0), 0)[1])
+        return *super().__getitem__(index), bad
 
-class Fewer(Grown):
-    length = 80
+def and_bad(samples):
+    x, names, bad = default_collate(samples)
+    return x, names, bad.sum().item()
 
 children = []
-for batch in loader(Fewer(), in_order=False) if sys.version_info > (3, 12) else loader(Fewer()):
-    look(batch)
+for x, names, bad in loader(Forking(), collate_fn=and_bad):
+    look((x, names, bad))
+    found["wrong"] += bad
     child = os.fork()
     if child == 0:
-        os._exit(min(1, wrong(*batch[:2])))
+        os._exit(min(1, wrong(x, names)))
     children.append(child)
 found["wrong"] += sum(os.waitstatus_to_exitcode(os.waitpid(x, 0)[1]) for x in children)
 tell()
