@@ -323,7 +323,7 @@ class TestNumericsKnobs:
     def test_cuda_graphs_are_not_tried_under_gradient_accumulation(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("gpurun.knobs.compile._missing_tool", lambda device: None)
+        monkeypatch.setattr("gpurun.knobs.compile.missing_tool", lambda device, capability: None)
         assert proposed("compile", gpu_facts()) == ["reduce-overhead", "default", "max-autotune"]
         accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
         assert proposed("compile", accumulating) == ["default"]
