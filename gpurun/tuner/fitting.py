@@ -24,6 +24,7 @@ def make_it_fit(
     allowed: frozenset[Effect],
     probe: Probe,
     note: Callable[[str], None],
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, Any], Trial] | None:
     """The settings under which the script trains, with the trial; None if there are none.
 
@@ -38,6 +39,9 @@ def make_it_fit(
             note(f"{knob.name}: not tried: {values.reason}")
             continue
         for value in values:
+            if out_of_time():
+                note(f"{knob.name}: not tried: the budget is used up")
+                return None
             settings[knob.name] = value
             note(f"it runs out of memory as it is: trying {_text(settings)}")
             trial = probe(dict(settings))
@@ -47,6 +51,8 @@ def make_it_fit(
                 note(f"{knob.name} {value}: {trial.record.reason}")
                 del settings[knob.name]
                 break
+    if settings:
+        note(f"nothing makes it fit, not even {_text(settings)}")
     return None
 
 

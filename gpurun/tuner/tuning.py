@@ -132,6 +132,7 @@ class Tuning:
             self._allowed,
             lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, self._left())),
             self._decide,
+            out_of_time=lambda: self._left() <= 0,
         )
         if found is None:
             self.findings.probe = failed
