@@ -75,7 +75,7 @@ class Sampler:
         return [] if sample is None else [_line(sample)]
 
     def _device_lines(self) -> list[bytes]:
-        pids = self._host.pids if self._host is not None else set()
+        pids = self._host.own_pids if self._host is not None else set()
         return [_line(sample) for sample in self._device_sampler().sample(pids)]
 
     def _device_sampler(self) -> DeviceSampler:

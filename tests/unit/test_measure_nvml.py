@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +14,8 @@ import pytest
 
 from gpurun.measure.machine import machine
 from gpurun.measure.nvml import DeviceSampler, driver_version
+from gpurun.measure.sampler import Sampler
+from gpurun.measure.use import read_samples
 
 
 class NVMLError(Exception):
@@ -221,6 +227,31 @@ def test_who_was_there_before_the_launch_is_a_stranger_whoever_comes_first_after
     sampler.look_around()
     nvml.pids = [2, 90001]  # the trial, ready to start, was on the GPU before the first sample
     assert sampler.sample(own_pids={7})[0].foreign_processes == 1
+
+
+def test_a_process_that_waits_beside_the_trial_is_no_stranger(
+    nvml: StandIn, tmp_path: Path
+) -> None:
+    def parent() -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE)
+        children.append(child)
+        return child
+
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        trial, beside = parent(), parent()
+        grandchildren = [int(x.stdout.readline()) for x in (trial, beside) if x.stdout]
+        nvml.pids = [trial.pid, beside.pid, *grandchildren]
+        sampler = Sampler(tmp_path, beside.pid)
+        sampler.tick(trial.pid)
+        sampler.close()
+        (sample,) = read_samples(tmp_path).device
+        assert sample.foreign_processes == 0
+    finally:
+        for pid in grandchildren:
+            os.kill(pid, signal.SIGKILL)
+        for child in children:
+            child.communicate()
 
 
 class Sliced(StandIn):
