@@ -122,7 +122,10 @@ class Tuning:
         return trial
 
     def _fitting_trial(self, failed: Trial) -> Trial:
-        """A first trial of the script made to fit; the one that failed if nothing does that."""
+        """A first trial of the script made to fit; the one that failed if nothing does that.
+
+        It may take the budget once more: nothing else can be of use to such a script.
+        """
         if failed.result is None or failed.log is None:
             return failed
         facts = facts_of.gather(self.options, machine(), failed.result, failed.log)
@@ -132,7 +135,7 @@ class Tuning:
             self._allowed,
             lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, self._left())),
             self._decide,
-            out_of_time=lambda: self._left() <= 0,
+            out_of_time=lambda: self._left() < -self._budget,
         )
         if found is None:
             self.findings.probe = failed
