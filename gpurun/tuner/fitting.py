@@ -31,6 +31,7 @@ def make_it_fit(
     `facts` are those of the trial that ran out of memory.
     """
     settings: dict[str, Any] = {}
+    unknown = False
     for knob in knobs:
         if not knob.saves_memory or knob.effect not in allowed:
             continue
@@ -50,8 +51,9 @@ def make_it_fit(
             if trial.record.status != "oom":
                 note(f"{knob.name} {value}: {trial.record.reason}")
                 del settings[knob.name]
+                unknown = True
                 break
-    if settings:
+    if settings and not unknown:
         note(f"nothing makes it fit, not even {_text(settings)}")
     return None
 

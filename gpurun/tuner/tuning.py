@@ -128,14 +128,18 @@ class Tuning:
         """
         if failed.result is None or failed.log is None:
             return failed
+
+        def left() -> float:
+            return self._left() + self._budget
+
         facts = facts_of.gather(self.options, machine(), failed.result, failed.log)
         found = make_it_fit(
             all_knobs(self.options.knob_paths),
             replace(facts, out_of_memory=True),
             self._allowed,
-            lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, self._left())),
+            lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, left())),
             self._decide,
-            out_of_time=lambda: self._left() < -self._budget,
+            out_of_time=lambda: left() <= 0,
         )
         if found is None:
             self.findings.probe = failed
