@@ -37,7 +37,7 @@ class HostSampler:
 
     @property
     def own_pids(self) -> set[int]:
-        """These and all that belong to the process beside: nobody else's."""
+        """These and all that belong to the processes beside: nobody else's."""
         return self.pids | {process.pid for process in self._tree_beside}
 
     def sample(self) -> HostSample | None:
@@ -80,7 +80,7 @@ class HostSampler:
 
     def _list(self) -> None:
         self._tree = self._tree_of(self._pid)
-        self._tree_beside = [] if self._beside is None else self._tree_of(self._beside)
+        self._tree_beside = [p for pid in self._beside for p in self._tree_of(pid)]
 
     def _tree_of(self, pid: int) -> list[Any]:
         try:

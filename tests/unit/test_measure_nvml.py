@@ -242,7 +242,7 @@ def test_a_process_that_waits_beside_the_trial_is_no_stranger(
         trial, beside = parent(), parent()
         grandchildren = [int(x.stdout.readline()) for x in (trial, beside) if x.stdout]
         nvml.pids = [trial.pid, beside.pid, *grandchildren]
-        sampler = Sampler(tmp_path, beside.pid)
+        sampler = Sampler(tmp_path, (beside.pid,))
         sampler.tick(trial.pid)
         sampler.close()
         (sample,) = read_samples(tmp_path).device
