@@ -36,10 +36,27 @@ def has_gpm(handle):
         return bool(pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice)
     except (AttributeError, pynvml.NVMLError):
         return False
+def gpm_refusal(handle):
+    try:
+        sample = pynvml.nvmlGpmSampleAlloc()
+        try:
+            pynvml.nvmlGpmSampleGet(handle, sample)
+        finally:
+            pynvml.nvmlGpmSampleFree(sample)
+    except pynvml.NVMLError as error:
+        return str(error)
+    return ""
+def is_sliced(handle):
+    try:
+        return bool(pynvml.nvmlDeviceGetMigMode(handle)[0])
+    except (AttributeError, pynvml.NVMLError):
+        return False
 names = [pynvml.nvmlDeviceGetName(h) for h in handles]
 print(json.dumps({
     "devices": [n.decode() if isinstance(n, bytes) else n for n in names],
     "gpm": bool(handles) and all(has_gpm(h) for h in handles),
+    "gpm_refused": next((why for h in handles if has_gpm(h) and (why := gpm_refusal(h))), ""),
+    "sliced": sum(map(is_sliced, handles)),
 }))
 """
 
@@ -55,10 +72,15 @@ class TorchProbe:
 
 @dataclass(frozen=True)
 class NvmlProbe:
-    """The driver's devices; `gpm`: whether all of them tell SM and tensor-core activity."""
+    """The driver's devices; `gpm`: whether all of them tell SM and tensor-core activity.
+
+    `gpm_refused`: why we are not told it; `sliced`: how many devices are cut into slices (MIG).
+    """
 
     devices: tuple[str, ...]
     gpm: bool
+    gpm_refused: str = ""
+    sliced: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpurun.doctor.probe import Machine, NvmlProbe
+from gpurun.measure.gpu_notes import cpu_build
 from gpurun.records.doctor import Check, State
 
 OLDEST_TORCH = (2, 4)
@@ -45,7 +46,7 @@ def torch_check(machine: Machine) -> Check:
     if _version(torch.version) < OLDEST_TORCH:
         return Check("torch", State.LIMITED, found, "older than 2.4: knobs may be skipped")
     if machine.gpus and not torch.cuda_build:
-        cost = "the GPU stays idle and all runs on the CPU; install torch's CUDA build"
+        cost = f"{cpu_build(machine.gpus[0])}; install torch's CUDA build"
         return Check("torch", State.LIMITED, found, cost)
     if machine.gpus and not torch.cuda_devices:
         cost = "the GPU stays idle: driver too old for this build, or CUDA_VISIBLE_DEVICES hides it"
@@ -76,7 +77,11 @@ def compiler_check() -> Check:
 def nvml_check(machine: Machine) -> Check:
     """The driver's own figures: utilisation, memory, power."""
     if isinstance(machine.nvml, NvmlProbe):
-        return Check("NVML", State.OK, f"{len(machine.nvml.devices)} devices")
+        found = f"{len(machine.nvml.devices)} devices"
+        if not machine.nvml.sliced:
+            return Check("NVML", State.OK, found)
+        cost = "no utilisation, power or temperature of a slice"
+        return Check("NVML", State.LIMITED, f"{found}, {machine.nvml.sliced} in MIG slices", cost)
     if not machine.gpus:
         return Check("NVML", State.UNNEEDED, "no GPU")
     cost = "no utilisation, memory, power or temperature of the GPU"
@@ -86,11 +91,14 @@ def nvml_check(machine: Machine) -> Check:
 def gpm_check(machine: Machine) -> Check:
     """SM, tensor-core and DRAM activity, from Hopper on."""
     what = "GPM activity"
+    cost = "no SM, tensor-core or DRAM activity; NVML's coarse utilisation stands in"
     if isinstance(machine.nvml, NvmlProbe) and machine.nvml.gpm:
+        refused = machine.nvml.gpm_refused
+        if refused:
+            return Check(what, State.LIMITED, f"refused: {refused}", cost)
         return Check(what, State.OK, "supported")
     if not machine.gpus:
         return Check(what, State.UNNEEDED, "no GPU")
-    cost = "no SM, tensor-core or DRAM activity; NVML's coarse utilisation stands in"
     return Check(what, State.LIMITED, "not supported", cost)
 
 

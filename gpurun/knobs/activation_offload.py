@@ -130,7 +130,7 @@ class _Offload(HoldsInner):
             return copies.take(tensor)
         except Exception as error:  # no page-locked memory left: the model's own call must go on
             self._failed = True
-            self._hooks.skipped(f"cannot copy to the host ({type(error).__name__})")
+            self._hooks.revoked(f"cannot copy to the host ({type(error).__name__})")
             return tensor
 
     def _worth_moving(self, device: Any, tensor: Any) -> bool:

@@ -107,6 +107,9 @@ class Hooks(Protocol):
     def skipped(self, reason: str) -> None:
         """Record that the knob could not apply here, and why."""
 
+    def revoked(self, reason: str) -> None:
+        """Record that the knob took effect and does no more, and why: it counts as skipped."""
+
     def has_trait(self, trait: str) -> str | None:
         """The detail of something the script does by itself (see `TraitEvent`), or None."""
 

@@ -116,7 +116,7 @@ class _Cast(HoldsInner):
         """Stand aside from now on."""
         if not self._refused:
             self._refused = True
-            self._hooks.skipped(reason)
+            self._hooks.revoked(reason)
 
     def __enter__(self) -> None:
         import torch

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.compilations import Compilations
+from gpurun.knobs.compile_tools import missing_tool
 from gpurun.knobs.graph_rewrites import compile_in_place
 from gpurun.knobs.outputs import map_tensors
 from gpurun.records.facts import Facts
@@ -46,7 +45,7 @@ class Compile(KnobBase):
             return Skip("DataParallel calls copies of the model, which do not stay compiled")
         if not facts.roots:
             return Skip("no module is called while training")
-        missing = _missing_tool(facts.device)
+        missing = missing_tool(facts.device, facts.machine.compute_capability)
         if missing is not None:
             return Skip(missing)
         graphs = facts.device == "cuda" and not _accumulates(facts)
@@ -57,23 +56,60 @@ class Compile(KnobBase):
         if value not in MODES:
             hooks.skipped(f"unknown mode {value!r}")
             return
-        graphs = _GraphSteps(hooks) if value in GRAPH_MODES else None
+        watch = _Watch(hooks)
+        graphs = _GraphSteps(watch.give_up) if value in GRAPH_MODES else None
 
         def compile_root(module: Any) -> None:
-            device = next(module.parameters()).device.type
+            device = next(module.parameters()).device
             reason = _unfit(module, device, hooks)
             if reason is not None:
                 hooks.skipped(reason)
                 return
+            watch.begin(f"{type(module).__name__}: {value}")
             compile_in_place(module, value)
-            if graphs is not None and device == "cuda":
+            if graphs is not None and device.type == "cuda":
                 graphs.modules.append(module)
-            hooks.applied(f"{type(module).__name__}: {value}")
 
         hooks.on_root(compile_root)
+        hooks.on_step(watch.step_done)
         if graphs is not None:
             hooks.on_step(graphs.step_done)
             hooks.around_root_call(lambda: graphs, graphs.output)
+
+
+class _Watch:
+    """Tells what became of the compiling: applied is what has graphs to run."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._compilations = Compilations(self.give_up)
+        self._waiting: list[str] = []
+        self._begun = self._over = False
+
+    def begin(self, root: str) -> None:
+        """A root is about to be compiled, at its next call."""
+        if not self._begun:
+            self._begun = True
+            self._compilations.install()
+        if not self._over:
+            self._waiting.append(root)
+
+    def step_done(self, step: int) -> None:
+        """Look whether there are graphs by now."""
+        if not self._waiting:
+            return
+        if self._compilations.graphs:
+            for root in self._waiting:
+                self._hooks.applied(root)
+            self._waiting.clear()
+        elif step == 1:
+            self._hooks.skipped("torch finds nothing in the model's forward that it can compile")
+
+    def give_up(self, reason: str) -> None:
+        """A part of the model runs without being compiled: nothing counts as applied any more."""
+        self._over = True
+        self._waiting.clear()
+        self._hooks.revoked(reason)
 
 
 class _GraphSteps:
@@ -82,9 +118,9 @@ class _GraphSteps:
     It is the context of each root call.
     """
 
-    def __init__(self, hooks: Hooks) -> None:
+    def __init__(self, give_up: Callable[[str], None]) -> None:
         self.modules: list[Any] = []
-        self._hooks = hooks
+        self._tell = give_up
         self._training_calls = 0
 
     def __enter__(self) -> None:
@@ -120,26 +156,23 @@ class _GraphSteps:
         for module in self.modules:
             module._compiled_call_impl = None
         self.modules.clear()
-        self._hooks.skipped("several forward passes a step: CUDA graphs would overwrite the first")
+        self._tell("several forward passes a step: CUDA graphs would overwrite the first")
 
 
-def _unfit(module: Any, device: str, hooks: Hooks) -> str | None:
+def _unfit(module: Any, device: Any, hooks: Hooks) -> str | None:
     if hooks.has_trait("compile") is not None or hasattr(module, "_orig_mod"):
         return "the script compiles by itself"
     if getattr(module, "_compiled_call_impl", None) is not None:
         return "the script compiles by itself"
     if hooks.has_trait("data_parallel") is not None:
         return "DataParallel calls copies of the model, which do not stay compiled"
-    return _missing_tool(device)
+    return missing_tool(device.type, _capability(device))
 
 
-def _missing_tool(device: str) -> str | None:
-    """What torch.compile needs on this device and does not find here."""
-    if device == "cuda":
-        found = importlib.util.find_spec("triton") is not None
-        return None if found else "Triton is not installed"
-    compiler = os.environ.get("CXX", "g++").split()[0]
-    return None if shutil.which(compiler) else f"there is no C++ compiler ({compiler})"
+def _capability(device: Any) -> tuple[int, int] | None:
+    import torch
+
+    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
 
 
 def _accumulates(facts: Facts) -> bool:

@@ -177,4 +177,4 @@ class Prefetch:
     def _give_up(self, why: str) -> None:
         self._off = True
         self._copies.parts.clear()
-        self._hooks.skipped(why)
+        self._hooks.revoked(why)

@@ -101,4 +101,4 @@ class _Synchronisation:
     def _give_up(self, why: str) -> None:
         self._needed = True
         self._torch.cuda.synchronize()
-        self._hooks.skipped(f"the script needs its synchronisation: {why}")
+        self._hooks.revoked(f"the script needs its synchronisation: {why}")

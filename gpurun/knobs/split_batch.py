@@ -135,7 +135,7 @@ class _Slices:
     def _leave(self, module: Any, original: Any, args: Any, kwargs: Any, reason: Exception) -> Any:
         self.forwards.leave(module)
         text = str(reason) if isinstance(reason, NotPerSample) else type(reason).__name__
-        self._hooks.skipped(f"{type(module).__name__}: {text}")
+        self._hooks.revoked(f"{type(module).__name__}: {text}")
         return original(module, *args, **kwargs)
 
 

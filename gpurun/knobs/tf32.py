@@ -10,6 +10,7 @@ from gpurun.knobs.tensor_cores import is_ampere
 from gpurun.records.facts import Facts
 
 OWN = "the script chooses its float32 precision itself"
+NO_CORES = "this GPU has no TF32 tensor cores"
 
 
 class Tf32(KnobBase):
@@ -34,7 +35,7 @@ class Tf32(KnobBase):
         if facts.device != "cuda":
             return Skip("the model is not on a GPU")
         if not is_ampere(facts.machine.compute_capability):
-            return Skip("this GPU has no TF32 tensor cores")
+            return Skip(NO_CORES)
         if facts.roots and not any("float32" in root.dtypes for root in facts.roots):
             return Skip("the model holds no float32 parameters")
         return [True]
@@ -51,6 +52,13 @@ class Tf32(KnobBase):
                 chosen = True
             if chosen:
                 hooks.skipped(OWN)
+                return
+            device = next(module.parameters()).device
+            if device.type != "cuda":
+                hooks.skipped("the model is not on a GPU")
+                return
+            if not is_ampere(torch.cuda.get_device_capability(device)):
+                hooks.skipped(NO_CORES)
                 return
             torch.backends.cuda.matmul.allow_tf32 = True
             hooks.applied("float32 products in TF32")

@@ -47,6 +47,7 @@ class ProcessLog:
     epochs: tuple[records.EpochEvent, ...] = ()
     knobs: tuple[records.KnobEvent, ...] = ()
     hooks: tuple[records.HookEvent, ...] = ()
+    compiles: tuple[records.CompileEvent, ...] = ()
     traits: tuple[records.TraitEvent, ...] = ()
     audits: tuple[records.AuditEvent, ...] = ()
     samples: tuple[records.SamplesEvent, ...] = ()
@@ -184,6 +185,7 @@ class _Reader:
             epochs=every(records.EpochEvent),
             knobs=every(records.KnobEvent),
             hooks=every(records.HookEvent),
+            compiles=every(records.CompileEvent),
             traits=every(records.TraitEvent),
             audits=every(records.AuditEvent),
             samples=every(records.SamplesEvent),

@@ -27,12 +27,18 @@ class HostSampler:
         self._beside = dict.fromkeys(beside, 0.0)
         """CPU seconds of each, also after its end."""
         self._tree: list[Any] = []
+        self._tree_beside: list[Any] = []
         self._listed = float("-inf")
 
     @property
     def pids(self) -> set[int]:
         """The processes of the tree as last listed."""
         return {process.pid for process in self._tree}
+
+    @property
+    def own_pids(self) -> set[int]:
+        """These and all that belong to the processes beside: nobody else's."""
+        return self.pids | {process.pid for process in self._tree_beside}
 
     def sample(self) -> HostSample | None:
         """CPU seconds and memory now; None once the process is gone."""
@@ -73,8 +79,12 @@ class HostSampler:
         return sum(self._beside.values())
 
     def _list(self) -> None:
+        self._tree = self._tree_of(self._pid)
+        self._tree_beside = [p for pid in self._beside for p in self._tree_of(pid)]
+
+    def _tree_of(self, pid: int) -> list[Any]:
         try:
-            main = self._psutil.Process(self._pid)
-            self._tree = [main, *main.children(recursive=True)]
+            main = self._psutil.Process(pid)
+            return [main, *main.children(recursive=True)]
         except self._psutil.Error:
-            self._tree = []
+            return []

@@ -29,8 +29,8 @@ class Sampler:
     """
 
     def __init__(self, run_dir: Path, beside: tuple[int, ...] = ()) -> None:
-        """`beside`: processes of ours outside of the tree that is sampled."""
-        self._beside = beside
+        self.beside = beside
+        """Processes of ours outside of the tree that is sampled; to be known by the first look."""
         self._path = run_dir / SAMPLES_FILE
         self._file: int | None = None
         self._started = time.monotonic()
@@ -38,6 +38,10 @@ class Sampler:
         self._pid: int | None = None
         self._host: HostSampler | None = None
         self._devices: DeviceSampler | None = None
+
+    def look_around(self) -> None:
+        """Note who is on the GPUs now, before the script can be: see `DeviceSampler`."""
+        self._device_sampler().look_around()
 
     def tick(self, pid: int) -> None:
         """Sample the tree of process `pid` and the visible devices if it is time."""
@@ -66,17 +70,20 @@ class Sampler:
         if self._host is None or self._pid != pid:
             from gpurun.measure.host import HostSampler
 
-            self._host, self._pid = HostSampler(pid, self._beside), pid
+            self._host, self._pid = HostSampler(pid, self.beside), pid
         sample = self._host.sample()
         return [] if sample is None else [_line(sample)]
 
     def _device_lines(self) -> list[bytes]:
+        pids = self._host.own_pids if self._host is not None else set()
+        return [_line(sample) for sample in self._device_sampler().sample(pids)]
+
+    def _device_sampler(self) -> DeviceSampler:
         if self._devices is None:
             from gpurun.measure.nvml import DeviceSampler
 
             self._devices = DeviceSampler()
-        pids = self._host.pids if self._host is not None else set()
-        return [_line(sample) for sample in self._devices.sample(pids)]
+        return self._devices
 
 
 def _line(sample: HostSample | DeviceSample) -> bytes:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from gpurun.measure.clock import CLOCKS
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.measure.figures import known, mean
+from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.window import NS, Window, measured_window
 from gpurun.records.events import EpochEvent, KnobEvent, StepRow
@@ -21,8 +22,8 @@ TOGETHER = 0.5
 """Processes trained at the same time if their windows share this much of the shorter one."""
 FEW_STEPS = 10
 """Fewer measured steps than this are said to be few."""
-WORST_FIRST = ("failed", "applied", "skipped")
-"""Of several outcomes of one knob the first of these counts."""
+WORST_FIRST = ("failed", "revoked", "applied", "skipped")
+"""Of several outcomes of one knob the first of these counts; one that was revoked is skipped."""
 
 
 def summarise_run(
@@ -78,7 +79,7 @@ def summarise_run(
         final_loss=_final_loss(main) if main else None,
         knobs=_knobs(logs),
         hook_errors=_hook_errors(run_dir, run.processes),
-        notes=(*run.notes, *_notes(group, apart)),
+        notes=(*run.notes, *_about_gpus(group, samples, devices), *_notes(group, apart)),
         ranks=max(len(group), 1),
         command=_command(run.processes) if command is None else command,
         environment=_environment(logs),
@@ -126,16 +127,19 @@ def _devices(samples: Samples, group: Sequence[Window]) -> tuple[list[DeviceUse]
     end = min(w.bounds_ns[1] for w in group)
     used = _cuda_indices(group)
     found = device_uses(samples, begin, end)
-    devices = [use for index, use in found if used is None or index is None or index in used]
+    devices = [use for index, use in found if used is None or index in used]
     rate = _sum(
         None if d.energy_joules is None else d.energy_joules / d.window_seconds for d in devices
     )
     return devices, rate
 
 
-def _cuda_indices(group: Sequence[Window]) -> set[int] | None:
-    """CUDA indices of the root modules' devices; None if that does not tell all that was used."""
-    used: set[int] = set()
+def _cuda_indices(group: Sequence[Window]) -> set[int | None] | None:
+    """CUDA indices of the root modules' devices; None if that does not tell all that was used.
+
+    Where some are used the index None is too: CUDA's order may not be certain.
+    """
+    used: set[int | None] = set()
     for log in (w.log for w in group):
         if any(t.trait == "data_parallel" for t in log.traits):
             return None
@@ -144,7 +148,9 @@ def _cuda_indices(group: Sequence[Window]) -> set[int] | None:
             if name == "cuda":
                 used.add(int(number) if number.isdigit() else 0)
     # ranks that hide the others' devices from themselves all say cuda:0
-    return None if used and len(used) < len(group) else used
+    if not used:
+        return used
+    return None if len(used) < len(group) else {*used, None}
 
 
 def _epoch_seconds(window: Window) -> float | None:
@@ -205,7 +211,8 @@ def _knobs(logs: Sequence[ProcessLog]) -> tuple[KnobOutcome, ...]:
         known = [o for o in WORST_FIRST if any(e.outcome == o for e in seen)]
         outcome = known[0] if known else seen[0].outcome
         details = dict.fromkeys(e.detail for e in seen if e.outcome == outcome and e.detail)
-        outcomes.append(KnobOutcome(knob, outcome, "; ".join(details)))
+        shown = "skipped" if outcome == "revoked" else outcome
+        outcomes.append(KnobOutcome(knob, shown, "; ".join(details)))
     return tuple(outcomes)
 
 
@@ -216,6 +223,12 @@ def _hook_errors(run_dir: Path, processes: Sequence[ProcessLog]) -> tuple[str, .
     except OSError:
         return tuple(errors)
     return (f"start: {start}", *errors)
+
+
+def _about_gpus(
+    group: Sequence[Window], samples: Samples, devices: Sequence[DeviceUse]
+) -> list[str]:
+    return gpu_notes([w.log for w in group], samples, devices)
 
 
 def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:

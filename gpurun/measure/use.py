@@ -114,6 +114,7 @@ def _device_use(group: Sequence[DeviceSample]) -> DeviceUse:
         throttle_reasons=tuple(sorted({r for s in group for r in s.throttle_reasons})),
         foreign_processes=max(known(s.foreign_processes for s in group), default=None),
         window_seconds=seconds,
+        refused=tuple(dict.fromkeys(figure for s in group for figure in s.refused)),
     )
 
 

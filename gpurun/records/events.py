@@ -43,6 +43,8 @@ class TorchEvent:
     cuda_devices: int | None
     clock_ns: int | None = None
     changed_variables: tuple[str, ...] = ()
+    gpu_build: bool | None = None
+    """Whether torch is built for GPUs (CUDA or ROCm)."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +128,9 @@ class RootEvent:
     input_shape: tuple[int, ...] | None
     input_dtype: str | None
     compiled: bool
+    compute_capability: tuple[int, int] | None = None
+    """Of the GPU that it is on, and that GPU's (or slice's) memory, as torch sees them."""
+    device_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -185,12 +190,25 @@ class EpochEvent:
 
 @dataclass(frozen=True)
 class KnobEvent:
-    """What became of a setting. `outcome`: "applied", "skipped" or "failed"; `detail` says why."""
+    """What became of a setting; `detail` says why.
+
+    `outcome`: "applied", "skipped", "failed", or "revoked" (applied before, and no more).
+    """
 
     kind: ClassVar[str] = "knob"
     knob: str
     outcome: str
     detail: str
+
+
+@dataclass(frozen=True)
+class CompileEvent:
+    """torch began, or ended, to compile a part of a model that a knob had compiled."""
+
+    kind: ClassVar[str] = "compile"
+    phase: str
+    """"begin" or "end"."""
+    clock_ns: int
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ class DeviceUse:
     throttle_reasons: tuple[str, ...]
     foreign_processes: int | None
     window_seconds: float
+    refused: tuple[str, ...] = ()
+    """Figures that NVML does not tell here, each with its reason: "power: not supported"."""
 
 
 @dataclass(frozen=True)

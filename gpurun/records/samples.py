@@ -54,3 +54,5 @@ class DeviceSample:
     sm_activity_percent: float | None
     tensor_activity_percent: float | None
     dram_activity_percent: float | None
+    refused: tuple[str, ...] = ()
+    """Figures that NVML does not tell here though it has them, each with its reason."""

@@ -99,6 +99,8 @@ class TrialRecord:
     run_dir: str
     others_cpu_percent: float | None = None
     """What other programs used meanwhile, in percent of one core."""
+    foreign_processes: int | None = None
+    """Processes of others on the GPUs while it was measured."""
 
 
 @dataclass(frozen=True)

@@ -33,9 +33,8 @@ from gpurun.report.tables import Column, Grid, print_grid
 from gpurun.report.terminal import PREFIX, VERBATIM, Line, plain, write_lines
 from gpurun.report.verdict import (
     larger_batch_sentences,
-    load_sentence,
+    remarks,
     verdict_sentence,
-    waiting_sentence,
 )
 
 COLUMNS = (
@@ -124,9 +123,7 @@ def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line
     lines += [[(line, "red" if i == 0 else "")] for i, line in enumerate(guard_lines(report.guard))]
     lines += [[(line, "")] for line in rejection_lines(report)]
     lines += [[(line, "")] for line in larger_batch_sentences(report)]
-    for remark in (waiting_sentence(report), load_sentence(report)):
-        if remark is not None:
-            lines.append([(remark, "yellow")])
+    lines += [[(remark, "yellow")] for remark in remarks(report)]
     lines += _next_lines(report)
     trials = count(len(report.trials), "trial")
     isolation = f", isolation: {report.isolation}" if report.isolation else ""

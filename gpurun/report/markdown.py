@@ -17,9 +17,8 @@ from gpurun.report.ladder import (
 from gpurun.report.tables import Column, Grid
 from gpurun.report.verdict import (
     larger_batch_sentences,
-    load_sentence,
+    remarks,
     verdict_sentence,
-    waiting_sentence,
 )
 
 _TRIAL_COLUMNS = (
@@ -50,8 +49,7 @@ def tuning_markdown(report: TuningReport) -> str:
     if report.ladder:
         parts += ["## Ladder", _table(ladder_grid(report))]
     parts += _guard(report)
-    parts.append(_escape(waiting_sentence(report) or ""))
-    parts.append(_escape(load_sentence(report) or ""))
+    parts += map(_escape, remarks(report))
     if report.larger_batch is not None:
         sentences = [_escape(line.strip()) for line in larger_batch_sentences(report)]
         parts += ["## Larger batch", _bullets(sentences)]

@@ -8,6 +8,8 @@ from typing import Any
 from gpurun.records.tuning import TrialRecord
 from gpurun.report.format import byte_size, factor, milliseconds, number, one_line
 
+SHARED = "other processes were on the GPU"
+
 
 class Baseline:
     """The first finished trial without a change: what the others are set against."""
@@ -37,7 +39,7 @@ def outcome_text(record: TrialRecord) -> str:
     """How a trial ended: its reason, else its status where that says more than "well"."""
     reason = one_line(record.reason)
     if ended_well(record):
-        return reason
+        return reason or (SHARED if record.foreign_processes else "")
     return f"{record.status}: {reason}" if reason else record.status
 
 

@@ -139,6 +139,12 @@ def _failure(report: TuningReport) -> str:
     return f": {reasons[-1]}" if reasons else ""
 
 
+def remarks(report: TuningReport) -> list[str]:
+    """What stands beside the verdict: lines that wait, and who else used the machine."""
+    said = (waiting_sentence(report), load_sentence(report), others_on_gpu_sentence(report))
+    return [sentence for sentence in said if sentence is not None]
+
+
 def load_sentence(report: TuningReport) -> str | None:
     """That other programs disturbed the trials; None where they did not, or nobody counted."""
     load = report.other_load
@@ -149,6 +155,18 @@ def load_sentence(report: TuningReport) -> str | None:
     used = f"{load.cpu_percent / 100:.1f} of {count(load.cores, 'core')}"
     cost = "widen intervals" if report.proof is not None else "hide small gains"
     return f"other programs used {used} during the trials, which can {cost}"
+
+
+def others_on_gpu_sentence(report: TuningReport) -> str | None:
+    """That others computed on the GPU beside trials; None where they did not, or nobody knows."""
+    told = [t.foreign_processes for t in report.trials if t.foreign_processes is not None]
+    disturbed = sum(1 for others in told if others)
+    if not disturbed or report.verdict not in (*PROVEN, "no_gain", "inconclusive"):
+        return None
+    return (
+        f"other processes were on the GPU in {disturbed} of {count(len(told), 'trial')}: "
+        "the figures hold for a GPU that is shared like that, and small gains may be hidden"
+    )
 
 
 def waiting_sentence(report: TuningReport) -> str | None:

@@ -74,6 +74,10 @@ class KnobHooks:
         """See `knobs.api.Hooks`."""
         OUTCOMES.tell(self._knob, "skipped", str(reason))
 
+    def revoked(self, reason: str) -> None:
+        """See `knobs.api.Hooks`."""
+        OUTCOMES.revoked(self._knob, str(reason))
+
     def has_trait(self, trait: str) -> str | None:
         """See `knobs.api.Hooks`."""
         return TRAITS.seen.get(trait)

@@ -30,6 +30,11 @@ class Outcomes:
             self._recorded.add(told)
             RECORDER.event(KnobEvent(knob=knob, outcome=outcome, detail=detail))
 
+    def revoked(self, knob: str, reason: str) -> None:
+        """Tell that the knob has no effect any more, or has none if it never had."""
+        applied = any((name, outcome) == (knob, "applied") for name, outcome, _ in self._recorded)
+        self.tell(knob, "revoked" if applied else "skipped", reason)
+
     def failed(self, knob: str, error: Exception) -> None:
         """Tell that the knob raised."""
         self.tell(knob, "failed", error_text(error))

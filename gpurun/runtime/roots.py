@@ -234,6 +234,7 @@ def _parameters(optimizer: Any) -> set[int]:
 
 def _root_event(number: int, module: Any, first: Any) -> RootEvent:
     parameters = list(module.parameters())
+    capability, memory = _of_gpu(parameters[0].device)
     return RootEvent(
         root=number,
         class_name=type(module).__name__,
@@ -246,7 +247,22 @@ def _root_event(number: int, module: Any, first: Any) -> RootEvent:
         input_dtype=None if first is None else str(first.dtype).removeprefix("torch."),
         compiled=type(module).__name__ == "OptimizedModule"
         or getattr(module, "_compiled_call_impl", None) is not None,
+        compute_capability=capability,
+        device_memory_bytes=memory,
     )
+
+
+def _of_gpu(device: Any) -> tuple[tuple[int, int] | None, int | None]:
+    """Compute capability and memory; where NVML does not answer nobody else tells."""
+    if device.type != "cuda":
+        return None, None
+    import torch
+
+    try:
+        found = torch.cuda.get_device_properties(device)
+        return (found.major, found.minor), found.total_memory
+    except Exception:
+        return None, None  # a stand-in for a GPU
 
 
 ROOTS = Roots()

@@ -34,6 +34,7 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
             cuda_devices=None,
             clock_ns=time.perf_counter_ns(),
             changed_variables=changed_variables,
+            gpu_build=bool(torch.version.cuda or torch.version.hip),
         )
     )
     CLOCK.device.attach(torch)

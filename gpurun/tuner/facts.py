@@ -10,7 +10,7 @@ from typing import Any
 from gpurun.measure.clock import step_clock
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Options, TargetKind
-from gpurun.records.events import LoaderEvent
+from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.facts import BatchFlag, Facts, Machine
 from gpurun.records.result import RunResult
 from gpurun.tuner.source import other_uses
@@ -27,7 +27,7 @@ def gather(options: Options, machine: Machine, result: RunResult, log: ProcessLo
     batch = _batch_size(log, loaders, result)
     return Facts(
         device=device,
-        machine=machine,
+        machine=_as_used(machine, roots),
         result=result,
         loaders=log.loaders,
         training_loaders=tuple(x.key for x in loaders),
@@ -39,6 +39,17 @@ def gather(options: Options, machine: Machine, result: RunResult, log: ProcessLo
         threads=None if log.torch is None else log.torch.threads,
         argv=options.target.args,
         current={},
+    )
+
+
+def _as_used(machine: Machine, roots: tuple[RootEvent, ...]) -> Machine:
+    """The machine with the GPUs that the model is on: NVML may not answer, or tell of others."""
+    capabilities = [r.compute_capability for r in roots if r.compute_capability is not None]
+    memories = [r.device_memory_bytes for r in roots if r.device_memory_bytes is not None]
+    return replace(
+        machine,
+        compute_capability=min(capabilities, default=machine.compute_capability),
+        gpu_memory_bytes=min(memories, default=machine.gpu_memory_bytes),
     )
 
 

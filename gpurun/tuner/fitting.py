@@ -24,12 +24,14 @@ def make_it_fit(
     allowed: frozenset[Effect],
     probe: Probe,
     note: Callable[[str], None],
+    out_of_time: Callable[[], bool] = lambda: False,
 ) -> tuple[dict[str, Any], Trial] | None:
     """The settings under which the script trains, with the trial; None if there are none.
 
     `facts` are those of the trial that ran out of memory.
     """
     settings: dict[str, Any] = {}
+    unknown = False
     for knob in knobs:
         if not knob.saves_memory or knob.effect not in allowed:
             continue
@@ -38,6 +40,9 @@ def make_it_fit(
             note(f"{knob.name}: not tried: {values.reason}")
             continue
         for value in values:
+            if out_of_time():
+                note(f"{knob.name}: not tried: the budget is used up")
+                return None
             settings[knob.name] = value
             note(f"it runs out of memory as it is: trying {_text(settings)}")
             trial = probe(dict(settings))
@@ -46,7 +51,10 @@ def make_it_fit(
             if trial.record.status != "oom":
                 note(f"{knob.name} {value}: {trial.record.reason}")
                 del settings[knob.name]
+                unknown = True
                 break
+    if settings and not unknown:
+        note(f"nothing makes it fit, not even {_text(settings)}")
     return None
 
 

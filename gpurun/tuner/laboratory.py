@@ -6,6 +6,7 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gpurun.launch.command import agent_command_line, command_line
 from gpurun.launch.environment import child_environment
 from gpurun.measure import summarise_run
 from gpurun.measure.events import read_run
+from gpurun.measure.figures import known
 from gpurun.measure.sampler import Sampler
 from gpurun.options import Options
 from gpurun.records.codec import to_json
@@ -30,7 +32,7 @@ from gpurun.tuner.evidence import evidence
 from gpurun.tuner.progress import Progress
 from gpurun.tuner.standby import Standby, places
 from gpurun.tuner.trial import Request, Trial
-from gpurun.tuner.trial_end import ending_status, explained, main_log
+from gpurun.tuner.trial_end import ending_status, explained, main_log, while_compiling
 
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 0.5
@@ -103,20 +105,23 @@ class Laboratory:
     def _launch(self, number: int, run_dir: Path, request: Request, order: BoxSpec) -> Trial:
         started = time.monotonic()
         waiting = self._standby.take(order, run_dir)
-        spec = to_json(self._spec(run_dir, request))
-        (run_dir / "control").mkdir(parents=True, exist_ok=True)
-        write_json(run_dir / "spec.json", spec)
-        if waiting is not None:
-            write_json(run_dir / "control" / ORDER, spec)
-        try:
-            with waiting or Box(order) as box:
-                self._start_next(number + 1, request)
-                given_up = self._watch(box, run_dir, request)
-                if given_up is not None:
-                    box.kill()
-                exit_code = None if given_up else box.poll()
-        finally:
-            self._standby.go_on()
+        with closing(Sampler(run_dir)) as sampler:
+            sampler.look_around()
+            spec = to_json(self._spec(run_dir, request))
+            (run_dir / "control").mkdir(parents=True, exist_ok=True)
+            write_json(run_dir / "spec.json", spec)
+            if waiting is not None:
+                write_json(run_dir / "control" / ORDER, spec)
+            try:
+                with waiting or Box(order) as box:
+                    self._start_next(number + 1, request)
+                    sampler.beside = self._standby.pids
+                    given_up = self._watch(box, run_dir, request, sampler)
+                    if given_up is not None:
+                        box.kill()
+                    exit_code = None if given_up else box.poll()
+            finally:
+                self._standby.go_on()
         seconds = time.monotonic() - started
         return self._conclude(number, run_dir, request, exit_code, seconds, given_up)
 
@@ -191,40 +196,36 @@ class Laboratory:
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def _watch(self, box: Box, run_dir: Path, request: Request) -> str | None:
+    def _watch(self, box: Box, run_dir: Path, request: Request, sampler: Sampler) -> str | None:
         """Wait for the end; why the trial had to be given up, None if it ended by itself."""
         progress = Progress(run_dir, run_dir / "output.log")
-        sampler = Sampler(run_dir, self._standby.pids)
         patience, limit = self._patience(request)
         began = changed = sampled = time.monotonic()
         held = request.hold or bool(self.standby_modules)
         stopped: float | None = None
-        try:
-            while box.poll() is None:
-                time.sleep(POLL_SECONDS)
-                moment = time.monotonic()
-                if held and (run_dir / "control" / "first_step").exists():
-                    held = False
-                    if request.hold:
-                        self._keep_layer(box)
-                    self._standby.stop()
-                    (run_dir / "control" / "go").touch()
-                if progress.advanced():
-                    changed = moment
-                    self._on_progress(progress.steps, request.stop.min_steps)
-                if moment - sampled > SAMPLE_SECONDS:
-                    sampled = moment
-                    sampler.tick(box.pid)
-                if progress.stopped and stopped is None:
-                    stopped = moment
-                if stopped is not None and moment - stopped > GRACE_SECONDS:
-                    box.kill()
-                elif moment - changed > patience:
-                    return f"hangs: given up after {patience:.3g} s without a sign of life"
-                elif moment - began > limit:
-                    return f"not done after {limit:.3g} s"
-        finally:
-            sampler.close()
+        while box.poll() is None:
+            time.sleep(POLL_SECONDS)
+            moment = time.monotonic()
+            if held and (run_dir / "control" / "first_step").exists():
+                held = False
+                if request.hold:
+                    self._keep_layer(box)
+                self._standby.stop()
+                (run_dir / "control" / "go").touch()
+            if progress.advanced():
+                changed = moment
+                self._on_progress(progress.steps, request.stop.min_steps)
+            if moment - sampled > SAMPLE_SECONDS:
+                sampled = moment
+                sampler.tick(box.pid)
+            if progress.stopped and stopped is None:
+                stopped = moment
+            if stopped is not None and moment - stopped > GRACE_SECONDS:
+                box.kill()
+            elif moment - changed > patience:
+                return f"hangs: given up after {patience:.3g} s without a sign of life"
+            elif moment - began > limit:
+                return f"not done after {limit:.3g} s"
         return None
 
     def _patience(self, request: Request) -> tuple[float, float]:
@@ -252,6 +253,7 @@ class Laboratory:
         seconds: float,
         given_up: str | None,
     ) -> Trial:
+        ended_ns = time.time_ns()
         logs = read_run(run_dir).processes
         status = ending_status(logs, exit_code, given_up is not None)
         result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
@@ -267,9 +269,10 @@ class Laboratory:
             peak_memory_bytes=result.peak_memory_bytes,
             final_loss=result.final_loss,
             seconds=seconds,
-            reason=given_up or reason,
+            reason=reason if given_up is None else while_compiling(logs, ended_ns, given_up),
             run_dir=os.path.relpath(run_dir, self.folder),
             others_cpu_percent=None if result.host is None else result.host.others_cpu_percent,
+            foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),
         )
         log = main_log(logs)
         shown = None if log is None else evidence(log, request.seed_offset)

@@ -83,9 +83,13 @@ def kept_for_proof(
 
     `usual` and `candidate`: what a launch of the script as it is takes, and one of a finalist.
     """
-    round_seconds = usual + finalists * candidate
-    wanted = min(PROOF_ROUNDS * round_seconds, PROOF_SHARE * budget_seconds)
-    return max(LEAST_PROOF_ROUNDS * round_seconds, wanted)
+    wanted = min(PROOF_ROUNDS * (usual + finalists * candidate), PROOF_SHARE * budget_seconds)
+    return max(least_for_proof(usual, candidate, finalists), wanted)
+
+
+def least_for_proof(usual: float, candidate: float, finalists: int = 1) -> float:
+    """Seconds that the shortest proof of so many finalists takes."""
+    return LEAST_PROOF_ROUNDS * (usual + finalists * candidate)
 
 
 def with_read_ahead(rule: StopRule, settings: Mapping[str, Any], prefetch: int) -> StopRule:

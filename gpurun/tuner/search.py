@@ -31,6 +31,7 @@ from gpurun.tuner.screening import (
 )
 from gpurun.tuner.together import Together, likely_members
 from gpurun.tuner.trial import Trial
+from gpurun.tuner.trial_end import recompiled
 
 BETTER = "a better value was found"
 PASSES = 3
@@ -204,8 +205,13 @@ def _row(
     deviation: float | None,
 ) -> LadderRow:
     if reason is None:
-        reason = BETTER if gain_over(trial, without) >= LEAST_GAIN else "no gain"
+        reason = BETTER if gain_over(trial, without) >= LEAST_GAIN else _no_gain(trial)
     ratio = speedup_over(trial, without)
     row = ladder_row(knob, value, trial, speedup=ratio, deviation=deviation, reason=reason)
     later, steps = startup(trial, without)
     return replace(row, startup_seconds=later, break_even_steps=steps)
+
+
+def _no_gain(trial: Trial) -> str:
+    why = recompiled(trial.log)
+    return f"no gain: {why}" if why else "no gain"

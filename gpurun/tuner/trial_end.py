@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.measure.events import ProcessLog
@@ -19,6 +20,10 @@ OUT_OF_MEMORY = re.compile(
 EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
 END_WELL = "let it end with exit code 0, or train for longer than a trial lasts"
 """What to do about a script that trains and then ends otherwise on purpose."""
+COMPILER_SHARE = 0.5
+"""A trial that spent so much of its time in torch's compiler was given up for that."""
+WORTH_A_WORD = 0.05
+"""Of the measured time: compiling that took less of it is not why a change gains nothing."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
@@ -58,6 +63,57 @@ def explained(status: str, run_dir: Path, result: RunResult, request: Request) -
         if any(error.startswith(f"knob {name}:") for name in request.settings):
             return "skipped", f"its hook failed: {error}"
     return status, ""
+
+
+def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: str) -> str:
+    """Why a trial was given up, if it was torch's compiler that took the time; else as it stands.
+
+    `now_ns`: the wall clock's time at its end.
+    """
+    log = main_log(tuple(logs))
+    if log is None or not log.compiles:
+        return given_up
+    spent = compiling_seconds(log, now_ns)
+    last = log.compiles[-1]
+    if last.phase == "begin":
+        unfinished = (now_ns - log.unix_time_ns(last.clock_ns)) / 1e9
+        if unfinished > COMPILER_SHARE * spent:
+            return f"compiling did not end within {unfinished:.0f} s"
+    lived = (now_ns - log.process.unix_time_ns) / 1e9
+    if spent < COMPILER_SHARE * lived:
+        return given_up
+    count = sum(event.phase == "begin" for event in log.compiles)
+    return f"{given_up}: {spent:.0f} s of it went into {count} compilations"
+
+
+def recompiled(log: ProcessLog | None) -> str:
+    """What torch compiled while a trial was measured, "" where it is not worth a word."""
+    stop = None if log is None else log.stop
+    if log is None or stop is None or stop.window_begin_ns is None:
+        return ""
+    since, end = stop.window_begin_ns, stop.window_end_ns
+    seconds = compiling_seconds(log, log.unix_time_ns(end), since)
+    if seconds < WORTH_A_WORD * (end - since) / 1e9:
+        return ""
+    count = sum(e.phase == "begin" and e.clock_ns >= since for e in log.compiles)
+    again = "once" if count == 1 else f"{count} times"
+    return f"torch compiled {again} more while it was measured, for {seconds:.1f} s"
+
+
+def compiling_seconds(log: ProcessLog, until_ns: int, since_clock_ns: int = 0) -> float:
+    """Seconds that a process spent in torch's compiler, one that has not ended included."""
+    spent, began = 0, None
+    for event in log.compiles:
+        if event.clock_ns < since_clock_ns:
+            continue
+        if event.phase == "begin":
+            began = event.clock_ns
+        elif began is not None:
+            spent += event.clock_ns - began
+            began = None
+    if began is not None:
+        spent += max(0, until_ns - log.unix_time_ns(began))
+    return spent / 1e9
 
 
 def _ending(result: RunResult) -> str:

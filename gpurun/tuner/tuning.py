@@ -11,6 +11,7 @@ from typing import Any
 
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
 from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
@@ -31,6 +32,7 @@ from gpurun.tuner.plan import (
     PROBE,
     kept_for_proof,
     launched_again,
+    least_for_proof,
     plan,
     with_read_ahead,
 )
@@ -105,6 +107,8 @@ class Tuning:
             )
         for error in trial.result.hook_errors:
             self._decide(f"a hook failed and was left out: {error}")
+        for note in filter(is_about_gpus, trial.result.notes):
+            self._decide(note)
         modules = what_to_import(self.options, trial.log)
         if isinstance(modules, Skip):
             self._decide(f"no trial is started while another runs: {modules.reason}")
@@ -118,16 +122,24 @@ class Tuning:
         return trial
 
     def _fitting_trial(self, failed: Trial) -> Trial:
-        """A first trial of the script made to fit; the one that failed if nothing does that."""
+        """A first trial of the script made to fit; the one that failed if nothing does that.
+
+        It may take the budget once more: nothing else can be of use to such a script.
+        """
         if failed.result is None or failed.log is None:
             return failed
+
+        def left() -> float:
+            return self._left() + self._budget
+
         facts = facts_of.gather(self.options, machine(), failed.result, failed.log)
         found = make_it_fit(
             all_knobs(self.options.knob_paths),
             replace(facts, out_of_memory=True),
             self._allowed,
-            lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, self._left())),
+            lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, left())),
             self._decide,
+            out_of_time=lambda: left() <= 0,
         )
         if found is None:
             self.findings.probe = failed
@@ -205,7 +217,7 @@ class Tuning:
         trials = self._most_trials - 2
         kept_back = min(BATCH_TRIALS, trials // 3)
         limits = Limits(max(0, trials - kept_back), self._no_room_to_search, self._allowed)
-        search = Search(self._launch, self._decide, self._rule, limits)
+        search = Search(self._launch_in_search, self._decide, self._rule, limits)
         search.run(knobs, state)
         if search.out_of_time and len(state.ladder) == len(self.findings.base):
             needed = math.ceil(2 * LEAST_LAUNCHES * state.best.record.seconds)
@@ -285,6 +297,13 @@ class Tuning:
         trial = self._lab.run(request)
         self._view.trial_finished(trial.record)
         return trial
+
+    def _launch_in_search(self, request: Request) -> Trial:
+        """One that hangs is given up while there is time for the shortest proof."""
+        usual = self._usual_seconds
+        room = self._left() - least_for_proof(usual, usual, self._finalists)
+        limit = min(request.limit_seconds, max(LEAST_TRIAL_SECONDS, room))
+        return self._launch(replace(request, limit_seconds=limit))
 
     def _launch_arm(
         self,

@@ -107,7 +107,7 @@ def test_a_script_that_needs_its_synchronisation_keeps_it(
     tmp_path: Path, gpurun: Gpurun, copy: str
 ) -> None:
     run = train(gpurun, tmp_path, {"needless_sync": "skip"}, copy=copy)
-    assert run.outcomes("needless_sync")[-1] == "skipped"
+    assert run.outcomes("needless_sync")[-1] in ("skipped", "revoked")
     assert run.printed["copied"]
 
 

@@ -138,3 +138,34 @@ def test_a_read_only_folder_keeps_its_records_elsewhere(
     check = system.records_check(tmp_path / "project", None)
     assert check.state is State.LIMITED
     assert check.found == str(tmp_path / "state" / "gpurun")
+
+
+def test_counters_that_exist_and_are_refused_are_limited_with_the_drivers_words() -> None:
+    refused = NvmlProbe((H200,), True, gpm_refused="Insufficient Permissions")
+    check = software.gpm_check(Machine(CUDA, refused, (H200,)))
+    assert (check.state, check.found) == (State.LIMITED, "refused: Insufficient Permissions")
+
+
+def test_a_gpu_in_slices_tells_less() -> None:
+    check = software.nvml_check(Machine(CUDA, NvmlProbe((H200,), False, sliced=1), (H200,)))
+    assert (check.state, check.found) == (State.LIMITED, "1 devices, 1 in MIG slices")
+
+
+def test_the_probe_of_nvml_tells_refusals_and_slices(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "pynvml.py").write_text(
+        "from types import SimpleNamespace as N\n"
+        "class NVMLError(Exception): pass\n"
+        "def refuse(*_): raise NVMLError('Insufficient Permissions')\n"
+        "nvmlInit = nvmlGpmSampleAlloc = nvmlGpmSampleFree = lambda *_: None\n"
+        "nvmlDeviceGetCount = lambda: 2\n"
+        "nvmlDeviceGetHandleByIndex = lambda index: index\n"
+        "nvmlDeviceGetName = lambda handle: b'NVIDIA H100'\n"
+        "nvmlGpmQueryDeviceSupport = lambda handle: N(isSupportedDevice=1)\n"
+        "nvmlDeviceGetMigMode = lambda handle: [handle, 0]\n"
+        "nvmlGpmSampleGet = refuse\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    answer = probe._ask(NvmlProbe, probe.NVML_PROGRAM)
+    assert answer == NvmlProbe(("NVIDIA H100",) * 2, True, "Insufficient Permissions", 1)

@@ -157,7 +157,7 @@ def test_who_handles_gradients_inside_backward_keeps_float32(
     train: Train, plain: Any, parts: dict[str, str]
 ) -> None:
     run = train(**parts)
-    assert run.outcomes("autocast")[-1] == "skipped"
+    assert run.outcomes("autocast")[-1] in ("skipped", "revoked")
     for name in ("losses", "norms"):
         assert run.printed[name] == pytest.approx(plain[name], rel=0.02), name
     assert run.printed["moved"] == plain["moved"]
@@ -208,7 +208,7 @@ def test_a_closure_ends_float16(tmp_path: Path, gpurun: Gpurun) -> None:
     code = "train(torch.optim.LBFGS, closure=True)"
     run = run_under(gpurun, tmp_path, OWN.replace("WHICH", code), FP16)
     assert run.printed[-1] == "torch.float32"
-    assert run.outcomes("autocast")[-1] == "skipped"
+    assert run.outcomes("autocast")[-1] == "revoked"
 
 
 RAISED = """

@@ -10,6 +10,7 @@ import pytest
 from gpurun.knobs import find
 from gpurun.knobs.allocator import CHOSEN
 from gpurun.knobs.api import Skip
+from gpurun.knobs.compile_tools import missing_tool
 from gpurun.records.facts import Facts
 from gpurun.records.result import HostUse
 from tests.unit.knob_facts import (
@@ -320,10 +321,36 @@ class TestNumericsKnobs:
         monkeypatch.setenv("CXX", str(tmp_path / "absent-c++"))
         assert "no C++ compiler" in skipped("compile", facts())
 
+    @pytest.mark.parametrize(
+        ("capability", "present", "reason"),
+        [
+            ((6, 1), {"triton", "gcc"}, "no kernels for this GPU (compute capability 6.1"),
+            ((9, 0), {"gcc"}, "Triton is not installed"),
+            ((9, 0), {"triton"}, "no C compiler (gcc or clang)"),
+            ((9, 0), {"triton", "clang"}, None),
+            (None, {"triton", "gcc"}, None),
+        ],
+    )
+    def test_compiling_for_a_gpu_needs_triton_and_what_triton_needs(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        capability: tuple[int, int] | None,
+        present: set[str],
+        reason: str | None,
+    ) -> None:
+        def find(name: str) -> Any:
+            return name if name in present else None
+
+        monkeypatch.delenv("CC", raising=False)
+        monkeypatch.setattr("gpurun.knobs.compile_tools.importlib.util.find_spec", find)
+        monkeypatch.setattr("gpurun.knobs.compile_tools.shutil.which", find)
+        told = missing_tool("cuda", capability)
+        assert told is None if reason is None else told is not None and reason in told
+
     def test_cuda_graphs_are_not_tried_under_gradient_accumulation(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("gpurun.knobs.compile._missing_tool", lambda device: None)
+        monkeypatch.setattr("gpurun.knobs.compile.missing_tool", lambda device, capability: None)
         assert proposed("compile", gpu_facts()) == ["reduce-overhead", "default", "max-autotune"]
         accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
         assert proposed("compile", accumulating) == ["default"]

@@ -187,8 +187,8 @@ class Told:
     def applied(self, detail: str = "") -> None:
         self.said.append(("applied", detail))
 
-    def skipped(self, reason: str) -> None:
-        self.said.append(("skipped", reason))
+    def revoked(self, reason: str) -> None:
+        self.said.append(("revoked", reason))
 
 
 @pytest.fixture
@@ -230,7 +230,7 @@ def test_a_change_behind_torchs_back_ends_it_and_is_told(pinning: Any) -> None:
         x, _ = pinning.pin(batch(number))
         x.data.add_(5)
         assert x.to("cpu").equal(torch.full((4, 3), number + 5.0))
-    assert pinning.told == [("skipped", "a batch was changed behind torch's back")]
+    assert pinning.told == [("revoked", "a batch was changed behind torch's back")]
 
 
 def test_a_buffer_that_the_script_pins_itself_is_left_alone(pinning: Any) -> None:
@@ -249,7 +249,7 @@ def test_a_carrier_that_fails_ends_it_and_the_script_goes_on(pinning: Any) -> No
         x, _ = pinning.pin(batch(number))
         assert x.to("cpu").equal(torch.full((4, 3), float(number)))
     ((outcome, why),) = pinning.told
-    assert outcome == "skipped"
+    assert outcome == "revoked"
     assert why.startswith("TypeError")
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpurun.measure.fingerprint import differences, fingerprint
+from gpurun.measure.gpus import visible_order
 from gpurun.measure.machine import available_cores, available_memory, machine
-from gpurun.measure.nvml import visible_order
 from gpurun.measure.others import busy_seconds_in
 from gpurun.measure.sampler import Sampler
 from gpurun.measure.use import host_use, read_samples

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +14,8 @@ import pytest
 
 from gpurun.measure.machine import machine
 from gpurun.measure.nvml import DeviceSampler, driver_version
+from gpurun.measure.sampler import Sampler
+from gpurun.measure.use import read_samples
 
 
 class NVMLError(Exception):
@@ -189,3 +195,137 @@ def test_without_nvml_there_are_no_devices(monkeypatch: pytest.MonkeyPatch) -> N
     assert sampler.sample(set()) == []
     sampler.close()
     assert driver_version() is None
+
+
+def test_what_nvml_refuses_is_named_with_its_reason(nvml: StandIn) -> None:
+    nvml.gpm_allowed = False
+    sampler = DeviceSampler()
+    sampler.sample(set())
+    (sample,) = sampler.sample(set())
+    assert sample.refused == ("activity of its parts: no permission",)
+    sampler.close()
+    assert nvml.gpm_samples == 0
+
+
+def test_a_driver_that_gives_no_room_for_counters_costs_only_these(
+    nvml: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> Any:
+        raise OSError("no such symbol")
+
+    monkeypatch.setattr(nvml, "nvmlGpmSampleAlloc", refuse, raising=False)
+    (sample,) = DeviceSampler().sample(set())
+    assert sample.utilization_percent == 97
+    assert sample.refused == ("activity of its parts: no such symbol",)
+
+
+def test_who_was_there_before_the_launch_is_a_stranger_whoever_comes_first_afterwards(
+    nvml: StandIn,
+) -> None:
+    nvml.pids = [2]
+    sampler = DeviceSampler()
+    sampler.look_around()
+    nvml.pids = [2, 90001]  # the trial, ready to start, was on the GPU before the first sample
+    assert sampler.sample(own_pids={7})[0].foreign_processes == 1
+
+
+def test_a_process_that_waits_beside_the_trial_is_no_stranger(
+    nvml: StandIn, tmp_path: Path
+) -> None:
+    def parent() -> subprocess.Popen[bytes]:
+        child = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE)
+        children.append(child)
+        return child
+
+    children: list[subprocess.Popen[bytes]] = []
+    try:
+        trial, beside = parent(), parent()
+        grandchildren = [int(x.stdout.readline()) for x in (trial, beside) if x.stdout]
+        nvml.pids = [trial.pid, beside.pid, *grandchildren]
+        sampler = Sampler(tmp_path, (beside.pid,))
+        sampler.tick(trial.pid)
+        sampler.close()
+        (sample,) = read_samples(tmp_path).device
+        assert sample.foreign_processes == 0
+    finally:
+        for pid in grandchildren:
+            os.kill(pid, signal.SIGKILL)
+        for child in children:
+            child.communicate()
+
+
+class Sliced(StandIn):
+    """An H100 in MIG mode with two slices, which tell their memory and processes and no more."""
+
+    SLICES = ("MIG-1111", "MIG-2222")
+
+    def nvmlDeviceGetMigMode(self, handle: str) -> list[int]:
+        return [1, 1]
+
+    def nvmlDeviceGetMaxMigDeviceCount(self, handle: str) -> int:
+        return 7
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: str, index: int) -> str:
+        if index >= len(self.SLICES):
+            raise NVMLError("Not Found")
+        return self.SLICES[index]
+
+    def nvmlDeviceGetUUID(self, handle: str) -> bytes:
+        return handle.encode() if handle in self.SLICES else b"GPU-50f64664"
+
+    def nvmlDeviceGetName(self, handle: str) -> str:
+        return "NVIDIA H100 MIG 1g.10gb" if handle in self.SLICES else "NVIDIA H100"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: str) -> Any:
+        used, total = (5, 10) if handle in self.SLICES else (50, 80)
+        return SimpleNamespace(used=used << 30, total=total << 30)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: str) -> Any:
+        raise NVMLError("Not Supported")
+
+    def nvmlDeviceGetPowerUsage(self, handle: str) -> int:
+        raise NVMLError("Not Supported")
+
+    def nvmlGpmQueryDeviceSupport(self, handle: str) -> Any:
+        raise NVMLError("Invalid Argument")
+
+
+@pytest.fixture
+def sliced(monkeypatch: pytest.MonkeyPatch) -> Sliced:
+    stand_in = Sliced()
+    monkeypatch.setitem(sys.modules, "pynvml", stand_in)  # type: ignore[arg-type]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return stand_in
+
+
+@pytest.mark.parametrize(
+    ("named", "shown"),
+    [
+        ("MIG-2222", [("MIG-2222", 0)]),
+        ("MIG-2222,MIG-1111", [("MIG-2222", 0), ("MIG-1111", 1)]),
+        ("0", [("MIG-1111", 0)]),
+        (None, [("MIG-1111", 0)]),
+        ("MIG-9999", []),
+    ],
+)
+def test_of_a_gpu_in_slices_the_script_has_those_that_are_named_or_the_first(
+    sliced: Sliced,
+    monkeypatch: pytest.MonkeyPatch,
+    named: str | None,
+    shown: list[tuple[str, int]],
+) -> None:
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    assert [(s.uuid, s.cuda_index) for s in DeviceSampler().sample(set())] == shown
+
+
+def test_a_slice_has_its_own_memory_and_no_figures_of_the_whole_gpu(sliced: Sliced) -> None:
+    (sample,) = DeviceSampler().sample(own_pids={1, 2})
+    assert sample.memory_total_bytes == 10 << 30
+    assert sample.foreign_processes == 0
+    assert (sample.utilization_percent, sample.power_watts) == (None, None)
+    assert sample.sm_activity_percent is None
+    assert sample.refused == ("utilisation: not supported", "power: not supported")
+    here = machine()
+    assert (here.gpus, here.gpu_memory_bytes) == (("NVIDIA H100 MIG 1g.10gb",), 10 << 30)
+    assert here.compute_capability == (9, 0)

@@ -312,3 +312,11 @@ def test_the_batches_that_workers_read_ahead_are_warm_up(tmp_path: Path) -> None
     two_a_step = [row(1000 + 10 * i, samples={0: (16, 2)}, microbatches=2) for i in range(100)]
     write_events(tmp_path, [ahead, steps(two_a_step), end()])
     assert summary(tmp_path).warmup_steps == 8
+
+
+def test_a_knob_that_was_revoked_is_skipped_whatever_was_said_before(tmp_path: Path) -> None:
+    told = [("applied", "Net: default"), ("revoked", "recompiled 8 times")]
+    events = [KnobEvent("compile", outcome, detail) for outcome, detail in told]
+    write_events(tmp_path, [root(), *events, steady(60), end()])
+    (knob,) = summary(tmp_path).knobs
+    assert (knob.outcome, knob.detail) == ("skipped", "recompiled 8 times")

@@ -169,6 +169,7 @@ def test_whole_numbers_are_taken_for_figures_and_none_stays_none() -> None:
 def test_each_optional_figure_of_a_device_may_be_null(tmp_path: Path) -> None:
     nothing = dict.fromkeys(DeviceUse.__dataclass_fields__)
     known = {**nothing, "device": "H200", "throttle_reasons": [], "window_seconds": 1.0}
+    known["refused"] = ["power: not supported"]
     use = from_json(DeviceUse, known)
     document = {**to_json(result(tmp_path)), "devices": [to_json(use)]}
     jsonschema.validate(document, schema("result@1.json"))

@@ -314,3 +314,17 @@ def test_what_the_loss_guard_rejected_is_not_called_insignificant() -> None:
 def test_training_is_what_the_chosen_settings_change_not_what_the_search_kept() -> None:
     row = dataclasses.replace(tuning_report().ladder[0], knob="batch_size", effect="training")
     assert "changes training" not in verdict_sentence(tuning_report(ladder=(row,)))
+
+
+def test_other_processes_on_the_gpu_are_told_with_the_verdict() -> None:
+    def shared(*others: int | None) -> TuningReport:
+        trials = [trial(n, {}, 800.0, foreign_processes=x) for n, x in enumerate(others, 1)]
+        return tuning_report(trials=tuple(trials))
+
+    said = "other processes were on the GPU in 2 of 3 trials"
+    assert said in text(shared(0, 1, 2, None))
+    assert said in tuning_markdown(shared(0, 1, 2, None))
+    for alone in (shared(0, 0), shared(None)):
+        assert "other processes" not in text(alone)
+    failed = barren_report("script_failed", trials=shared(1).trials)
+    assert "other processes" not in text(failed)

@@ -118,3 +118,13 @@ def test_settings_that_were_chosen_are_what_later_knobs_build_on(tmp_path: Path)
     assert facts.current == {"loader_workers": 4}
     assert facts.result.step_time_ms is not None
     assert facts.result.step_time_ms.mean == 10.0
+
+
+def test_torch_tells_of_the_gpu_that_the_model_is_on_whatever_nvml_says(tmp_path: Path) -> None:
+    on_gpu = dataclasses.replace(
+        root("cuda:1"), compute_capability=(7, 5), device_memory_bytes=15 << 30
+    )
+    machine = learnt(tmp_path, on_gpu).machine
+    assert (machine.compute_capability, machine.gpu_memory_bytes) == ((7, 5), 15 << 30)
+    other = learnt(tmp_path).machine
+    assert (other.compute_capability, other.gpu_memory_bytes) == (None, None)

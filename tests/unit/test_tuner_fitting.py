@@ -81,8 +81,23 @@ def test_a_knob_that_fails_otherwise_is_left_out_with_its_reason() -> None:
 
 
 def test_nothing_is_found_where_nothing_fits_or_may_be_changed() -> None:
-    assert fitted([Parts()], {"parts": 99})[0] is None
+    settings, _, notes = fitted([Parts(), Offload()], {"parts": 99})
+    assert (settings, notes[-1]) == (None, "nothing makes it fit, not even parts 4, offload True")
     assert fitted([Parts()], {"parts": 2}, frozenset({Effect.PIPELINE}))[:2] == (None, [])
     refusing = Parts()
     refusing.values = Skip("the model is compiled")
     assert fitted([refusing], {})[2] == ["parts: not tried: the model is compiled"]
+
+
+def test_nothing_more_is_tried_once_the_budget_is_used_up() -> None:
+    tried: list[dict[str, Any]] = []
+
+    def probe(settings: dict[str, Any]) -> Trial:
+        tried.append(settings)
+        return trial(None, settings, status="oom")
+
+    notes: list[str] = []
+    ground, late = facts(out_of_memory=True), lambda: len(tried) == 1
+    found = make_it_fit([Parts()], ground, frozenset(Effect), probe, notes.append, late)
+    assert (found, tried) == (None, [{"parts": 2}])
+    assert notes[-1] == "parts: not tried: the budget is used up"

@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from gpurun.isolation.box import Mode
+from gpurun.measure.events import ProcessLog, read_run
 from gpurun.options import Options, Target, TargetKind
+from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.progress import Progress
 from gpurun.tuner.source import other_uses
 from gpurun.tuner.trial import Request
-from gpurun.tuner.trial_end import OUT_OF_MEMORY, last_words
+from gpurun.tuner.trial_end import OUT_OF_MEMORY, last_words, recompiled, while_compiling
+from tests.unit.recorded_runs import MS, START_NS, UNIX_NS, steady, write_events
 
 
 @pytest.mark.parametrize(
@@ -138,3 +141,52 @@ def test_settings_that_cannot_be_prepared_are_a_skipped_trial_and_launch_nothing
     assert trial.record.reason.startswith(f"mine: {reason}")
     assert laboratory.trials == [trial.record]
     assert not list(tmp_path.glob("run/trials/01/output.log"))
+
+
+def compiled(folder: Path, *times: float, measured: float | None = None) -> ProcessLog:
+    """A process that began and ended to compile in turn, `times` seconds after its start.
+
+    `measured`: its steps were from then on, until second 60.
+    """
+    phases = ("begin", "end") * len(times)
+    clock = [START_NS + int(at * 1000) * MS for at in (*times, measured or 0.0, 60.0)]
+    events = [CompileEvent(*event) for event in zip(phases, clock[: len(times)], strict=False)]
+    stop = [] if measured is None else [StopEvent("enough", 40, clock[-2], clock[-1])]
+    write_events(folder, [*events, steady(40), *stop])
+    return read_run(folder).processes[0]
+
+
+GIVEN_UP = "hangs: given up after 60 s without a sign of life"
+
+
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [
+        ((20.0,), "compiling did not end within 80 s"),
+        ((), GIVEN_UP),
+        ((1.0, 4.0), GIVEN_UP),
+        ((1.0, 40.0, 41.0, 90.0), f"{GIVEN_UP}: 88 s of it went into 2 compilations"),
+        ((1.0, 40.0, 41.0, 90.0, 99.0), f"{GIVEN_UP}: 89 s of it went into 3 compilations"),
+    ],
+    ids=["never ends", "compiles nothing", "hangs later", "compiles again", "and again"],
+)
+def test_a_trial_that_was_given_up_names_the_compiler_where_it_took_the_time(
+    tmp_path: Path, times: tuple[float, ...], reason: str
+) -> None:
+    now = UNIX_NS + 100_000 * MS
+    assert while_compiling([compiled(tmp_path, *times)], now, GIVEN_UP) == reason
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ((1.0, 20.0), ""),
+        ((1.0, 20.0, 41.0, 41.2), ""),
+        ((1.0, 20.0, 41.0, 45.0), "torch compiled once more while it was measured, for 4.0 s"),
+        ((41.0, 45.0, 50.0, 53.5), "torch compiled 2 times more while it was measured, for 7.5 s"),
+    ],
+)
+def test_what_was_compiled_while_a_trial_was_measured_is_told_where_it_weighs(
+    tmp_path: Path, times: tuple[float, ...], told: str
+) -> None:
+    assert recompiled(compiled(tmp_path, *times, measured=40.0)) == told

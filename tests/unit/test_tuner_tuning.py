@@ -37,11 +37,13 @@ class StandIn:
         self.rates = rates
         self.shows = shows
         self.trials: list[TrialRecord] = []
+        self.requests: list[Request] = []
         self.folder = Path()
         self.layers: tuple[Path, ...] = ()
         self.training_loaders: tuple[str, ...] = ()
 
     def run(self, request: Request) -> Trial:
+        self.requests.append(request)
         rate = self.rates(request.settings, len(self.trials))
         record = TrialRecord(
             number=len(self.trials) + 1,
@@ -219,3 +221,16 @@ def test_batch_sizes_that_the_user_lists_are_the_only_ones_tried() -> None:
     assert "batch size: not tried: --batch-size is tuned" in tuning.findings.decisions
     tried = [trial.knobs.get("--batch-size") for trial in stand_in.trials]
     assert "64" in tried
+
+
+def test_a_launch_of_the_search_that_hangs_leaves_time_for_the_shortest_proof() -> None:
+    stand_in = StandIn(steady())
+    options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
+    tuning = Tuning(options, stand_in, SilentView(), time.monotonic() + 200)  # type: ignore[arg-type]
+    tuning._usual_seconds = 20.0
+    best = stand_in.run(Request("screen", {}, PROBE))
+    slow = replace(best, record=replace(best.record, seconds=20.0))
+    tuning._search(State({}, slow, facts(), []))
+    limits = [request.limit_seconds for request in stand_in.requests[1:]]
+    assert limits
+    assert max(limits) <= 200 - 2 * 2 * 20.0
