@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 TEXT = "the loss guard must be right: no broken training is kept, and no sound one is lost. " * 30
-LENGTH, WIDTH, HEADS = 32, 64, 4
+LENGTH, WIDTH, HEADS = 16, 32, 2
 
 
 class Block(nn.Module):

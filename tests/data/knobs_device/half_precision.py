@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from gpurun.knobs.api import Effect, Hooks, KnobBase
 from gpurun.records.facts import Facts
 
-SCALES = {"fits": 2.0**10, "overflows": 2.0**22, "zeroed": 2.0**22, "underflows": 2.0**-12}
+SCALES = {"fits": 2.0**10, "overflows": 2.0**22, "zeroed": 2.0**22, "underflows": 2.0**-14}
 
 
 class HalfPrecision(KnobBase):
