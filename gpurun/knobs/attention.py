@@ -26,7 +26,7 @@ class Attention(KnobBase):
 
     name: ClassVar[str] = "attention"
     effect: ClassVar[Effect] = Effect.NUMERICS
-    order: ClassVar[int] = 43
+    order: ClassVar[int] = 21
     likely: ClassVar[bool] = True
     acts_on: ClassVar[str] = "model"
     startup_seconds: ClassVar[float] = 6.0

@@ -33,7 +33,7 @@ class Compile(KnobBase):
 
     name: ClassVar[str] = "compile"
     effect: ClassVar[Effect] = Effect.NUMERICS
-    order: ClassVar[int] = 21
+    order: ClassVar[int] = 22
     acts_on: ClassVar[str] = "model"
     startup_seconds: ClassVar[float] = 40.0
 

@@ -411,3 +411,8 @@ def test_a_loader_of_evaluation_is_no_ground() -> None:
     evaluation = replace(LOADER, key="train.py:9#0", workers=4)
     ground = facts(loaders=(LOADER, evaluation))
     assert "no workers" in skipped("loader_persistent", ground)
+
+
+def test_what_rewrites_a_graph_is_applied_before_what_compiles_it() -> None:
+    """Else attention finds a compiled model, knows none of its buffers, and keeps a mask."""
+    assert find("attention").order < find("compile").order
