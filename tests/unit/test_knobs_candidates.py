@@ -140,6 +140,12 @@ class TestOtherLoaderKnobs:
         assert asked(gpu_facts(), "any") == {"loader_pin_memory": True}
         assert (asked(pinned, "any"), asked(chosen, "any")) == ({}, {})
 
+    def test_the_scripts_own_copies_are_staged_where_no_loader_hands_out_batches(self) -> None:
+        alone = gpu_facts(loaders=(), training_loaders=())
+        assert proposed("async_copies", alone) == ["stage"]
+        assert "DataLoader feeds" in skipped("async_copies", gpu_facts())
+        assert "not on a GPU" in skipped("async_copies", facts(loaders=(), training_loaders=()))
+
     @pytest.mark.parametrize("knob", ["loader_workers", "loader_pin_memory"])
     def test_batches_on_the_gpu_of_another_loader_are_no_matter(self, knob: str) -> None:
         ground = gpu_facts(traits={"cuda_batches": "train.py:8#1 / train.py:20#0"})
