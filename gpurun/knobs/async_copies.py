@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.copies_ahead import Asked, cuda_asked, move_asked
-from gpurun.knobs.stand_ins import Ask, asking_first
+from gpurun.knobs.copies_ahead import Asked, answer_moves
+from gpurun.knobs.stand_ins import Ask
 from gpurun.records.facts import Facts
 
 LARGEST_BYTES = 64 << 20
@@ -70,9 +70,7 @@ class Staging:
 
     def install(self) -> None:
         """Replace the moves of tensors."""
-        tensor = self._torch.Tensor
-        tensor.to = asking_first(tensor.to, self._moving(move_asked))
-        tensor.cuda = asking_first(tensor.cuda, self._moving(cuda_asked))
+        answer_moves(self._torch, self._moving)
 
     def step_done(self, step: int) -> None:
         """From now on what is moved are batches."""

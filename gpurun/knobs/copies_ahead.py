@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from gpurun.knobs.stand_ins import Ask, asking_first
+
 DEPTH = 2
 """Batches that lie on the device ahead of their use."""
 
@@ -205,3 +207,10 @@ def numbered(torch: Any, device: Any) -> Any:
 
 
 Asked = Callable[[Any, tuple[Any, ...], dict[str, Any]], Moved | None]
+
+
+def answer_moves(torch: Any, answering: Callable[[Asked], Ask]) -> None:
+    """Replace the moves of tensors; `answering` makes the answer of what understands a call."""
+    tensor = torch.Tensor
+    tensor.to = asking_first(tensor.to, answering(move_asked))
+    tensor.cuda = asking_first(tensor.cuda, answering(cuda_asked))

@@ -12,8 +12,7 @@ from gpurun.knobs.copies_ahead import (
     Asked,
     CopiesAhead,
     SideStream,
-    cuda_asked,
-    move_asked,
+    answer_moves,
     numbered,
 )
 from gpurun.knobs.loader_need import not_fed_from_host, pinned_batches
@@ -90,8 +89,7 @@ class Prefetch:
         tensor = self._torch.Tensor
         self._plain_to = tensor.to
         pinning.pin_memory = self._watched_pin(pinning.pin_memory)
-        tensor.to = asking_first(tensor.to, self._moving(move_asked))
-        tensor.cuda = asking_first(tensor.cuda, self._moving(cuda_asked))
+        answer_moves(self._torch, self._moving)
         for name in ("numpy", "__dlpack__"):
             setattr(tensor, name, asking_first(getattr(tensor, name), self._leaking))
 

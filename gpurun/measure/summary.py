@@ -79,7 +79,11 @@ def summarise_run(
         final_loss=_final_loss(main) if main else None,
         knobs=_knobs(logs),
         hook_errors=_hook_errors(run_dir, run.processes),
-        notes=(*run.notes, *_about_gpus(group, samples, devices), *_notes(group, apart)),
+        notes=(
+            *run.notes,
+            *gpu_notes([w.log for w in group], samples, devices),
+            *_notes(group, apart),
+        ),
         ranks=max(len(group), 1),
         command=_command(run.processes) if command is None else command,
         environment=_environment(logs),
@@ -223,12 +227,6 @@ def _hook_errors(run_dir: Path, processes: Sequence[ProcessLog]) -> tuple[str, .
     except OSError:
         return tuple(errors)
     return (f"start: {start}", *errors)
-
-
-def _about_gpus(
-    group: Sequence[Window], samples: Samples, devices: Sequence[DeviceUse]
-) -> list[str]:
-    return gpu_notes([w.log for w in group], samples, devices)
 
 
 def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:

@@ -157,6 +157,8 @@ class WaitingLine:
 
 PROVEN = ("faster", "smaller")
 """Verdicts of a proof that was won."""
+MEASURED = (*PROVEN, "no_gain", "inconclusive")
+"""Verdicts that rest on comparing trials."""
 APPLICABLE = (*PROVEN, "fits")
 """Verdicts whose report has settings to train with."""
 

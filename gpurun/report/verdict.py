@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.records.tuning import PROVEN, LargerBatch, Proof, TuningReport, WaitingLine
+from gpurun.records.tuning import MEASURED, LargerBatch, Proof, TuningReport, WaitingLine
 from gpurun.report.format import (
     count,
     factor,
@@ -148,7 +148,7 @@ def remarks(report: TuningReport) -> list[str]:
 def load_sentence(report: TuningReport) -> str | None:
     """That other programs disturbed the trials; None where they did not, or nobody counted."""
     load = report.other_load
-    if report.verdict not in (*PROVEN, "no_gain", "inconclusive"):
+    if report.verdict not in MEASURED:
         return None
     if load is None or load.cpu_percent <= OTHERS_SHARE * 100 * load.cores:
         return None
@@ -161,7 +161,7 @@ def others_on_gpu_sentence(report: TuningReport) -> str | None:
     """That others computed on the GPU beside trials; None where they did not, or nobody knows."""
     told = [t.foreign_processes for t in report.trials if t.foreign_processes is not None]
     disturbed = sum(1 for others in told if others)
-    if not disturbed or report.verdict not in (*PROVEN, "no_gain", "inconclusive"):
+    if not disturbed or report.verdict not in MEASURED:
         return None
     return (
         f"other processes were on the GPU in {disturbed} of {count(len(told), 'trial')}: "

@@ -46,10 +46,9 @@ def activate(spec_path: str) -> None:
     def torch_is_here(torch: ModuleType) -> None:
         try:
             from gpurun.runtime import session
+            from gpurun.runtime.imported import changed_variables
 
-            names = start.keys() | os.environ.keys()
-            changed = sorted(x for x in names if start.get(x) != os.environ.get(x))
-            session.start(spec, torch, tuple(changed))
+            session.start(spec, torch, changed_variables(start))
         except Exception as error:
             RECORDER.hook_failed("session", error)
 

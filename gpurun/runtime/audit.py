@@ -181,7 +181,8 @@ class Audit:
             ),
             gradient_norms=self._gradients,
             update_norms={
-                name: moved_by(parameter, old) for name, (parameter, old) in self._before.items()
+                name: moved_by(parameter, old, host_copy(parameter))
+                for name, (parameter, old) in self._before.items()
             },
             side_update_norms=self._side_updates(),
             gradient_values=tuple(
@@ -198,14 +199,20 @@ class Audit:
     def _side_updates(self) -> dict[str, float]:
         """How far buffers and copies of the model moved since the step before."""
         if self._sides is None:
-            self._sides = {name: (what, _copies(what)) for name, what in self._find_sides()}
+            self._sides = {
+                name: (what, [host_copy(tensor) for tensor in _content(what)])
+                for name, what in self._find_sides()
+            }
             return {}
         moved = {}
         for name, (what, old) in self._sides.items():
-            pairs = zip(_content(what), old, strict=False)
-            found = [d for a, b in pairs if math.isfinite(d := moved_by(a, b))]
-            moved[name] = math.hypot(*found)
-            self._sides[name] = (what, _copies(what))
+            tensors_now = _content(what)
+            fresh = [host_copy(tensor) for tensor in tensors_now]
+            sides = zip(tensors_now, old, fresh, strict=False)
+            moved[name] = math.hypot(
+                *(moved_by(t, before, now) for t, before, now in sides if now.shape == before.shape)
+            )
+            self._sides[name] = (what, fresh)
         return moved
 
     def _find_sides(self) -> Iterator[tuple[str, Any]]:
@@ -261,7 +268,3 @@ def _content(thing: Any) -> list[Any]:
     if isinstance(thing, dict):
         return [t for t in thing.values() if is_tensor(t)]
     return list(thing.parameters()) if hasattr(thing, "parameters") else list(thing)
-
-
-def _copies(thing: Any) -> list[Any]:
-    return [host_copy(t) for t in _content(thing)]

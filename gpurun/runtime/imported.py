@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 from gpurun.records.events import ImportsEvent
 from gpurun.runtime.recorder import RECORDER
@@ -31,14 +32,19 @@ def begin() -> None:
 
 def tell() -> None:
     """Record the modules, and which variables have changed meanwhile."""
-    names = _start.keys() | os.environ.keys()
-    changed = {name for name in names if _start.get(name) != os.environ.get(name)}
+    changed = (name for name in changed_variables(_start) if name not in TORCHS_OWN)
     RECORDER.event(
         ImportsEvent(
             modules=tuple(name for name in list(sys.modules) if _known(name)),
-            changed_variables=tuple(sorted(changed - TORCHS_OWN)),
+            changed_variables=tuple(changed),
         )
     )
+
+
+def changed_variables(start: Mapping[str, str]) -> tuple[str, ...]:
+    """Environment variables that are not as they were at the start, sorted."""
+    names = start.keys() | os.environ.keys()
+    return tuple(sorted(x for x in names if start.get(x) != os.environ.get(x)))
 
 
 def _known(name: str) -> bool:

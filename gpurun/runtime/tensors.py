@@ -43,22 +43,16 @@ def norm(tensor: Any) -> float:
     return float(torch.linalg.vector_norm(tensor))
 
 
-def host_copy(tensor: Any, most: int = COPIED_VALUES) -> Any:
-    """Evenly spread numbers of a tensor, all if it has no more than so many, in the host's memory.
+def host_copy(tensor: Any) -> Any:
+    """At most `COPIED_VALUES` of its numbers, evenly spread, in the host's memory.
 
     On the device they would add to its peak, and all of a large model would take seconds to copy.
     """
-    return _spread(tensor, most).to("cpu", copy=True)
+    return _spread(tensor, COPIED_VALUES).to("cpu", copy=True)
 
 
-def moved_by(tensor: Any, before: Any) -> float:
-    """The L2 norm of the change of a tensor since `host_copy`, from the numbers that were copied.
-
-    Infinite where it has another size now.
-    """
-    now = host_copy(tensor)
-    if now.shape != before.shape:
-        return math.inf
+def moved_by(tensor: Any, before: Any, now: Any) -> float:
+    """The L2 norm of the change of a tensor between two of its host copies of one size."""
     return norm(now - before) * math.sqrt(plain(tensor).numel() / max(1, now.numel()))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -134,8 +134,7 @@ class Laboratory:
         """Have the processes of the next trials import what they need meanwhile."""
         if not self.standby_modules:
             return
-        following: Sequence[Mapping[str, Any]]
-        following = request.following or (request.settings,) * places()
+        following = request.following or itertools.repeat(request.settings)
         for coming, settings in enumerate(itertools.islice(following, places()), number):
             run_dir = self._run_dir(coming)
             try:
@@ -150,6 +149,10 @@ class Laboratory:
             write_json(run_dir / "spec.json", to_json(spec))
             self._standby.start(order, run_dir)
 
+    def _holds(self, request: Request) -> bool:
+        """Whether the trial waits at its first step, until those beside it are stopped."""
+        return request.hold or bool(self.standby_modules)
+
     def _spec(self, run_dir: Path, request: Request) -> RunSpec:
         return RunSpec(
             run_dir=str(run_dir),
@@ -161,7 +164,7 @@ class Laboratory:
                 stop=request.stop,
                 seed=BASE_SEED,
                 seed_offset=request.seed_offset,
-                hold_at_first_step=request.hold or bool(self.standby_modules),
+                hold_at_first_step=self._holds(request),
             ),
         )
 
@@ -201,7 +204,7 @@ class Laboratory:
         progress = Progress(run_dir, run_dir / "output.log")
         patience, limit = self._patience(request)
         began = changed = sampled = time.monotonic()
-        held = request.hold or bool(self.standby_modules)
+        held = self._holds(request)
         stopped: float | None = None
         while box.poll() is None:
             time.sleep(POLL_SECONDS)
