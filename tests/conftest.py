@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 
 import pytest
+
+from tests import turns
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -28,6 +30,23 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-gpu", action="store_true", help="fail, rather than skip, tests that need a GPU"
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    return turns.workers()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Each test waits for its turn before its time limit begins."""
+    with turns.turn(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that run alone come last: none waits for them, and they wait only for each other."""
+    items.sort(key=lambda item: item.get_closest_marker("alone") is not None)
 
 
 @pytest.fixture

@@ -157,7 +157,7 @@ def test_autocast_that_decorates_a_forward_is_the_scripts(
     assert traits(tmp_path) == [("autocast", f"train.py:{CALLED}")]
     if knob is not None:
         told = [(e["outcome"], e["detail"]) for e in events(run_in(tmp_path), "knob")]
-        assert told[-1] == ("skipped", "the script autocasts itself")
+        assert told[-1] == ("revoked", "the script autocasts itself")
 
 
 def test_autocast_that_the_script_stacks_is_its_own(tmp_path: Path, gpurun: Gpurun) -> None:
