@@ -1,4 +1,4 @@
-"""Statistics of launches: the paired sequential test and a few descriptive figures.
+"""Statistics of launches: the tuner's paired sequential test and a few descriptive figures.
 
 The unit is a launch, never a step: steps of one launch are autocorrelated, and the drift between
 launches is invisible inside one. Candidate and baseline are launched in turn; each pair gives
@@ -14,6 +14,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def sequential_look(pairs: Sequence[tuple[float, float]], plan: SequentialPlan =
         return Look(None, None, None, False, False, 0, 0)
     logs = [math.log(candidate / baseline) for baseline, candidate in pairs]
     looks = [_one_look(logs[: plan.looks[i]], plan, plan.levels[i]) for i in done]
-    mean, interval, _ = looks[-1]
+    average, interval, _ = looks[-1]
     # All intervals hold together at the overall level, so their common part does too.
     low, high = max(i[0] for _, i, _ in looks), min(i[1] for _, i, _ in looks)
     if low < high:
@@ -88,7 +90,7 @@ def sequential_look(pairs: Sequence[tuple[float, float]], plan: SequentialPlan =
     precise = significant and interval[1] <= plan.precise * interval[0]
     futile = 1 - plan.irrelevant < interval[0] and interval[1] < 1 + plan.irrelevant
     return Look(
-        speedup=min(max(math.exp(mean), interval[0]), interval[1]),
+        speedup=min(max(math.exp(average), interval[0]), interval[1]),
         interval=interval,
         p_value=min(p for _, _, p in looks),
         significant=significant,
@@ -103,27 +105,51 @@ def _one_look(
 ) -> tuple[float, tuple[float, float], float]:
     """Mean of d, the interval of its exponential at `level`, and the p-value adjusted for looks."""
     n = len(logs)
-    mean = math.fsum(logs) / n
-    error = max(_deviation(logs, mean), plan.sd_floor) / math.sqrt(n)
-    half = _t_quantile(n - 1, 1 - level / 2) * error
-    p_value = min(1.0, _t_two_sided_p(n - 1, mean / error) * plan.alpha / level)
-    return mean, (math.exp(mean - half), math.exp(mean + half)), p_value
+    average = mean(logs)
+    error = max(standard_deviation(logs), plan.sd_floor) / math.sqrt(n)
+    half = t_quantile(n - 1, 1 - level / 2) * error
+    p_value = min(1.0, 2 * t_upper_tail(n - 1, abs(average) / error) * plan.alpha / level)
+    return average, (math.exp(average - half), math.exp(average + half)), p_value
 
 
-def _deviation(values: Sequence[float], mean: float) -> float:
-    return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
-
-
-def _t_quantile(freedom: int, probability: float) -> float:
+@lru_cache(maxsize=256)  # a plan asks for a handful of them, a simulation a million times
+def t_quantile(freedom: int, probability: float) -> float:
+    """Student's t that is undercut with `probability`, for `freedom` degrees of freedom."""
     from scipy.special import stdtrit  # scipy.stats has the same behind 0.7 s of imports
 
     return float(stdtrit(freedom, probability))
 
 
-def _t_two_sided_p(freedom: int, t: float) -> float:
+def t_upper_tail(freedom: int, t: float) -> float:
+    """The probability that Student's t exceeds `t`: a one-sided p-value."""
     from scipy.special import stdtr
 
-    return float(2 * stdtr(freedom, -abs(t)))
+    return float(stdtr(freedom, -t))
+
+
+def mean(values: Sequence[float]) -> float:
+    """The arithmetic mean."""
+    return math.fsum(values) / len(values)
+
+
+def standard_deviation(values: Sequence[float]) -> float:
+    """That of a sample: at least two values, n - 1 degrees of freedom."""
+    center = mean(values)
+    return math.sqrt(math.fsum((v - center) ** 2 for v in values) / (len(values) - 1))
+
+
+def lag_one_correlation(values: Sequence[float]) -> float | None:
+    """Correlation of neighbours in a series, as it is estimated; None where all values are equal.
+
+    For n values of true correlation rho the estimate is biased by about -(1 + 4 rho) / n (Kendall,
+    Biometrika 41, 1954), and its standard error is about 1 / sqrt(n).
+    """
+    center = mean(values)
+    rest = [v - center for v in values]
+    total = math.fsum(r * r for r in rest)
+    if total == 0:
+        return None
+    return math.fsum(a * b for a, b in pairwise(rest)) / total
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -2,26 +2,26 @@
 
     python scripts/simulate_error_rates.py [--repeats 2000]
 
-Launches run in the order A B, B A, A B, ... as the tuner runs them. Noise laws: `gauss`; `t3`
-(Student with 3 degrees of freedom, heavy tails); `drift` (Gaussian on top of a machine that slows
-down by 3 noise units over 24 launches); `walk` (Gaussian plus a random walk of half a noise unit a
-launch). Each column should hold its bar: false claims <= 5 %, coverage >= 95 %.
+Launches run in the order A B, B A, A B, ... as the tuner runs them; for the laws of their noise see
+`scripts/launch_noise.py`. Each column should hold its bar: false claims <= 5 %, coverage >= 95 %.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import random
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.stats import DEFAULT, Look, sequential_look
+from scripts.launch_noise import INDEPENDENT, paired_errors
 
-LAWS = ("gauss", "t3", "drift", "walk")
 NOISES = (0.005, 0.01, 0.02, 0.03)
 EFFECTS = (1.0, 1.02, 1.05, 1.5, 5.0)
 
@@ -35,51 +35,22 @@ class Rates:
     mean_pairs: float
 
 
-class Machine:
-    """Throughputs of launches, one after another, under one law of noise."""
-
-    def __init__(self, law: str, noise: float, rng: random.Random) -> None:
-        self.law, self.noise, self.rng = law, noise, rng
-        self.launches = 0
-        self.walked = 0.0
-
-    def launch(self, speed: float) -> float:
-        """Throughput of one launch of a program of true speed `speed`."""
-        error = self.rng.gauss(0, 1)
-        if self.law == "t3":
-            chi = sum(self.rng.gauss(0, 1) ** 2 for _ in range(3))
-            error /= math.sqrt(chi / 3) * math.sqrt(3)  # unit variance
-        elif self.law == "drift":
-            error -= 3 * self.launches / 24
-        elif self.law == "walk":
-            self.walked += self.rng.gauss(0, 0.5)
-            error += self.walked
-        self.launches += 1
-        return speed * math.exp(self.noise * error)
-
-
-def one_test(machine: Machine, effect: float) -> Look:
-    """Run pairs in turn until the test settles."""
-    pairs: list[tuple[float, float]] = []
-    while True:
-        if len(pairs) % 2 == 0:
-            baseline = machine.launch(1.0)
-            candidate = machine.launch(effect)
-        else:
-            candidate = machine.launch(effect)
-            baseline = machine.launch(1.0)
-        pairs.append((baseline, candidate))
-        look = sequential_look(pairs)
+def one_test(rates: Sequence[tuple[float, float]]) -> Look:
+    """Take pair after pair until the test settles."""
+    for count in range(1, len(rates) + 1):
+        look = sequential_look(rates[:count])
         if look.settled:
-            return look
+            break
+    return look
 
 
 def simulate(law: str, noise: float, effect: float, repeats: int, seed: int) -> Rates:
     """Error rates of `repeats` tests of one setting."""
-    rng = random.Random(f"{law} {noise} {effect} {seed}")
+    rng = np.random.default_rng([seed, *f"{law} {noise} {effect}".encode()])
+    errors = paired_errors(law, repeats, DEFAULT.looks[-1], rng)
     claimed = covered = pairs = 0
-    for _ in range(repeats):
-        look = one_test(Machine(law, noise, rng), effect)
+    for rates in (np.exp(noise * errors) * (1.0, effect)).tolist():
+        look = one_test(rates)
         assert look.interval is not None
         claimed += look.significant
         covered += look.interval[0] <= effect <= look.interval[1]
@@ -97,7 +68,7 @@ def main() -> int:
     missed = 0
     print(f"looks {DEFAULT.looks}, levels {DEFAULT.levels}, {options.repeats} tests a line")
     print(f"{'law':6} {'noise':>6} {'effect':>7} {'claimed':>8} {'covered':>8} {'pairs':>6}")
-    for law in LAWS:
+    for law in INDEPENDENT:
         for noise in NOISES:
             for effect in EFFECTS:
                 rates = simulate(law, noise, effect, options.repeats, options.seed)
