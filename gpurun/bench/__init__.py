@@ -1,0 +1,1 @@
+"""Benchmarks of launches: is this tree slower than another one?"""
