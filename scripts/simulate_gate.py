@@ -4,10 +4,10 @@
 
 Every comparison goes through `gpurun.bench.gate.judge`. For the laws of noise see
 `scripts/launch_noise.py`; `ar` has a correlation of 0.3 between neighbouring pairs. Each rate has
-its 95 % interval beside it (Wilson). The bars: of trees that lose nothing at most 1 % regress; of those
-that lose the threshold (5 %) or more at most 5 % pass; under independent noise of at most 2 % at
-least 95 % of losses of 5 % are caught within 16 pairs. A bar is missed where the whole interval is
-on the wrong side of it. Losses below the threshold have no bar, since both verdicts may be right:
+its 95 % interval beside it (Wilson). The bars: of trees that lose nothing at most 1 % regress; of
+those that lose the threshold (5 %) or more at most 5 % pass; under independent noise of at most 2 %
+at least 95 % of losses of 5 % are caught within 16 pairs. A bar is missed where the whole interval
+is on its wrong side. Losses below the threshold have no bar, since both verdicts can be right:
 they get a quarter of the runs. Correlated noise comes nearest to its bars: it gets four times as
 many where there is one.
 `--unwidened` leaves out all that guards against correlation: the levels as they are.
