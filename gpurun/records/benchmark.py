@@ -5,6 +5,7 @@ A run is one side of a comparison: some launches of one script at one commit.
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import json
 import os
@@ -26,6 +27,17 @@ MOST_LETTERS = 200
 """Of a benchmark's name: databases index it."""
 MOST = 2**63 - 1
 """The largest whole number that a database holds."""
+
+
+class BenchmarkPurpose(enum.Enum):
+    """What a benchmark was run for: a search or a planted slow-down is no part of a history."""
+
+    BENCH = "bench"
+    COMPARE = "compare"
+    BISECT = "bisect"
+    SETTINGS = "settings"
+    OPTIMIZE = "optimize"
+    SELFTEST = "selftest"
 
 
 @dataclass(frozen=True)
@@ -109,6 +121,7 @@ class BenchmarkRecord:
     fingerprint: BenchmarkFingerprint
     gpurun_version: str
     error: str | None = None
+    purpose: BenchmarkPurpose = BenchmarkPurpose.BENCH
     schema: str = BENCHMARK_SCHEMA
 
 

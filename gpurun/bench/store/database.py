@@ -20,6 +20,10 @@ class CorruptDatabase(Exception):
     """What the file holds is no database, or a damaged one."""
 
 
+class EmptyDatabase(Exception):
+    """The tables are gone since they were seen: the file was moved away and made again."""
+
+
 class Database:
     """A database by its engine. `name` is what messages call it and holds no password."""
 

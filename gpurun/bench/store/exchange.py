@@ -52,7 +52,7 @@ def read_import(path: Path) -> list[Document]:
 
 def _checked(document: Any) -> list[Document]:
     schema = document.get("schema") if isinstance(document, dict) else None
-    if schema not in KINDS:
+    if schema not in tuple(KINDS):  # which a list, too, may be asked of
         raise ValueError(f"its schema is {schema!r}, not one of {', '.join(KINDS)}")
     found = from_json(KINDS[schema], document)
     documents = [*found.records, *found.baselines] if schema == EXPORT_SCHEMA else [found]

@@ -9,7 +9,19 @@ import sqlalchemy as sa
 from gpurun.bench.store.tables import METADATA, SCHEMA
 from gpurun.errors import GpurunError
 
-STEPS: tuple[Callable[[sa.Connection], None], ...] = ()
+
+def _purposes(connection: sa.Connection) -> None:
+    """Version 2: searches and self-tests can be told from what a history consists of.
+
+    Until then every record was a plain benchmark. The statement is written out, for the tables of
+    today may be others.
+    """
+    connection.exec_driver_sql(
+        "ALTER TABLE gpurun_benchmarks ADD COLUMN purpose TEXT NOT NULL DEFAULT 'bench'"
+    )
+
+
+STEPS: tuple[Callable[[sa.Connection], None], ...] = (_purposes,)
 """STEPS[n] makes version n + 2 of version n + 1."""
 
 VERSION = len(STEPS) + 1

@@ -14,7 +14,14 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from gpurun.bench.store.database import CorruptDatabase, Database, T, Work, driver_line
+from gpurun.bench.store.database import (
+    CorruptDatabase,
+    Database,
+    EmptyDatabase,
+    T,
+    Work,
+    driver_line,
+)
 from gpurun.errors import GpurunError
 
 BUSY_SECONDS = 1.0
@@ -50,7 +57,7 @@ class SqliteDatabase(Database):
         super().__init__(os.fspath(path), engine)
 
     def run(self, work: Work[T], *, write: bool = False) -> T:
-        """As `Database.run`; `CorruptDatabase` where the file is damaged."""
+        """As `Database.run`; `CorruptDatabase` and `EmptyDatabase` where the file is so."""
         self._identity = _identity(self.path)
         return self._patiently(lambda: self._once(work, write))
 
@@ -74,6 +81,8 @@ class SqliteDatabase(Database):
         said = driver_line(error)
         if any(sign in said.lower() for sign in CORRUPT):
             raise CorruptDatabase(said) from None
+        if "no such table" in said:
+            raise EmptyDatabase(said) from None
         remedy = next((todo for sign, todo in REMEDIES.items() if sign in said.lower()), None)
         if "locked" in said:
             said = f"locked by another process for more than {self.patience:g} s"

@@ -15,7 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpurun.bench.store import Notice
-from gpurun.bench.store.database import CorruptDatabase, Database, T, Work
+from gpurun.bench.store.database import CorruptDatabase, Database, EmptyDatabase, T, Work
 from gpurun.bench.store.exchange import read_import, write_export
 from gpurun.bench.store.files import Document, Kept, RecordFiles, parsed
 from gpurun.bench.store.sqlite import SqliteDatabase
@@ -24,6 +24,7 @@ from gpurun.errors import GpurunError
 from gpurun.records.benchmark import (
     AcceptedBaseline,
     BenchmarkExport,
+    BenchmarkPurpose,
     BenchmarkRecord,
     new_id,
     utc_text,
@@ -74,6 +75,7 @@ class BenchmarkStore:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int | None = None,
+        purposes: Iterable[BenchmarkPurpose] | None = None,
     ) -> list[BenchmarkRecord]:
         """The records that fit, oldest first; None does not ask.
 
@@ -85,6 +87,8 @@ class BenchmarkStore:
             chosen = chosen.where(BENCHMARKS.c.time >= since.astimezone(timezone.utc))
         if until is not None:
             chosen = chosen.where(BENCHMARKS.c.time < until.astimezone(timezone.utc))
+        if purposes is not None:
+            chosen = chosen.where(BENCHMARKS.c.purpose.in_([p.value for p in purposes]))
         return self._documents(BenchmarkRecord, chosen.limit(limit))[::-1]
 
     def accept(self, record_id: str, accepted_by: str, reason: str) -> AcceptedBaseline:
@@ -149,15 +153,18 @@ class BenchmarkStore:
             ) from None
 
     def _run(self, work: Work[T], *, write: bool = False) -> T:
-        """Do `work` in the database, once more where a damaged one had to make room for it."""
+        """Do `work` in the database, once more where it had to be made again first."""
         try:
             self._prepare()
             return self._database.run(work, write=write)
+        except EmptyDatabase:
+            self._connected = False
         except CorruptDatabase as error:
             self._start_anew(error)
         try:
+            self._prepare()
             return self._database.run(work, write=write)
-        except CorruptDatabase as error:
+        except (EmptyDatabase, CorruptDatabase) as error:
             raise GpurunError(f"{self.name} is corrupt: {error}", "look at its disk") from None
 
     def _prepare(self) -> None:

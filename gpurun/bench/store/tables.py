@@ -35,6 +35,7 @@ BENCHMARKS = sa.Table(
     sa.Column("device", sa.Text),
     sa.Column("device_count", sa.BigInteger),
     sa.Column("batch_size", sa.Double),
+    sa.Column("purpose", sa.Text, nullable=False, server_default="bench"),
     sa.Column("document", sa.Text, nullable=False),
     sa.Index("gpurun_benchmarks_history", "benchmark", "fingerprint", "time"),
 )
