@@ -159,6 +159,7 @@ def test_a_store_is_made_again_from_the_files(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_told_and_keeps_nobody_out(tmp_path: Path) -> None:
     opened(tmp_path).add(record(1))
     (tmp_path / "benchmarks" / "r0002.json").write_text("{")
+    (tmp_path / "benchmarks" / "caf\udce9.json").write_text("no record's name")
     (tmp_path / "benchmarks" / "r0003.json").write_text(json.dumps(to_json(record(4))))
     (tmp_path / "benchmarks.db").unlink()
     said: list[str] = []

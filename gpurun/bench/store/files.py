@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord, check_kept
+from gpurun.records.benchmark import ID, AcceptedBaseline, BenchmarkRecord, check_kept
 from gpurun.records.codec import JsonValue, RecordError, from_json, to_json
 from gpurun.rundir import json_text, write_whole
 
@@ -54,7 +54,8 @@ class RecordFiles:
 
     def ids(self, cls: type[Kept]) -> set[str]:
         """Of what there are files."""
-        return {path.stem for path in self._folder(cls).glob("*.json")}
+        stems = (path.stem for path in self._folder(cls).glob("*.json"))
+        return {stem for stem in stems if ID.fullmatch(stem)}
 
     def read(
         self, cls: type[Kept], ids: Iterable[str], unreadable: list[str] | None = None

@@ -33,6 +33,8 @@ from gpurun.records.codec import RecordError
 
 AT_ONCE = 500
 """Ids asked for in one statement."""
+ATTEMPTS = 3
+"""How often a damaged or emptied file is made anew, since other processes may do so meanwhile."""
 
 
 class BenchmarkStore:
@@ -46,6 +48,7 @@ class BenchmarkStore:
         self._files = files
         self._notice = notice
         self._connected = False
+        self._replaced: str | None = None
 
     @property
     def name(self) -> str:
@@ -153,39 +156,37 @@ class BenchmarkStore:
             ) from None
 
     def _run(self, work: Work[T], *, write: bool = False) -> T:
-        """Do `work` in the database, once more where it had to be made again first."""
-        try:
-            self._prepare()
-            return self._database.run(work, write=write)
-        except EmptyDatabase:
+        """Do `work` in the database, again where it had to be made anew first."""
+        for _ in range(ATTEMPTS):
+            try:
+                self._prepare()
+                return self._database.run(work, write=write)
+            except EmptyDatabase as error:
+                fault: Exception = error
+            except CorruptDatabase as error:
+                fault = error
+                self._set_aside(error)
             self._connected = False
-        except CorruptDatabase as error:
-            self._start_anew(error)
-        try:
-            self._prepare()
-            return self._database.run(work, write=write)
-        except (EmptyDatabase, CorruptDatabase) as error:
-            raise GpurunError(f"{self.name} is corrupt: {error}", "look at its disk") from None
+        raise GpurunError(f"{self.name} is corrupt: {fault}", "look at its disk")
 
     def _prepare(self) -> None:
-        if not self._connected:
-            self._database.prepare()
-            self._recover()
-            self._connected = True
-
-    def _start_anew(self, error: CorruptDatabase) -> None:
-        """A fresh file in place of the damaged one, with all that the JSON files have."""
-        if not isinstance(self._database, SqliteDatabase):
-            raise GpurunError(f"{self.name} is corrupt: {error}", "restore that row") from None
-        aside = self._database.set_aside()
+        if self._connected:
+            return
         self._database.prepare()
         count = self._recover()
         self._connected = True
+        if self._replaced is not None:
+            again = f"{count} records were read again from {self._files.folder}"
+            self._notice(f"{self.name} was corrupt: it is kept as {self._replaced}, and {again}")
+            self._replaced = None
+
+    def _set_aside(self, error: CorruptDatabase) -> None:
+        """Make room for a fresh file, which is filled from the JSON files."""
+        if not isinstance(self._database, SqliteDatabase):
+            raise GpurunError(f"{self.name} is corrupt: {error}", "restore that row") from None
+        aside = self._database.set_aside()
         if aside is not None:
-            self._notice(
-                f"{self.name} was corrupt ({error}): it is kept as {aside.name}, and {count}"
-                f" records were read again from {self._files.folder}"
-            )
+            self._replaced = aside.name
 
     def _recover(self) -> int:
         """Enter what has a file and no row; returns how many those were."""
@@ -204,11 +205,13 @@ class BenchmarkStore:
     def _entered(self, table: sa.Table, ids: Iterable[str]) -> set[str]:
         """Those of the ids that have a row."""
         wanted = sorted(ids)
-        found: set[str] = set()
-        for start in range(0, len(wanted), AT_ONCE):
-            some = sa.select(table.c.id).where(table.c.id.in_(wanted[start : start + AT_ONCE]))
-            found.update(self._database.run(lambda c, some=some: list(c.scalars(some))))  # type: ignore[misc]
-        return found
+        parts = [wanted[start : start + AT_ONCE] for start in range(0, len(wanted), AT_ONCE)]
+
+        def look(connection: sa.Connection) -> set[str]:
+            asked = (sa.select(table.c.id).where(table.c.id.in_(part)) for part in parts)
+            return {name for one in asked for name in connection.scalars(one)}
+
+        return self._database.run(look)
 
     def _documents(self, cls: type[Kept], chosen: sa.Select[Any]) -> list[Kept]:
         return self._run(

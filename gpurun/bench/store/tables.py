@@ -69,7 +69,8 @@ def insert_new(connection: sa.Connection, documents: Iterable[Document]) -> int:
     for document in sorted(documents, key=lambda d: d.id):  # in one order: no two can deadlock
         table = TABLES[type(document)]
         statement = insert(table).values(row_of(document)).on_conflict_do_nothing()
-        added += connection.execute(statement).rowcount
+        counted = {"preserve_rowcount": True}  # it is not told of an INSERT otherwise
+        added += connection.execute(statement, execution_options=counted).rowcount
     return added
 
 
