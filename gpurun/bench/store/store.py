@@ -19,7 +19,7 @@ from gpurun.bench.store.database import CorruptDatabase, Database, EmptyDatabase
 from gpurun.bench.store.exchange import read_import, write_export
 from gpurun.bench.store.files import Document, Kept, RecordFiles, parsed
 from gpurun.bench.store.sqlite import SqliteDatabase
-from gpurun.bench.store.tables import BASELINES, BENCHMARKS, TABLES, insert_new, searchable
+from gpurun.bench.store.tables import BASELINES, BENCHMARKS, TABLES, insert_new, rows_of, searchable
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import (
     AcceptedBaseline,
@@ -148,7 +148,8 @@ class BenchmarkStore:
         """Write the files, then the rows, all or none; returns how many were new."""
         paths = [self._files.write(document) for document in documents]
         try:
-            return self._run(lambda connection: insert_new(connection, documents), write=True)
+            rows = rows_of(documents)  # before the transaction, which keeps others waiting
+            return self._run(lambda connection: insert_new(connection, rows), write=True)
         except GpurunError as error:
             kept = paths[0] if len(paths) == 1 else self._files.folder
             raise GpurunError(
@@ -200,7 +201,8 @@ class BenchmarkStore:
             self._notice(f"a record cannot be read and is left out: {unreadable[0]}{more}")
         if not lacking:
             return 0
-        return self._database.run(lambda connection: insert_new(connection, lacking), write=True)
+        rows = rows_of(lacking)
+        return self._database.run(lambda connection: insert_new(connection, rows), write=True)
 
     def _entered(self, table: sa.Table, ids: Iterable[str]) -> set[str]:
         """Those of the ids that have a row."""

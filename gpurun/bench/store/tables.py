@@ -59,23 +59,30 @@ BASELINES = sa.Table(
 TABLES: dict[type[Document], sa.Table] = {BenchmarkRecord: BENCHMARKS, AcceptedBaseline: BASELINES}
 
 
-def insert_new(connection: sa.Connection, documents: Iterable[Document]) -> int:
+Row = tuple[sa.Table, dict[str, Any]]
+
+
+def insert_new(connection: sa.Connection, rows: Iterable[Row]) -> int:
     """Add what is not there yet, by id; returns how many that were."""
     if connection.dialect.name == "postgresql":
         from sqlalchemy.dialects.postgresql import insert
     else:
         from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]
     added = 0
-    for document in sorted(documents, key=lambda d: d.id):  # in one order: no two can deadlock
-        table = TABLES[type(document)]
-        statement = insert(table).values(row_of(document)).on_conflict_do_nothing()
+    for table, row in rows:
+        statement = insert(table).values(row).on_conflict_do_nothing()
         counted = {"preserve_rowcount": True}  # it is not told of an INSERT otherwise
         added += connection.execute(statement, execution_options=counted).rowcount
     return added
 
 
-def row_of(document: Document) -> dict[str, Any]:
-    """The row of a record or baseline."""
+def rows_of(documents: Iterable[Document]) -> list[Row]:
+    """Their rows, in an order in which no two writers can wait for each other."""
+    rows = [(TABLES[type(document)], _row(document)) for document in documents]
+    return sorted(rows, key=lambda row: (row[0].name, row[1]["id"]))
+
+
+def _row(document: Document) -> dict[str, Any]:
     text = document_text(document)
     plain = json.loads(text)  # here NaN is None, as it is for whoever reads the document
     table = TABLES[type(document)]
