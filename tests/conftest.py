@@ -30,6 +30,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require-gpu", action="store_true", help="fail, rather than skip, tests that need a GPU"
     )
+    parser.addoption(
+        "--require-postgres",
+        action="store_true",
+        help="fail, rather than skip, tests that need a PostgreSQL server",
+    )
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,1 +1,1 @@
-"""Benchmarks of launches: is this tree slower than another one?"""
+"""`gpurun bench`: benchmarks of commits, compared, kept and searched."""

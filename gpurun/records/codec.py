@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import types
 import typing
 from typing import Any, TypeVar, Union, cast
@@ -90,7 +91,7 @@ def _decode_sequence(kind: Any, origin: Any, value: list[Any], where: str) -> An
 def _decode_record(cls: type, value: JsonValue, where: str) -> Any:
     if not isinstance(value, dict):
         raise RecordError(f"{where}: expected an object, found {type(value).__name__}")
-    hints = typing.get_type_hints(cls)
+    hints = _type_hints(cls)
     fields = {f.name: f for f in dataclasses.fields(cls)}
     unknown = sorted(set(value) - set(fields))
     if unknown:
@@ -102,6 +103,12 @@ def _decode_record(cls: type, value: JsonValue, where: str) -> Any:
         elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
             raise RecordError(f"{where}: field {name!r} is missing")
     return cls(**arguments)
+
+
+@functools.cache
+def _type_hints(cls: type) -> dict[str, Any]:
+    """The types of a record's fields: evaluating them takes longer than decoding a record."""
+    return typing.get_type_hints(cls)
 
 
 def _decode_scalar(kind: Any, value: JsonValue, where: str) -> Any:

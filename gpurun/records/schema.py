@@ -14,6 +14,14 @@ import typing
 from typing import Any, Union
 
 from gpurun.records import events, samples
+from gpurun.records.benchmark import (
+    BASELINE_SCHEMA,
+    BENCHMARK_SCHEMA,
+    EXPORT_SCHEMA,
+    AcceptedBaseline,
+    BenchmarkExport,
+    BenchmarkRecord,
+)
 from gpurun.records.codec import to_json
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
@@ -28,6 +36,9 @@ DOCUMENTS: dict[str, type[Any]] = {
     TUNING_SCHEMA: TuningReport,
     SETTINGS_SCHEMA: SavedSettings,
     DOCTOR_SCHEMA: DoctorReport,
+    BENCHMARK_SCHEMA: BenchmarkRecord,
+    BASELINE_SCHEMA: AcceptedBaseline,
+    EXPORT_SCHEMA: BenchmarkExport,
 }
 """The record of each whole document, by the name in its `schema` field."""
 

@@ -22,12 +22,14 @@ OWNERS = {
     "torch": ("gpurun.launch.elastic",),
     "rich": ("gpurun.report",),
     "scipy": ("gpurun.stats",),
+    "sqlalchemy": ("gpurun.bench.store",),
+    "psycopg": ("gpurun.bench.store.postgres",),
     "pynvml": ("gpurun.measure.nvml",),
     "psutil": ("gpurun.measure.host", "gpurun.launch"),
 }
 """Who may import each heavy library in the launcher; knobs and runtime live beside torch anyway."""
 
-HEAVY = ("torch", "rich", "scipy", "numpy", "psutil", "pynvml")
+HEAVY = ("torch", "rich", "scipy", "numpy", "psutil", "pynvml", "sqlalchemy", "psycopg")
 
 
 @dataclass(frozen=True)

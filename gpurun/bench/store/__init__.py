@@ -1,0 +1,36 @@
+"""Where benchmarks are kept. SQLAlchemy is imported when a store is opened, and nowhere else.
+
+store = open_store(find_home(Path.cwd()), url=None, notice=print)
+store.add(record)
+store.query("train", record.fingerprint.key, "main", limit=10)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gpurun.bench.store.store import BenchmarkStore
+
+PATIENCE_SECONDS = 30.0
+
+Notice = Callable[[str], None]
+"""Tells the user one line that is no error."""
+
+
+def open_store(
+    home: Path, url: str | None = None, *, notice: Notice, patience: float = PATIENCE_SECONDS
+) -> BenchmarkStore:
+    """The store in `home` (`.gpurun/`), or at `url`: postgresql://user@host/database, sqlite:///file.
+
+    The JSON files of records are in `home` in any case. Only the URL and its driver are looked at
+    (`GpurunError`): the database is touched when something is asked of it, and a lock there is
+    waited for as long as `patience` (seconds).
+    """
+    from gpurun.bench.store.files import RecordFiles
+    from gpurun.bench.store.place import database_at
+    from gpurun.bench.store.store import BenchmarkStore
+
+    return BenchmarkStore(database_at(home, url, patience), RecordFiles(home), notice)

@@ -1,0 +1,242 @@
+"""The records of benchmarks: their JSON files are what is kept, the database is how they are found.
+
+A record is written as a file first and enters the database afterwards. What a database lacks, since
+it was locked, out of reach, damaged or new, it gets from the files when it is next used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpurun.bench.store import Notice
+from gpurun.bench.store.database import CorruptDatabase, Database, EmptyDatabase, T, Work
+from gpurun.bench.store.exchange import read_import, write_export
+from gpurun.bench.store.files import Document, Kept, RecordFiles, parsed
+from gpurun.bench.store.sqlite import SqliteDatabase
+from gpurun.bench.store.tables import BASELINES, BENCHMARKS, TABLES, insert_new, rows_of, searchable
+from gpurun.errors import GpurunError
+from gpurun.records.benchmark import (
+    AcceptedBaseline,
+    BenchmarkExport,
+    BenchmarkPurpose,
+    BenchmarkRecord,
+    new_id,
+    utc_text,
+)
+from gpurun.records.codec import RecordError
+
+AT_ONCE = 500
+"""Ids asked for in one statement."""
+ATTEMPTS = 3
+"""How often a damaged or emptied file is made anew, since other processes may do so meanwhile."""
+
+
+class BenchmarkStore:
+    """Records and accepted baselines. The database is first touched when it is first needed.
+
+    Every method raises `GpurunError` where the database or the folder refuses.
+    """
+
+    def __init__(self, database: Database, files: RecordFiles, notice: Notice) -> None:
+        self._database = database
+        self._files = files
+        self._notice = notice
+        self._connected = False
+        self._replaced: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What messages call the database; it holds no password."""
+        return self._database.name
+
+    def connect(self) -> None:
+        """Open the database, bring its tables forward and enter what it lacks: to fail early."""
+        self._run(lambda connection: None)
+
+    def add(self, record: BenchmarkRecord) -> None:
+        """Keep a record; one whose id is there already is left as it is."""
+        self._keep([record])
+
+    def get(self, record_id: str) -> BenchmarkRecord | None:
+        """The record of this id, None if there is none."""
+        chosen = sa.select(BENCHMARKS.c.document).where(BENCHMARKS.c.id == searchable(record_id))
+        found = self._documents(BenchmarkRecord, chosen)
+        return found[0] if found else None
+
+    def query(
+        self,
+        benchmark: str | None = None,
+        fingerprint: str | None = None,
+        branch: str | None = None,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int | None = None,
+        purposes: Iterable[BenchmarkPurpose] | None = None,
+    ) -> list[BenchmarkRecord]:
+        """The records that fit, oldest first; None does not ask.
+
+        `fingerprint` is a key. `since` counts, `until` does not; both know their offset from UTC.
+        `limit` keeps the newest.
+        """
+        chosen = _matching(BENCHMARKS, benchmark, fingerprint, branch)
+        if since is not None:
+            chosen = chosen.where(BENCHMARKS.c.time >= since.astimezone(timezone.utc))
+        if until is not None:
+            chosen = chosen.where(BENCHMARKS.c.time < until.astimezone(timezone.utc))
+        if purposes is not None:
+            chosen = chosen.where(BENCHMARKS.c.purpose.in_([p.value for p in purposes]))
+        return self._documents(BenchmarkRecord, chosen.limit(limit))[::-1]
+
+    def accept(self, record_id: str, accepted_by: str, reason: str) -> AcceptedBaseline:
+        """Make a record the baseline of its benchmark, fingerprint and branch from now on."""
+        record = self.get(record_id)
+        if record is None:
+            raise GpurunError(f"{self.name} has no record {record_id}", "see gpurun bench history")
+        if record.samples_per_second is None:
+            raise GpurunError(
+                f"record {record_id} has no throughput to compare with: {record.error or 'none'}",
+                "accept a run that completed",
+            )
+        now = datetime.now(timezone.utc)
+        baseline = AcceptedBaseline(
+            id=new_id(now),
+            record=record.id,
+            benchmark=record.benchmark,
+            fingerprint=record.fingerprint.key,
+            branch=record.branch,
+            commit=record.commit,
+            accepted_by=accepted_by,
+            time=utc_text(now),
+            reason=reason,
+        )
+        self._keep([baseline])
+        return baseline
+
+    def baselines(
+        self,
+        benchmark: str | None = None,
+        fingerprint: str | None = None,
+        branch: str | None = None,
+    ) -> list[AcceptedBaseline]:
+        """All that were accepted, oldest first: of what is asked for, the last one holds."""
+        chosen = _matching(BASELINES, benchmark, fingerprint, branch)
+        return self._documents(AcceptedBaseline, chosen)[::-1]
+
+    def export_json(self, path: Path) -> int:
+        """Write everything as one document; returns the number of records."""
+        export = BenchmarkExport(tuple(self.query()), tuple(self.baselines()))
+        write_export(path, export)
+        return len(export.records)
+
+    def import_json(self, path: Path) -> int:
+        """Add what an export, or the file of one record, holds; returns how much of it was new.
+
+        Of a malformed file nothing is added.
+        """
+        documents = read_import(path)
+        self.connect()  # what the files here had to add is not counted
+        return self._keep(documents)
+
+    def _keep(self, documents: Sequence[Document]) -> int:
+        """Write the files, then the rows, all or none; returns how many were new."""
+        paths = [self._files.write(document) for document in documents]
+        try:
+            rows = rows_of(documents)  # before the transaction, which keeps others waiting
+            return self._run(lambda connection: insert_new(connection, rows), write=True)
+        except GpurunError as error:
+            kept = paths[0] if len(paths) == 1 else self._files.folder
+            raise GpurunError(
+                f"{error.what} (nothing is lost: {kept} is kept, and entered later)", error.todo
+            ) from None
+
+    def _run(self, work: Work[T], *, write: bool = False) -> T:
+        """Do `work` in the database, again where it had to be made anew first."""
+        for _ in range(ATTEMPTS):
+            try:
+                self._prepare()
+                return self._database.run(work, write=write)
+            except EmptyDatabase as error:
+                fault: Exception = error
+            except CorruptDatabase as error:
+                fault = error
+                self._set_aside(error)
+            self._connected = False
+        raise GpurunError(f"{self.name} is corrupt: {fault}", "look at its disk")
+
+    def _prepare(self) -> None:
+        if self._connected:
+            return
+        self._database.prepare()
+        count = self._recover()
+        self._connected = True
+        if self._replaced is not None:
+            again = f"{count} records were read again from {self._files.folder}"
+            self._notice(f"{self.name} was corrupt: it is kept as {self._replaced}, and {again}")
+            self._replaced = None
+
+    def _set_aside(self, error: CorruptDatabase) -> None:
+        """Make room for a fresh file, which is filled from the JSON files."""
+        if not isinstance(self._database, SqliteDatabase):
+            raise GpurunError(f"{self.name} is corrupt: {error}", "restore that row") from None
+        aside = self._database.set_aside()
+        if aside is not None:
+            self._replaced = aside.name
+
+    def _recover(self) -> int:
+        """Enter what has a file and no row; returns how many those were."""
+        lacking: list[Document] = []
+        unreadable: list[str] = []
+        for cls, table in TABLES.items():
+            ids = self._files.ids(cls)
+            lacking += self._files.read(cls, ids - self._entered(table, ids), unreadable)
+        if unreadable:
+            more = f", and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
+            self._notice(f"a record cannot be read and is left out: {unreadable[0]}{more}")
+        if not lacking:
+            return 0
+        rows = rows_of(lacking)
+        return self._database.run(lambda connection: insert_new(connection, rows), write=True)
+
+    def _entered(self, table: sa.Table, ids: Iterable[str]) -> set[str]:
+        """Those of the ids that have a row."""
+        wanted = sorted(ids)
+        parts = [wanted[start : start + AT_ONCE] for start in range(0, len(wanted), AT_ONCE)]
+
+        def look(connection: sa.Connection) -> set[str]:
+            asked = (sa.select(table.c.id).where(table.c.id.in_(part)) for part in parts)
+            return {name for one in asked for name in connection.scalars(one)}
+
+        return self._database.run(look)
+
+    def _documents(self, cls: type[Kept], chosen: sa.Select[Any]) -> list[Kept]:
+        return self._run(
+            lambda connection: [_read(cls, text) for text in connection.scalars(chosen)]
+        )
+
+
+def _matching(
+    table: sa.Table, benchmark: str | None, fingerprint: str | None, branch: str | None
+) -> sa.Select[Any]:
+    """The documents of a table, newest first."""
+    asked = {"benchmark": benchmark, "fingerprint": fingerprint, "branch": branch}
+    conditions = [table.c[k] == searchable(v) for k, v in asked.items() if v is not None]
+    newest = (table.c.time.desc(), table.c.id.desc())
+    return sa.select(table.c.document).where(*conditions).order_by(*newest)
+
+
+def _read(cls: type[Kept], text: str) -> Kept:
+    try:
+        return parsed(cls, json.loads(text))
+    except RecordError as error:
+        raise GpurunError(
+            f"a record of the store cannot be read: {error}", "upgrade gpurun, which wrote it"
+        ) from None
+    except ValueError as error:
+        raise CorruptDatabase(f"a row holds no JSON: {error}") from None

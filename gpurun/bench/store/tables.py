@@ -1,0 +1,102 @@
+"""The tables of a store. Each row holds its whole document, and beside it what is searched by."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+import sqlalchemy as sa
+
+from gpurun.bench.store.files import Document, document_text
+from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord, utc_moment
+
+METADATA = sa.MetaData()
+
+SCHEMA = sa.Table("gpurun_schema", METADATA, sa.Column("version", sa.Integer, primary_key=True))
+"""One row: the version of the tables."""
+
+BENCHMARKS = sa.Table(
+    "gpurun_benchmarks",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("benchmark", sa.Text, nullable=False),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("commit_hash", sa.Text),
+    sa.Column("branch", sa.Text),
+    sa.Column("dirty", sa.Boolean),
+    sa.Column("time", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("status", sa.Text, nullable=False),
+    sa.Column("samples_per_second", sa.Double),
+    sa.Column("step_time_ms", sa.Double),
+    sa.Column("gpu_utilization_percent", sa.Double),
+    sa.Column("peak_memory_bytes", sa.BigInteger),
+    sa.Column("energy_joules", sa.Double),
+    sa.Column("device", sa.Text),
+    sa.Column("device_count", sa.BigInteger),
+    sa.Column("batch_size", sa.Double),
+    sa.Column("purpose", sa.Text, nullable=False, server_default="bench"),
+    sa.Column("document", sa.Text, nullable=False),
+    sa.Index("gpurun_benchmarks_history", "benchmark", "fingerprint", "time"),
+)
+"""`step_time_ms` is the mean. Figures are NULL where they were not measured."""
+
+BASELINES = sa.Table(
+    "gpurun_baselines",
+    METADATA,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("record", sa.Text, nullable=False),
+    sa.Column("benchmark", sa.Text, nullable=False),
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Column("branch", sa.Text),
+    sa.Column("commit_hash", sa.Text),
+    sa.Column("accepted_by", sa.Text, nullable=False),
+    sa.Column("time", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("document", sa.Text, nullable=False),
+)
+
+TABLES: dict[type[Document], sa.Table] = {BenchmarkRecord: BENCHMARKS, AcceptedBaseline: BASELINES}
+
+
+Row = tuple[sa.Table, dict[str, Any]]
+
+
+def insert_new(connection: sa.Connection, rows: Iterable[Row]) -> int:
+    """Add what is not there yet, by id; returns how many that were."""
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects.postgresql import insert
+    else:
+        from sqlalchemy.dialects.sqlite import insert  # type: ignore[assignment]
+    added = 0
+    for table, row in rows:
+        statement = insert(table).values(row).on_conflict_do_nothing()
+        counted = {"preserve_rowcount": True}  # it is not told of an INSERT otherwise
+        added += connection.execute(statement, execution_options=counted).rowcount
+    return added
+
+
+def rows_of(documents: Iterable[Document]) -> list[Row]:
+    """Their rows, in an order in which no two writers can wait for each other."""
+    rows = [(TABLES[type(document)], _row(document)) for document in documents]
+    return sorted(rows, key=lambda row: (row[0].name, row[1]["id"]))
+
+
+def _row(document: Document) -> dict[str, Any]:
+    text = document_text(document)
+    plain = json.loads(text)  # here NaN is None, as it is for whoever reads the document
+    table = TABLES[type(document)]
+    row = {column.name: plain[column.name] for column in table.c if column.name in plain}
+    row |= {"document": text, "commit_hash": plain["commit"], "time": utc_moment(document.time)}
+    if isinstance(document, BenchmarkRecord):
+        row["fingerprint"] = document.fingerprint.key
+        step = plain["step_time_ms"]
+        row["step_time_ms"] = None if step is None else step["mean"]
+    return {name: searchable(value) for name, value in row.items()}
+
+
+def searchable(value: Any) -> Any:
+    """A value that a database takes: paths may hold bytes that are no UTF-8, and zeros."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "replace").decode().replace("\0", "?")

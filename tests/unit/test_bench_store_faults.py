@@ -1,0 +1,335 @@
+"""What befalls a store: each fault is one clear line, and no record is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpurun.bench.store import open_store
+from gpurun.bench.store.sqlite import SqliteDatabase
+from gpurun.bench.store.store import BenchmarkStore
+from tests.conftest import REPOSITORY
+from tests.integration.small_disk import on_a_small_disk
+from tests.unit.benchmark_records import record
+from tests.unit.test_bench_store import ids, opened, refusal
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from gpurun.bench.store import open_store
+from gpurun.errors import GpurunError
+from tests.unit.benchmark_records import record
+home, first, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+store = open_store(home, notice=lambda line: print("notice:", line, flush=True))
+try:
+    for number in range(first, first + count):
+        store.add(record(number))
+        print(number, flush=True)
+except GpurunError as error:
+    print("refused:", error.what, "|", error.todo, flush=True)
+"""
+"""Adds records and names each that is kept; then what it was told, if anything."""
+
+
+def writer(
+    home: Path, first: int, count: int, prefix: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
+    words = [*prefix, sys.executable, "-c", WRITER, str(home), str(first), str(count)]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    return subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
+
+
+def numbers(count: int, start: int = 0) -> list[str]:
+    return [record(number).id for number in range(start, start + count)]
+
+
+def is_sound(home: Path) -> bool:
+    with sqlite3.connect(home / "bench.db") as database:
+        return bool(database.execute("PRAGMA integrity_check").fetchone() == ("ok",))
+
+
+# -- several processes -----------------------------------------------------------------------------
+
+
+def test_writers_at_once_lose_nothing_though_each_finds_no_tables_yet(tmp_path: Path) -> None:
+    writers = [writer(tmp_path, 100 * n, 15) for n in range(3)]
+    for n, process in enumerate(writers):
+        output, _ = process.communicate(timeout=120)
+        assert output.split() == [str(number) for number in range(100 * n, 100 * n + 15)]
+    expected = [name for n in range(3) for name in numbers(15, 100 * n)]
+    assert ids(opened(tmp_path).query()) == expected
+    assert is_sound(tmp_path)
+
+
+def test_processes_that_meet_a_damaged_file_at_once_set_it_aside_once(tmp_path: Path) -> None:
+    opened(tmp_path).add(record(1))
+    (tmp_path / "bench.db").write_bytes(b"damaged" * 1000)
+    writers = [writer(tmp_path, 100 * n, 5) for n in (1, 2, 3)]
+    said = "".join(process.communicate(timeout=120)[0] for process in writers)
+    assert said.count("notice:") == 1
+    assert "refused:" not in said
+    (aside,) = tmp_path.glob("bench.db.corrupt-*")
+    assert aside.read_bytes() == b"damaged" * 1000
+    expected = [name for n in (1, 2, 3) for name in numbers(5, 100 * n)]
+    assert ids(opened(tmp_path).query()) == ["r0001", *expected]
+
+
+def test_a_fresh_file_is_not_set_aside_by_who_saw_the_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path)
+    (tmp_path / "bench.db").write_bytes(b"damaged" * 1000)
+    set_aside = SqliteDatabase.set_aside
+
+    def outrun(database: SqliteDatabase) -> Path | None:
+        monkeypatch.undo()
+        assert len(open_store(tmp_path, notice=said.append).query()) == 10
+        return set_aside(database)
+
+    said: list[str] = []
+    monkeypatch.setattr(SqliteDatabase, "set_aside", outrun)
+    assert len(open_store(tmp_path, notice=said.append).query()) == 10
+    assert len(said) == len(list(tmp_path.glob("*.corrupt-*"))) == 1
+
+
+def test_a_writer_that_is_killed_loses_no_record_that_it_kept(tmp_path: Path) -> None:
+    process = writer(tmp_path, 0, 10_000)
+    assert process.stdout is not None
+    kept = [int(process.stdout.readline()) for _ in range(10)]
+    process.send_signal(signal.SIGKILL)
+    kept += [int(line) for line in process.stdout.read().split("\n") if line]
+    process.wait()
+    found = ids(opened(tmp_path).query())
+    assert found[: len(kept)] == numbers(len(kept))
+    assert len(found) <= len(kept) + 1  # the one that it was about to name
+    assert is_sound(tmp_path)
+
+
+# -- locks -----------------------------------------------------------------------------------------
+
+
+def locked(home: Path) -> sqlite3.Connection:
+    holder = sqlite3.connect(home / "bench.db", isolation_level=None, check_same_thread=False)
+    holder.execute("BEGIN IMMEDIATE")
+    return holder
+
+
+def test_a_lock_that_lasts_too_long_is_one_line_and_the_record_enters_later(tmp_path: Path) -> None:
+    opened(tmp_path).add(record(0))
+    holder = locked(tmp_path)
+    impatient = open_store(tmp_path, notice=print, patience=0.2)
+    refused = refusal(lambda: impatient.add(record(1)))
+    assert "locked by another process for more than 0.2 s" in refused.what
+    assert "r0001.json is kept" in refused.what
+    holder.close()
+    assert ids(opened(tmp_path).query()) == ["r0000", "r0001"]
+
+
+def test_a_lock_is_waited_for(tmp_path: Path) -> None:
+    opened(tmp_path).add(record(0))
+    holder = locked(tmp_path)
+    release = threading.Timer(1.5, holder.close)  # longer than SQLite itself is let wait
+    release.start()
+    opened(tmp_path).add(record(1))
+    release.join()
+    assert ids(opened(tmp_path).query()) == ["r0000", "r0001"]
+
+
+def test_a_history_is_read_while_another_process_writes(tmp_path: Path) -> None:
+    opened(tmp_path).add(record(0))
+    holder = locked(tmp_path)
+    assert ids(open_store(tmp_path, notice=print, patience=0).query()) == ["r0000"]
+    holder.close()
+
+
+# -- damage ----------------------------------------------------------------------------------------
+
+
+def overwritten(path: Path, start: int, stop: int | None) -> None:
+    content = bytearray(path.read_bytes())
+    content[start:stop] = os.urandom(len(content[start:stop]))
+    path.write_bytes(content)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "no database": lambda path: path.write_text("nonsense" * 1000),
+    "its head": lambda path: overwritten(path, 0, 200),
+    "its body": lambda path: overwritten(path, 4096, None),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:9000]),
+    "a row": lambda path: path.write_bytes(path.read_bytes().replace(b'"r0003"', b'"r0003\xff')),
+    "a document": lambda path: path.write_bytes(path.read_bytes().replace(b'"r0003"', b'"r0003x')),
+}
+
+
+def filled(home: Path) -> BenchmarkStore:
+    store = opened(home)
+    for number in range(10):
+        store.add(record(number))
+    store.accept("r0004", "Ada", "why")
+    return store
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_file_is_set_aside_in_one_line_and_nothing_else_is_lost(
+    tmp_path: Path, damage: str
+) -> None:
+    filled(tmp_path)
+    path = tmp_path / "bench.db"
+    DAMAGES[damage](path)
+    damaged = path.read_bytes()
+    said: list[str] = []
+    store = open_store(tmp_path, notice=said.append)
+    assert ids(store.query()) == numbers(10)
+    assert [b.record for b in store.baselines()] == ["r0004"]
+    store.add(record(10))
+    (line,) = said
+    (aside,) = (p for p in tmp_path.glob("*.corrupt-*") if not p.name.endswith(("-wal", "-shm")))
+    assert aside.name in line
+    assert "11 records were read again" in line
+    assert "\n" not in line
+    assert aside.read_bytes() == damaged
+    assert ids(opened(tmp_path).query()) == numbers(11)
+
+
+def test_a_file_that_is_damaged_while_it_is_used_is_set_aside_too(tmp_path: Path) -> None:
+    filled(tmp_path)
+    said: list[str] = []
+    store = open_store(tmp_path, notice=said.append)
+    assert len(store.query()) == 10
+    overwritten(tmp_path / "bench.db", 0, 200)
+    store.add(record(10))
+    assert ids(store.query()) == numbers(11)
+    assert len(said) == 1
+
+
+def test_a_file_that_is_moved_away_while_it_is_used_is_made_again(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    for path in tmp_path.glob("bench.db*"):
+        path.unlink()
+    assert ids(store.query()) == numbers(10)
+
+
+def test_an_empty_file_is_a_new_store(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "bench.db").write_bytes(b"")
+    assert len(opened(tmp_path).query()) == 10
+
+
+# -- no access, no room ----------------------------------------------------------------------------
+
+
+def as_one_who_needs_permission() -> tuple[str, ...]:
+    """Root, too, is kept out by a file's mode once it has lost that privilege."""
+    if os.getuid() != 0:
+        return ()
+    lost = "-dac_override,-dac_read_search"
+    return ("setpriv", f"--bounding-set={lost}", f"--inh-caps={lost}")
+
+
+def told(home: Path, first: int = 20) -> str:
+    output, _ = writer(home, first, 1, as_one_who_needs_permission()).communicate(timeout=60)
+    (line,) = output.splitlines()
+    return line
+
+
+def test_a_read_only_folder_is_one_line(tmp_path: Path) -> None:
+    filled(tmp_path)
+    (tmp_path / "benchmarks").chmod(0o555)
+    line = told(tmp_path)
+    (tmp_path / "benchmarks").chmod(0o755)
+    assert "refused: " in line
+    assert "r0020.json could not be written: Permission denied" in line
+    assert ids(opened(tmp_path).query()) == numbers(10)
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    tmp_path.chmod(0o555)
+    line = told(tmp_path / "home")
+    tmp_path.chmod(0o755)
+    assert "Permission denied" in line
+    assert "--out" in line
+
+
+@pytest.mark.parametrize("mode", [0o444, 0o000])
+def test_a_database_without_access_is_one_line_and_the_record_enters_later(
+    tmp_path: Path, mode: int
+) -> None:
+    filled(tmp_path)
+    for path in tmp_path.glob("bench.db*"):
+        path.chmod(mode)
+    line = told(tmp_path)
+    assert "refused: " in line
+    assert "r0020.json is kept" in line
+    assert "make " in line
+    for path in tmp_path.glob("bench.db*"):
+        path.chmod(0o644)
+    assert ids(opened(tmp_path).query()) == [*numbers(10), "r0020"]
+
+
+def test_a_folder_in_place_of_the_database_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "bench.db").mkdir()
+    refused = refusal(lambda: opened(tmp_path).add(record()))
+    assert "unable to open database file" in refused.what
+    assert "r0000.json is kept" in refused.what
+
+
+def test_a_full_disk_is_one_line_and_loses_nothing_that_was_kept(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "writer.py").write_text(WRITER)
+    command = '"$0" writer.py home 0 5000 > ../said; cp -r home ..'
+    done = on_a_small_disk(tmp_path, clean_environment, command, kilobytes=400)
+    assert done.returncode == 0, done.stderr.decode()
+    *kept, last = (tmp_path / "said").read_text().splitlines()
+    assert len(kept) > 3
+    assert last.startswith("refused: ")
+    assert "make room" in last
+    found = ids(opened(tmp_path / "home").query())
+    assert found[: len(kept)] == numbers(len(kept))
+
+
+# -- the URL ---------------------------------------------------------------------------------------
+
+
+def test_a_store_may_be_another_sqlite_file(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/elsewhere.db"
+    open_store(tmp_path / "home", url, notice=print).add(record())
+    assert (tmp_path / "elsewhere.db").is_file()
+    assert not (tmp_path / "home" / "bench.db").exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "bench.db",
+        "ada:secret@host/db",
+        "mysql://ada:secret@host/db",
+        "postgresql+asyncpg://ada:secret@host/db",
+        "postgresql://ada:secret@host:port/db",
+        "postgresql://ada:secr@et@host/db",
+        "postgresql://ada:secret",
+        "sqlite://",
+        "sqlite://secret.db",
+    ],
+)
+def test_a_url_that_cannot_be_read_is_one_line_without_a_password(tmp_path: Path, url: str) -> None:
+    refused = refusal(lambda: open_store(tmp_path, url, notice=print))
+    assert "secr" not in refused.what + refused.todo
+
+
+def test_a_missing_driver_is_named_with_its_cure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    refused = refusal(lambda: open_store(tmp_path, "postgresql://host/db", notice=print))
+    assert "psycopg" in refused.what
+    assert refused.todo == 'pip install "gpurun[postgres]"'
