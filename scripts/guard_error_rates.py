@@ -59,9 +59,10 @@ def run_all(launches: Sequence[Launch]) -> list[Evidence]:
     """Run the trials, each in a process of its own, some at a time.
 
     The processes are forked from this one, which has imported torch but not used it: starting the
-    interpreter and torch would be most of the time.
+    interpreter and torch, and what torch imports at its first optimizer, would be most of the time.
     """
     import torch
+    import torch._dynamo
 
     torch.set_num_threads(1)
     running: set[int] = set()

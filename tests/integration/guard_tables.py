@@ -19,7 +19,7 @@ def guard_table(path: Path, *words: str) -> list[dict[str, Any]]:
     done = subprocess.run(
         [sys.executable, str(script), "--repeats", "1", "--json", str(path), *words],
         capture_output=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     assert path.exists(), done.stderr.decode()

@@ -137,7 +137,7 @@ class User:
         launcher = self.start(
             LAUNCHER, json.dumps({"argv": argv, "cwd": str(cwd), "mode": mode, **ask})
         )
-        answer, _ = launcher.communicate(timeout=120)
+        answer, _ = launcher.communicate(timeout=300)
         assert launcher.returncode == 0, answer
         said: dict[str, Any] = json.loads(answer.splitlines()[-1])
         said["log"] = log.read_text(errors="replace")

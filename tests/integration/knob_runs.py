@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpurun.knobs import all_knobs
+from gpurun.records.codec import to_json
+from gpurun.records.spec import RunSpec, Setting
+from gpurun.rundir import write_json
+from tests.forked import NURSERY
 from tests.run_events import events
 
 NO_CONTEXT = b"no current CUDA context"
@@ -36,9 +42,51 @@ def run_under(
     training: tuple[str, ...] = (),
     arguments: tuple[str, ...] = (),
     env: Mapping[str, str] | None = None,
+    launch: bool = False,
 ) -> KnobRun:
-    """Run `script` as `train.py` of `folder` under `settings`; no hook may have raised."""
+    """Run `script` as `train.py` of `folder` under `settings`; no hook may have raised.
+
+    It is launched where that is asked for, or where something is to hold from the start of the
+    process on: variables of `env` or of a knob, arguments, the folder's configuration.
+    """
     (folder / "train.py").write_text(script)
+    if launch or env or (folder / "gpurun.toml").exists() or _from_the_start(settings):
+        done, run = _launched(gpurun, folder, settings, training, arguments, env)
+    else:
+        done, run = _forked(folder, settings, training, arguments)
+    assert done.returncode == 0, done.stderr.decode()
+    told = [line for line in done.stderr.splitlines() if NO_CONTEXT not in line]
+    assert b"Warning" not in b"".join(told), done.stderr.decode()
+    assert events(run, "hook") == []
+    knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events(run, "knob")]
+    return KnobRun(json.loads(done.stdout), knobs)
+
+
+def bare(folder: Path, script: str) -> Any:
+    """The JSON document that a script prints without gpurun."""
+    (folder / "bare.py").write_text(script)
+    done = NURSERY.run(["bare.py"], folder, os.environ)
+    assert done.returncode == 0, done.stderr.decode()
+    return json.loads(done.stdout)
+
+
+def _from_the_start(settings: Mapping[str, Any]) -> bool:
+    """Whether a setting speaks to the launcher."""
+    knobs = {knob.name: knob for knob in all_knobs()}
+    known = [(knobs[name], value) for name, value in settings.items() if name in knobs]
+    return len(known) < len(settings) or any(
+        knob.environment(value) or tuple(knob.arguments(value, ())) for knob, value in known
+    )
+
+
+def _launched(
+    gpurun: Callable[..., Any],
+    folder: Path,
+    settings: dict[str, Any],
+    training: tuple[str, ...],
+    arguments: tuple[str, ...],
+    env: Mapping[str, str] | None,
+) -> tuple[subprocess.CompletedProcess[bytes], Path]:
     document = {
         "settings": settings, "training_loaders": training, "speedup": None,
         "fingerprint": {}, "command": [], "schema": "gpurun/settings@1",
@@ -46,17 +94,15 @@ def run_under(
     (folder / "settings.json").write_text(json.dumps(document))
     consent = ("--allow", "pipeline,numerics,training")
     done = gpurun("--settings", "settings.json", *consent, "train.py", *arguments, env=env)
-    assert done.returncode == 0, done.stderr.decode()
-    told = [line for line in done.stderr.splitlines() if NO_CONTEXT not in line]
-    assert b"Warning" not in b"".join(told), done.stderr.decode()
     runs = sorted((folder / ".gpurun" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
-    assert events(runs[-1], "hook") == []
-    knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events(runs[-1], "knob")]
-    return KnobRun(json.loads(done.stdout), knobs)
+    return done, runs[-1]
 
 
-def bare(folder: Path, script: str) -> Any:
-    """The JSON document that a script prints under plain python."""
-    (folder / "bare.py").write_text(script)
-    command = [sys.executable, "bare.py"]
-    return json.loads(subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout)
+def _forked(
+    folder: Path, settings: dict[str, Any], training: tuple[str, ...], arguments: tuple[str, ...]
+) -> tuple[subprocess.CompletedProcess[bytes], Path]:
+    run = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+    turned = tuple(Setting(name, value) for name, value in settings.items())
+    spec = RunSpec(str(run), os.getpid(), turned, training)
+    write_json(run / "spec.json", to_json(spec))
+    return NURSERY.run(["train.py", *arguments], folder, os.environ, run / "spec.json"), run

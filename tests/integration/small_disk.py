@@ -40,7 +40,7 @@ def on_a_small_disk(
         env=environment,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=240,
+        timeout=800,
         check=False,
     )
     if done.returncode == 99 or done.stderr.startswith(b"unshare:"):

@@ -106,7 +106,7 @@ def trial(tmp_path: Path, script: str, audit_steps: int) -> tuple[str, Path]:
         env=child_environment(folder / "spec.json", os.environ),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr

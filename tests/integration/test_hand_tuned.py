@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.forked import NURSERY
 
 SCRIPTS = REPOSITORY / "scripts"
 ON_CPU = {"CUDA_VISIBLE_DEVICES": ""}
@@ -22,16 +21,10 @@ def losses(
     folder: str, name: str, where: Path, *words: str, env: Mapping[str, str] = ON_CPU
 ) -> list[float]:
     """Every loss that a script of `scripts/` prints."""
-    done = subprocess.run(
-        [sys.executable, SCRIPTS / folder / f"{name}.py", *words],
-        cwd=where,
-        env={**os.environ, **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [float(x) for x in re.findall(r"loss ([\d.]+)", done.stdout)]
+    script = str(SCRIPTS / folder / f"{name}.py")
+    done = NURSERY.run([script, *words], where, {**os.environ, **env})
+    assert done.returncode == 0, done.stderr.decode()
+    return [float(x) for x in re.findall(r"loss ([\d.]+)", done.stdout.decode())]
 
 
 def last(values: Sequence[float]) -> float:

@@ -49,7 +49,7 @@ def test_a_disk_that_fills_while_tuning_is_one_line_and_the_trials_before_are_ke
     """In the search, and in the proof."""
     source = training(60, sleep=0.005) + "    print('.' * 200, flush=True)\n"
     (tmp_path / "train.py").write_text(source)
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '3m'")
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     command = TUNE.format(trial=f"{trial:02d}")
     done = on_a_small_disk(tmp_path, clean_environment, command, kilobytes=1500)
     assert done.returncode == 2, done.stderr.decode()

@@ -50,7 +50,7 @@ def tune(project: Path, environment: dict[str, str]) -> subprocess.CompletedProc
     """`gpurun --optimize --tune-only train.py` where no namespace can be made."""
     words = ("-m", "gpurun", "--optimize", "--tune-only", "train.py")
     at_home = {**environment, "HOME": str(project.parent / "home")}
-    return without_namespaces(project, at_home, *words, timeout=240)
+    return without_namespaces(project, at_home, *words, timeout=800)
 
 
 def contents(folder: Path) -> dict[str, tuple[object, ...]]:
@@ -60,13 +60,14 @@ def contents(folder: Path) -> dict[str, tuple[object, ...]]:
     return {k: v for k, v in tree(folder).items() if k != project and not k.startswith(ours)}
 
 
+@pytest.mark.alone
 def test_a_tuning_under_landlock_reaches_its_proof_and_changes_nothing(
     project: Path, clean_environment: dict[str, str]
 ) -> None:
     outside = project.parent / "outside"
     writes = WRITES.format(project=str(project), outside=str(outside))
     (project / "train.py").write_text(writes + training(60, sleep=0.005))
-    configure(project, "allow = ['pipeline']\nmax_trials = 3\nbudget = '2m'")
+    configure(project, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     before = contents(project.parent)
 
     done = tune(project, clean_environment)

@@ -40,7 +40,7 @@ def limited(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limit_bytes)),
-        timeout=120,
+        timeout=300,
         check=False,
     )
 

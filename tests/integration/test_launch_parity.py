@@ -99,7 +99,7 @@ def twins(tmp_path: Path, clean_environment: dict[str, str]) -> Twins:
                 env={**clean_environment, **(env or {})},
                 input=stdin,
                 capture_output=True,
-                timeout=120,
+                timeout=300,
                 check=False,
             )
 

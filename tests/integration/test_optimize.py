@@ -19,7 +19,7 @@ from tests.conftest import REPOSITORY, Gpurun
 from tests.integration.isolation_launcher import tree
 from tests.integration.tunings import configure, lines, report_of, run_folder, training
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 WRITER = """
 import os, shutil, sqlite3, subprocess, sys, time, torch
@@ -127,7 +127,7 @@ def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
         env={**kept, "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
 
@@ -295,7 +295,7 @@ def test_two_tunings_in_one_folder_do_not_take_each_other_for_a_change(tmp_path:
         )
         for _ in range(2)
     ]
-    said = [one.communicate(timeout=200)[1].decode() for one in both]
+    said = [one.communicate(timeout=800)[1].decode() for one in both]
     assert all("files changed" not in text for text in said)
     assert [one.returncode for one in both] == [5, 5], said
     assert all("it ended after 20 steps" in text for text in said)
@@ -309,7 +309,7 @@ def test_ranks_are_tuned_together(tmp_path: Path, gpurun: Gpurun) -> None:
     parallel = "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))"
     (tmp_path / "train.py").write_text(source.replace("model = torch.nn.Linear(8, 2)", parallel))
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 2\nbudget = '20s'")
-    done = gpurun("--optimize", "--tune-only", "--nproc-per-node", "2", "train.py", timeout=200)
+    done = gpurun("--optimize", "--tune-only", "--nproc-per-node", "2", "train.py", timeout=800)
     report = report_of(tmp_path)
     trial = report["trials"][0]
     assert trial["status"] == "stopped", done.stderr.decode()

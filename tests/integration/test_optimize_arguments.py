@@ -37,12 +37,13 @@ ASKED = ("fast", "--lr", "@tune:0.1,0.2", "--pause", "@tune[pipeline]:0.02,0.03,
 def tune(folder: Path, gpurun: Gpurun, *words: str) -> tuple[dict[str, Any], list[str], str]:
     """A tuning with its training: the report, what was said, and what the script printed."""
     (folder / "train.py").write_text(SCRIPT)
-    done = gpurun("--optimize", *words, cwd=folder, timeout=280)
+    done = gpurun("--optimize", *words, cwd=folder, timeout=800)
     return report_of(folder), lines(done), done.stdout.decode()
 
 
+@pytest.mark.alone
 def test_an_argument_is_tuned_trained_with_and_carried(tmp_path: Path, gpurun: Gpurun) -> None:
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 6\nbudget = '2m'")
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 6\nbudget = '10m'")
     flags = ("--save-settings", "kept.json", "train.py")
     report, said, printed = tune(tmp_path, gpurun, *flags, *ASKED)
     assert report["verdict"] == "faster", said
@@ -68,7 +69,7 @@ def test_an_argument_is_tuned_trained_with_and_carried(tmp_path: Path, gpurun: G
 
 
 def test_a_training_argument_is_applied_by_consent_only(tmp_path: Path, gpurun: Gpurun) -> None:
-    configure(tmp_path, "allow = ['training']\nmax_trials = 4\nbudget = '2m'")
+    configure(tmp_path, "allow = ['training']\nmax_trials = 4\nbudget = '10m'")
     words = ("--save-settings", "kept.json", "train.py", "@tune:slow,fast", "--pause", "0.01")
     report, said, printed = tune(tmp_path, gpurun, *words)
     assert report["chosen"]["knobs"] == {"argument 1": "fast"}, said

@@ -94,7 +94,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
         capture_output=True,
-        timeout=280,
+        timeout=800,
         check=False,
     )
     return report_of(folder), lines(done), done.returncode

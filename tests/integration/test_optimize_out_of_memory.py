@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Gpurun
 
 SCRIPT = """
@@ -56,7 +58,7 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     assert b"can't allocate memory" in too_much.stderr
 
     options = ("--optimize", "--budget", "40s", "--max-trials", "8", "--json", "found.json")
-    done = gpurun(*options, "train.py", "60", timeout=300)
+    done = gpurun(*options, "train.py", "60", timeout=800)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == whole.stdout, "the same batch, the same loss"
 
@@ -74,11 +76,12 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     assert (again.returncode, again.stdout) == (0, whole.stdout), again.stderr.decode()
 
 
+@pytest.mark.alone
 def test_for_memory_the_peak_falls_and_the_price_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
     script = SCRIPT.replace("81920", "327680").replace("batch_size=2048", "batch_size=8192")
     (tmp_path / "train.py").write_text(script)
     options = ("--optimize", "--tune-only", "--objective", "memory", "--json", "found.json")
-    done = gpurun(*options, "--max-trials", "5", "train.py", "0", timeout=400)
+    done = gpurun(*options, "--max-trials", "5", "train.py", "0", timeout=800)
     assert done.returncode == 0, done.stderr.decode()
     report = json.loads((tmp_path / "found.json").read_text())
     assert (report["verdict"], report["objective"]) == ("smaller", "memory")

@@ -185,7 +185,7 @@ def test_interpreter_flags_that_switch_the_hook_off_do_not_stop_the_tuning(
         cwd=tmp_path,
         env={**clean_environment, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert any("it ended after 10 steps; 24 are needed" in line for line in lines(done))
@@ -219,7 +219,7 @@ def test_records_of_a_read_only_folder_go_to_the_state_folder(
         env={**clean_environment, "XDG_STATE_HOME": str(state)},
         capture_output=True,
         preexec_fn=obey_permissions,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert lines(done)[-1].startswith("verdict=too_few_steps exit=5")
@@ -241,7 +241,7 @@ def test_a_full_disk_is_one_line(
         cwd=tmp_path,
         env=clean_environment,
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     if b"unshare:" in done.stderr or b"mount:" in done.stderr:
@@ -301,7 +301,7 @@ def test_output_redirected_into_the_working_folder_is_no_change_of_a_trial(
         ["sh", "-c", "exec > all.txt; " + command, sys.executable],
         cwd=tmp_path,
         env=clean_environment,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     assert done.returncode == 0

@@ -37,8 +37,8 @@ def test_later_trials_are_started_early_and_see_what_the_first_saw(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
     (tmp_path / "train.py").write_text(SEEN + training(400, sleep=0.002))
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '5m'")
-    done = gpurun("--optimize", "--tune-only", "train.py", "--flag", "x", timeout=280)
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
+    done = gpurun("--optimize", "--tune-only", "train.py", "--flag", "x", timeout=800)
     assert done.returncode in (0, 3), lines(done)
     started_early = early(tmp_path)
     assert len(started_early) > 4
@@ -59,8 +59,8 @@ def test_a_script_that_sets_variables_before_it_imports_torch_has_none(
 ) -> None:
     setting = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\n"
     (tmp_path / "train.py").write_text(setting + training(120, sleep=0.001))
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '1m'")
-    done = gpurun("--optimize", "--tune-only", "train.py", timeout=280)
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
+    done = gpurun("--optimize", "--tune-only", "train.py", timeout=800)
     assert done.returncode in (0, 3), lines(done)
     assert not any(early(tmp_path))
     why = "no trial is started while another runs: the script sets OMP_NUM_THREADS before"

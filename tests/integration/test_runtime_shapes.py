@@ -46,7 +46,7 @@ def shapes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shape]:
         cwd=folder,
         env=environment,
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr.decode()

@@ -26,7 +26,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, st
             cwd=folder,
             env={**_environment(), "PYTHONPATH": str(SCRIPT.parents[2])},
             capture_output=True,
-            timeout=120,
+            timeout=300,
             check=False,
         )
         found.append((done.returncode, _stable(done.stdout), _stable(done.stderr)))

@@ -49,8 +49,8 @@ def test_tuning_says_it_before_it_tries_anything(
     tmp_path: Path, gpurun: Gpurun, environment: dict[str, str]
 ) -> None:
     (tmp_path / "train.py").write_text(training(120, sleep=0.004))
-    options = ("--optimize", "--tune-only", "--max-trials", "3")
-    done = gpurun(*options, "train.py", env=environment, timeout=300)
+    options = ("--optimize", "--tune-only", "--max-trials", "2")
+    done = gpurun(*options, "train.py", env=environment, timeout=800)
     assert lines(done).count(f"gpurun: {SAID}") == 1
     assert report_of(tmp_path)["decisions"][0] == SAID
 
