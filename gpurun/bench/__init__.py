@@ -1,0 +1,1 @@
+"""`gpurun bench`: benchmarks of commits, compared, kept and searched."""
