@@ -12,10 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpurun.bench.metrics import Metric
 from gpurun.config_tables import DURATION, FRACTIONS, NOT_A_KEY, POSITIVE, checked_table
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
-from gpurun.options import Metric, Objective
+from gpurun.options import Objective
 from gpurun.records.codec import from_json
 
 
@@ -65,7 +66,7 @@ class BenchmarkConfig:
     """What can fail the comparison; throughput and peak memory by default."""
     thresholds: dict[str, float] | None = field(default=None, metadata=FRACTIONS)
     """By metric, the fraction by which it may get worse, added to those of `[bench]`; by default
-    0.05 of the throughput and 0.01 of the peak memory."""
+    0.01 for the peak memory and 0.05 for the others."""
 
 
 @dataclass(frozen=True)

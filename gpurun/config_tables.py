@@ -15,8 +15,8 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from gpurun.bench.metrics import Metric
 from gpurun.errors import GpurunError
-from gpurun.options import Metric
 from gpurun.records.codec import RecordError, from_json
 
 DURATION = {"duration": True}

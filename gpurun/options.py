@@ -23,13 +23,6 @@ class Objective(enum.Enum):
     MEMORY = "memory"
 
 
-class Metric(enum.Enum):
-    """What a benchmark can be held to: samples a second, or the most memory that it takes."""
-
-    THROUGHPUT = "throughput"
-    PEAK_MEMORY = "peak_memory"
-
-
 @dataclass(frozen=True)
 class Target:
     """The user's program (with `--no-python` any command) and its arguments."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from gpurun.bench.metrics import Metric
 from gpurun.config import BenchConfig, BenchmarkConfig, Config
 from gpurun.errors import GpurunError
-from gpurun.options import Metric
 
 T = TypeVar("T")
 
-DEFAULT_THRESHOLDS = {Metric.THROUGHPUT: 0.05, Metric.PEAK_MEMORY: 0.01}
-"""By which fraction each metric may get worse."""
+GATED = (Metric.THROUGHPUT, Metric.PEAK_MEMORY)
+"""What can fail a comparison unless the configuration says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def _settled(one: BenchmarkConfig, common: BenchConfig, source: Path) -> Benchma
     if script is None:
         where = f"[[bench.benchmark]] {one.name or ''}".strip() if common.benchmark else "[bench]"
         raise GpurunError(f"{source}: {where} names no script", 'add script = "train.py"')
-    metrics = _first(one.metrics, common.metrics) or tuple(Metric)
+    metrics = _first(one.metrics, common.metrics) or GATED
     thresholds = {**(common.thresholds or {}), **(one.thresholds or {})}
     return Benchmark(
         name=_first(one.name, common.name) or Path(script).stem,
@@ -70,7 +70,7 @@ def _settled(one: BenchmarkConfig, common: BenchConfig, source: Path) -> Benchma
         env={**(common.env or {}), **(one.env or {})},
         needed=_first(one.needed, common.needed) or (),
         metrics=metrics,
-        thresholds={m: thresholds.get(m.value, DEFAULT_THRESHOLDS[m]) for m in metrics},
+        thresholds={m: thresholds.get(m.value, m.default_threshold) for m in metrics},
     )
 
 

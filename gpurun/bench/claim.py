@@ -74,16 +74,39 @@ def abandoned(places: Path) -> Iterator[tuple[tuple[Path, Path], ...]]:
 
 
 @contextmanager
+def alone_with(folder: Path) -> Iterator[None]:
+    """Have no other comparison in such a block with `folder` (which needs no file for it).
+
+    git's own commands on worktrees trip over one that is being made or removed beside them.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:  # the folder is gone
+        yield
+        return
+    try:
+        _lock(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(file: int) -> None:
+    """Wait for the lock of an open file; where there are no locks, go on without."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+
+
+@contextmanager
 def _locked_file(lock: Path, text: str) -> Iterator[None]:
     file = -1
     try:
         while True:
             file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX)
-            except OSError as error:
-                if error.errno not in NO_LOCKS:
-                    raise
+            _lock(file)
             if _is_at(file, lock):
                 break
             os.close(file)  # somebody took the empty file for a left one in that moment

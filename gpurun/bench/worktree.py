@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.bench import submodules
-from gpurun.bench.claim import abandoned, claimed
+from gpurun.bench.claim import abandoned, alone_with, claimed
 from gpurun.bench.git import Repository, failure, run_git
 from gpurun.errors import GpurunError
 from gpurun.rundir import own_folder
@@ -75,8 +75,11 @@ def remove_abandoned(sides: Path) -> None:
 
 
 def _add(repository: Repository, tree: Path, commit: str) -> None:
-    words = ("worktree", "add", "--quiet", "--detach", "--lock", os.fspath(tree), commit)
-    done = run_git(repository.root, *words)
+    words = ("worktree", "add", "--quiet", "--detach", "--lock", "--no-checkout")
+    with alone_with(repository.common):
+        done = run_git(repository.root, *words, os.fspath(tree), commit)
+    if done.returncode == 0:
+        done = run_git(tree, "reset", "--hard", "--quiet")
     if done.returncode == 0:
         return
     if "smudge filter lfs" in done.stderr or "git-lfs" in done.stderr:
@@ -88,14 +91,19 @@ def _add(repository: Repository, tree: Path, commit: str) -> None:
 
 
 def _remove(place: Path, common: Path) -> None:
-    """The files first: git then drops what it knows of the tree, whatever state that was in."""
+    """The files first: git then drops what it knows of the trees, whatever state those were in.
+
+    The folder itself goes last: while it is there, an interrupted removal is taken up again.
+    """
     if not place.exists():
         return
-    trees = [tree for tree in place.iterdir() if (tree / ".git").is_file()]
-    unfinished = [tree for tree in _known(common) if tree.parent == place]
+    for content in place.iterdir():
+        shutil.rmtree(content, onerror=_make_writable)
+    with alone_with(common):
+        for tree in _known(common):
+            if tree.parent == place:
+                run_git(common, "worktree", "remove", "--force", "--force", os.fspath(tree))
     shutil.rmtree(place, onerror=_make_writable)
-    for tree in dict.fromkeys((*trees, *unfinished)):
-        run_git(common, "worktree", "remove", "--force", "--force", os.fspath(tree))
     if place.exists():
         sys.stderr.write(f"gpurun: {place} could not be removed; the next comparison tries again\n")
 

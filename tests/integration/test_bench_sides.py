@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,11 +158,14 @@ def test_what_a_killed_process_left_goes_with_the_next_comparison(folder: Path) 
     assert_nothing_left(folder)
 
 
-def test_a_worktree_that_was_half_made_goes_too(folder: Path) -> None:
+@pytest.mark.parametrize("left", ["a file of git's missing", "no tree"])
+def test_a_worktree_that_was_half_made_or_half_removed_goes_too(folder: Path, left: str) -> None:
     process, tree = hold(folder, 60)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    (tree / ".git").unlink()  # as if killed in the middle of making or removing it
+    (tree / ".git").unlink()
+    if left == "no tree":
+        shutil.rmtree(tree)
     with both(folder):
         pass
     assert_nothing_left(folder)
@@ -239,6 +243,27 @@ def test_two_commits_can_be_compared_away_from_the_users_tree(folder: Path) -> N
         assert (sides.current.folder / "scripts/train.py").read_text() == "new"
         assert str(folder) in sides.watched(sides.current).others
     assert_nothing_left(folder)
+
+
+def test_a_file_that_git_lfs_cannot_bring_is_told_with_the_cure(folder: Path) -> None:
+    git(folder, "config", "filter.lfs.smudge", "false")
+    git(folder, "config", "filter.lfs.clean", "cat")
+    git(folder, "config", "filter.lfs.required", "true")
+    commit(folder, {".gitattributes": "*.bin filter=lfs\n", "weights.bin": "pointer"})
+    commit(folder, {"scripts/train.py": "newer"})
+    with pytest.raises(GpurunError, match="git LFS could not bring") as caught, both(folder):
+        pass
+    assert "git lfs fetch origin" in caught.value.todo
+    assert_nothing_left(folder)
+
+
+def test_a_worktree_of_the_users_is_compared_like_any_checkout(folder: Path) -> None:
+    linked = folder.parent / "linked"
+    git(folder, "worktree", "add", "-q", "-b", "mine", linked)
+    with both(linked) as sides:
+        assert (sides.baseline.folder / "scripts/train.py").read_text() == "old"
+    assert places(linked) == []
+    assert git(folder, "worktree", "list").count("\n") == 1
 
 
 def test_needed_files_come_along_and_committed_ones_stay_as_committed(folder: Path) -> None:

@@ -157,7 +157,10 @@ def test_a_value_of_the_wrong_kind_is_named(tmp_path: Path, text: str, key: str)
         ("knobs = [3]\n", "knobs takes a list of texts."),
         ("optimize = 3\n", "optimize takes a table of keys and values."),
         ("[bench]\nneeded = 3\n", "bench.needed takes a list of texts."),
-        ("[bench]\nmetrics = 3\n", "bench.metrics takes a list of throughput, peak_memory."),
+        (
+            "[bench]\nmetrics = 3\n",
+            "bench.metrics takes a list of throughput, step_time, peak_memory, energy.",
+        ),
         ("[bench.benchmark]\n", "bench.benchmark takes tables, each headed [[bench.benchmark]]."),
     ],
 )
