@@ -74,19 +74,20 @@ def abandoned(places: Path) -> Iterator[tuple[tuple[Path, Path], ...]]:
 
 
 @contextmanager
-def alone_with(folder: Path) -> Iterator[None]:
+def alone_with(folder: Path) -> Iterator[tuple[int, ...]]:
     """Have no other comparison in such a block with `folder` (which needs no file for it).
 
-    git's own commands on worktrees trip over one that is being made or removed beside them.
+    git's own commands on worktrees trip over one that is being made or removed beside them. A child
+    that is given the open files that this yields is in the block until its own end, too.
     """
     try:
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:  # the folder is gone
-        yield
+        yield ()
         return
     try:
         _lock(handle)
-        yield
+        yield (handle,)
     finally:
         os.close(handle)
 

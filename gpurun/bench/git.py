@@ -8,13 +8,15 @@ and its like, by which containers allow a folder) stay.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.launch.process import die_with_parent
 
 REDIRECTING = frozenset(
     f"GIT_{name}"
@@ -194,8 +196,14 @@ def open_repository(folder: Path) -> Repository:
     raise failure(words, done.stderr)
 
 
-def run_git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    """One git command in `folder`, finished, whatever its exit code."""
+def run_git(
+    folder: Path, *words: str, locks: Sequence[int] = ()
+) -> subprocess.CompletedProcess[str]:
+    """One git command in `folder`, finished, whatever its exit code.
+
+    It is killed when this thread is. With `locks`, open files that it then holds as well, it goes
+    on to its end instead: git takes nothing back of a worktree that it has half made or removed.
+    """
     settings = [word for setting in SETTINGS for word in ("-c", setting)]
     environment = {
         **without_redirection(os.environ),
@@ -212,6 +220,8 @@ def run_git(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
             encoding="utf-8",
             errors="surrogateescape",
             start_new_session=True,  # Ctrl-C is for us to act on, not for half a checkout
+            preexec_fn=None if locks else functools.partial(die_with_parent, os.getpid()),
+            pass_fds=locks,
             check=False,
         )
     except OSError as error:

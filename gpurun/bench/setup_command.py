@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.launch.process import exit_code_of
+from gpurun.launch.process import die_with_parent, exit_code_of
 
 LAST_LINES = 3
 
@@ -43,6 +44,7 @@ def run_setup(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            preexec_fn=functools.partial(die_with_parent, os.getpid()),
         )
         try:
             code = exit_code_of(child.wait())

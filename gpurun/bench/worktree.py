@@ -76,8 +76,8 @@ def remove_abandoned(sides: Path) -> None:
 
 def _add(repository: Repository, tree: Path, commit: str) -> None:
     words = ("worktree", "add", "--quiet", "--detach", "--lock", "--no-checkout")
-    with alone_with(repository.common):
-        done = run_git(repository.root, *words, os.fspath(tree), commit)
+    with alone_with(repository.common) as locks:
+        done = run_git(repository.root, *words, os.fspath(tree), commit, locks=locks)
     if done.returncode == 0:
         done = run_git(tree, "reset", "--hard", "--quiet")
     if done.returncode == 0:
@@ -99,10 +99,11 @@ def _remove(place: Path, common: Path) -> None:
         return
     for content in place.iterdir():
         shutil.rmtree(content, onerror=_make_writable)
-    with alone_with(common):
+    with alone_with(common) as locks:
         for tree in _known(common):
             if tree.parent == place:
-                run_git(common, "worktree", "remove", "--force", "--force", os.fspath(tree))
+                words = ("worktree", "remove", "--force", "--force", os.fspath(tree))
+                run_git(common, *words, locks=locks)
     shutil.rmtree(place, onerror=_make_writable)
     if place.exists():
         sys.stderr.write(f"gpurun: {place} could not be removed; the next comparison tries again\n")

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,11 +32,15 @@ from gpurun.bench.git import open_repository
 from gpurun.bench.worktree import checked_out
 
 repository = open_repository(Path(sys.argv[1]))
-with checked_out(repository, sys.argv[2], Path(sys.argv[3])) as checkout:
-    print(checkout.tree, flush=True)
-    time.sleep(float(sys.argv[4]))
+print("ready", flush=True)
+while True:
+    with checked_out(repository, sys.argv[2], Path(sys.argv[3])) as checkout:
+        print(checkout.tree, flush=True)
+        time.sleep(float(sys.argv[4]))
+    if sys.argv[5] == "once":
+        break
 """
-"""A process that holds a worktree for a while."""
+"""A process that holds a worktree for a while, once or again and again."""
 
 
 @pytest.fixture(autouse=True)
@@ -73,14 +78,22 @@ def assert_nothing_left(folder: Path) -> None:
     assert not (folder / ".git" / "worktrees").exists()
 
 
-def hold(folder: Path, seconds: float) -> tuple[subprocess.Popen[str], Path]:
-    """A process that holds a worktree, and where that is."""
+def start(folder: Path, seconds: float, times: str) -> subprocess.Popen[str]:
+    """A process that is ready to hold worktrees."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, folder, "HEAD~1", find_home(folder), str(seconds)],
+        [sys.executable, "-c", HOLD, folder, "HEAD~1", find_home(folder), str(seconds), times],
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.PIPE,
         text=True,
     )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    return process
+
+
+def hold(folder: Path, seconds: float) -> tuple[subprocess.Popen[str], Path]:
+    """A process that holds a worktree, and where that is."""
+    process = start(folder, seconds, "once")
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 
@@ -169,6 +182,17 @@ def test_a_worktree_that_was_half_made_or_half_removed_goes_too(folder: Path, le
     with both(folder):
         pass
     assert_nothing_left(folder)
+
+
+def test_a_kill_in_the_middle_of_making_or_removing_leaves_nothing_either(folder: Path) -> None:
+    for milliseconds in (1, 8, 16, 24):
+        process = start(folder, 0, "again and again")
+        time.sleep(milliseconds / 1000)
+        process.kill()
+        process.wait()
+        with both(folder):
+            pass
+        assert_nothing_left(folder)
 
 
 def test_the_worktree_of_a_living_process_is_left_alone(folder: Path) -> None:
