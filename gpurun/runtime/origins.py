@@ -69,12 +69,12 @@ class Origins:
         self._write(**{key: tuple(value) for key, value in sorted_out.items()}, complete=True)
 
     def belongs(self, file: str) -> str:
-        """What a file belongs to; folders are looked at once, for `realpath` is slow."""
-        folder = os.path.dirname(os.path.abspath(file))
+        """What a file belongs to. Folders are looked at once: torch alone loads 2,000 files."""
+        folder = os.path.dirname(file)
         where = self._folders.get(folder)
         if where is None:
             where = self._folders[folder] = self._of(os.path.realpath(folder))
-        if os.path.islink(file):
+        if where != INSTALLED_THERE and os.path.islink(file):
             return self._of(os.path.realpath(file))
         return where
 
