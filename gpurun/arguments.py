@@ -260,7 +260,7 @@ def _tuned(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[TunedArgument,
 def _budget(text: str | None) -> float | None:
     if text is None:
         return None
-    from gpurun.config import parse_duration
+    from gpurun.config_tables import parse_duration
 
     try:
         return parse_duration(text)

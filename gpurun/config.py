@@ -6,27 +6,18 @@ dataclass and a field of `Config`.
 
 from __future__ import annotations
 
-import enum
-import math
 import re
 import sys
-import types
-import typing
-from dataclasses import Field, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from gpurun.bench.metrics import Metric
+from gpurun.config_tables import DURATION, FRACTIONS, NOT_A_KEY, POSITIVE, checked_table
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
 from gpurun.options import Objective
-from gpurun.records.codec import RecordError, from_json
-
-DURATION = {"duration": True}
-"""Metadata of a field in seconds that the file may also write as "5m"."""
-NOT_A_KEY = {"key": False}
-"""Metadata of a field that the file cannot set."""
-
-UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+from gpurun.records.codec import from_json
 
 
 @dataclass(frozen=True)
@@ -53,6 +44,39 @@ class RunConfig:
 
 
 @dataclass(frozen=True)
+class BenchmarkConfig:
+    """`[[bench.benchmark]]`: one benchmark; what it leaves out, `[bench]` says.
+
+    `script` and `needed` are relative to the file, in whose folder launches start.
+    """
+
+    name: str | None = None
+    """What its records are filed under; the script's name without suffix by default."""
+    script: str | None = None
+    args: tuple[str, ...] | None = None
+    steps: int | None = field(default=None, metadata=POSITIVE)
+    """Training steps that a launch is measured for; by default as many as it takes."""
+    setup: str | None = None
+    """A shell command, run on both sides, each with a python environment of its own."""
+    env: dict[str, str] | None = None
+    """Variables of setup and launches, added to those of `[bench]`."""
+    needed: tuple[str, ...] | None = None
+    """Globs of untracked files that are copied to the baseline's side."""
+    metrics: tuple[Metric, ...] | None = None
+    """What can fail the comparison; throughput and peak memory by default."""
+    thresholds: dict[str, float] | None = field(default=None, metadata=FRACTIONS)
+    """By metric, the fraction by which it may get worse, added to those of `[bench]`; by default
+    0.01 for the peak memory and 0.05 for the others."""
+
+
+@dataclass(frozen=True)
+class BenchConfig(BenchmarkConfig):
+    """`[bench]`: what holds for every benchmark, or the only one where it lists none."""
+
+    benchmark: tuple[BenchmarkConfig, ...] = ()
+
+
+@dataclass(frozen=True)
 class Config:
     """What the configuration file says; the defaults where it says nothing.
 
@@ -62,6 +86,7 @@ class Config:
 
     optimize: OptimizeConfig = OptimizeConfig()
     run: RunConfig = RunConfig()
+    bench: BenchConfig = BenchConfig()
     knobs: tuple[str, ...] = ()
     source: Path | None = field(default=None, metadata=NOT_A_KEY)
 
@@ -76,25 +101,6 @@ def load_config(start: Path) -> Config:
             if document is not None:
                 return _decode(document, path, ".".join(table))
     return Config()
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of "90", "90s", "5m", "1h30m" or "500ms"; `GpurunError` for anything else."""
-    units = "|".join(UNIT_SECONDS)
-    number = r"\d+(?:\.\d+)?"
-    compact = text.replace(" ", "").lower()
-    if re.fullmatch(number, compact):
-        seconds = float(compact)
-    elif re.fullmatch(f"(?:{number}(?:{units}))+", compact):
-        parts = re.findall(f"({number})({units})", compact)
-        seconds = sum(float(count) * UNIT_SECONDS[unit] for count, unit in parts)
-    else:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise GpurunError(
-            f"{text!r} is not a duration", "Write seconds or a number with ms, s, m or h, as in 5m."
-        )
-    return seconds
 
 
 def _read(path: Path, table: tuple[str, ...]) -> dict[str, Any] | None:
@@ -133,7 +139,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
 
 
 def _decode(document: dict[str, Any], path: Path, prefix: str) -> Config:
-    document = _section(Config, document, path, prefix)
+    document = checked_table(Config, document, path, prefix)
     config = from_json(Config, document)
     out = None if config.run.out is None else str(path.parent / config.run.out)
     return replace(
@@ -142,75 +148,3 @@ def _decode(document: dict[str, Any], path: Path, prefix: str) -> Config:
         knobs=tuple(str(path.parent / knob) for knob in config.knobs),
         source=path,
     )
-
-
-def _section(cls: Any, document: dict[str, Any], path: Path, prefix: str) -> dict[str, Any]:
-    """The table with its keys checked against the fields of `cls` and its durations in seconds."""
-    known = {f.name: f for f in fields(cls) if f.metadata.get("key", True)}
-    hints = typing.get_type_hints(cls)
-    checked = {}
-    for key, value in document.items():
-        name = f"{prefix}.{key}" if prefix else key
-        if key not in known:
-            raise _unknown("key", name, key, sorted(known), path)
-        if is_dataclass(hints[key]) and isinstance(value, dict):
-            value = _section(hints[key], value, path, name)
-        elif known[key].metadata.get("duration") and not isinstance(value, bool):
-            value = _duration(value, path, name)
-        _check_choices(hints[key], value, path, name)
-        _check_type(known[key], hints[key], value, path, name)
-        checked[key] = value
-    return checked
-
-
-def _check_type(key: Field[Any], kind: Any, value: Any, path: Path, name: str) -> None:
-    try:
-        from_json(kind, value, name)
-    except RecordError as error:
-        duration = key.metadata.get("duration")
-        takes = 'a duration, as in 90 or "5m"' if duration else type_in_words(kind)
-        raise GpurunError(f"{path}: {error}", f"{name} takes {takes}.") from None
-
-
-def type_in_words(kind: Any) -> str:
-    """The type of a field as people say it: "a whole number", "a list of texts"."""
-    words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (typing.Union, types.UnionType):
-        return " or ".join(type_in_words(k) for k in arguments if k is not type(None))
-    if origin is tuple:
-        inner = arguments[0]
-        if isinstance(inner, enum.EnumMeta):
-            choices: dict[str, Any] = dict(inner.__members__)
-            return f"a list of {', '.join(choice.value for choice in choices.values())}"
-        if is_dataclass(inner):
-            return "a list of tables of keys and values"
-        return f"a list of {type_in_words(inner).removeprefix('a ')}s"
-    return words.get(kind, "a table of keys and values")
-
-
-def _check_choices(kind: Any, value: Any, path: Path, name: str) -> None:
-    """A list of an enum's values: name the one that is none of them, and the near one."""
-    inner: Any = next(iter(typing.get_args(kind)), None)
-    if not (isinstance(inner, enum.EnumMeta) and isinstance(value, list)):
-        return
-    choices: dict[str, Any] = dict(inner.__members__)
-    known = [str(choice.value) for choice in choices.values()]
-    for item in value:
-        if item not in known:
-            raise _unknown(f"{name} value", str(item), str(item), known, path)
-
-
-def _unknown(what: str, name: str, word: str, known: list[str], path: Path) -> GpurunError:
-    from difflib import get_close_matches
-
-    near = get_close_matches(word, known, n=1, cutoff=0.5)
-    guess = f"Did you mean {near[0]!r}? " if near else ""
-    return GpurunError(f"{path}: unknown {what} {name!r}", f"{guess}Known: {', '.join(known)}.")
-
-
-def _duration(value: Any, path: Path, name: str) -> float:
-    try:
-        return parse_duration(str(value))
-    except GpurunError as error:
-        raise GpurunError(f"{path}: {name}: {error.what}", error.todo) from None

@@ -31,6 +31,13 @@ def find_home(cwd: Path, out: str | None = None) -> Path:
         return _prepared(_state_folder())
 
 
+def own_folder(home: Path, name: str) -> Path:
+    """The folder `name` of the records, made if missing, which version control passes over."""
+    folder = home / name
+    _keep_to_ourselves(folder)
+    return folder
+
+
 def new_run(home: Path) -> Path:
     """A fresh folder `runs/<id>`; two launches at once never share one."""
     runs = home / "runs"
@@ -102,13 +109,17 @@ def _finite(value: Any) -> Any:
 
 def _prepared(home: Path) -> Path:
     for folder in _ours(home):
-        folder.mkdir(parents=True, exist_ok=True)
-        ignore = folder / ".gitignore"
-        if not ignore.exists():
-            ignore.write_text("*\n")
+        _keep_to_ourselves(folder)
     if not os.access(home, os.W_OK | os.X_OK):
         raise PermissionError(f"{home} is not writable")
     return home.resolve()
+
+
+def _keep_to_ourselves(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n")
 
 
 def _ours(home: Path) -> tuple[Path, ...]:

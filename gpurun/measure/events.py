@@ -38,6 +38,7 @@ class ProcessLog:
     process: records.ProcessEvent
     torch: records.TorchEvent | None = None
     imports: records.ImportsEvent | None = None
+    origins: tuple[records.OriginsEvent, ...] = ()
     arguments: tuple[records.ArgumentsEvent, ...] = ()
     loaders: tuple[records.LoaderEvent, ...] = ()
     optimizers: tuple[records.OptimizerEvent, ...] = ()
@@ -177,6 +178,7 @@ class _Reader:
             process=process,
             torch=latest(records.TorchEvent),
             imports=latest(records.ImportsEvent),
+            origins=every(records.OriginsEvent),
             arguments=every(records.ArgumentsEvent),
             loaders=every(records.LoaderEvent),
             optimizers=every(records.OptimizerEvent),

@@ -60,6 +60,26 @@ class ImportsEvent:
 
 
 @dataclass(frozen=True)
+class OriginsEvent:
+    """Where a process loaded its modules from, of a launch that is one side of a comparison.
+
+    Written when a module of another tree is loaded, with that one alone, and at the end of the
+    process (`complete`). Modules are [name, file as python names it]; `__main__` is the script.
+    """
+
+    kind: ClassVar[str] = "origins"
+    own: tuple[tuple[str, str], ...]
+    """Of the side's own tree."""
+    foreign: tuple[tuple[str, str], ...]
+    """Of another tree of the comparison."""
+    installed: tuple[tuple[str, str], ...]
+    """Of the folders of packages, top-level modules only; empty unless `complete`."""
+    search_path: tuple[str, ...]
+    """Where the process then looked for modules (`sys.path`)."""
+    complete: bool
+
+
+@dataclass(frozen=True)
 class ArgumentsEvent:
     """An argparse parser parsed the command line: each option with its flags and its value."""
 

@@ -56,6 +56,16 @@ class TrialSpec:
 
 
 @dataclass(frozen=True)
+class Trees:
+    """The trees of a comparison, by their top folders, links resolved: that of the side which is
+    launched, and those that it must load nothing from. One may lie inside another.
+    """
+
+    own: str
+    others: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """One launch: where its records go, which settings apply, and whether it is a trial.
 
@@ -65,6 +75,7 @@ class RunSpec:
     `knob_paths` are files or folders with knobs of the user's own.
     `standby`: modules to import at once; then the process waits, before the script's first line,
     for `control/order.json` in the run folder: the spec to run by.
+    `trees`: each process records which files it loads from them.
     """
 
     run_dir: str
@@ -74,4 +85,5 @@ class RunSpec:
     knob_paths: tuple[str, ...] = ()
     trial: TrialSpec | None = None
     standby: tuple[str, ...] = ()
+    trees: Trees | None = None
     schema: str = SPEC_SCHEMA

@@ -38,6 +38,10 @@ def activate(spec_path: str) -> None:
         spec = standby.await_order(spec)
     start = dict(os.environ)
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
+    if spec.trees is not None:
+        from gpurun.runtime import origins
+
+        origins.watch(spec.trees)
     if spec.trial is not None:
         from gpurun.runtime import trial
 

@@ -8,6 +8,7 @@ import time
 from typing import Any
 
 from gpurun.records.events import EndEvent
+from gpurun.runtime import origins
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
 
@@ -21,6 +22,7 @@ def end(torch: Any) -> None:
     if not RECORDER.recording or os.getpid() in _ENDED:
         return
     _ENDED.add(os.getpid())
+    origins.tell()
     usage = resource.getrusage(resource.RUSAGE_SELF)
     RECORDER.event(
         EndEvent(

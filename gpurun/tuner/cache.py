@@ -14,7 +14,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gpurun.config import load_config, type_in_words
+from gpurun.config import load_config
+from gpurun.config_tables import type_in_words
 from gpurun.errors import GpurunError
 from gpurun.launch.command import typed_words
 from gpurun.measure.fingerprint import differences, fingerprint, module_file

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, pids, wait_for
-from tests.run_events import events, rows_by
+from tests.run_events import events, processes, rows_by
 
 BOOTSTRAP = REPOSITORY / "gpurun" / "runtime" / "bootstrap"
 STOP = {
@@ -39,7 +39,11 @@ def step(x, y, model=model):
 
 
 def start(
-    folder: Path, script: str, settings: tuple[dict[str, Any], ...] = (), **trial: Any
+    folder: Path,
+    script: str,
+    settings: tuple[dict[str, Any], ...] = (),
+    trees: dict[str, Any] | None = None,
+    **trial: Any,
 ) -> subprocess.Popen[bytes]:
     """A script as a trial, as the launcher starts it; its run folder is `run`."""
     (folder / "script.py").write_text(MODEL + script)
@@ -50,6 +54,7 @@ def start(
         "launcher_pid": os.getpid(),
         "settings": settings,
         "trial": {"stop": STOP, **trial},
+        "trees": trees,
     }
     (run / "spec.json").write_text(json.dumps(spec))
     return subprocess.Popen(
@@ -196,6 +201,7 @@ if __name__ == "__main__":
     multiprocessing.spawn(rank, args=(port,), nprocs=2)
     open("checkpoint.pt")  # no rank has written it
 """,
+        trees={"own": str(tmp_path.resolve()), "others": [str(tmp_path / "other")]},
     )
     code, _, err = finish(child, 120)
     assert code == 0, err
@@ -204,6 +210,12 @@ if __name__ == "__main__":
     stops = events(tmp_path / "run", "stop")
     assert [stop["reason"] for stop in stops] == ["enough", "enough"]
     assert len({stop["steps"] for stop in stops}) == 1
+    ranks = [told for told in processes(tmp_path / "run") if told[-1]["event"] == "end"]
+    assert len(ranks) == 2
+    for told in ranks:
+        (origins,) = (x for x in told if x["event"] == "origins")
+        assert [str(tmp_path / "script.py")] == [file for _, file in origins["own"]]
+        assert "torch" in [name for name, _ in origins["installed"]]
 
 
 def test_one_thread_alone_ends_the_parent_of_the_ranks(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.config import Config, OptimizeConfig, RunConfig, load_config, parse_duration
+from gpurun.config import BenchConfig, Config, OptimizeConfig, RunConfig, load_config
+from gpurun.config_tables import parse_duration, parse_fraction
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
 
@@ -94,6 +95,10 @@ def test_toml_that_ends_too_early_names_its_last_line(tmp_path: Path) -> None:
         ("[optimize]\nbuget = 5\n", "optimize.buget", "budget"),
         ("[run]\nquite = true\n", "run.quite", "quiet"),
         ('[optimize]\nallow = ["numeric"]\n', "numeric", "numerics"),
+        ("[bench]\nscirpt = 3\n", "bench.scirpt", "script"),
+        ("[[bench.benchmark]]\nstps = 3\n", "bench.benchmark[0].stps", "steps"),
+        ('[bench]\nmetrics = ["memory"]\n', "memory", "peak_memory"),
+        ("[bench.thresholds]\ntroughput = 0.1\n", "bench.thresholds.troughput", "throughput"),
     ],
 )
 def test_an_unknown_word_suggests_the_near_one(
@@ -124,6 +129,11 @@ def test_the_file_cannot_set_where_it_was_found(tmp_path: Path) -> None:
         ("optimize = 3\n", "optimize"),
         ('[run]\nquiet = "yes"\n', "run.quiet"),
         ("knobs = [3]\n", "knobs[0]"),
+        ("[bench]\nsteps = 0\n", "bench.steps"),
+        ("[bench.env]\nDEBUG = 1\n", "bench.env.DEBUG"),
+        ("[bench.thresholds]\nthroughput = 5\n", "bench.thresholds.throughput"),
+        ('[bench.thresholds]\npeak_memory = "big"\n', "bench.thresholds.peak_memory"),
+        ("[bench.benchmark]\nsteps = 3\n", "bench.benchmark"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_named(tmp_path: Path, text: str, key: str) -> None:
@@ -146,6 +156,12 @@ def test_a_value_of_the_wrong_kind_is_named(tmp_path: Path, text: str, key: str)
         ("[run]\nout = 3\n", "run.out takes a text."),
         ("knobs = [3]\n", "knobs takes a list of texts."),
         ("optimize = 3\n", "optimize takes a table of keys and values."),
+        ("[bench]\nneeded = 3\n", "bench.needed takes a list of texts."),
+        (
+            "[bench]\nmetrics = 3\n",
+            "bench.metrics takes a list of throughput, step_time, peak_memory, energy.",
+        ),
+        ("[bench.benchmark]\n", "bench.benchmark takes tables, each headed [[bench.benchmark]]."),
     ],
 )
 def test_the_type_that_a_key_takes_is_said(tmp_path: Path, text: str, takes: str) -> None:
@@ -176,11 +192,22 @@ def test_what_is_no_duration_is_refused(text: str) -> None:
         parse_duration(text)
 
 
+@pytest.mark.parametrize(("text", "fraction"), [("5%", 0.05), ("0.5 %", 0.005), (".1", 0.1)])
+def test_fractions_as_people_write_them(text: str, fraction: float) -> None:
+    assert parse_fraction(text) == pytest.approx(fraction)
+
+
+@pytest.mark.parametrize("text", ["", "5", "0%", "100%", "-5%", "five"])
+def test_what_is_no_fraction_is_refused(text: str) -> None:
+    with pytest.raises(GpurunError, match="is not a fraction"):
+        parse_fraction(text)
+
+
 def test_the_file_in_the_repository_shows_every_key_with_its_default() -> None:
     path = Path(__file__).resolve().parents[2] / "gpurun.toml"
     assert replace(load_config(path.parent), source=None) == Config()
-    for section in (Config, OptimizeConfig, RunConfig):
+    for section in (Config, OptimizeConfig, RunConfig, BenchConfig):
         for field in fields(section):
-            assert field.name in ("source", "run", "optimize") or re.search(
+            assert field.name in ("source", "run", "optimize", "bench") or re.search(
                 rf"^(# )?{field.name} = ", path.read_text(), re.MULTILINE
             ), field.name

@@ -1,0 +1,65 @@
+"""Which commit to compare with, and why, in one line for the user."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpurun.bench.git import Changes, Repository, Revision, short
+from gpurun.errors import ExitCode, GpurunError
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """The commit to compare the working tree with. `why` is one line."""
+
+    commit: str
+    why: str
+
+
+def choose_baseline(repository: Repository, ref: str) -> Baseline:
+    """The merge base of `ref` and HEAD: what others did on `ref` since then is not ours to judge.
+
+    Where that is HEAD itself (a run on main), there are two things that a user can mean: changes
+    that are not committed are compared with HEAD; without any, HEAD is with its first parent.
+    `GpurunError` with exit code 4 where there is no such commit.
+    """
+    head = Revision("HEAD", repository.head())
+    asked = repository.resolve(ref)
+    changes = repository.changes()
+    base = repository.merge_base(asked, head)
+    if base != head.commit:
+        why = f"the merge base of {asked.name} and HEAD{_with(changes)}"
+        return _told(base, why, changes)
+    if changes.dirty:
+        number = _count(len(changes.tracked), "uncommitted change")
+        why = (
+            f"HEAD, which {asked.name} holds already, so that your {number} "
+            "are compared (the last commit itself: --compare HEAD~1)"
+        )
+        return _told(base, why, changes)
+    parent = repository.first_parent(head.commit)
+    if parent is None:
+        raise GpurunError(
+            f"HEAD is the first commit of {repository.root}: there is nothing before it",
+            "compare from the second commit on",
+            ExitCode.NO_BASELINE,
+        )
+    return _told(parent, f"HEAD's first parent, because {asked.name} holds HEAD already", changes)
+
+
+def _told(commit: str, why: str, changes: Changes) -> Baseline:
+    new = changes.untracked_python
+    if new:
+        number = _count(len(new), "untracked python file")
+        why += f"; {number} ({', '.join(new[:3])}{', …' if len(new) > 3 else ''}) not in it"
+    return Baseline(commit, f"baseline {short(commit)}: {why}")
+
+
+def _with(changes: Changes) -> str:
+    if not changes.dirty:
+        return ""
+    return f", against HEAD with {_count(len(changes.tracked), 'uncommitted change')}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

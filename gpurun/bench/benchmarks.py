@@ -1,0 +1,78 @@
+"""The benchmarks that the configuration lists, each with what `[bench]` says for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from gpurun.bench.metrics import Metric
+from gpurun.config import BenchConfig, BenchmarkConfig, Config
+from gpurun.errors import GpurunError
+
+T = TypeVar("T")
+
+GATED = (Metric.THROUGHPUT, Metric.PEAK_MEMORY)
+"""What can fail a comparison unless the configuration says otherwise."""
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One benchmark, settled. `folder`: that of the configuration file, where launches start.
+
+    `script` and `needed` (globs) are relative to it. `steps`: training steps to measure, None for
+    as many as it takes. `thresholds`: a fraction for each of `metrics`.
+    """
+
+    name: str
+    folder: Path
+    script: str
+    args: tuple[str, ...]
+    steps: int | None
+    setup: str | None
+    env: Mapping[str, str]
+    needed: tuple[str, ...]
+    metrics: tuple[Metric, ...]
+    thresholds: Mapping[Metric, float]
+
+
+def benchmarks(config: Config) -> tuple[Benchmark, ...]:
+    """The benchmarks of the configuration, none where it has none; `GpurunError` for a bad one."""
+    if config.source is None or config.bench == BenchConfig():
+        return ()
+    listed = config.bench.benchmark or (BenchmarkConfig(),)
+    found = tuple(_settled(one, config.bench, config.source) for one in listed)
+    names = [one.name for one in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise GpurunError(
+                f"{config.source}: two benchmarks are named {name!r}",
+                "give each [[bench.benchmark]] a name of its own",
+            )
+    return found
+
+
+def _settled(one: BenchmarkConfig, common: BenchConfig, source: Path) -> Benchmark:
+    script = _first(one.script, common.script)
+    if script is None:
+        where = f"[[bench.benchmark]] {one.name or ''}".strip() if common.benchmark else "[bench]"
+        raise GpurunError(f"{source}: {where} names no script", 'add script = "train.py"')
+    metrics = _first(one.metrics, common.metrics) or GATED
+    thresholds = {**(common.thresholds or {}), **(one.thresholds or {})}
+    return Benchmark(
+        name=_first(one.name, common.name) or Path(script).stem,
+        folder=source.parent,
+        script=script,
+        args=_first(one.args, common.args) or (),
+        steps=_first(one.steps, common.steps),
+        setup=_first(one.setup, common.setup),
+        env={**(common.env or {}), **(one.env or {})},
+        needed=_first(one.needed, common.needed) or (),
+        metrics=metrics,
+        thresholds={m: thresholds.get(m.value, m.default_threshold) for m in metrics},
+    )
+
+
+def _first(own: T | None, common: T | None) -> T | None:
+    return common if own is None else own

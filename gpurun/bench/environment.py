@@ -1,0 +1,73 @@
+"""A python environment for one side, on top of the one that gpurun runs in.
+
+Both sides' setup commands may install (`pip install -e .`), and one environment can hold only one
+of two trees. So each side gets a small environment of its own: what is installed in the user's is
+seen through it, except installs of the tree that is compared; what a setup command installs goes
+into it, and the user's stays as it is.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from gpurun.bench.installed import Tree, leads_to
+
+FIRST = "~0.pth"
+"""Path files are read in the order of their names: after whatever a setup command installs."""
+PIP = '#!/bin/sh\nexec "$(dirname "$0")/python" -m pip "$@"\n'
+"""The user's own `pip` would install into the user's environment."""
+
+
+def make_environment(folder: Path, hidden: Tree) -> Path:
+    """Make the environment in `folder` and return its python.
+
+    Editable installs of the tree `hidden` are not seen through it: they would come before an
+    install of another kind that the setup command makes.
+    """
+    import venv
+
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(folder)
+    base = {"base": str(folder), "platbase": str(folder)}
+    own = Path(sysconfig.get_path("purelib", "posix_prefix", base))
+    own.mkdir(parents=True, exist_ok=True)
+    below = _sites()
+    (own / FIRST).write_text("".join(f"{place}\n" for place in below))
+    for number, (place, path) in enumerate(_path_files(below), start=1):
+        if leads_to(path, hidden) is None:
+            (own / f"~{number:04}-{path.name}").write_text(_absolute(path, place))
+    for name in ("pip", "pip3"):
+        script = folder / "bin" / name
+        script.write_text(PIP)
+        script.chmod(0o755)
+    return folder / "bin" / "python"
+
+
+def activated(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """The variables of a shell in which the environment in `folder` is activated."""
+    path = os.pathsep.join(filter(None, (str(folder / "bin"), environment.get("PATH", ""))))
+    kept = {name: value for name, value in environment.items() if name != "PYTHONHOME"}
+    return {**kept, "VIRTUAL_ENV": str(folder), "PATH": path}
+
+
+def _sites() -> list[Path]:
+    users = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return [path for path in map(Path, (*users, *site.getsitepackages())) if path.is_dir()]
+
+
+def _path_files(places: Sequence[Path]) -> Iterator[tuple[Path, Path]]:
+    for place in places:
+        yield from ((place, path) for path in sorted(place.glob("*.pth")))
+
+
+def _absolute(path: Path, place: Path) -> str:
+    """The text of a path file, for another folder: its paths may be relative to its own."""
+    lines = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        word = line.strip()
+        literal = not word or word.startswith(("#", "import ", "import\t"))
+        lines.append(line if literal else str(place / word))
+    return "".join(f"{line}\n" for line in lines)

@@ -1,0 +1,260 @@
+"""The one place that calls git: what a repository holds, asked without changing it.
+
+Every call is `git -C FOLDER` without a shell, in English, with no hook of the user's and without
+the variables that point git elsewhere: inside a hook GIT_DIR and its like name the repository that
+the hook belongs to, and would answer for any folder. Settings given by variables (GIT_CONFIG_COUNT
+and its like, by which containers allow a folder) stay.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.launch.process import die_with_parent
+
+REDIRECTING = frozenset(
+    f"GIT_{name}"
+    for name in (
+        "ALTERNATE_OBJECT_DIRECTORIES", "COMMON_DIR", "CONFIG", "DIR", "EXTERNAL_DIFF",
+        "GLOB_PATHSPECS", "GRAFT_FILE", "ICASE_PATHSPECS", "IMPLICIT_WORK_TREE", "INDEX_FILE",
+        "INTERNAL_SUPER_PREFIX", "LITERAL_PATHSPECS", "NAMESPACE", "NOGLOB_PATHSPECS",
+        "OBJECT_DIRECTORY", "PREFIX", "QUARANTINE_PATH", "REFLOG_ACTION", "REPLACE_REF_BASE",
+        "SHALLOW_FILE", "WORK_TREE",
+    )
+)  # fmt: skip
+"""Variables under which git looks at another repository, index or set of objects."""
+SETTINGS = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "advice.detachedHead=false")
+FULL_HISTORY = "fetch it with git fetch --unshallow; in CI check out with fetch-depth: 0"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """How a working tree differs from its HEAD, by paths relative to the repository's root.
+
+    `tracked`: files under git that were changed, staged or not. `untracked_python`: `*.py` files
+    that git neither tracks nor ignores, which may well be imported.
+    """
+
+    tracked: tuple[str, ...]
+    untracked_python: tuple[str, ...]
+
+    @property
+    def dirty(self) -> bool:
+        """Whether a tracked file differs from the commit."""
+        return bool(self.tracked)
+
+
+@dataclass(frozen=True)
+class Revision:
+    """A commit and the name under which it was found."""
+
+    name: str
+    commit: str
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository with a working tree: its top folder, and the folder of its objects and refs."""
+
+    root: Path
+    common: Path
+
+    def head(self) -> str:
+        """The commit of HEAD; `GpurunError` where there is none yet."""
+        commit = self._commit("HEAD")
+        if commit is None:
+            raise _no_baseline(f"{self.root} has no commits yet", "commit, change it, and compare")
+        return commit
+
+    def branch(self) -> str | None:
+        """The name of the branch, None where HEAD is detached (as CI checks out)."""
+        done = self._ask("symbolic-ref", "--quiet", "--short", "HEAD")
+        return done.stdout.strip() or None
+
+    def changes(self) -> Changes:
+        """What is not committed."""
+        status = self.call("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames")
+        new = self.call("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
+        return Changes(
+            tracked=tuple(entry[3:] for entry in _entries(status)),
+            untracked_python=tuple(_entries(new)),
+        )
+
+    def resolve(self, ref: str) -> Revision:
+        """The commit that `ref` names: a branch, a tag or a commit, else a remote's branch.
+
+        CI checks out one branch and knows the others as `origin/main` only; git itself would
+        take that for `main`, too, where just one remote has it.
+        """
+        for name in (ref, *self._remote_branches(ref)):
+            commit = self._commit(name)
+            if commit is not None:
+                return Revision(name, commit)
+        raise self._unknown(ref)
+
+    def merge_base(self, one: Revision, other: Revision) -> str:
+        """The commit where two histories parted; `GpurunError` if the clone does not reach it."""
+        done = self._ask("merge-base", one.commit, other.commit)
+        if done.returncode == 0:
+            return done.stdout.split()[0]
+        if self.is_shallow():
+            raise _no_baseline(
+                f"this clone is shallow: it ends before {one.name} and {other.name} parted",
+                FULL_HISTORY,
+            )
+        raise _no_baseline(
+            f"{one.name} and {other.name} have no commit in common", "name another REF"
+        )
+
+    def first_parent(self, commit: str) -> str | None:
+        """The first parent, None for a root commit; `GpurunError` where a shallow clone ends."""
+        parent = self._commit(f"{commit}^1")
+        if parent is not None:
+            return parent
+        header = self.call("cat-file", "commit", commit).partition("\n\n")[0]
+        if "\nparent " not in header:  # as it is stored, whatever the clone lacks
+            return None
+        raise _no_baseline(
+            f"this clone is shallow: it ends at {short(commit)}, before its parent", FULL_HISTORY
+        )
+
+    def commits_between(
+        self, good: Revision, bad: Revision, first_parent: bool = False
+    ) -> tuple[str, ...]:
+        """The commits after `good` up to and with `bad`, each after its parents.
+
+        `first_parent` follows only the first parent of merges: a merged branch is one change.
+        """
+        done = self._ask("merge-base", "--is-ancestor", good.commit, bad.commit)
+        if done.returncode:
+            cure = FULL_HISTORY if self.is_shallow() else "name one of its ancestors, as in A..B"
+            raise GpurunError(f"{good.name} is not an ancestor of {bad.name}", cure)
+        options = ("--topo-order", "--reverse", *(("--first-parent",) if first_parent else ()))
+        return tuple(self.call("rev-list", *options, f"{good.commit}..{bad.commit}").split())
+
+    def is_shallow(self) -> bool:
+        """Whether the clone ends before the history does."""
+        return self.call("rev-parse", "--is-shallow-repository").strip() == "true"
+
+    def call(self, *words: str) -> str:
+        """The output of a git command; `GpurunError` with git's own reason if it fails."""
+        done = self._ask(*words)
+        if done.returncode:
+            raise failure(words, done.stderr)
+        return done.stdout
+
+    def _ask(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return run_git(self.root, *words)
+
+    def _commit(self, name: str) -> str | None:
+        if not name or name.startswith("-"):
+            return None
+        done = self._ask("rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    def _remote_branches(self, ref: str) -> tuple[str, ...]:
+        done = self._ask("for-each-ref", "--format=%(refname:short)", f"refs/remotes/*/{ref}")
+        found = tuple(done.stdout.split())
+        return found if len(found) == 1 else ()
+
+    def _unknown(self, ref: str) -> GpurunError:
+        from difflib import get_close_matches
+
+        places = ("refs/heads", "refs/remotes", "refs/tags")
+        names = self.call("for-each-ref", "--format=%(refname:short)", *places).split()
+        near = get_close_matches(ref, names, n=1)
+        guess = f"did you mean {near[0]!r}? else " if near else ""
+        cure = "git fetch brings what is missing; in CI check out with fetch-depth: 0"
+        return GpurunError(f"{self.root} has no branch, tag or commit {ref!r}", guess + cure)
+
+
+def open_repository(folder: Path) -> Repository:
+    """The repository that `folder` lies in; `GpurunError` says what keeps git from answering."""
+    words = ("rev-parse", "--show-toplevel", "--git-common-dir")
+    done = run_git(folder, *words)
+    if done.returncode == 0:
+        root, common = done.stdout.splitlines()
+        return Repository(Path(root), Path(os.path.realpath(folder / common)))
+    if "dubious ownership" in done.stderr:
+        place = done.stderr.partition("repository at '")[2].partition("'")[0]
+        raise GpurunError(
+            f"git does not trust {place or folder}, because somebody else owns it",
+            f"if you do: git config --global --add safe.directory {place or folder}",
+        )
+    if "must be run in a work tree" in done.stderr:
+        raise GpurunError(f"{folder} has no working tree", "start gpurun in a checkout")
+    if "not a git repository" in done.stderr:
+        raise GpurunError(
+            f"{folder} is in no git repository", "start gpurun in a checkout of the script"
+        )
+    raise failure(words, done.stderr)
+
+
+def run_git(
+    folder: Path, *words: str, locks: Sequence[int] = ()
+) -> subprocess.CompletedProcess[str]:
+    """One git command in `folder`, finished, whatever its exit code.
+
+    It is killed when this thread is. With `locks`, open files that it then holds as well, it goes
+    on to its end instead: git takes nothing back of a worktree that it has half made or removed.
+    """
+    settings = [word for setting in SETTINGS for word in ("-c", setting)]
+    environment = {
+        **without_redirection(os.environ),
+        "LC_ALL": "C",
+        "GIT_OPTIONAL_LOCKS": "0",  # `git status` would write the index anew
+        "GIT_TERMINAL_PROMPT": "0",
+    }
+    try:
+        return subprocess.run(
+            ["git", "-C", os.fspath(folder), *settings, *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            start_new_session=True,  # Ctrl-C is for us to act on, not for half a checkout
+            preexec_fn=None if locks else functools.partial(die_with_parent, os.getpid()),
+            pass_fds=locks,
+            check=False,
+        )
+    except OSError as error:
+        raise GpurunError(
+            f"git cannot be run: {error.strerror}", "install git, which comparing commits needs"
+        ) from None
+
+
+def without_redirection(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment without what points git to another repository, or makes it chat."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if name not in REDIRECTING and not name.startswith("GIT_TRACE")
+    }
+
+
+def short(commit: str) -> str:
+    """A commit as people write it."""
+    return commit[:9]
+
+
+def failure(words: tuple[str, ...], stderr: str) -> GpurunError:
+    """What git said when a command failed, in one line."""
+    lines = [line for line in stderr.splitlines() if line.strip()]
+    reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), None)
+    told = reason or (lines[-1] if lines else "it gave no reason")
+    return GpurunError(f"git {words[0]} failed: {told.strip()}", "mend that, and compare again")
+
+
+def _no_baseline(what: str, todo: str) -> GpurunError:
+    return GpurunError(what, todo, ExitCode.NO_BASELINE)
+
+
+def _entries(text: str) -> list[str]:
+    return [entry for entry in text.split("\0") if entry]

@@ -1,0 +1,73 @@
+"""Untracked files that a benchmark needs, copied from the user's tree into the other side's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.rundir import FOLDER
+
+
+def copy_needed(patterns: Sequence[str], source: Path, target: Path) -> None:
+    """Copy what the glob `patterns` match in `source` to the same places in `target`.
+
+    What `target` has already is of its own commit, and stays. A link stays a link (one that leaves
+    the folder is made absolute), so that a large data set need not be copied.
+    """
+    files = {}
+    for pattern in patterns:
+        found = list(_matches(pattern, source))
+        if not found:
+            raise GpurunError(
+                f"[bench] needed: nothing in {source} matches {pattern!r}",
+                "make it, or take it out of needed",
+            )
+        for path in found:
+            copy = target / path.relative_to(source)
+            if not os.path.lexists(copy):
+                files[path] = copy
+    _refuse_too_large(list(files), target)
+    for path, copy in files.items():
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_symlink():
+            copy.symlink_to(_link_target(path, source))
+        else:
+            shutil.copy2(path, copy)
+
+
+def _matches(pattern: str, source: Path) -> Iterator[Path]:
+    """Files and links; of a folder that matches, all that is in it."""
+    if os.path.isabs(pattern) or ".." in Path(pattern).parts or not pattern.strip():
+        raise GpurunError(
+            f"[bench] needed: {pattern!r} is no path inside of {source}",
+            "name files of the repository; what lies outside both sides find in the same place",
+        )
+    for match in sorted(source.glob(pattern)):
+        if match.is_symlink() or match.is_file():
+            yield match
+            continue
+        for place, names, files in os.walk(match):
+            names[:] = [name for name in names if name not in (FOLDER, ".git")]
+            linked = [name for name in names if os.path.islink(os.path.join(place, name))]
+            yield from (Path(place, name) for name in (*linked, *files))
+
+
+def _refuse_too_large(files: Sequence[Path], target: Path) -> None:
+    size = sum(path.lstat().st_size for path in files)
+    free = shutil.disk_usage(target).free
+    if size > free:
+        raise GpurunError(
+            f"[bench] needed: {size >> 20} MiB to copy and {free >> 20} MiB free at {target}",
+            "put a link to the data there instead: links are copied as links",
+            ExitCode.BENCHMARK_FAILED,
+        )
+
+
+def _link_target(link: Path, source: Path) -> str:
+    text = os.readlink(link)
+    absolute = Path(os.path.normpath(link.parent / text))
+    inside = not os.path.isabs(text) and absolute.is_relative_to(source)
+    return text if inside else str(absolute)

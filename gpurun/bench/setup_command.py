@@ -1,0 +1,63 @@
+"""The setup command of a benchmark (`pip install -e .`, `make`), run on one side."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.launch.process import die_with_parent, exit_code_of
+
+LAST_LINES = 3
+
+
+class SetupFailed(GpurunError):
+    """The setup command failed on the side `side`: a commit that does not build."""
+
+    def __init__(self, side: str, what: str, log: Path) -> None:
+        super().__init__(what, f"its whole output is in {log}", ExitCode.BENCHMARK_FAILED)
+        self.side = side
+        self.log = log
+
+
+def run_setup(
+    command: str, side: str, folder: Path, environment: Mapping[str, str], logs: Path
+) -> None:
+    """Run `command` by the shell in `folder`, its output to `setup-<side>.log` in `logs`.
+
+    `SetupFailed` tells the last lines. What the command started ends with it when we are
+    interrupted.
+    """
+    log = logs / f"setup-{side}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            ["/bin/sh", "-c", command],
+            cwd=folder,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=functools.partial(die_with_parent, os.getpid()),
+        )
+        try:
+            code = exit_code_of(child.wait())
+        except BaseException:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise
+    if code:
+        raise SetupFailed(side, _told(command, side, code, log), log)
+
+
+def _told(command: str, side: str, code: int, log: Path) -> str:
+    with log.open(encoding="utf-8", errors="replace") as lines:
+        last = deque((" ".join(line.split()) for line in lines if line.strip()), LAST_LINES)
+    words = " | ".join(last) if last else "it wrote nothing"
+    return f"setup failed on the {side} side: {command!r} ended with {code}: {words}"

@@ -1,0 +1,147 @@
+"""The two sides of a comparison, ready to be launched: each its tree, its python, its variables."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpurun.bench.environment import activated, make_environment
+from gpurun.bench.git import Repository, without_redirection
+from gpurun.bench.installed import Tree
+from gpurun.bench.needed import copy_needed
+from gpurun.bench.setup_command import run_setup
+from gpurun.bench.worktree import checked_out
+from gpurun.errors import GpurunError
+from gpurun.records.spec import Trees
+
+BASELINE = "baseline"
+CURRENT = "current"
+ENVIRONMENT = "environment-"
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a benchmark needs on each side.
+
+    `folder`: the folder in the user's tree that launches start in, and that `needed` (globs of
+    untracked files) is relative to. `setup`: a shell command, run there on both sides. `env`:
+    variables of setup and launches.
+    """
+
+    folder: Path
+    setup: str | None = None
+    needed: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: `name` is "baseline" or "current", `tree` its files.
+
+    `folder`: where launches start. `python`: what they start with. `variables`: their whole
+    environment. `environment`: the side's own python environment, None without a setup command.
+    """
+
+    name: str
+    commit: str
+    tree: Tree
+    folder: Path
+    python: Path
+    variables: Mapping[str, str]
+    environment: Path | None = None
+
+
+@dataclass(frozen=True)
+class Sides:
+    """Both sides, and the user's tree, which is the current side unless that is a commit too.
+
+    `notes`: what the user should know of them, a line each.
+    """
+
+    baseline: Side
+    current: Side
+    users: Tree
+    notes: tuple[str, ...] = ()
+
+    def watched(self, side: Side) -> Trees:
+        """What the runtime of a side's launches has to watch."""
+        roots = (tree.root for tree in (self.baseline.tree, self.current.tree, self.users))
+        others = dict.fromkeys(str(root) for root in roots if root != side.tree.root)
+        return Trees(own=str(side.tree.root), others=tuple(others))
+
+
+@contextmanager
+def compared_sides(
+    repository: Repository,
+    baseline: str,
+    home: Path,
+    preparation: Preparation,
+    logs: Path,
+    current: str | None = None,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[Sides]:
+    """The commit `baseline` and the user's working tree (or the commit `current`), set up.
+
+    `home`: the folder of records; worktrees are made in it and removed at the end of the block.
+    `logs`: the folder for the output of the setup commands. `tell` hears what takes its time.
+    `GpurunError` where a side cannot be made; `SetupFailed` where its setup command fails.
+    """
+    root = repository.root.resolve()
+    if not preparation.folder.resolve().is_relative_to(root):
+        raise GpurunError(
+            f"{preparation.folder} is not in the repository {root}",
+            "keep gpurun.toml and the script in the repository that is compared",
+        )
+    with ExitStack() as stack:
+        older = stack.enter_context(checked_out(repository, baseline, home))
+        users = Tree(root, (older.place.parent,))
+        places = [(BASELINE, baseline, Tree(older.tree))]
+        notes = older.notes
+        if current is None:
+            places.append((CURRENT, repository.head(), users))
+        else:
+            newer = stack.enter_context(checked_out(repository, current, home))
+            places.append((CURRENT, current, Tree(newer.tree)))
+            notes += newer.notes
+        sides = [_made(*place, users, older.place, preparation) for place in places]
+        for side in sides:
+            if side.tree != users:
+                copy_needed(preparation.needed, preparation.folder.resolve(), side.folder)
+        if preparation.setup is not None:
+            for side in sides:
+                tell(f"setup of the {side.name} side: {preparation.setup}")
+                run_setup(preparation.setup, side.name, side.folder, side.variables, logs)
+        yield Sides(sides[0], sides[1], users, notes)
+
+
+def _made(
+    name: str, commit: str, tree: Tree, users: Tree, place: Path, preparation: Preparation
+) -> Side:
+    folder = tree.root / preparation.folder.resolve().relative_to(users.root)
+    folder.mkdir(parents=True, exist_ok=True)  # the commit may not have it: its script then fails
+    variables = _moved(without_redirection(os.environ), users, tree)
+    variables |= {**preparation.env, "PWD": str(folder)}
+    python, environment = Path(sys.executable), None
+    if preparation.setup is not None:
+        environment = place / f"{ENVIRONMENT}{name}"
+        python = make_environment(environment, users)
+        variables = activated(variables, environment)
+    return Side(name, commit, tree, folder, python, variables, environment)
+
+
+def _moved(variables: dict[str, str], users: Tree, tree: Tree) -> dict[str, str]:
+    """The variables with a PYTHONPATH that names the user's tree naming the side's instead."""
+    words = variables.get("PYTHONPATH", "").split(os.pathsep)
+    moved = [_moved_path(word, users, tree) for word in words]
+    return {**variables, "PYTHONPATH": os.pathsep.join(moved)} if any(moved) else variables
+
+
+def _moved_path(word: str, users: Tree, tree: Tree) -> str:
+    if not os.path.isabs(word) or not users.holds(word):
+        return word
+    same = tree.root / Path(os.path.realpath(word)).relative_to(users.root)
+    return str(same) if same.is_dir() else word

@@ -1,0 +1,128 @@
+"""A commit in a working tree of its own, for the time of a comparison.
+
+It is a detached git worktree, so that tags and history are there for what asks for them (versions
+from tags), below the folder of records: `sides/<id>/<name of the repository's folder>`. Git ignores
+that folder, and tools that walk the user's tree pass over it. Inside, every path relative to the
+top is the same as in the user's tree, and so is the top's own name, for scripts that import it.
+
+Nothing of the user's changes: no hook runs, `git worktree prune` is never called (it would also
+forget the user's own worktrees on a disk that is away), and at the end the list of worktrees is as
+before. Filters do run, git LFS's too, because without them the files would not be those of the
+commit: objects that are not here are then fetched, or git says that they cannot be.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpurun.bench import submodules
+from gpurun.bench.claim import abandoned, alone_with, claimed
+from gpurun.bench.git import Repository, failure, run_git
+from gpurun.errors import GpurunError
+from gpurun.rundir import own_folder
+
+SIDES = "sides"
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """A commit checked out in `tree`. `place` is the folder around it, which goes with it.
+
+    `notes`: what of the commit is not there, and why.
+    """
+
+    commit: str
+    tree: Path
+    place: Path
+    notes: tuple[str, ...] = ()
+
+
+@contextmanager
+def checked_out(repository: Repository, commit: str, home: Path) -> Iterator[Checkout]:
+    """`commit` in a worktree below the folder of records `home`, removed at the end of the block.
+
+    Worktrees that killed processes left there are removed first. Several processes may do this in
+    one repository at once.
+    """
+    sides = own_folder(home.resolve(), SIDES)
+    remove_abandoned(sides)
+    place = sides / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
+    with claimed(place, repository.common):
+        try:
+            tree = place / (repository.root.name or "tree")
+            place.mkdir()
+            _add(repository, tree, commit)
+            notes = submodules.check_out(repository, tree)
+            yield Checkout(commit, tree, place, notes)
+        finally:
+            _remove(place, repository.common)
+
+
+def remove_abandoned(sides: Path) -> None:
+    """Remove the worktrees of processes that are gone, and of no other."""
+    with abandoned(sides) as left:
+        for place, common in left:
+            _remove(place, common)
+
+
+def _add(repository: Repository, tree: Path, commit: str) -> None:
+    words = ("worktree", "add", "--quiet", "--detach", "--lock", "--no-checkout")
+    with alone_with(repository.common) as locks:
+        done = run_git(repository.root, *words, os.fspath(tree), commit, locks=locks)
+    if done.returncode == 0:
+        done = run_git(tree, "reset", "--hard", "--quiet")
+    if done.returncode == 0:
+        return
+    if "smudge filter lfs" in done.stderr or "git-lfs" in done.stderr:
+        raise GpurunError(
+            f"git LFS could not bring the files of {commit[:9]}",
+            f"git lfs fetch origin {commit[:9]}, then compare again",
+        )
+    raise failure(words[:2], done.stderr)
+
+
+def _remove(place: Path, common: Path) -> None:
+    """The files first: git then drops what it knows of the trees, whatever state those were in.
+
+    The folder itself goes last: while it is there, an interrupted removal is taken up again.
+    """
+    if not place.exists():
+        return
+    for content in place.iterdir():
+        shutil.rmtree(content, onerror=_make_writable)
+    with alone_with(common) as locks:
+        for tree in _known(common):
+            if tree.parent == place:
+                words = ("worktree", "remove", "--force", "--force", os.fspath(tree))
+                run_git(common, *words, locks=locks)
+    shutil.rmtree(place, onerror=_make_writable)
+    if place.exists():
+        sys.stderr.write(f"gpurun: {place} could not be removed; the next comparison tries again\n")
+
+
+def _known(common: Path) -> list[Path]:
+    """The worktrees that the repository lists; none where it is gone itself."""
+    if not common.is_dir():
+        return []
+    listed = run_git(common, "worktree", "list", "--porcelain").stdout.splitlines()
+    return [Path(line[len("worktree ") :]) for line in listed if line.startswith("worktree ")]
+
+
+def _make_writable(function: Callable[..., Any], path: str, error: Any) -> None:
+    """A folder without write permission keeps its files: give it, once, and go on."""
+    try:
+        os.chmod(os.path.dirname(path), stat.S_IRWXU)
+        if not os.path.islink(path):
+            os.chmod(path, stat.S_IRWXU)
+        function(path)
+    except OSError:
+        pass  # what stays is told by the caller

@@ -1,0 +1,168 @@
+"""A table of the configuration file, checked against the dataclass that says what it may hold.
+
+An error names file, key and cure: a typing error in a key must not read as a default.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+import re
+import types
+import typing
+from collections.abc import Callable
+from dataclasses import Field, fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from gpurun.bench.metrics import Metric
+from gpurun.errors import GpurunError
+from gpurun.records.codec import RecordError, from_json
+
+DURATION = {"duration": True}
+"""Metadata of a field in seconds that the file may also write as "5m"."""
+FRACTIONS = {"fractions": Metric}
+"""Metadata of a table of fractions by metric, which the file may also write as "5%"."""
+POSITIVE = {"positive": True}
+"""Metadata of a number that is above zero."""
+NOT_A_KEY = {"key": False}
+"""Metadata of a field that the file cannot set."""
+
+UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "90", "90s", "5m", "1h30m" or "500ms"; `GpurunError` for anything else."""
+    units = "|".join(UNIT_SECONDS)
+    number = r"\d+(?:\.\d+)?"
+    compact = text.replace(" ", "").lower()
+    if re.fullmatch(number, compact):
+        seconds = float(compact)
+    elif re.fullmatch(f"(?:{number}(?:{units}))+", compact):
+        parts = re.findall(f"({number})({units})", compact)
+        seconds = sum(float(count) * UNIT_SECONDS[unit] for count, unit in parts)
+    else:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise GpurunError(
+            f"{text!r} is not a duration", "Write seconds or a number with ms, s, m or h, as in 5m."
+        )
+    return seconds
+
+
+def parse_fraction(text: str) -> float:
+    """The fraction of "5%" or "0.05", between 0 and 1; `GpurunError` for anything else."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)(%?)", text.replace(" ", ""))
+    value = float(number[1]) / (100 if number[2] else 1) if number else math.nan
+    if not 0 < value < 1:
+        raise GpurunError(
+            f"{text!r} is not a fraction between 0 and 1", "Write a percentage as 5% or 0.05."
+        )
+    return value
+
+
+def checked_table(cls: Any, document: dict[str, Any], path: Path, prefix: str) -> dict[str, Any]:
+    """The table `prefix` of file `path` with its keys and values checked against those of `cls`.
+
+    Durations are in seconds then, percentages fractions. `GpurunError` names what is wrong.
+    """
+    known = {f.name: f for f in fields(cls) if f.metadata.get("key", True)}
+    hints = typing.get_type_hints(cls)
+    checked = {}
+    for key, value in document.items():
+        name = f"{prefix}.{key}" if prefix else key
+        if key not in known:
+            raise _unknown("key", name, key, sorted(known), path)
+        kind, metadata = hints[key], known[key].metadata
+        if is_dataclass(kind) and isinstance(value, dict):
+            value = checked_table(kind, value, path, name)
+        elif is_dataclass(_item(kind)) and isinstance(value, list):
+            value = _checked_tables(_item(kind), value, path, name)
+        elif metadata.get("duration") and not isinstance(value, bool):
+            value = _parsed(parse_duration, value, path, name)
+        elif metadata.get("fractions") and isinstance(value, dict):
+            value = _fractions(value, metadata["fractions"], path, name)
+        _check_choices(_item(kind), value, path, name)
+        _check_type(known[key], kind, value, path, name)
+        if metadata.get("positive") and value <= 0:
+            raise GpurunError(f"{path}: {name}: {value} is not above 0", f"{name} counts from 1.")
+        checked[key] = value
+    return checked
+
+
+def _checked_tables(cls: Any, items: list[Any], path: Path, name: str) -> list[Any]:
+    """A list of tables, `[[name]]` in the file."""
+    numbered = ((f"{name}[{number}]", item) for number, item in enumerate(items))
+    return [
+        checked_table(cls, item, path, where) if isinstance(item, dict) else item
+        for where, item in numbered
+    ]
+
+
+def _fractions(table: dict[str, Any], keys: Any, path: Path, name: str) -> dict[str, Any]:
+    known = [str(key.value) for key in keys]
+    for key in table:
+        if key not in known:
+            raise _unknown("key", f"{name}.{key}", key, known, path)
+    return {k: _parsed(parse_fraction, v, path, f"{name}.{k}") for k, v in table.items()}
+
+
+def _item(kind: Any) -> Any:
+    """What the items of a list are, be the list itself optional; None for what is no list."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        return next((_item(k) for k in typing.get_args(kind) if k is not type(None)), None)
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
+
+
+def _check_type(key: Field[Any], kind: Any, value: Any, path: Path, name: str) -> None:
+    try:
+        from_json(kind, value, name)
+    except RecordError as error:
+        duration = key.metadata.get("duration")
+        takes = 'a duration, as in 90 or "5m"' if duration else type_in_words(kind)
+        if is_dataclass(_item(kind)):
+            takes = f"tables, each headed [[{name}]]"
+        raise GpurunError(f"{path}: {error}", f"{name} takes {takes}.") from None
+
+
+def type_in_words(kind: Any) -> str:
+    """The type of a field as people say it: "a whole number", "a list of texts"."""
+    words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_in_words(k) for k in arguments if k is not type(None))
+    if origin is tuple:
+        inner = arguments[0]
+        if isinstance(inner, enum.EnumMeta):
+            choices: dict[str, Any] = dict(inner.__members__)
+            return f"a list of {', '.join(choice.value for choice in choices.values())}"
+        if is_dataclass(inner):
+            return "a list of tables of keys and values"
+        return f"a list of {type_in_words(inner).removeprefix('a ')}s"
+    return words.get(kind, "a table of keys and values")
+
+
+def _check_choices(inner: Any, value: Any, path: Path, name: str) -> None:
+    """A list of an enum's values: name the one that is none of them, and the near one."""
+    if not (isinstance(inner, enum.EnumMeta) and isinstance(value, list)):
+        return
+    choices: dict[str, Any] = dict(inner.__members__)
+    known = [str(choice.value) for choice in choices.values()]
+    for item in value:
+        if item not in known:
+            raise _unknown(f"{name} value", str(item), str(item), known, path)
+
+
+def _unknown(what: str, name: str, word: str, known: list[str], path: Path) -> GpurunError:
+    from difflib import get_close_matches
+
+    near = get_close_matches(word, known, n=1, cutoff=0.5)
+    guess = f"Did you mean {near[0]!r}? " if near else ""
+    return GpurunError(f"{path}: unknown {what} {name!r}", f"{guess}Known: {', '.join(known)}.")
+
+
+def _parsed(parse: Callable[[str], float], value: Any, path: Path, name: str) -> float:
+    try:
+        return parse(str(value))
+    except GpurunError as error:
+        raise GpurunError(f"{path}: {name}: {error.what}", error.todo) from None

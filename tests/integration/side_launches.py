@@ -1,0 +1,86 @@
+"""Launch both sides of a comparison and judge what they loaded, here or under another python."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpurun.bench.git import open_repository
+from gpurun.bench.origin import check_origins
+from gpurun.bench.sides import Preparation, Side, Sides, compared_sides
+from gpurun.errors import GpurunError
+from gpurun.launch.environment import child_environment
+from gpurun.measure.events import read_run
+from gpurun.records.codec import to_json
+from gpurun.records.events import OriginsEvent
+from gpurun.records.spec import RunSpec
+from gpurun.rundir import find_home, new_run, write_json
+from tests.conftest import REPOSITORY
+
+Faults = Mapping[str, tuple[str, str, int]]
+"""By side: what, what to do and exit code, for a side that is not its own tree."""
+
+
+def launch(sides: Sides, side: Side, home: Path, words: Sequence[str]) -> list[OriginsEvent]:
+    """Run `python words...` on a side and return what its processes recorded of their modules."""
+    run = new_run(home)
+    spec = RunSpec(run_dir=str(run), launcher_pid=os.getpid(), trees=sides.watched(side))
+    write_json(run / "spec.json", to_json(spec))
+    environment = child_environment(run / "spec.json", side.variables)
+    done = subprocess.run(
+        [side.python, *words],
+        cwd=side.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not (run / "spec.json.error").exists()
+    logs = read_run(run).processes
+    assert [hook.error for log in logs for hook in log.hooks] == []
+    return [event for log in logs for event in log.origins]
+
+
+def faults(folder: Path, words: Sequence[str], preparation: Preparation) -> Faults:
+    """HEAD against HEAD~1, each launched once."""
+    repository, home = open_repository(folder), find_home(folder)
+    baseline = repository.first_parent(repository.head())
+    assert baseline is not None
+    found = {}
+    with compared_sides(repository, baseline, home, preparation, home / "logs") as sides:
+        for side in (sides.baseline, sides.current):
+            try:
+                check_origins(sides, side, launch(sides, side, home, words))
+            except GpurunError as error:
+                found[side.name] = (error.what, error.todo, int(error.code))
+    return found
+
+
+def faults_under(
+    python: Path, folder: Path, words: Sequence[str], setup: str | None = None, **env: str
+) -> Faults:
+    """The same with gpurun itself under another python, the one of a user's environment."""
+    done = subprocess.run(
+        [python, "-m", __name__, json.dumps([str(folder), list(words), setup, env])],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return {side: tuple(fault) for side, fault in json.loads(done.stdout).items()}
+
+
+def _main() -> None:
+    folder, words, setup, env = json.loads(sys.argv[1])
+    preparation = Preparation(Path(folder), setup=setup, env=env)
+    print(json.dumps(faults(Path(folder), words, preparation)))
+
+
+if __name__ == "__main__":
+    _main()
