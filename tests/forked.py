@@ -18,6 +18,10 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
+from gpurun.records.codec import to_json
+from gpurun.records.spec import RunSpec
+from gpurun.rundir import write_json
+
 IMPORTED = ("torch", "torch._dynamo", "torch.utils.data")
 
 
@@ -71,6 +75,16 @@ class Nursery:
 
 
 NURSERY = Nursery()
+
+
+def run_recorded(
+    words: Sequence[str], folder: Path, spec: RunSpec
+) -> subprocess.CompletedProcess[bytes]:
+    """Run a script in `folder` under gpurun's runtime; its record goes where `spec` says."""
+    path = Path(spec.run_dir) / "spec.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(path, to_json(spec))
+    return NURSERY.run(words, folder, os.environ, path)
 
 
 def _output(folder: Path, name: str) -> Path:

@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpurun.config import load_config
 from gpurun.knobs import all_knobs
-from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting
-from gpurun.rundir import write_json
-from tests.forked import NURSERY
+from tests.forked import NURSERY, run_recorded
 from tests.run_events import events
 
 NO_CONTEXT = b"no current CUDA context"
@@ -47,19 +46,23 @@ def run_under(
     """Run `script` as `train.py` of `folder` under `settings`; no hook may have raised.
 
     It is launched where that is asked for, or where something is to hold from the start of the
-    process on: variables of `env` or of a knob, arguments, the folder's configuration.
+    process on: variables of `env` or of a knob, or arguments.
     """
     (folder / "train.py").write_text(script)
-    if launch or env or (folder / "gpurun.toml").exists() or _from_the_start(settings):
+    knobs = load_config(folder).knobs
+    if launch or env or _from_the_start(settings, knobs):
         done, run = _launched(gpurun, folder, settings, training, arguments, env)
     else:
-        done, run = _forked(folder, settings, training, arguments)
+        turned = tuple(Setting(name, value) for name, value in settings.items())
+        run = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+        spec = RunSpec(str(run), os.getpid(), turned, training, knobs)
+        done = run_recorded(["train.py", *arguments], folder, spec)
     assert done.returncode == 0, done.stderr.decode()
-    told = [line for line in done.stderr.splitlines() if NO_CONTEXT not in line]
-    assert b"Warning" not in b"".join(told), done.stderr.decode()
+    said = [line for line in done.stderr.splitlines() if NO_CONTEXT not in line]
+    assert b"Warning" not in b"".join(said), done.stderr.decode()
     assert events(run, "hook") == []
-    knobs = [(e["knob"], e["outcome"], e["detail"]) for e in events(run, "knob")]
-    return KnobRun(json.loads(done.stdout), knobs)
+    told = [(e["knob"], e["outcome"], e["detail"]) for e in events(run, "knob")]
+    return KnobRun(json.loads(done.stdout), told)
 
 
 def bare(folder: Path, script: str) -> Any:
@@ -70,9 +73,9 @@ def bare(folder: Path, script: str) -> Any:
     return json.loads(done.stdout)
 
 
-def _from_the_start(settings: Mapping[str, Any]) -> bool:
+def _from_the_start(settings: Mapping[str, Any], paths: tuple[str, ...]) -> bool:
     """Whether a setting speaks to the launcher."""
-    knobs = {knob.name: knob for knob in all_knobs()}
+    knobs = {knob.name: knob for knob in all_knobs(paths)}
     known = [(knobs[name], value) for name, value in settings.items() if name in knobs]
     return len(known) < len(settings) or any(
         knob.environment(value) or tuple(knob.arguments(value, ())) for knob, value in known
@@ -96,13 +99,3 @@ def _launched(
     done = gpurun("--settings", "settings.json", *consent, "train.py", *arguments, env=env)
     runs = sorted((folder / ".gpurun" / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
     return done, runs[-1]
-
-
-def _forked(
-    folder: Path, settings: dict[str, Any], training: tuple[str, ...], arguments: tuple[str, ...]
-) -> tuple[subprocess.CompletedProcess[bytes], Path]:
-    run = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
-    turned = tuple(Setting(name, value) for name, value in settings.items())
-    spec = RunSpec(str(run), os.getpid(), turned, training)
-    write_json(run / "spec.json", to_json(spec))
-    return NURSERY.run(["train.py", *arguments], folder, os.environ, run / "spec.json"), run

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from gpurun.launch.environment import child_environment
-from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
+from tests.forked import run_recorded
 from tests.run_events import events
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -98,20 +94,11 @@ def trial(tmp_path: Path, script: str, audit_steps: int) -> tuple[str, Path]:
     folder.mkdir()
     rule = StopRule(10_000, 60, 10_000, 2, audit_steps)
     spec = RunSpec(str(folder), os.getpid(), trial=TrialSpec(rule, seed=3))
-    (folder / "spec.json").write_text(json.dumps(to_json(spec)))
     (folder / "train.py").write_text(script)
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=folder,
-        env=child_environment(folder / "spec.json", os.environ),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "Warning" not in done.stderr, done.stderr
-    return done.stdout, folder
+    done = run_recorded(["train.py"], folder, spec)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"Warning" not in done.stderr, done.stderr.decode()
+    return done.stdout.decode(), folder
 
 
 def test_an_audited_training_is_bit_for_bit_the_same(tmp_path: Path) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
-from gpurun.launch.environment import child_environment
 from gpurun.measure.events import read_run
-from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
 from gpurun.tuner.evidence import evidence
+from tests.forked import run_recorded
 
 SCRIPT = """
 import torch
@@ -37,11 +33,8 @@ def test_evaluation_before_training_leaves_no_audit_behind(tmp_path: Path) -> No
     (tmp_path / "train.py").write_text(SCRIPT)
     stop = StopRule(min_steps=30, min_seconds=0, max_steps=30, warmup_steps=2, audit_steps=6)
     spec = RunSpec(str(tmp_path), os.getpid(), trial=TrialSpec(stop))
-    (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
-    environment = child_environment(tmp_path / "spec.json", dict(os.environ))
-    command = [sys.executable, "train.py"]
-    output = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True)
-    assert output == "hooks left: 0\n"
+    done = run_recorded(["train.py"], tmp_path, spec)
+    assert (done.returncode, done.stdout) == (0, b"hooks left: 0\n"), done.stderr.decode()
     (log,) = read_run(tmp_path).processes
     shown = evidence(log, seed=0)
     assert shown is not None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Gpurun
-from tests.run_events import events, rows_by, run_in
+from gpurun.records.spec import RunSpec
+from tests.forked import run_recorded
+from tests.run_events import events, rows_by
 
 SCRIPT = """
 import torch
@@ -32,13 +34,13 @@ STEPS = {
 @pytest.mark.parametrize("refused", ["numel", "detach"])
 @pytest.mark.parametrize("step", list(STEPS))
 def test_a_loss_that_refuses_costs_no_backward_pass(
-    tmp_path: Path, gpurun: Gpurun, refused: str, step: str
+    tmp_path: Path, refused: str, step: str
 ) -> None:
     (tmp_path / "train.py").write_text(
         SCRIPT.replace("REFUSED", refused).replace("STEP", STEPS[step])
     )
-    done = gpurun("train.py")
+    run = tmp_path / "run"
+    done = run_recorded(["train.py"], tmp_path, RunSpec(str(run), os.getpid()))
     assert done.returncode == 0, done.stderr.decode()
-    run = run_in(tmp_path)
     assert [x["hook"] for x in events(run, "hook")] == ["loss"]
     assert len(rows_by("backward", events(run))) == 5

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
 
 import pytest
 
+from gpurun.measure.summary import summarise_run
 from gpurun.records.result import KnobOutcome
+from gpurun.records.spec import RunSpec, Setting
 from gpurun.tuner.screening import not_applied
-from tests.conftest import Gpurun
+from tests.forked import run_recorded
 from tests.unit.test_tuner_search import Planted
 from tests.unit.tuner_trials import trial
 
@@ -59,21 +61,16 @@ def loader_edit(change: str, then: str = "") -> str:
     )
 
 
-def outcome(folder: Path, gpurun: Gpurun, part: str) -> KnobOutcome:
+def outcome(folder: Path, part: str) -> KnobOutcome:
     """What the record says of a knob whose `apply` does `part`; the training is as without it."""
     (folder / "planted.py").write_text(KNOB.replace("PART", part))
     (folder / "train.py").write_text(TRAIN)
-    (folder / "gpurun.toml").write_text('knobs = ["planted.py"]')
-    document = {
-        "settings": {"planted": 1}, "training_loaders": (), "speedup": None, "fingerprint": {},
-        "command": [], "schema": "gpurun/settings@1",
-    }  # fmt: skip
-    (folder / "settings.json").write_text(json.dumps(document))
-    done = gpurun("--settings", "settings.json", "train.py")
+    knob = str(folder / "planted.py")
+    spec = RunSpec(str(folder / "run"), os.getpid(), (Setting("planted", 1),), (), (knob,))
+    done = run_recorded(["train.py"], folder, spec)
     assert (done.returncode, done.stdout) == (0, b"0.125 True\n"), done.stderr.decode()
-    (path,) = folder.glob(".gpurun/runs/*/result.json")
-    (told,) = json.loads(path.read_text())["knobs"]
-    return KnobOutcome(**told)
+    (told,) = summarise_run(folder / "run", exit_code=0, wall_seconds=1.0).knobs
+    return told
 
 
 @pytest.mark.parametrize(
@@ -97,9 +94,9 @@ def outcome(folder: Path, gpurun: Gpurun, part: str) -> KnobOutcome:
     ],
 )
 def test_what_torch_refuses_and_what_raises_has_failed(
-    tmp_path: Path, gpurun: Gpurun, part: str, detail: str
+    tmp_path: Path, part: str, detail: str
 ) -> None:
-    told = outcome(tmp_path, gpurun, part)
+    told = outcome(tmp_path, part)
     assert told.outcome == "failed"
     assert told.detail.startswith(detail)
     reason = not_applied(Planted([1]), trial(1.0, {"planted": 1}, outcomes=(told,)), ())
@@ -107,13 +104,11 @@ def test_what_torch_refuses_and_what_raises_has_failed(
 
 
 @pytest.mark.parametrize("place", ["loader", "optimizer"])
-def test_a_detail_that_is_no_text_is_recorded_as_one(
-    tmp_path: Path, gpurun: Gpurun, place: str
-) -> None:
-    told = outcome(tmp_path, gpurun, f"hooks.before_{place}(lambda call: hooks.applied([1]))")
+def test_a_detail_that_is_no_text_is_recorded_as_one(tmp_path: Path, place: str) -> None:
+    told = outcome(tmp_path, f"hooks.before_{place}(lambda call: hooks.applied([1]))")
     assert told == KnobOutcome("planted", "applied", "[1]")
 
 
-def test_what_torch_takes_is_applied(tmp_path: Path, gpurun: Gpurun) -> None:
-    told = outcome(tmp_path, gpurun, loader_edit("batch_size=2"))
+def test_what_torch_takes_is_applied(tmp_path: Path) -> None:
+    told = outcome(tmp_path, loader_edit("batch_size=2"))
     assert told == KnobOutcome("planted", "applied", "the loader")

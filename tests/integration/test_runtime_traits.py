@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gpurun.launch.environment import child_environment
-from gpurun.records.codec import to_json
-from gpurun.records.spec import RunSpec, StopRule, TrialSpec
+from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from tests.conftest import Gpurun
+from tests.forked import run_recorded
 from tests.run_events import events, run_in
 
 SPELLINGS = {
@@ -24,6 +22,12 @@ SPELLINGS = {
     "torch.amp.GradScaler('cpu')": "grad_scaler",
     "torch.compile(torch.nn.Linear(1, 1))": "compile",
 }
+
+
+def run(folder: Path, *settings: Setting, **how: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run `train.py` of `folder` under the settings; its record is the one run of that folder."""
+    run_dir = str(folder / ".gpurun" / "runs" / "1")
+    return run_recorded(["train.py"], folder, RunSpec(run_dir, os.getpid(), settings, **how))
 
 
 def traits(folder: Path) -> list[tuple[str, str]]:
@@ -58,10 +62,10 @@ exec(compile("with torch.autocast('cpu'): pass", file, "exec"))
 
 @pytest.mark.parametrize("script", [CHECKPOINT, REPLICAS])
 def test_autocast_that_torch_enters_for_itself_is_not_the_scripts(
-    tmp_path: Path, gpurun: Gpurun, script: str
+    tmp_path: Path, script: str
 ) -> None:
     (tmp_path / "train.py").write_text("import os, torch\n" + script)
-    assert gpurun("train.py").returncode == 0
+    assert run(tmp_path).returncode == 0
     assert traits(tmp_path) == []
 
 
@@ -94,23 +98,19 @@ optimizer.step()
 """
 
 
-def plant(folder: Path, knob: str) -> tuple[str, str]:
-    """Put the user's knob "casting" into `folder`; the options that turn it."""
+def plant(folder: Path, knob: str) -> None:
+    """Put the user's knob "casting" into `folder`."""
     (folder / "knobs").mkdir()
     (folder / "knobs" / "casting.py").write_text(knob)
-    (folder / "gpurun.toml").write_text('knobs = ["knobs"]')
-    document = {
-        "settings": {"casting": 1}, "training_loaders": (), "speedup": None, "fingerprint": {},
-        "command": [], "schema": "gpurun/settings@1",
-    }  # fmt: skip
-    (folder / "settings.json").write_text(json.dumps(document))
-    return "--settings", "settings.json"
 
 
-def test_autocast_of_a_users_own_knob_is_not_the_scripts(tmp_path: Path, gpurun: Gpurun) -> None:
-    words = plant(tmp_path, KNOB)
+CASTING = Setting("casting", 1)
+
+
+def test_autocast_of_a_users_own_knob_is_not_the_scripts(tmp_path: Path) -> None:
+    plant(tmp_path, KNOB)
     (tmp_path / "train.py").write_text(CAST_ROOT)
-    done = gpurun(*words, "train.py")
+    done = run(tmp_path, CASTING, knob_paths=(str(tmp_path / "knobs"),))
     assert done.stdout == b"torch.bfloat16\n", done.stderr.decode()
     assert traits(tmp_path) == []
 
@@ -148,11 +148,14 @@ class Casting(KnobBase):
 @pytest.mark.parametrize("model", ["Net(1, 1)", "torch.nn.Sequential(Net(1, 1))"])
 @pytest.mark.parametrize("knob", [None, OURS_REFUSES])
 def test_autocast_that_decorates_a_forward_is_the_scripts(
-    tmp_path: Path, gpurun: Gpurun, model: str, knob: str | None
+    tmp_path: Path, model: str, knob: str | None
 ) -> None:
     (tmp_path / "train.py").write_text(DECORATED.replace("MODEL", model))
-    words = () if knob is None else plant(tmp_path, knob)
-    done = gpurun(*words, "train.py")
+    if knob is None:
+        done = run(tmp_path)
+    else:
+        plant(tmp_path, knob)
+        done = run(tmp_path, CASTING, knob_paths=(str(tmp_path / "knobs"),))
     assert done.returncode == 0, done.stderr.decode()
     assert traits(tmp_path) == [("autocast", f"train.py:{CALLED}")]
     if knob is not None:
@@ -160,10 +163,10 @@ def test_autocast_that_decorates_a_forward_is_the_scripts(
         assert told[-1] == ("revoked", "the script autocasts itself")
 
 
-def test_autocast_that_the_script_stacks_is_its_own(tmp_path: Path, gpurun: Gpurun) -> None:
+def test_autocast_that_the_script_stacks_is_its_own(tmp_path: Path) -> None:
     stacked = "contextlib.ExitStack().enter_context(torch.autocast('cpu', torch.bfloat16))"
     (tmp_path / "train.py").write_text(f"{CAST_ROOT}\n{stacked}\n")
-    assert gpurun("train.py").returncode == 0
+    assert run(tmp_path).returncode == 0
     line = CAST_ROOT.count("\n") + 2
     assert traits(tmp_path) == [("autocast", f"train.py:{line}")]
 
@@ -242,21 +245,19 @@ if __name__ == "__main__":
     ],
 )
 def test_the_first_batch_tells_where_a_training_loader_hands_out(
-    tmp_path: Path, gpurun: Gpurun, body: str, expected: list[tuple[str, str]]
+    tmp_path: Path, body: str, expected: list[tuple[str, str]]
 ) -> None:
     (tmp_path / "train.py").write_text(ELSEWHERE.replace("BODY", body + "; print(Elsewhere.looks)"))
-    done = gpurun("train.py")
+    done = run(tmp_path)
     assert done.returncode == 0, done.stderr.decode()
     assert traits(tmp_path) == expected
     assert done.stdout.split()[-1] == str(len(expected)).encode()
 
 
-def test_an_iterator_that_is_left_before_its_first_batch_goes_at_once(
-    tmp_path: Path, gpurun: Gpurun
-) -> None:
+def test_an_iterator_that_is_left_before_its_first_batch_goes_at_once(tmp_path: Path) -> None:
     body = "gc.disable(); i = weakref.ref(iter(loader)); print(i())"
     (tmp_path / "train.py").write_text(ELSEWHERE.replace("BODY", body))
-    assert gpurun("train.py").stdout == b"None\n"
+    assert run(tmp_path).stdout == b"None\n"
 
 
 APART = ELSEWHERE.replace(
@@ -269,14 +270,10 @@ APART = ELSEWHERE.replace(
 )
 
 
-def test_batches_on_the_gpu_speak_for_their_own_loader_only(tmp_path: Path, gpurun: Gpurun) -> None:
-    document = {
-        "settings": {"loader_workers": 2}, "training_loaders": ("train.py:19#0", "train.py:21#1"),
-        "speedup": None, "fingerprint": {}, "command": [], "schema": "gpurun/settings@1",
-    }  # fmt: skip
-    (tmp_path / "settings.json").write_text(json.dumps(document))
+def test_batches_on_the_gpu_speak_for_their_own_loader_only(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(APART)
-    done = gpurun("--settings", "settings.json", "train.py")
+    training = ("train.py:19#0", "train.py:21#1")
+    done = run(tmp_path, Setting("loader_workers", 2), training_loaders=training)
     assert done.stdout == b"2\n[(0, 8), (0, 8)]\n", done.stderr.decode()
 
 
@@ -318,10 +315,5 @@ def test_attention_written_by_hand_is_noticed_in_a_trial(
 ) -> None:
     (tmp_path / "train.py").write_text(ATTENTION.replace("ATTEND", attend))
     stop = StopRule(min_steps=9, min_seconds=9, max_steps=9, warmup_steps=0, audit_steps=0)
-    spec = RunSpec(str(tmp_path), os.getpid(), trial=TrialSpec(stop))
-    (tmp_path / "spec.json").write_text(json.dumps(to_json(spec)))
-    environment = child_environment(tmp_path / "spec.json", dict(os.environ))
-    subprocess.run([sys.executable, "train.py"], cwd=tmp_path, env=environment, check=True)
-    events = (tmp_path / name for name in os.listdir(tmp_path) if name.startswith("events-"))
-    lines = [json.loads(line) for path in events for line in path.read_text().splitlines()]
-    assert [x["trait"] for x in lines if x["event"] == "trait" and x["trait"] != "no_guard"] == seen
+    assert run(tmp_path, trial=TrialSpec(stop)).returncode == 0
+    assert [trait for trait, _ in traits(tmp_path) if trait != "no_guard"] == seen
