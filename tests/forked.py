@@ -118,6 +118,8 @@ def serve() -> dict[str, Any]:
 
 def become(order: Mapping[str, Any]) -> tuple[CodeType, ModuleType]:
     """Make this process that of the script, as python's start-up with our hook would."""
+    from multiprocessing import process
+
     os.setpgid(0, 0)
     os.chdir(order["folder"])
     os.environ.clear()
@@ -126,6 +128,7 @@ def become(order: Mapping[str, Any]) -> tuple[CodeType, ModuleType]:
         path = os.devnull if name == "in" else _output(Path(), name)
         flags = os.O_RDONLY if name == "in" else os.O_WRONLY | os.O_CREAT | os.O_TRUNC
         os.dup2(os.open(path, flags), number)
+    process.ORIGINAL_DIR = os.getcwd()  # where spawned children look for the script
     script = order["words"][0]
     sys.argv = order["words"]
     sys.orig_argv = [sys.executable, *sys.argv]
