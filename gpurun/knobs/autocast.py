@@ -34,11 +34,11 @@ class Autocast(KnobBase):
     whose tensor cores know no bfloat16: the loss is scaled while `backward` runs (`loss_scale`).
 
     How it bites: eight bits of mantissa, so the loss guard has to agree. Casting large logits back
-    to float32 costs memory. A launch-bound model gets slower. Scripts that autocast, scale their
-    gradients or hold half-precision parameters are left alone, as are processors that emulate it.
-    In float16 large activations overflow: such a step is passed over, though not by the learning
-    rate's schedule, each step waits to know, and code that reads gradients inside `backward`,
-    closures and optimizers with a `step` of their own end it.
+    to float32 costs memory, unless `fused_loss` spares it. A launch-bound model gets slower.
+    Scripts that autocast, scale their gradients or hold half-precision parameters are left alone,
+    as are processors that emulate it. In float16 large activations overflow: such a step is passed
+    over, though not by the learning rate's schedule, each step waits to know, and code that reads
+    gradients inside `backward`, closures and optimizers with a `step` of their own end it.
     """
 
     name: ClassVar[str] = "autocast"

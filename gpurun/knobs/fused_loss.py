@@ -7,14 +7,21 @@ from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.attention_call import is_checkpointed
-from gpurun.knobs.compilations import Compilations
+from gpurun.knobs.compilations import MOST_WORDS, Compilations
 from gpurun.knobs.compile_tools import missing_on, missing_tool, traced
 from gpurun.knobs.outputs import STAND_INS
-from gpurun.knobs.uncast import Computed, fits, half_of, in_float32, of_half, uncast
+from gpurun.knobs.uncast import (
+    Computed,
+    fits,
+    half_of,
+    in_float32,
+    is_plain_training,
+    of_half,
+    uncast,
+)
 from gpurun.records.facts import Facts
 
-LEAST_ELEMENTS = 1 << 22
+LEAST_ELEMENTS = 1 << 24
 """A smaller output is cast and read so fast that our own work in python would cost more."""
 PATIENCE = 3
 """After this many steps without a loss that it can compute the knob stands aside."""
@@ -36,11 +43,11 @@ class FusedLoss(KnobBase):
     float32 all the same, without writing float32 logits or their gradient to memory. Helps where
     vocabularies are large: eager cast, loss and backward move some ten times what it does.
 
-    How it bites: other rounding in the loss. `type(logits)` is a subclass of Tensor, `grad_fn` has
-    other names, and gradients of logits are rounded to half precision. Extension modules that take
-    the logits' address themselves raise. The loss cannot be differentiated twice. Compiling takes
-    seconds at the first step. A loss inside the model's forward and scripts that compile are left
-    alone, and so are other losses, which get their cast logits.
+    How it bites: other rounding in the loss. `type(logits)` is a subclass of Tensor, each `grad_fn`
+    has another name, and gradients of logits are rounded to half precision before a script sees
+    them. Extension modules that take the address of logits past torch raise. Compiling takes
+    seconds at the first step. Left alone are a loss inside the model's forward, scripts that
+    compile, checkpoints around the loss, and other losses: those get the logits cast as before.
     """
 
     name: ClassVar[str] = "fused_loss"
@@ -51,13 +58,11 @@ class FusedLoss(KnobBase):
     startup_seconds: ClassVar[float] = 8.0
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
-        """On a GPU, on top of autocast; how large the outputs are is seen when it runs."""
+        """On top of autocast; how large the outputs are is seen when it runs."""
         if "compile" in facts.traits or any(root.compiled for root in facts.roots):
             return Skip("the script compiles by itself")
         if "autocast" not in facts.current:
-            return Skip("the model's outputs are float32: it spares the cast of autocast")
-        if facts.device != "cuda":
-            return Skip("on the CPU it is no faster")
+            return Skip("it goes with autocast, whose cast it spares")
         missing = missing_tool(facts.device, facts.machine.compute_capability)
         return ["cross_entropy"] if missing is None else Skip(missing)
 
@@ -121,7 +126,7 @@ class _Losses:
             tensor.requires_grad
             and tensor.dim() >= 2
             and tensor.numel() >= LEAST_ELEMENTS
-            and _is_plain_training()
+            and is_plain_training()
             and fits(tensor)
         )
 
@@ -130,7 +135,7 @@ class _Losses:
         try:
             made = uncast(tensor, self._loss)
         except Exception as error:
-            self._give_up(f"{type(error).__name__}: {error}")
+            self._fail(error)
             return tensor.float()
         self._made = True
         return made
@@ -142,15 +147,18 @@ class _Losses:
         import torch
 
         call = _call(further, named)
-        if call is None or not (self._active and logits.requires_grad and _is_plain_training()):
-            return None
         half = half_of(logits)
-        if half is None:
+        if not self._active or call is None or half is None:
             return None
         target, weight, *options = call
 
         def gradient(half: Any, slope: Any, target: Any, weight: Any) -> Any:
-            return self._run(half_cross_entropy_gradient, half, slope, target, weight, *options)
+            given = (half, slope, target, weight, *options)
+            try:
+                return self._run(half_cross_entropy_gradient, *given)
+            except Exception as error:  # in a thread of autograd torch suppresses none
+                self._fail(error)
+            return half_cross_entropy_gradient(*given)
 
         def plainly(logits: Any, target: Any, weight: Any) -> Any:
             return half_cross_entropy(logits, target, weight, *options)
@@ -164,7 +172,7 @@ class _Losses:
                     self._prove(half[:ROWS], target[:ROWS], *call[1:])
                     self._known.add(kind)
         except Exception as error:  # if the script is at fault, torch says so
-            self._give_up(f"it could not be computed: {' '.join(str(error).split())[:200]}")
+            self._fail(error)
         if not self._active:
             return None
         self._hooks.applied(f"cross entropy of {str(half.dtype).removeprefix('torch.')} logits")
@@ -193,6 +201,10 @@ class _Losses:
             least = tolerance * float(right.float().nan_to_num().abs().max())
             if not ours.allclose(right, tolerance, least, equal_nan=True):
                 raise ArithmeticError("loss or gradient differ from what torch computes")
+
+    def _fail(self, error: Exception) -> None:
+        said = " ".join(f"{type(error).__name__}: {error}".split())
+        self._give_up(f"it could not be computed: {said[:MOST_WORDS]}")
 
     def _give_up(self, reason: str) -> None:
         if self._active:
@@ -244,18 +256,3 @@ def half_cross_entropy_gradient(half: Any, slope: Any, *call: Any) -> Any:
 
 
 COMPILED = (half_cross_entropy, half_cross_entropy_gradient)
-
-
-def _is_plain_training() -> bool:
-    """Whether gradients are recorded, and nobody looks at each operation (traces, transforms)."""
-    import torch
-
-    return (
-        torch.is_grad_enabled()
-        and torch._C._get_tracing_state() is None
-        and not torch.compiler.is_compiling()
-        and torch._C._functorch.peek_interpreter_stack() is None
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch.autograd.forward_ad._current_level < 0
-        and not is_checkpointed()
-    )

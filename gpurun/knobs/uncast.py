@@ -11,8 +11,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from types import SimpleNamespace
 from typing import Any
 
+from gpurun.knobs.attention_call import is_checkpointed
 from gpurun.knobs.outputs import map_tensors
 from gpurun.records.frames import drop_frame
 
@@ -29,10 +32,11 @@ MOVES = ("clone.default", "index.Tensor", "select_backward.default", "slice_back
 CHOICES = ("argmax.default", "max.dim", "topk.default")
 """Operations that compare elements: their result is small, and the same in both types."""
 STORED = (
-    "__array__", "__deepcopy__", "__dlpack__", "__reduce_ex__", "__repr__", "_typed_storage",
-    "data_ptr", "is_shared", "numpy", "share_memory_", "storage", "tolist", "untyped_storage",
+    "__array__", "__deepcopy__", "__dlpack__", "__format__", "__reduce_ex__", "__repr__",
+    "_typed_storage", "data_ptr", "is_shared", "numpy", "share_memory_", "storage", "tolist",
+    "untyped_storage",
 )  # fmt: skip
-"""Methods of tensors that go to the memory, past the operations of torch."""
+"""Methods of tensors that go past the operations of torch, most of them to the memory."""
 
 
 class Numbers:
@@ -49,8 +53,8 @@ class Numbers:
             self.is_half = False
 
 
-Loss = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
-"""(tensor, further arguments, those by name of a call of `cross_entropy`) → the loss."""
+Loss = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any | None]
+"""(tensor, further arguments, those by name of a call of `cross_entropy`) → the loss, or None."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +74,8 @@ class Computed:
 def uncast(half: Any, loss: Loss | None = None) -> Any:
     """A tensor in place of `half.float()`, linked to `half` in the graph of autograd.
 
-    `loss` is called in place of `torch.nn.functional.cross_entropy` while nothing is cast; it
-    returns None where the call is to be made as it is.
+    In plain training `loss` is called in place of `torch.nn.functional.cross_entropy`; it returns
+    None where the call is to be made as it is.
     """
     return _types().Upcast.apply(half, loss)
 
@@ -105,25 +109,37 @@ def in_float32(value: Any) -> Any:
     return map_tensors(value, plain)
 
 
+def is_plain_training() -> bool:
+    """Whether gradients are recorded, and nobody looks at each operation (traces, transforms).
+
+    Nor at what autograd saves: what a checkpoint computes again has to save the same.
+    """
+    import torch
+
+    return (
+        torch.is_grad_enabled()
+        and torch._C._get_tracing_state() is None
+        and not torch.compiler.is_compiling()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch.autograd.forward_ad._current_level < 0
+        and not is_checkpointed()
+    )
+
+
 @functools.cache
 def _types() -> Any:
     """The classes, made when torch is there."""
     import torch
-    from torch.utils._pytree import tree_map_only
+    from torch.utils._pytree import tree_leaves, tree_map_only
 
-    aten = torch.ops.aten
-    views, moves, choices = (
-        frozenset(
-            getattr(getattr(aten, packet), overload)
-            for packet, _, overload in (name.partition(".") for name in names)
-            if hasattr(aten, packet) and hasattr(getattr(aten, packet), overload)
-        )
-        for names in (VIEWS, MOVES, CHOICES)
+    in_half, moves, choices = (
+        frozenset(attrgetter(name)(torch.ops.aten) for name in names)
+        for names in (VIEWS + MOVES + CHOICES, MOVES, CHOICES)
     )
-    stored = {getattr(torch.Tensor, x) for x in STORED if hasattr(torch.Tensor, x)}
+    stored = {getattr(torch.Tensor, name) for name in STORED}
     stored.add(torch.Tensor.__cuda_array_interface__.__get__)
     cross_entropy = torch.nn.functional.cross_entropy
-    without_function = torch._C.DisableTorchFunctionSubclass
 
     class Uncast(torch.Tensor):
         """A float32 tensor whose numbers are not computed yet."""
@@ -134,9 +150,8 @@ def _types() -> Any:
 
         @staticmethod
         def __new__(
-            cls: Any, numbers: Numbers, views: tuple[Step, ...] = (), loss: Loss | None = None
+            cls: Any, numbers: Numbers, like: Any, views: tuple[Step, ...] = (), loss: Any = None
         ) -> Any:
-            like = _replay(numbers.data, views)
             tensor = torch.Tensor._make_wrapper_subclass(
                 cls, like.shape, strides=like.stride(), dtype=torch.float32, device=like.device
             )
@@ -150,15 +165,15 @@ def _types() -> Any:
             cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            if func is cross_entropy and isinstance(args[0], cls) and args[0]._loss is not None:
-                loss = args[0]._loss(args[0], args[1:], kwargs)
+            if func is cross_entropy and isinstance(args[0], cls):
+                loss = _loss(args[0], args[1:], kwargs)
                 if loss is not None:
                     return loss
             try:
                 if func in stored:
                     args, kwargs = tree_map_only(cls, ToCopy.apply, (args, kwargs))
                     return func(*args, **kwargs)
-                with without_function():
+                with torch._C.DisableTorchFunctionSubclass():
                     return func(*args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
@@ -169,17 +184,7 @@ def _types() -> Any:
             cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             kwargs = kwargs or {}
-            first = args[0] if args else None
-            if isinstance(first, cls) and first._numbers.is_half and not _others(args[1:], kwargs):
-                numbers, further = first._numbers, args[1:]
-                if func in views:
-                    return cls(numbers, (*first._views, (func, further, kwargs)), first._loss)
-                if func in moves:
-                    half = func(_replay(numbers.data, first._views), *further, **kwargs)
-                    return cls(Numbers(half), (), first._loss)
-                if func in choices:
-                    chosen = func(_replay(numbers.data, first._views), *further, **kwargs)
-                    return tree_map_only(torch.Tensor, _as_float32, chosen)
+            first: Any = args[0] if args else None
             own = {}
 
             def plain(tensor: Any) -> Any:
@@ -188,8 +193,16 @@ def _types() -> Any:
                 own[id(full)] = tensor
                 return full
 
-            args, kwargs = tree_map_only(cls, plain, (args, kwargs))
             try:
+                if func in in_half and _is_half_alone(first, args[1:], kwargs):
+                    numbers, views, loss = first._numbers, first._views, first._loss
+                    found = func(_replay(numbers.data, views), *args[1:], **kwargs)
+                    if func in choices:
+                        return tree_map_only(torch.Tensor, _as_float32, found)
+                    if func in moves:
+                        return cls(Numbers(found), found, (), loss)
+                    return cls(numbers, found, (*views, (func, args[1:], kwargs)), loss)
+                args, kwargs = tree_map_only(cls, plain, (args, kwargs))
                 result = func(*args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
@@ -197,9 +210,17 @@ def _types() -> Any:
             # what is changed in place is returned as the tensor that the script has
             return tree_map_only(torch.Tensor, lambda x: own.get(id(x), x), result)
 
-    def _others(further: Any, kwargs: dict[str, Any]) -> bool:
-        found = torch.utils._pytree.tree_leaves((further, kwargs))
-        return any(isinstance(x, Uncast) for x in found)
+    def _loss(logits: Any, further: tuple[Any, ...], named: dict[str, Any]) -> Any | None:
+        ours = logits._loss is not None and logits.requires_grad and is_plain_training()
+        return logits._loss(logits, further, named) if ours else None
+
+    def _is_half_alone(first: Any, further: tuple[Any, ...], named: dict[str, Any]) -> bool:
+        if not isinstance(first, Uncast) or not first._numbers.is_half:
+            return False
+        return not any(isinstance(x, Uncast) for x in tree_leaves((further, named)))
+
+    def uncast_again(half: Any) -> Any:
+        return Uncast(Numbers(half), half)
 
     def _as_float32(tensor: Any) -> Any:
         return tensor.float() if tensor.is_floating_point() else tensor
@@ -211,7 +232,7 @@ def _types() -> Any:
         def forward(ctx: Any, half: Any, loss: Loss | None) -> Any:
             ctx.set_materialize_grads(False)
             ctx.dtype = half.dtype
-            return Uncast(Numbers(half.detach()), (), loss)
+            return Uncast(Numbers(half.detach()), half, (), loss)
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
@@ -227,7 +248,7 @@ def _types() -> Any:
 
         @staticmethod
         def forward(ctx: Any, tensor: Any) -> Any:
-            return Uncast(Numbers(_replay(tensor._numbers.data, tensor._views).detach()))
+            return uncast_again(_replay(tensor._numbers.data, tensor._views).detach())
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
@@ -252,7 +273,7 @@ def _types() -> Any:
                 (found,) = torch.autograd.grad(value, full, slope, create_graph=True)
             else:
                 half = fork._numbers.data.to(ctx.dtype)
-                found = Uncast(Numbers(ctx.gradient(half, slope, *others)))
+                found = uncast_again(ctx.gradient(half, slope, *others))
             return found, *(None for _ in ctx.needs_input_grad[1:])
 
     class ToCopy(torch.autograd.Function):
@@ -267,12 +288,7 @@ def _types() -> Any:
         def backward(ctx: Any, gradient: Any) -> Any:
             return gradient
 
-    class Types:
-        """What the functions of this module use."""
-
-    for made in (Uncast, Upcast, Fork, OfHalf, ToCopy):
-        setattr(Types, made.__name__, made)
-    return Types
+    return SimpleNamespace(Uncast=Uncast, Upcast=Upcast, Fork=Fork, OfHalf=OfHalf, ToCopy=ToCopy)
 
 
 def _replay(data: Any, views: tuple[Step, ...]) -> Any:
