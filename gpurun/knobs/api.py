@@ -83,8 +83,12 @@ class Hooks(Protocol):
         self,
         context: Callable[[], AbstractContextManager[Any]],
         output: Callable[[Any], Any] | None = None,
+        inputs: Callable[[Any], Any] | None = None,
     ) -> None:
-        """Run every call of a root module inside `context()`; map what it returns by `output`."""
+        """Run every call of a root module inside `context()`; map what it returns by `output`.
+
+        `inputs` maps what it is given, as the pair of its positional and its keyword arguments.
+        """
 
     def around_root(self, context: Callable[[Any], AbstractContextManager[Any]]) -> None:
         """Run every call of a root module inside `context(module)`."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.loss_scale import LossScale
-from gpurun.knobs.outputs import map_tensors
+from gpurun.knobs.outputs import COPIED_LATER, map_tensors, stand_in_for
 from gpurun.knobs.stand_ins import HoldsInner
 from gpurun.knobs.tensor_cores import is_ampere, is_float16_only
 from gpurun.records.facts import Facts
@@ -34,11 +34,11 @@ class Autocast(KnobBase):
     whose tensor cores know no bfloat16: the loss is scaled while `backward` runs (`loss_scale`).
 
     How it bites: eight bits of mantissa, so the loss guard has to agree. Casting large logits back
-    to float32 costs memory. A launch-bound model gets slower. Scripts that autocast, scale their
-    gradients or hold half-precision parameters are left alone, as are processors that emulate it.
-    In float16 large activations overflow: such a step is passed over, though not by the learning
-    rate's schedule, each step waits to know, and code that reads gradients inside `backward`,
-    closures and optimizers with a `step` of their own end it.
+    to float32 costs memory, unless `fused_loss` spares it. A launch-bound model gets slower.
+    Scripts that autocast, scale their gradients or hold half-precision parameters are left alone,
+    as are processors that emulate it. In float16 large activations overflow: such a step is passed
+    over, though not by the learning rate's schedule, each step waits to know, and code that reads
+    gradients inside `backward`, closures and optimizers with a `step` of their own end it.
     """
 
     name: ClassVar[str] = "autocast"
@@ -79,6 +79,7 @@ class Autocast(KnobBase):
         cast = _Cast(hooks, value)
         if value == "fp16":
             LossScale(hooks, cast.is_on, cast.refuse)
+        COPIED_LATER.append(cast.copies)
         hooks.on_root(cast.root_found)
         hooks.around_root_call(lambda: cast, cast.output)
 
@@ -135,11 +136,20 @@ class _Cast(HoldsInner):
         """What the root returned, in float32 if it ran in half precision."""
         return value if self.inner is None else map_tensors(value, self._to_float32)
 
+    def copies(self, tensor: Any) -> bool:
+        """Whether `output` will cast this tensor of what the root returned."""
+        return self.inner is not None and self._is_half(tensor) and stand_in_for(tensor) is None
+
     def _to_float32(self, tensor: Any) -> Any:
+        if not self._is_half(tensor):
+            return tensor
+        stand_in = stand_in_for(tensor)
+        return tensor.float() if stand_in is None else stand_in.make(tensor)
+
+    def _is_half(self, tensor: Any) -> bool:
         import torch
 
-        half = getattr(torch, PRECISIONS[self._value])
-        return tensor.float() if tensor.dtype is half else tensor
+        return tensor.dtype is getattr(torch, PRECISIONS[self._value])
 
     def _script_forbids(self, device: str) -> str | None:
         import torch

@@ -6,10 +6,11 @@ that compiles has to tell, else it passes for one that took effect.
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 LOGGER = "torch._dynamo.convert_frame"
 LIMIT = "torch._dynamo hit config."
@@ -21,12 +22,17 @@ class Compilations(logging.Filter):
     """Watches this process's compilations by dynamo, from `install` on.
 
     `gave_up` hears why a function runs without being compiled from now on. One that cannot be
-    compiled raises no error in the script.
+    compiled raises no error in the script. `function`: the name of the one function to watch, which
+    is then not the business of those that watch them all.
     """
 
-    def __init__(self, gave_up: Callable[[str], None]) -> None:
+    _watched_alone: ClassVar[set[str]] = set()
+    _graphs_alone: ClassVar[int] = 0
+
+    def __init__(self, gave_up: Callable[[str], None], function: str | None = None) -> None:
         super().__init__()
         self._gave_up = gave_up
+        self._function = function
         self._graphs: Any = None
         self._before = 0
 
@@ -38,17 +44,40 @@ class Compilations(logging.Filter):
         torch._dynamo.config.suppress_errors = True
         logging.getLogger(LOGGER).addFilter(self)
         self._graphs = counters["stats"]
-        self._before = self._graphs["unique_graphs"]
+        self._before = self._count()
+        if self._function is not None:
+            self._watched_alone.add(self._function)
         record_times()
 
     @property
     def graphs(self) -> int:
-        """Graphs compiled so far."""
-        return 0 if self._graphs is None else self._graphs["unique_graphs"] - self._before
+        """Graphs compiled so far, but for those of functions that are watched alone."""
+        return 0 if self._graphs is None else self._count() - self._before
+
+    def run_alone(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call the one function that is watched; what it compiles is in no other watch's count."""
+        before = self._graphs["unique_graphs"]
+        try:
+            return function(*args)
+        finally:
+            Compilations._graphs_alone += self._graphs["unique_graphs"] - before
+
+    def _count(self) -> int:
+        return int(self._graphs["unique_graphs"]) - self._graphs_alone
+
+    def _is_mine(self, record: logging.LogRecord) -> bool:
+        if not self._watched_alone:
+            return True
+        said = record.getMessage()
+        if self._function is not None:
+            return self._function in said
+        return not any(name in said for name in self._watched_alone)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Hear what torch warns of. The traceback of what it suppressed is not for the script."""
         try:
+            if not self._is_mine(record):
+                return True
             if str(record.msg).startswith(LIMIT):
                 self._gave_up(_limit(record))
             elif record.levelno >= logging.WARNING and record.exc_info:
@@ -59,6 +88,7 @@ class Compilations(logging.Filter):
         return True
 
 
+@functools.cache
 def record_times() -> None:
     """Have the record say when each compilation begins and ends: one may never end."""
     try:

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.compilations import Compilations
-from gpurun.knobs.compile_tools import missing_tool
+from gpurun.knobs.compile_tools import missing_on, missing_tool
 from gpurun.knobs.graph_rewrites import compile_in_place
-from gpurun.knobs.outputs import map_tensors
+from gpurun.knobs.outputs import COPIED_LATER, map_tensors
 from gpurun.records.facts import Facts
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")
@@ -166,13 +166,7 @@ def _unfit(module: Any, device: Any, hooks: Hooks) -> str | None:
         return "the script compiles by itself"
     if hooks.has_trait("data_parallel") is not None:
         return "DataParallel calls copies of the model, which do not stay compiled"
-    return missing_tool(device.type, _capability(device))
-
-
-def _capability(device: Any) -> tuple[int, int] | None:
-    import torch
-
-    return torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    return missing_on(device)
 
 
 def _accumulates(facts: Facts) -> bool:
@@ -183,4 +177,5 @@ def _accumulates(facts: Facts) -> bool:
 
 
 def _clone(tensor: Any) -> Any:
-    return tensor.clone() if tensor.is_cuda else tensor
+    kept = not tensor.is_cuda or any(copies(tensor) for copies in COPIED_LATER)
+    return tensor if kept else tensor.clone()

@@ -1,10 +1,16 @@
-"""What torch.compile needs on a device, and what of it is missing here."""
+"""What torch.compile needs: on a device, where some of it may be missing, and of our own code."""
 
 from __future__ import annotations
 
 import importlib.util
 import os
 import shutil
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+TRACED = "gpurun_traced"
+"""Attribute of functions of ours that dynamo may look into (see `runtime.untraced`)."""
 
 VOLTA = (7, 0)
 """First compute capability for which Triton makes kernels."""
@@ -28,6 +34,20 @@ def missing_tool(device: str, capability: tuple[int, int] | None) -> str | None:
     if not any(map(shutil.which, compilers)):
         return f"there is no C compiler ({' or '.join(compilers)}), which Triton needs"
     return None
+
+
+def missing_on(device: Any) -> str | None:
+    """The same for a device of torch."""
+    import torch
+
+    cuda = device.type == "cuda"
+    return missing_tool(device.type, torch.cuda.get_device_capability(device) if cuda else None)
+
+
+def traced(function: F) -> F:
+    """Mark a function of ours that is there to be compiled: dynamo is kept off all others."""
+    setattr(function, TRACED, True)
+    return function
 
 
 def _word(variable: str, default: str) -> str:

@@ -50,9 +50,10 @@ class KnobHooks:
         self,
         context: Callable[[], AbstractContextManager[Any]],
         output: Callable[[Any], Any] | None = None,
+        inputs: Callable[[Any], Any] | None = None,
     ) -> None:
         """See `knobs.api.Hooks`."""
-        ROOTS.around.add(f"knob {self._knob}", lambda _: context(), output, self._failed)
+        ROOTS.around.add(f"knob {self._knob}", lambda _: context(), output, self._failed, inputs)
 
     def around_root(self, context: Callable[[Any], AbstractContextManager[Any]]) -> None:
         """See `knobs.api.Hooks`."""

@@ -11,9 +11,9 @@ from gpurun.records.frames import drop_frame
 from gpurun.runtime.recorder import RECORDER
 
 Context = Callable[[Any], AbstractContextManager[Any]]
-Output = Callable[[Any], Any]
+Map = Callable[[Any], Any]
 Failed = Callable[[Exception], None]
-Entry = tuple[str, Context, Output | None, Failed]
+Entry = tuple[str, Context, Map | None, Failed, Map | None]
 
 
 class Surroundings:
@@ -22,18 +22,27 @@ class Surroundings:
     def __init__(self) -> None:
         self.entries: list[Entry] = []
 
-    def add(self, name: str, context: Context, output: Output | None, failed: Failed) -> None:
+    def add(
+        self,
+        name: str,
+        context: Context,
+        output: Map | None,
+        failed: Failed,
+        inputs: Map | None = None,
+    ) -> None:
         """Run root calls inside `context(module)` and map what they return by `output`.
 
-        `failed` hears of the error when one of them raises.
+        `inputs` maps the pair of their arguments. `failed` hears of the error when one raises.
         """
-        self.entries.append((name, context, output, failed))
+        self.entries.append((name, context, output, failed, inputs))
 
     def call(
         self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """`original(module, *args, **kwargs)` inside every context."""
         entered = self._enter(module)
+        for entry, _ in entered:
+            args, kwargs = self._map(entry, entry[4], (args, kwargs))
         try:
             result = original(module, *args, **kwargs)
         except BaseException as error:
@@ -42,7 +51,7 @@ class Surroundings:
             raise
         self._leave(entered, (None, None, None))
         for entry, _ in entered:
-            result = self._map(entry, result)
+            result = self._map(entry, entry[2], result)
         return result
 
     def _enter(self, module: Any) -> list[tuple[Entry, Any]]:
@@ -65,14 +74,14 @@ class Surroundings:
                 if error is not how[1]:  # a context written as a generator raises it again
                     self._drop(entry, error)
 
-    def _map(self, entry: Entry, result: Any) -> Any:
-        if entry[2] is None or entry not in self.entries:
-            return result
+    def _map(self, entry: Entry, change: Map | None, value: Any) -> Any:
+        if change is None or entry not in self.entries:
+            return value
         try:
-            return entry[2](result)
+            return change(value)
         except Exception as error:
             self._drop(entry, error)
-            return result
+            return value
 
     def _drop(self, entry: Entry, error: Exception) -> None:
         if entry in self.entries:

@@ -2,8 +2,9 @@
 
 While a compiled function runs, dynamo looks at every python frame below it, ours too: it would
 compile the hooks as if they were the model, and leave out of them what depends on `is_compiling`.
-Marked code runs as it is. (What dynamo inlines into a graph, such as a root's `__call__`, asks
-`is_compiling` first thing and is then a plain call.)
+Marked code runs as it is; not marked is what a knob compiles (`compile_tools.traced`). (What dynamo
+inlines into a graph, such as a root's `__call__`, asks `is_compiling` first thing and is then a
+plain call.)
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from gpurun.knobs.compile_tools import TRACED
 from gpurun.runtime.imports import when_imported
 
 
@@ -32,7 +34,7 @@ def _mark(torch: Any, skip: Callable[[CodeType], None]) -> None:
 
 
 def _codes(value: Any, module: str) -> Iterator[CodeType]:
-    if getattr(value, "__module__", None) != module:
+    if getattr(value, "__module__", None) != module or getattr(value, TRACED, False):
         return
     if isinstance(value, FunctionType):
         yield from _with_inner(value.__code__)

@@ -321,6 +321,15 @@ class TestNumericsKnobs:
         for trait in ("compile", "data_parallel"):
             assert skipped("attention", facts(traits={**seen, trait: "train.py:1"}))
 
+    def test_the_loss_is_fused_on_top_of_autocast(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("gpurun.knobs.fused_loss.missing_tool", lambda device, capability: None)
+        under = gpu_facts(current={"autocast": "bf16"})
+        assert proposed("fused_loss", under) == ["cross_entropy"]
+        assert "goes with autocast" in skipped("fused_loss", gpu_facts())
+        compiled = replace(under, traits={"compile": "train.py:7"})
+        assert "by itself" in skipped("fused_loss", compiled)
+        assert find("fused_loss").order > find("autocast").order, "so that it sees its choice"
+
     def test_compiling_needs_its_compiler(
         self, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
     ) -> None:

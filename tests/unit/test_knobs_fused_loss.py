@@ -1,0 +1,180 @@
+"""When the knob `fused_loss` hands out uncast logits, when it stands aside, and what it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from gpurun.knobs import fused_loss
+from gpurun.knobs.compilations import Compilations
+from gpurun.knobs.uncast import half_of
+
+REAL = torch.randn(8, 4, generator=torch.manual_seed(0))
+TARGETS = torch.arange(8) % 4
+APPLIED = ("applied", "cross entropy of bfloat16 logits")
+
+
+class Told:
+    """What the knob says, in place of `Hooks`; `traits`: what the script does by itself."""
+
+    def __init__(self) -> None:
+        self.words: list[tuple[str, str]] = []
+        self.traits: set[str] = set()
+
+    def applied(self, detail: str) -> None:
+        self.words.append(("applied", detail))
+
+    def revoked(self, reason: str) -> None:
+        self.words.append(("revoked", reason))
+
+    def has_trait(self, trait: str) -> str | None:
+        return trait if trait in self.traits else None
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Any]]:
+    """Nothing is compiled here: what the loss and its gradient are said to compile to."""
+    made: dict[str, Callable[..., Any]] = {}
+    monkeypatch.setattr(torch, "compile", lambda f: made.get(f.__name__, f))
+    monkeypatch.setattr(Compilations, "install", lambda self: None)
+    monkeypatch.setattr(Compilations, "run_alone", lambda self, function, *args: function(*args))
+    monkeypatch.setattr(fused_loss, "LEAST_ELEMENTS", 16)
+    return made
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def losses(told: Told, compiled: object) -> Any:
+    found: Any = fused_loss._Losses(told)  # type: ignore[arg-type]
+    return found
+
+
+def half(**changes: Any) -> torch.Tensor:
+    return REAL.bfloat16().requires_grad_(changes.get("requires_grad", True))
+
+
+def test_the_loss_of_what_is_handed_out_is_computed_of_the_half(losses: Any, told: Told) -> None:
+    given = half()
+    logits = losses.make(given)
+    loss = F.cross_entropy(logits, TARGETS)
+    loss.backward()
+    assert half_of(logits) is not None
+    assert loss.item() == pytest.approx(F.cross_entropy(given.float(), TARGETS).item())
+    assert type(given.grad) is torch.Tensor
+    assert set(told.words) == {APPLIED}
+
+
+def test_only_large_outputs_of_training_are_handed_out(losses: Any) -> None:
+    assert losses.fits(half())
+    assert not losses.fits(half()[:2])
+    assert not losses.fits(half().view(-1))
+    assert not losses.fits(half(requires_grad=False))
+    with torch.no_grad():
+        assert not losses.fits(half())
+    with FlopCounterMode(display=False):
+        assert not losses.fits(half())
+
+    def seen(x: torch.Tensor) -> torch.Tensor:
+        assert not losses.fits(x.bfloat16())
+        return x.sum()
+
+    torch.func.grad(seen)(REAL)
+
+
+@pytest.mark.parametrize(
+    ("named", "weight"),
+    [
+        ({"size_average": True}, None),
+        ({"reduce": True}, None),
+        ({}, torch.nn.Parameter(torch.ones(4), requires_grad=False)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:size_average")
+def test_calls_that_are_not_understood_are_torchs(
+    losses: Any, told: Told, named: dict[str, Any], weight: Any
+) -> None:
+    F.cross_entropy(losses.make(half()), TARGETS, weight, **named).backward()
+    assert told.words == []
+
+
+@pytest.mark.parametrize("name", ["half_cross_entropy", "half_cross_entropy_gradient"])
+def test_a_compiler_that_is_wrong_is_found_out(
+    losses: Any, told: Told, compiled: dict[str, Any], name: str
+) -> None:
+    right = getattr(fused_loss, name)
+    compiled[name] = lambda *args: right(*args) * 1.1
+    given = half()
+    F.cross_entropy(losses.make(given), TARGETS).backward()
+    ((outcome, reason),) = told.words
+    assert (outcome, "differ from what torch computes" in reason) == ("revoked", True)
+    (gradient,) = torch.autograd.grad(F.cross_entropy(given.float(), TARGETS), given)
+    assert torch.equal(given.grad, gradient)
+    assert not losses.fits(given)
+
+
+def test_a_gradient_that_fails_later_is_computed_by_torch(
+    losses: Any, told: Told, compiled: dict[str, Any]
+) -> None:
+    right, fails = fused_loss.half_cross_entropy_gradient, False
+
+    def gradient(*args: Any) -> Any:
+        if fails:
+            raise RuntimeError("no kernel")
+        return right(*args)
+
+    compiled["half_cross_entropy_gradient"] = gradient
+    first, second = half(), half()
+    F.cross_entropy(losses.make(first), TARGETS).backward()
+    loss = F.cross_entropy(losses.make(second), TARGETS)
+    fails = True
+    loss.backward()
+    assert torch.equal(first.grad, second.grad)
+    assert told.words[-1] == ("revoked", "it could not be computed: RuntimeError: no kernel")
+
+
+def test_an_error_of_the_script_is_torchs_to_raise(losses: Any) -> None:
+    with pytest.raises(ValueError, match="batch_size"):
+        F.cross_entropy(losses.make(half()), TARGETS[:3])
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"),
+    [
+        (None, "the model returns nothing in half precision"),
+        (half()[:2], "what the model returns is small"),
+        (half(), "no cross entropy is taken of what the model returns"),
+    ],
+)
+def test_where_there_is_no_loss_for_it_it_stands_aside(
+    losses: Any, told: Told, output: torch.Tensor | None, reason: str
+) -> None:
+    for step in (1, 2, 3, 4):
+        if output is not None and losses.fits(output):
+            losses.make(output).sum().backward()
+        losses.step_done(step)
+        assert (told.words == []) == (step < fused_loss.PATIENCE)
+    assert told.words == [("revoked", reason)]
+
+
+def test_a_script_that_compiles_is_left_alone(losses: Any, told: Told) -> None:
+    told.traits.add("compile")
+    losses.root_found(torch.nn.Linear(2, 2))
+    assert told.words == [("revoked", "the script compiles by itself")]
+    assert not losses.fits(half())
+
+
+def test_models_get_plain_tensors_once_something_was_handed_out(losses: Any) -> None:
+    given = ((REAL,), {})
+    assert losses.inputs(given) is given
+    logits = losses.make(half())
+    (plain,), _ = losses.inputs(((logits,), {}))
+    assert type(plain) is torch.Tensor
