@@ -17,14 +17,43 @@ REWRITES: list[Rewrite] = []
 
 
 def compile_in_place(module: Any, mode: str) -> None:
-    """`module.compile(mode=mode)`, of graphs that were rewritten first."""
+    """`module.compile(mode=mode)`, of graphs that were rewritten first.
+
+    Two things differ from what torch does. A container of torch's own as the root, such as
+    `nn.Sequential`, is compiled too: `Module.compile` skips all of torch's own frames there, and
+    compiles nothing. And no buffer that the graph saves is reused in its backward pass: the second
+    backward pass of a script that retains its graph now and then would raise.
+    """
     import torch
 
+    config = torch._functorch.config
+    if hasattr(config, "donated_buffer"):
+        config.donated_buffer = False
     inductor = getattr(torch, "_TorchCompileInductorWrapper", None)
-    if not REWRITES or inductor is None:
-        module.compile(mode=mode)
+    how: dict[str, Any] = {"mode": mode}
+    if REWRITES and inductor is not None:
+        how = {"backend": rewriting(inductor(mode, None, None))}
+    call = _inlined(module)
+    if call is None:
+        module.compile(**how)
     else:
-        module.compile(backend=rewriting(inductor(mode, None, None)))
+        module._compiled_call_impl = torch.compile(call, **how)
+
+
+def _inlined(module: Any) -> Callable[..., Any] | None:
+    """The module's call in a frame that torch does not skip, where it skips those of the forward.
+
+    None where it does not, and where this torch has other names for it.
+    """
+    try:
+        from torch._dynamo import external_utils, trace_rules
+
+        if not trace_rules.check(type(module).forward):
+            return None
+        inlined: Callable[..., Any] = external_utils.wrap_inline(module._call_impl)
+        return inlined
+    except (ImportError, AttributeError):
+        return None
 
 
 def rewriting(finish: Finish) -> Finish:
