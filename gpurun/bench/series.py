@@ -24,6 +24,7 @@ def measure(
 ) -> BenchmarkRecord:
     """The record of so many launches, after one that warms up; it ends at one that fails.
 
+    Interrupted, it is that of the launches until then; KeyboardInterrupt where there is none.
     `folder` receives their run folders. Nothing is set up: the user's environment is measured.
     """
     version = _version(benchmark.folder)
@@ -40,6 +41,9 @@ def measure(
         while len(measured) < launches and not (measured and measured[-1].error):
             measured.append(launcher.run(start, rule))
             tell(f"launch {len(measured)}: {_shown(measured[-1])}")
+    except KeyboardInterrupt:
+        if not measured:
+            raise
     finally:
         launcher.close()
     if measured[-1].error:

@@ -188,7 +188,6 @@ def _measure(
 ) -> int:
     tell = _silent if options.quiet else _say
     records: list[BenchmarkRecord] = []
-    failed: list[BenchmarkRecord] = []
     for benchmark in chosen:
         mode, imperfection = require(benchmark.folder, in_place=options.trials_in_place)
         if imperfection:
@@ -197,16 +196,20 @@ def _measure(
         record = measure(benchmark, new_run(home), mode, count, tell)
         keep(record)
         records.append(record)
-        if record.error is not None:
-            failed.append(record)
         if record.error is not None or not options.quiet:
             write_plain([f"{PREFIX}{line}" for line in record_lines(record)])
+        if interruption.signal is not None:
+            break
     interruption.hold()
     one = records[0] if len(records) == 1 else BenchmarkExport(tuple(records), ())
     _write_json(options, to_json(one))
-    code = ExitCode.BENCHMARK_FAILED if failed else ExitCode.OK
-    print_verdict("failed" if failed else "ok", int(code), records=len(records))
-    return int(code)
+    verdict, code = "ok", int(ExitCode.OK)
+    if any(record.error is not None for record in records):
+        verdict, code = "failed", int(ExitCode.BENCHMARK_FAILED)
+    if interruption.signal is not None:
+        verdict, code = "interrupted", interruption.exit_code
+    print_verdict(verdict, code, records=len(records))
+    return code
 
 
 # -- what both do ----------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ def verdict_line(found: Comparison) -> str:
     if found.error is not None:
         return f"{title}: {one_line(found.error)}"
     grounds = [metric_line(metric) for metric in found.metrics if metric.slowdown is not None]
-    return f"{title}: {'; '.join(grounds)} ({count(found.pairs, 'pair')})"
+    return f"{title}: {'; '.join(grounds or ['undecided'])} ({count(found.pairs, 'pair')})"
 
 
 def metric_line(metric: MetricComparison) -> str:

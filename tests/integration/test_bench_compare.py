@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -108,3 +109,26 @@ def test_a_benchmark_that_crashes_on_one_side_is_no_regression(folder: Path) -> 
     assert "gpurun: current: ValueError: no such layer" in lines
     assert found.current.launches[0].status == "failed"
     assert found.baseline.record is None
+
+
+def test_an_interrupted_comparison_leaves_no_worktree(folder: Path) -> None:
+    commit(folder, {"train.py": "import time\ntime.sleep(600)\n"})
+    commit(folder, {"notes.txt": "1"})
+    before = state_without_records(folder)
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpurun", "bench", "--compare", "main"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        while "first launch" not in running.stderr.readline():
+            pass
+        running.send_signal(signal.SIGTERM)
+        lines = running.stderr.read().splitlines()
+    assert running.returncode == 128 + signal.SIGTERM
+    assert lines[0] == "gpurun: INTERRUPTED train: interrupted after 0 pairs"
+    assert lines[-1] == f"verdict=interrupted exit={running.returncode} pairs=0"
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    assert state_without_records(folder) == before

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare import Findings, Pair
 from gpurun.bench.document import Compared, Ending, comparison, together
 from gpurun.bench.gate import judge
-from gpurun.bench.launches import WHOLE, Launch, Start, later_rule
+from gpurun.bench.launches import WHOLE, later_rule
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.bench.record import Version, record_of
 from gpurun.bench.workload import check_workload, disturbance
@@ -20,39 +18,8 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
-from gpurun.records.result import DeviceUse, RunResult, StepTime
 from gpurun.report.comparison import comparison_lines, comparison_markdown
-
-BENCHMARK = Benchmark(
-    name="train|er",
-    folder=Path("/project"),
-    script="train.py",
-    args=(),
-    steps=50,
-    setup=None,
-    env={},
-    needed=(),
-    metrics=GATED,
-    thresholds={m: m.default_threshold for m in GATED},
-)
-UNMEASURED: dict[str, Any] = dict.fromkeys(RunResult.__dataclass_fields__)
-
-
-def result(rate: float, **changes: Any) -> RunResult:
-    known = {
-        "status": "stopped", "exit_code": 0, "clock": "optimizer", "steps": 60, "warmup_steps": 10,
-        "measured_steps": 50, "measured_seconds": 400 / rate, "samples_per_second": rate,
-        "batch_size": 8.0, "devices": (), "wall_seconds": 5.0, "knobs": (), "hook_errors": (),
-        "notes": (), "ranks": 1, "command": (), "environment": {"torch": "2.13.0"},
-        "step_time_ms": StepTime(8000 / rate, 8000 / rate, 8000 / rate, 8000 / rate),
-        "peak_memory_bytes": 1 << 30, "schema": "gpurun/result@1",
-    }  # fmt: skip
-    return RunResult(**{**UNMEASURED, **known, **changes})
-
-
-def launch(side: str, rate: float, *, parameters: int = 100, **changes: Any) -> Launch:
-    start = Start(side, Path("/project"), Path("/usr/bin/python"), {})
-    return Launch(start, result(rate, **changes), "", Path("/runs/1"), 5.0, parameters)
+from tests.unit.bench_launches import BENCHMARK, device, launch
 
 
 def found(currents: list[float]) -> Findings:
@@ -107,12 +74,12 @@ def test_time_that_ends_early_is_inconclusive() -> None:
     assert one.slowdown is None
     assert {metric.verdict for metric in one.metrics} == {"inconclusive"}
     assert "--budget" in one.recommendation
+    assert comparison_lines(one)[-2] == "INCONCLUSIVE train|er: undecided (2 pairs)"
 
 
 def test_a_crash_is_no_regression_whatever_was_measured_before() -> None:
     findings = found([800.0] * 4)
-    crashed = replace(launch("current", 800.0, status="failed"), error="ValueError: no")
-    findings.failed.append(crashed)
+    findings.failed.append(launch("current", 800.0, status="failed", error="ValueError: no"))
     one = document(findings, ending=Ending("failed", 5, "it failed", "see its output"))
     assert (one.verdict, one.exit_code, one.regression_detected) == ("failed", 5, False)
     assert one.likely_culprit_commit is None
@@ -159,12 +126,6 @@ def test_only_what_befell_one_half_is_a_ground_to_launch_again() -> None:
     assert disturbance(calm, hot) == "the GPU was throttled in the current half only (thermal)"
     one, two = (launch("x", 1.0, devices=(device(foreign=n),)) for n in (0, 1))
     assert disturbance(one, two) == "another process computed on the GPU in the current half only"
-
-
-def device(*reasons: str, foreign: int | None = None) -> DeviceUse:
-    figures = dict.fromkeys(DeviceUse.__dataclass_fields__)
-    known = {"device": "H", "throttle_reasons": reasons, "foreign_processes": foreign}
-    return DeviceUse(**{**figures, **known, "window_seconds": 1.0, "refused": ()})  # type: ignore[arg-type]
 
 
 def test_all_later_launches_take_the_steps_of_the_faster_side() -> None:
