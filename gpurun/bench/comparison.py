@@ -67,19 +67,18 @@ def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> C
         ) as sides:
             _launch(sides, benchmark, folder, asked, findings, interruption)
     except KeyboardInterrupt:
-        done = f"interrupted after {len(findings.pairs)} pairs"
+        number = len(findings.pairs)
+        done = f"interrupted after {number} pair{'' if number == 1 else 's'}"
         ending = Ending("interrupted", interruption.exit_code, done)
     except GpurunError as error:
         if error.code not in FAILURES:
+            interruption.hold()
+            _keep(benchmark, findings, compared, asked)
             raise
         ending = Ending("failed", int(error.code), error.what, error.todo)
     finally:
         interruption.hold()
-    kept = (
-        _kept(benchmark, findings.launches(BASELINE), compared.baseline, asked),
-        _kept(benchmark, findings.launches(CURRENT), compared.current, asked),
-    )
-    compared = replace(compared, records=kept)
+    compared = _keep(benchmark, findings, compared, asked)
     return comparison(benchmark, findings, compared, time.monotonic() - started, ending)
 
 
@@ -112,6 +111,17 @@ def _versions(repository: Repository, baseline: str) -> Compared:
     head = Revision("HEAD", current.commit)
     commits = repository.commits_between(Revision("the baseline", baseline), head)
     return Compared(Version(baseline, None, False), current, commits=commits)
+
+
+def _keep(benchmark: Benchmark, findings: Findings, compared: Compared, asked: Asked) -> Compared:
+    """Keep what was measured of both sides; the versions with their records."""
+    return replace(
+        compared,
+        records=(
+            _kept(benchmark, findings.launches(BASELINE), compared.baseline, asked),
+            _kept(benchmark, findings.launches(CURRENT), compared.current, asked),
+        ),
+    )
 
 
 def _kept(
