@@ -54,8 +54,25 @@ TORCHRUN_VALUES = (
     "shutdown-timeout",
 )
 SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
-SWITCHES = (*OWN_SWITCHES, *TORCHRUN_SWITCHES, "module", "no-python", "help", "version")
-FLAGS = (*SWITCHES, *OWN_VALUES, *TORCHRUN_VALUES)
+
+
+@dataclass(frozen=True)
+class Flags:
+    """The flags that a command knows: those that stand alone, and those that take a value."""
+
+    switches: tuple[str, ...]
+    values: tuple[str, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.switches, *self.values)
+
+
+MAIN = Flags(
+    (*OWN_SWITCHES, *TORCHRUN_SWITCHES, "module", "no-python", "help", "version"),
+    (*OWN_VALUES, *TORCHRUN_VALUES),
+)
 
 
 @dataclass
@@ -85,8 +102,8 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         elastic=bool(words.torchrun) or asks_for_ranks(environment),
         optimize="optimize" in own or "tune-only" in own,
         tune_only="tune-only" in own,
-        budget_seconds=_budget(own.get("budget")),
-        max_trials=_count(own.get("max-trials")),
+        budget_seconds=budget_of(own.get("budget")),
+        max_trials=count_of("max-trials", own.get("max-trials")),
         objective=_objective(own.get("objective")),
         allow=_allow(own.get("allow")),
         tuned="tuned" in own,
@@ -108,7 +125,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
     return options
 
 
-def split(argv: list[str]) -> Words:
+def split(argv: list[str], flags: Flags = MAIN) -> Words:
     """Sort the words up to the program; everything after it is the program's own."""
     words = Words()
     position = 0
@@ -121,8 +138,8 @@ def split(argv: list[str]) -> Words:
             words.program = argv[position - 1] if position <= len(argv) else None
             words.args = tuple(argv[position:])
             return words
-        name, value = _flag(word)
-        if name in SWITCHES:
+        name, value = _flag(word, flags)
+        if name in flags.switches:
             if value is not None:
                 raise GpurunError(f"--{name} takes no value", f"write --{name} alone")
         elif value is None:
@@ -209,22 +226,23 @@ def _keep(words: Words, name: str, value: str | None) -> None:
         words.own[name] = value or ""
 
 
-def _flag(word: str) -> tuple[str, str | None]:
+def _flag(word: str, flags: Flags) -> tuple[str, str | None]:
     """The full name and the value glued to it, if any, of a word such as `--nproc_per_node=2`."""
     if not word.startswith("--"):
         name = SHORT.get(word[:2])
-        if name is None or (name in SWITCHES and len(word) > 2):
-            raise unknown_flag(word)
+        if name is None or name not in flags.names or (name in flags.switches and len(word) > 2):
+            raise unknown_flag(word, flags=flags)
         return name, word[2:].removeprefix("=") or None
     text, equals, value = word[2:].partition("=")
     text = text.replace("_", "-")
-    matches = [text] if text in FLAGS else [f for f in FLAGS if f.startswith(text)]
+    names = flags.names
+    matches = [text] if text in names else [f for f in names if f.startswith(text)]
     if len(matches) != 1:
-        raise unknown_flag(word, matches)
+        raise unknown_flag(word, matches, flags)
     return matches[0], value if equals else None
 
 
-def unknown_flag(word: str, matches: list[str] | None = None) -> GpurunError:
+def unknown_flag(word: str, matches: list[str] | None = None, flags: Flags = MAIN) -> GpurunError:
     """The error for a flag that nobody knows, with the nearest one."""
     if matches:
         return GpurunError(
@@ -232,7 +250,7 @@ def unknown_flag(word: str, matches: list[str] | None = None) -> GpurunError:
         )
     from difflib import get_close_matches
 
-    near = get_close_matches(word.lstrip("-").replace("_", "-"), FLAGS, 1)
+    near = get_close_matches(word.lstrip("-").replace("_", "-"), flags.names, 1)
     todo = f"did you mean --{near[0]}?" if near else "see gpurun --help"
     return GpurunError(f"unknown flag {word}", f"{todo} (the script's own flags go after it)")
 
@@ -257,7 +275,8 @@ def _tuned(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[TunedArgument,
     return as_it_is(args, tuned), tuned
 
 
-def _budget(text: str | None) -> float | None:
+def budget_of(text: str | None) -> float | None:
+    """The seconds of `--budget`."""
     if text is None:
         return None
     from gpurun.config_tables import parse_duration
@@ -268,11 +287,12 @@ def _budget(text: str | None) -> float | None:
         raise GpurunError(f"--budget: {error.what}", error.todo) from None
 
 
-def _count(text: str | None) -> int | None:
+def count_of(flag: str, text: str | None) -> int | None:
+    """The number from 1 on that a flag was given."""
     if text is None:
         return None
     if not text.isdigit() or int(text) == 0:
-        raise GpurunError(f"--max-trials {text!r} is not a count", "write a number from 1")
+        raise GpurunError(f"--{flag} {text!r} is not a count", "write a number from 1")
     return int(text)
 
 

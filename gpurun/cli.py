@@ -18,6 +18,7 @@ from gpurun.verdict import print_verdict
 HELP = """\
 usage: gpurun [flags] script.py [script's arguments]     run it, and leave a record of the run
        gpurun --optimize [flags] script.py ...           find faster settings, prove them, train
+       gpurun bench --compare main [script.py ...]       is this commit slower? (bench --help)
        gpurun doctor                                     what is installed, permitted, missing
 
 Flags stand before the script; all that follows it is the script's own. Under --optimize one of
@@ -90,7 +91,14 @@ def _doctor(argv: list[str]) -> int:
     return doctor(parse_doctor(argv))
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"doctor": _doctor}
+def _bench(argv: list[str]) -> int:
+    from gpurun.bench_arguments import parse_bench
+    from gpurun.commands.bench import bench
+
+    return bench(parse_bench(argv))
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"bench": _bench, "doctor": _doctor}
 
 
 def _internal(error: Exception) -> int:

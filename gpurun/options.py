@@ -82,3 +82,30 @@ class DoctorOptions:
     json: str | None = None
     out: str | None = None
     quiet: bool = False
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """The flags of `gpurun bench`; None where nobody said anything.
+
+    `script` and `args`: the benchmark, None for those of the configuration. `compare`: the REF to
+    compare with. `metrics`: (name, threshold or None) of each that is gated. `threshold`: the
+    fraction by which throughput and step time may get worse. `store`: the URL of the database.
+    """
+
+    script: str | None = None
+    args: tuple[str, ...] = ()
+    compare: str | None = None
+    threshold: float | None = None
+    max_pairs: int | None = None
+    launches: int | None = None
+    steps: int | None = None
+    budget_seconds: float | None = None
+    metrics: tuple[tuple[str, float | None], ...] | None = None
+    trials_in_place: bool = False
+    json: str | None = None
+    markdown: str | None = None
+    store: str | None = None
+    out: str | None = None
+    quiet: bool = False
+    help: bool = False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,6 +52,16 @@ def benchmarks(config: Config) -> tuple[Benchmark, ...]:
                 "give each [[bench.benchmark]] a name of its own",
             )
     return found
+
+
+def named(config: Config, script: str, args: tuple[str, ...], folder: Path) -> Benchmark:
+    """The benchmark of a script named on the command line, launched in `folder`.
+
+    What `[bench]` says for all holds for it, too.
+    """
+    own = BenchmarkConfig(name=Path(script).stem, script=os.path.relpath(folder / script, folder))
+    own = replace(own, args=args)
+    return _settled(own, replace(config.bench, benchmark=()), folder / "gpurun.toml")
 
 
 def _settled(one: BenchmarkConfig, common: BenchConfig, source: Path) -> Benchmark:

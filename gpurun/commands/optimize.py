@@ -13,7 +13,7 @@ from pathlib import Path
 from gpurun.arguments import nodes_asked_for
 from gpurun.commands.run import run_with
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.box import Mode, choose, snapshot, written_below
+from gpurun.isolation.box import require, snapshot, written_below
 from gpurun.knobs import all_knobs
 from gpurun.options import Options, TargetKind
 from gpurun.records.arguments import TunedArgument
@@ -147,17 +147,6 @@ def _check(options: Options) -> None:
             check_output(flag, Path(name))
 
 
-def _isolation(options: Options) -> tuple[Mode, str]:
-    available = choose(Path.cwd(), in_place=options.trials_in_place)
-    if available.mode is None:
-        reason = available.reason.partition(". With --trials-in-place")[0]
-        raise GpurunError(
-            f"trials cannot be isolated here: {reason}",
-            "allow user namespaces, or consent to trials in your folder with --trials-in-place",
-        )
-    return available.mode, available.reason
-
-
 def _run_folder(options: Options) -> Path:
     try:
         return new_run(find_home(Path.cwd(), options.out))
@@ -180,7 +169,7 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     """Carry the tuning through to whichever end; what was measured until then is reported."""
     started = time.monotonic()
     budget = options.budget_seconds or DEFAULT_BUDGET_SECONDS
-    mode, imperfection = _isolation(options)
+    mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     all_knobs(options.knob_paths)  # a broken one is told now, and leaves its bytecode now
     folder = _run_folder(options)
     before = Look(options, folder.parent.parent)

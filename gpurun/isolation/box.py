@@ -1,6 +1,6 @@
 """The door to isolation: choose a mode, run trials in boxes, compare trees before and after."""
 
-from gpurun.isolation.choice import Availability, choose
+from gpurun.isolation.choice import Availability, choose, require
 from gpurun.isolation.mode import Mode
 from gpurun.isolation.open_files import written_below
 from gpurun.isolation.running import Box, BoxSpec, discard
@@ -16,6 +16,7 @@ __all__ = [
     "choose",
     "discard",
     "quiet_services",
+    "require",
     "snapshot",
     "written_below",
 ]

@@ -52,6 +52,18 @@ def choose(cwd: Path, *, in_place: bool) -> Availability:
     )
 
 
+def require(cwd: Path, *, in_place: bool) -> tuple[Mode, str]:
+    """The mode, and what is imperfect about it; `GpurunError` where trials must be refused."""
+    available = choose(cwd, in_place=in_place)
+    if available.mode is None:
+        reason = available.reason.partition(". With --trials-in-place")[0]
+        raise GpurunError(
+            f"trials cannot be isolated here: {reason}",
+            "allow user namespaces, or consent to trials in your folder with --trials-in-place",
+        )
+    return available.mode, available.reason
+
+
 def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:
     """Why the mode does not work here (None if it does), and what is imperfect about it."""
     with tempfile.TemporaryDirectory(prefix="gpurun-probe-") as folder:

@@ -21,19 +21,19 @@ KIND_FLAGS = {
 }
 
 
-def command_line(target: Target) -> tuple[str, ...]:
+def command_line(target: Target, python: str = sys.executable) -> tuple[str, ...]:
     """The words to execute for `target` in one process, as the user would have typed for python.
 
     Flags given to the interpreter that runs us (`python -W error -m gpurun ...`) are carried over.
     Where they switch python's start-up hook off (`-I`, `-E`, `-S`), the target is run by
-    `runtime/in_main.py`, so that it is still observed.
+    `runtime/in_main.py`, so that it is still observed. `python`: the interpreter that runs it.
     """
     if target.kind is TargetKind.COMMAND:
         return (target.path, *target.args)
     words = (*KIND_FLAGS[target.kind], target.path, *target.args)
     if sys.flags.ignore_environment or sys.flags.no_site:
         words = (str(IN_MAIN), *words)
-    return (sys.executable, *interpreter_flags(sys.orig_argv), *words)
+    return (python, *interpreter_flags(sys.orig_argv), *words)
 
 
 def agent_command_line(torchrun: Sequence[str], target: Target) -> tuple[str, ...]:

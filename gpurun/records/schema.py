@@ -23,6 +23,7 @@ from gpurun.records.benchmark import (
     BenchmarkRecord,
 )
 from gpurun.records.codec import to_json
+from gpurun.records.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.spec import SPEC_SCHEMA, RunSpec
@@ -39,6 +40,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     BENCHMARK_SCHEMA: BenchmarkRecord,
     BASELINE_SCHEMA: AcceptedBaseline,
     EXPORT_SCHEMA: BenchmarkExport,
+    COMPARISON_SCHEMA: Comparison,
 }
 """The record of each whole document, by the name in its `schema` field."""
 

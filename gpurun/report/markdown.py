@@ -43,25 +43,25 @@ _PAIR_COLUMNS = (
 def tuning_markdown(report: TuningReport) -> str:
     """A whole Markdown document."""
     parts = [f"# gpurun --optimize {_code(shlex.join(report.command))}".rstrip()]
-    parts.append(f"**{_escape(verdict_sentence(report))}**")
+    parts.append(f"**{escaped(verdict_sentence(report))}**")
     if report.chosen is not None and report.chosen.knobs:
-        parts.append(f"Settings: {_escape(knobs_text(report.chosen.knobs))}")
+        parts.append(f"Settings: {escaped(knobs_text(report.chosen.knobs))}")
     if report.ladder:
-        parts += ["## Ladder", _table(ladder_grid(report))]
+        parts += ["## Ladder", table(ladder_grid(report))]
     parts += _guard(report)
-    parts += map(_escape, remarks(report))
+    parts += map(escaped, remarks(report))
     if report.larger_batch is not None:
-        sentences = [_escape(line.strip()) for line in larger_batch_sentences(report)]
+        sentences = [escaped(line.strip()) for line in larger_batch_sentences(report)]
         parts += ["## Larger batch", _bullets(sentences)]
     if report.proof is not None and report.proof.pairs:
         memory = report.objective == "memory"
         compared = "peak memory" if memory else "samples/s"
         grid = _pairs_grid(report.proof, byte_size if memory else number)
-        parts += ["## Proof", f"By {compared}:", _table(grid)]
+        parts += ["## Proof", f"By {compared}:", table(grid)]
     if report.trials:
-        parts += ["## Trials", _table(_trials_grid(report.trials))]
+        parts += ["## Trials", table(_trials_grid(report.trials))]
     if report.decisions:
-        parts += ["## Decisions", _bullets([_escape(one_line(d)) for d in report.decisions])]
+        parts += ["## Decisions", _bullets([escaped(one_line(d)) for d in report.decisions])]
     parts.append(_footer(report))
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -72,7 +72,7 @@ def _guard(report: TuningReport) -> list[str]:
     told += [(rejection_line(r), r.guard) for r in rejections_on_the_way(report)]
     parts = ["## Loss guard"] if told else []
     for line, guard in told:
-        parts.append(_escape(line))
+        parts.append(escaped(line))
         if guard is not None and guard.curves is not None:
             parts.append("\n".join(["```text", *curve_lines(guard.curves), "```"]))
     return parts
@@ -106,14 +106,15 @@ def _trial_row(trial: TrialRecord) -> tuple[str, ...]:
 
 
 def _footer(report: TuningReport) -> str:
-    isolation = f", isolation: {_escape(report.isolation)}" if report.isolation else ""
+    isolation = f", isolation: {escaped(report.isolation)}" if report.isolation else ""
     return f"Tuning took {duration(report.tuning_seconds)}{isolation}."
 
 
-def _table(grid: Grid) -> str:
+def table(grid: Grid) -> str:
+    """A grid as a Markdown table."""
     heading = [column.heading for column in grid.columns]
     rule = ["--:" if column.right else ":--" for column in grid.columns]
-    cells = [heading, rule, *([_escape(cell) for cell in row] for row in grid.rows)]
+    cells = [heading, rule, *([escaped(cell) for cell in row] for row in grid.rows)]
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
@@ -125,7 +126,7 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def _escape(text: str) -> str:
+def escaped(text: str) -> str:
     """Foreign text that must not become table cells, HTML or emphasis."""
     for character in "\\|<*_":
         text = text.replace(character, f"\\{character}")

@@ -30,6 +30,12 @@ class Interruption:
         """From now on nothing is interrupted any more; a signal is noted all the same."""
         self._held = True
 
+    def release(self) -> None:
+        """Let signals interrupt again; one that was noted meanwhile does now."""
+        self._held = False
+        if self.signal is not None:
+            raise KeyboardInterrupt
+
     def __enter__(self) -> Interruption:
         for number in SIGNALS:
             before = signal.getsignal(number)

@@ -126,15 +126,20 @@ def _ending(result: RunResult) -> str:
     return f"exit code {code}"
 
 
-def last_words(log: Path, limit: int = 8192) -> str:
+def last_words(log: Path) -> str:
     """Why a failed trial failed: the last line that names an exception, else the last line."""
+    words = last_lines(log)
+    named = [line for line in words if EXCEPTION.match(line)]
+    return (named or words or [""])[-1].strip()[:200]
+
+
+def last_lines(log: Path, limit: int = 8192) -> list[str]:
+    """The lines in the last `limit` bytes of an output, without colours and empty ones."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - limit))
             lines = COLOURS.sub("", file.read().decode("utf-8", "replace")).splitlines()
     except OSError:
-        return ""
-    words = [line.rstrip() for line in lines if line.strip()]
-    named = [line for line in words if EXCEPTION.match(line)]
-    return (named or words or [""])[-1].strip()[:200]
+        return []
+    return [line.rstrip() for line in lines if line.strip()]

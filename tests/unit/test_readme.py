@@ -11,7 +11,6 @@ from gpurun.knobs import all_knobs
 from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()
-BENCH_ONLY = {ExitCode.REGRESSION, ExitCode.NO_BASELINE}
 
 
 def section(title: str) -> str:
@@ -43,7 +42,7 @@ def test_every_command_and_flag_of_ours_stands_there() -> None:
 
 def test_every_exit_code_in_use_stands_there() -> None:
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", section("Exit codes"), re.MULTILINE)}
-    assert codes == set(ExitCode) - BENCH_ONLY
+    assert codes == set(ExitCode)
 
 
 def test_what_is_not_there_yet_is_not_a_command() -> None:

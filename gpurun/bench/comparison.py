@@ -1,0 +1,137 @@
+"""One benchmark compared: from a REF to the document, whatever ends it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpurun.bench.baseline import choose_baseline
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.compare import Comparing, Findings, Tell
+from gpurun.bench.document import Compared, Ending, comparison
+from gpurun.bench.gate import GatePlan
+from gpurun.bench.git import Repository, Revision, open_repository
+from gpurun.bench.launches import Launch, Launcher
+from gpurun.bench.record import Version, record_of, version_of
+from gpurun.bench.sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.isolation.box import require
+from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.comparison import Comparison
+from gpurun.rundir import new_run
+from gpurun.tuner.interruption import Interruption
+
+FAILURES = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
+"""What a pipeline must tell from a regression; other errors are ours or of the command line."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What holds for all benchmarks of one command. `deadline`: of `time.monotonic`.
+
+    `keep` enters a record into the store; `tell` hears what happens, a line each.
+    """
+
+    ref: str
+    home: Path
+    plan: GatePlan
+    deadline: float
+    in_place: bool
+    keep: Callable[[BenchmarkRecord], None]
+    tell: Tell
+
+
+def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+    """Compare, keep the records of both sides, and say what was found.
+
+    A benchmark that fails, a baseline that cannot be had and an interruption are told by the
+    document; other errors are raised. No signal interrupts any more afterwards, until
+    `interruption.release`.
+    """
+    started = time.monotonic()
+    findings, ending = Findings(), None
+    compared = Compared(Version(), Version())
+    try:
+        repository = open_repository(benchmark.folder)
+        baseline = choose_baseline(repository, asked.ref)
+        compared = _versions(repository, baseline.commit)
+        asked.tell(baseline.why)
+        folder = new_run(asked.home)
+        preparation = Preparation(
+            benchmark.folder, benchmark.setup, benchmark.needed, benchmark.env
+        )
+        with compared_sides(
+            repository, baseline.commit, asked.home, preparation, folder, tell=asked.tell
+        ) as sides:
+            _launch(sides, benchmark, folder, asked, findings, interruption)
+    except KeyboardInterrupt:
+        number = len(findings.pairs)
+        done = f"interrupted after {number} pair{'' if number == 1 else 's'}"
+        ending = Ending("interrupted", interruption.exit_code, done)
+    except GpurunError as error:
+        if error.code not in FAILURES:
+            interruption.hold()
+            _keep(benchmark, findings, compared, asked)
+            raise
+        ending = Ending("failed", int(error.code), error.what, error.todo)
+    finally:
+        interruption.hold()
+    compared = _keep(benchmark, findings, compared, asked)
+    return comparison(benchmark, findings, compared, time.monotonic() - started, ending)
+
+
+def _launch(
+    sides: Sides,
+    benchmark: Benchmark,
+    folder: Path,
+    asked: Asked,
+    findings: Findings,
+    interruption: Interruption,
+) -> None:
+    """Everything that is launched; at its end nothing may cut the cleaning short."""
+    mode, imperfection = require(sides.current.folder, in_place=asked.in_place)
+    findings.notes += sides.notes
+    for line in filter(None, (*sides.notes, imperfection)):
+        asked.tell(line)
+    launcher = Launcher(benchmark, folder, mode, asked.tell)
+    try:
+        Comparing(
+            sides, benchmark, launcher, asked.plan, findings, asked.tell, asked.deadline
+        ).run()
+    finally:
+        interruption.hold()
+        launcher.close()
+
+
+def _versions(repository: Repository, baseline: str) -> Compared:
+    current = version_of(repository)
+    assert current.commit is not None
+    head = Revision("HEAD", current.commit)
+    commits = repository.commits_between(Revision("the baseline", baseline), head)
+    return Compared(Version(baseline, None, False), current, commits=commits)
+
+
+def _keep(benchmark: Benchmark, findings: Findings, compared: Compared, asked: Asked) -> Compared:
+    """Keep what was measured of both sides; the versions with their records."""
+    return replace(
+        compared,
+        records=(
+            _kept(benchmark, findings.launches(BASELINE), compared.baseline, asked),
+            _kept(benchmark, findings.launches(CURRENT), compared.current, asked),
+        ),
+    )
+
+
+def _kept(
+    benchmark: Benchmark, launches: Sequence[Launch], version: Version, asked: Asked
+) -> BenchmarkRecord | None:
+    if not launches:
+        return None
+    record = record_of(benchmark, launches, version, BenchmarkPurpose.COMPARE)
+    try:
+        asked.keep(record)
+    except GpurunError as error:  # the verdict stands without a database
+        asked.tell(f"the record of {version.commit} was not kept: {error.what}")
+    return record

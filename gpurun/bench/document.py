@@ -1,0 +1,151 @@
+"""The document of a comparison, from what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.compare import Findings
+from gpurun.bench.gate import MetricResult, Verdict
+from gpurun.bench.git import short
+from gpurun.bench.metrics import Metric
+from gpurun.bench.record import Version
+from gpurun.errors import ExitCode
+from gpurun.records.benchmark import BenchmarkRecord
+from gpurun.records.comparison import ComparedSide, Comparison, MetricComparison
+
+EXIT_CODES = {
+    "pass": ExitCode.OK,
+    "regression": ExitCode.REGRESSION,
+    "inconclusive": ExitCode.INCONCLUSIVE,
+    "interrupted": ExitCode.INTERRUPTED,
+}
+WORST_FIRST = ("interrupted", "regression", "failed", "inconclusive", "pass")
+SPEED = (Metric.THROUGHPUT, Metric.STEP_TIME)
+"""The losses of these are the same figure, the throughput lost."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a comparison ended before the gate could say anything: "failed" or "interrupted"."""
+
+    verdict: str
+    exit_code: int
+    error: str
+    todo: str = ""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Both versions with their records, None where nothing was launched to its end; and what lies
+    between: the commits after the baseline up to the current one."""
+
+    baseline: Version
+    current: Version
+    records: tuple[BenchmarkRecord | None, BenchmarkRecord | None] = (None, None)
+    commits: tuple[str, ...] = ()
+
+
+def comparison(
+    benchmark: Benchmark,
+    findings: Findings,
+    compared: Compared,
+    seconds: float,
+    ending: Ending | None = None,
+) -> Comparison:
+    """The document; `ending` where something else than the gate ended it."""
+    verdict = findings.verdict.value if ending is None else ending.verdict
+    result = findings.result
+    metrics = result.metrics if result is not None else ()
+    speed = next((m for m in metrics if m.metric in SPEED), None)
+    loss = None if speed is None else speed.slowdown
+    threshold = next((benchmark.thresholds[m] for m in SPEED if m in benchmark.thresholds), None)
+    culprit = _culprit(compared) if verdict == Verdict.REGRESSION.value else None
+    return Comparison(
+        benchmark=benchmark.name,
+        command=(benchmark.script, *benchmark.args),
+        verdict=verdict,
+        exit_code=int(EXIT_CODES[verdict] if ending is None else ending.exit_code),
+        regression_detected=verdict == Verdict.REGRESSION.value,
+        slowdown=loss,
+        slowdown_confidence_interval=None if speed is None else speed.interval,
+        performance_delta=None if loss is None else -100 * loss,
+        threshold=threshold,
+        pairs=len(findings.pairs),
+        p_value=None if speed is None else speed.p_value,
+        metrics=tuple(_metric(m, findings) for m in metrics),
+        baseline=_side(compared.baseline, compared.records[0]),
+        current=_side(compared.current, compared.records[1]),
+        likely_culprit_commit=culprit,
+        recommendation=_recommendation(verdict, metrics, culprit, findings, ending),
+        seconds=seconds,
+        notes=tuple(findings.notes),
+        error=None if ending is None else ending.error,
+    )
+
+
+def together(documents: Sequence[Comparison]) -> Comparison:
+    """Several benchmarks as one document: that of the worst, which holds the others."""
+    worst = min(documents, key=lambda one: WORST_FIRST.index(one.verdict))
+    return replace(worst, others=tuple(one for one in documents if one is not worst))
+
+
+def _metric(result: MetricResult, findings: Findings) -> MetricComparison:
+    undecided = result.verdict is Verdict.MORE
+    return MetricComparison(
+        metric=result.metric.value,
+        verdict=Verdict.INCONCLUSIVE.value if undecided else result.verdict.value,
+        threshold=result.threshold,
+        slowdown=result.slowdown,
+        slowdown_confidence_interval=result.interval,
+        p_value=result.p_value,
+        pairs=tuple(findings.figures(result.metric)),
+    )
+
+
+def _side(version: Version, record: BenchmarkRecord | None) -> ComparedSide:
+    return ComparedSide(
+        commit=version.commit,
+        dirty=bool(version.dirty),
+        record=None if record is None else record.id,
+        samples_per_second=None if record is None else record.samples_per_second,
+        step_time_ms=None if record is None else record.step_time_ms,
+        gpu_utilization_percent=None if record is None else record.gpu_utilization_percent,
+        gpu_utilization_source=None if record is None else record.gpu_utilization_source,
+        peak_memory_bytes=None if record is None else record.peak_memory_bytes,
+        energy_joules=None if record is None else record.energy_joules,
+        joules_per_sample=None if record is None else record.joules_per_sample,
+        batch_size=None if record is None else record.batch_size,
+        launches=() if record is None else record.launches,
+    )
+
+
+def _culprit(compared: Compared) -> str | None:
+    """The one change between the sides; with uncommitted ones it may be they."""
+    if compared.current.dirty or len(compared.commits) != 1:
+        return None
+    return compared.commits[0]
+
+
+def _recommendation(
+    verdict: str,
+    metrics: Sequence[MetricResult],
+    culprit: str | None,
+    findings: Findings,
+    ending: Ending | None,
+) -> str:
+    if ending is not None:
+        return ending.todo or "run it again"
+    if verdict == Verdict.PASS.value:
+        return "nothing to do"
+    if verdict == Verdict.REGRESSION.value:
+        worse = [m.metric.value for m in metrics if m.verdict is Verdict.REGRESSION]
+        where = "the changes since the baseline" if culprit is None else f"commit {short(culprit)}"
+        return f"look at {where}: {' and '.join(worse)} got worse"
+    if findings.ended is not None:
+        return f"{findings.ended}: allow more with --budget"
+    return (
+        "the launches differ too much to decide: use a quieter machine, more steps (--steps), "
+        "or more pairs (--max-pairs)"
+    )

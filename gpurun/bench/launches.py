@@ -1,0 +1,264 @@
+"""Launches of a benchmark: isolated and measured like trials, each in the tree that it belongs to.
+
+The first launch of a tree warms it up (files in the page cache, compiled kernels, downloads) and
+shows how long a launch must be; what it wrote before its first step is there for the later ones,
+and nothing of what any of them writes stays. Later launches all take the same number of steps.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
+from gpurun.launch.command import command_line
+from gpurun.launch.environment import child_environment
+from gpurun.measure import summarise_run
+from gpurun.measure.events import ProcessLog, read_run
+from gpurun.measure.sampler import Sampler
+from gpurun.options import Target, TargetKind
+from gpurun.records.codec import to_json
+from gpurun.records.events import OriginsEvent
+from gpurun.records.result import RunResult
+from gpurun.records.spec import RunSpec, StopRule, Trees, TrialSpec
+from gpurun.rundir import write_json
+from gpurun.tuner.progress import Progress
+from gpurun.tuner.trial import Request
+from gpurun.tuner.trial_end import ending_status, explained, last_lines, main_log
+
+WARMUP_STEPS = 10
+LEAST_STEPS = 12
+"""Fewest measured steps that say anything."""
+WINDOW_SECONDS = 4.0
+"""What a measured window lasts, where the script trains for so long."""
+MOST_STEPS = 5000
+SEED = 1234
+POLL_SECONDS = 0.05
+SAMPLE_SECONDS = 0.5
+FIRST_PATIENCE = 1800.0
+"""The first launch may be silent for so many seconds: it may download its data or compile."""
+LEAST_PATIENCE = 120.0
+SHOWN_LINES = 5
+
+WHOLE = StopRule(
+    min_steps=1 << 60, min_seconds=0.0, max_steps=1 << 60, warmup_steps=0, audit_steps=0
+)
+"""For a script that ends by itself before the window would."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where and with what launches of one tree start. `trees`: what they record files of."""
+
+    name: str
+    folder: Path
+    python: Path
+    variables: Mapping[str, str]
+    trees: Trees | None = None
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A finished launch. `error`: why it is of no use, "" where it is.
+
+    `parameters`: those of the model that was first called, None where none was. `printed`: the last
+    lines of its output. `seconds`: what it took from start to end.
+    """
+
+    start: Start
+    result: RunResult
+    error: str
+    folder: Path
+    seconds: float
+    parameters: int | None = None
+    origins: tuple[OriginsEvent, ...] = ()
+    printed: tuple[str, ...] = ()
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Training steps a second in the measured window."""
+        times = self.result.step_time_ms
+        return None if times is None or not times.mean else 1000.0 / times.mean
+
+    @property
+    def whole(self) -> bool:
+        """Whether the script ended by itself."""
+        return self.result.status == "completed"
+
+
+def first_rule(steps: int | None) -> StopRule:
+    """The rule of a first launch: `steps` measured ones, None for as many as a window takes."""
+    if steps is not None:
+        return _rule(steps)
+    return StopRule(
+        min_steps=WARMUP_STEPS + LEAST_STEPS,
+        min_seconds=WINDOW_SECONDS,
+        max_steps=WARMUP_STEPS + MOST_STEPS,
+        warmup_steps=WARMUP_STEPS,
+        audit_steps=0,
+    )
+
+
+def later_rule(steps: int | None, first: Iterable[Launch]) -> StopRule:
+    """The rule of all later launches, by the first ones (one of each tree): steps alike for all."""
+    launches = list(first)
+    if steps is None:
+        rates = [rate for rate in (one.steps_per_second for one in launches) if rate]
+        steps = max((math.ceil(WINDOW_SECONDS * rate) for rate in rates), default=LEAST_STEPS)
+        steps = min(max(steps, LEAST_STEPS), MOST_STEPS)
+    ended = [one.result.steps - WARMUP_STEPS for one in launches if one.whole]
+    # A script that ends by itself must not be in doubt whether it is stopped before.
+    if ended and min(ended) <= steps:
+        return WHOLE
+    return _rule(steps)
+
+
+def _rule(steps: int) -> StopRule:
+    total = WARMUP_STEPS + steps
+    return StopRule(total, 0.0, total, WARMUP_STEPS, audit_steps=0)
+
+
+class Launcher:
+    """Launches one benchmark, one launch at a time. `close` removes what launches shared.
+
+    `folder` receives a run folder for each launch. `note` hears what is not as it should be.
+    """
+
+    def __init__(
+        self, benchmark: Benchmark, folder: Path, mode: Mode, note: Callable[[str], None]
+    ) -> None:
+        self.benchmark = benchmark
+        self.folder = folder
+        self.mode = mode
+        self.launched = 0
+        self.longest = 0.0
+        """Seconds of the longest launch so far."""
+        self._note = note
+        self._layers: dict[str, Path] = {}
+
+    def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+        """Launch, and wait for the end; KeyboardInterrupt kills it first.
+
+        `first`: the launch that warms up its tree.
+        """
+        launch = self._launch(start, rule, first)
+        if launch.error and not first and start.name in self._layers:
+            self._note(
+                "the script does not run on top of what its first launch wrote: "
+                "every launch starts from the untouched folder"
+            )
+            del self._layers[start.name]
+            launch = self._launch(start, rule, first)
+        return launch
+
+    def close(self) -> None:
+        """Remove what only launches needed."""
+        self._layers.clear()
+        for kind in ("layers", "caches"):
+            discard(self.folder / kind)
+
+    def _launch(self, start: Start, rule: StopRule, first: bool) -> Launch:
+        self.launched += 1
+        run_dir = self.folder / "launches" / f"{self.launched:02d}-{start.name}"
+        (run_dir / "control").mkdir(parents=True)
+        trial = TrialSpec(stop=rule, seed=SEED, hold_at_first_step=first)
+        spec = RunSpec(str(run_dir), os.getpid(), trial=trial, trees=start.trees)
+        write_json(run_dir / "spec.json", to_json(spec))
+        began = time.monotonic()
+        with closing(Sampler(run_dir)) as sampler:
+            sampler.look_around()
+            with Box(self._box(start, run_dir)) as box:
+                given_up = self._watch(box, start, run_dir, sampler, first)
+                if given_up:
+                    box.kill()
+                exit_code = None if given_up else box.poll()
+        seconds = time.monotonic() - began
+        self.longest = max(self.longest, seconds)
+        return _concluded(start, rule, run_dir, exit_code, seconds, given_up)
+
+    def _box(self, start: Start, run_dir: Path) -> BoxSpec:
+        cache = self.folder / "caches" / start.name
+        cache.mkdir(parents=True, exist_ok=True)
+        environment = quiet_services(child_environment(run_dir / "spec.json", start.variables))
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
+        environment.setdefault("PYTHONHASHSEED", "0")
+        target = Target(TargetKind.SCRIPT, self.benchmark.script, self.benchmark.args)
+        layer = self._layers.get(start.name)
+        return BoxSpec(
+            argv=command_line(target, str(start.python)),
+            env=environment,
+            cwd=start.folder,
+            writable=(run_dir, cache),
+            layers=() if layer is None else (layer,),
+            mode=self.mode,
+            log=run_dir / "output.log",
+        )
+
+    def _watch(self, box: Box, start: Start, run_dir: Path, sampler: Sampler, first: bool) -> str:
+        """Wait for the end; why the launch had to be given up, "" if it ended by itself."""
+        progress = Progress(run_dir, run_dir / "output.log")
+        patience = FIRST_PATIENCE if first else max(LEAST_PATIENCE, 4 * self.longest)
+        changed = sampled = time.monotonic()
+        held = first
+        while box.poll() is None:
+            time.sleep(POLL_SECONDS)
+            moment = time.monotonic()
+            if held and (run_dir / "control" / "first_step").exists():
+                held = False
+                layer = self.folder / "layers" / start.name
+                if box.capture_layer(layer):
+                    self._layers[start.name] = layer
+                (run_dir / "control" / "go").touch()
+            if progress.advanced():
+                changed = moment
+            if moment - sampled > SAMPLE_SECONDS:
+                sampled = moment
+                sampler.tick(box.pid)
+            if moment - changed > patience:
+                return f"hangs: given up after {patience:.3g} s without a sign of life"
+        return ""
+
+
+def _concluded(
+    start: Start,
+    rule: StopRule,
+    run_dir: Path,
+    exit_code: int | None,
+    seconds: float,
+    given_up: str,
+) -> Launch:
+    logs = read_run(run_dir).processes
+    status = ending_status(logs, exit_code, bool(given_up))
+    result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
+    status, reason = explained(status, run_dir, result, Request("bench", {}, rule))
+    if status in ("stopped", "completed"):
+        reason = "" if result.measured_steps else _without_steps(result, logs)
+    else:
+        reason = given_up or reason or status
+    result = replace(result, status=status)
+    write_json(run_dir / "result.json", to_json(result))
+    log = main_log(logs)
+    return Launch(
+        start=start,
+        result=result,
+        error=reason,
+        folder=run_dir,
+        seconds=seconds,
+        parameters=log.roots[0].parameters if log is not None and log.roots else None,
+        origins=tuple(event for one in logs for event in one.origins),
+        printed=tuple(last_lines(run_dir / "output.log")[-SHOWN_LINES:]),
+    )
+
+
+def _without_steps(result: RunResult, logs: tuple[ProcessLog, ...]) -> str:
+    if result.steps:
+        return f"it ended after {result.steps} training steps, before any could be measured"
+    if not any(log.torch is not None for log in logs):
+        return "it imports no torch, so that there are no training steps to measure"
+    return "no training step was seen: there is nothing to measure"

@@ -1,0 +1,137 @@
+"""The record of a benchmark's launches, as the store keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import astuple, dataclass
+from datetime import datetime, timezone
+
+from gpurun import __version__
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.git import Repository
+from gpurun.bench.launches import Launch
+from gpurun.measure.figures import known, mean
+from gpurun.measure.fingerprint import fingerprint
+from gpurun.records.benchmark import (
+    BenchmarkFingerprint,
+    BenchmarkLaunch,
+    BenchmarkPurpose,
+    BenchmarkRecord,
+    new_id,
+    utc_text,
+)
+from gpurun.records.result import RunResult, StepTime
+
+TURNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING")
+"""Variables that decide how fast the same code runs."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """What was launched: a commit, the branch that it is on, and whether the tree differs."""
+
+    commit: str | None = None
+    branch: str | None = None
+    dirty: bool | None = None
+
+
+def version_of(repository: Repository) -> Version:
+    """That of the user's working tree."""
+    return Version(repository.head(), repository.branch(), repository.changes().dirty)
+
+
+def launch_record(launch: Launch) -> BenchmarkLaunch:
+    """The raw values of a launch."""
+    result = launch.result
+    reasons = (reason for device in result.devices for reason in device.throttle_reasons)
+    return BenchmarkLaunch(
+        status=_status(launch),
+        samples_per_second=result.samples_per_second,
+        step_time_ms=result.step_time_ms,
+        gpu_utilization_percent=result.gpu_utilization_percent,
+        gpu_utilization_source=result.gpu_utilization_source,
+        peak_memory_bytes=result.peak_memory_bytes,
+        energy_joules=result.energy_joules,
+        joules_per_sample=result.joules_per_sample,
+        measured_steps=result.measured_steps,
+        measured_seconds=result.measured_seconds,
+        throttle_reasons=tuple(dict.fromkeys(reasons)),
+        foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),
+        run_dir=str(launch.folder),
+        error=launch.error or None,
+    )
+
+
+def record_of(
+    benchmark: Benchmark, launches: Sequence[Launch], version: Version, purpose: BenchmarkPurpose
+) -> BenchmarkRecord:
+    """The record of launches of one tree; there is at least one."""
+    useful = [launch.result for launch in launches if not launch.error]
+    failed = next((launch for launch in launches if launch.error), None)
+    now = datetime.now(timezone.utc)
+    key = _fingerprint(benchmark, launches[-1])
+    return BenchmarkRecord(
+        id=new_id(now),
+        benchmark=benchmark.name,
+        script=benchmark.script,
+        args=benchmark.args,
+        commit=version.commit,
+        branch=version.branch,
+        dirty=version.dirty,
+        time=utc_text(now),
+        status="completed" if failed is None else _status(failed),
+        samples_per_second=mean(r.samples_per_second for r in useful),
+        step_time_ms=_mean_step_time(useful),
+        gpu_utilization_percent=mean(r.gpu_utilization_percent for r in useful),
+        gpu_utilization_source=_common(r.gpu_utilization_source for r in useful),
+        peak_memory_bytes=max(known(r.peak_memory_bytes for r in useful), default=None),
+        energy_joules=mean(r.energy_joules for r in useful),
+        joules_per_sample=mean(r.joules_per_sample for r in useful),
+        device=key.device,
+        device_count=key.device_count,
+        batch_size=next((r.batch_size for r in useful if r.batch_size is not None), None),
+        steps=useful[-1].steps if useful else None,
+        launches=tuple(launch_record(launch) for launch in launches),
+        fingerprint=key,
+        gpurun_version=__version__,
+        error=None if failed is None else failed.error,
+        purpose=purpose,
+    )
+
+
+def _mean_step_time(results: Iterable[RunResult]) -> StepTime | None:
+    """The means over launches of each figure of their step times."""
+    times = [r.step_time_ms for r in results if r.step_time_ms is not None]
+    if not times:
+        return None
+    return StepTime(
+        *(sum(values) / len(times) for values in zip(*map(astuple, times), strict=True))
+    )
+
+
+def _status(launch: Launch) -> str:
+    """A launch that was stopped when it had seen enough did what was asked of it."""
+    if launch.error:
+        ended_well = launch.result.status in ("stopped", "completed")
+        return "failed" if ended_well else launch.result.status
+    return "completed"
+
+
+def _fingerprint(benchmark: Benchmark, launch: Launch) -> BenchmarkFingerprint:
+    devices = launch.result.devices
+    names = dict.fromkeys(device.device for device in devices)
+    here = fingerprint((), benchmark.folder, None)
+    variables = launch.start.variables
+    return BenchmarkFingerprint(
+        device=", ".join(names) or here["cpu"],
+        device_count=len(devices) or max(1, round(here["cores"])),
+        driver=here["driver"] if devices else None,
+        torch=launch.result.environment.get("torch"),
+        script=benchmark.script,
+        settings={name: variables[name] for name in TURNED if name in variables},
+    )
+
+
+def _common(values: Iterable[str | None]) -> str | None:
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None

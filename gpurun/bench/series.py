@@ -1,0 +1,69 @@
+"""Some launches of a benchmark in the user's own tree, measured one after the other."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.compare import Tell
+from gpurun.bench.git import open_repository, without_redirection
+from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rule
+from gpurun.bench.record import Version, record_of, version_of
+from gpurun.errors import GpurunError
+from gpurun.isolation.mode import Mode
+from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+
+DEFAULT_LAUNCHES = 5
+"""Launches differ by more than the steps of one do; fewer say little of how much."""
+
+
+def measure(
+    benchmark: Benchmark, folder: Path, mode: Mode, launches: int, tell: Tell
+) -> BenchmarkRecord:
+    """The record of so many launches, after one that warms up; it ends at one that fails.
+
+    Interrupted, it is that of the launches until then; KeyboardInterrupt where there is none.
+    `folder` receives their run folders. Nothing is set up: the user's environment is measured.
+    """
+    version = _version(benchmark.folder)
+    variables = {**without_redirection(os.environ), **benchmark.env, "PWD": str(benchmark.folder)}
+    start = Start("current", benchmark.folder, Path(sys.executable), variables)
+    launcher = Launcher(benchmark, folder, mode, tell)
+    measured: list[Launch] = []
+    try:
+        tell(f"first launch of {benchmark.name}, to warm it up")
+        first = launcher.run(start, first_rule(benchmark.steps), first=True)
+        rule = later_rule(benchmark.steps, [first])
+        if first.error:
+            measured.append(first)
+        while len(measured) < launches and not (measured and measured[-1].error):
+            measured.append(launcher.run(start, rule))
+            tell(f"launch {len(measured)}: {_shown(measured[-1])}")
+    except KeyboardInterrupt:
+        if not measured:
+            raise
+    finally:
+        launcher.close()
+    if measured[-1].error:
+        for line in measured[-1].printed:
+            tell(f"output: {line}")
+    return record_of(benchmark, measured, version, BenchmarkPurpose.BENCH)
+
+
+def _version(folder: Path) -> Version:
+    """What git knows of the folder; a benchmark may be measured without it."""
+    try:
+        return version_of(open_repository(folder))
+    except GpurunError:
+        return Version()
+
+
+def _shown(launch: Launch) -> str:
+    rate = launch.result.samples_per_second
+    if launch.error:
+        return launch.error
+    if rate is not None:
+        return f"{rate:.4g} samples/s"
+    return f"{launch.steps_per_second or 0.0:.4g} steps/s"

@@ -1,0 +1,76 @@
+"""The flags of `gpurun bench`."""
+
+from __future__ import annotations
+
+from gpurun.arguments import Flags, budget_of, count_of, split
+from gpurun.bench.metrics import Metric
+from gpurun.config_tables import parse_fraction
+from gpurun.errors import GpurunError
+from gpurun.options import BenchOptions
+
+FLAGS = Flags(
+    switches=("trials-in-place", "quiet", "help"),
+    values=(
+        "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "json",
+        "markdown", "store", "out",
+    ),
+)  # fmt: skip
+OF_COMPARE = ("threshold", "max-pairs", "metrics", "budget", "markdown")
+"""Flags that say nothing where nothing is compared."""
+
+
+def parse_bench(argv: list[str]) -> BenchOptions:
+    """The options of `gpurun bench`; `GpurunError` where one is unknown or has no good value."""
+    words = split(argv, FLAGS)
+    own = words.own
+    idle = [name for name in OF_COMPARE if name in own and "compare" not in own]
+    if idle and "help" not in own:
+        raise GpurunError(f"--{idle[0]} needs --compare REF", "add it, as in --compare main")
+    if "compare" in own and "launches" in own:
+        raise GpurunError("--launches is not for --compare", "limit it by --max-pairs")
+    return BenchOptions(
+        script=words.program,
+        args=words.args,
+        compare=own.get("compare"),
+        threshold=_threshold(own.get("threshold")),
+        max_pairs=count_of("max-pairs", own.get("max-pairs")),
+        launches=count_of("launches", own.get("launches")),
+        steps=count_of("steps", own.get("steps")),
+        budget_seconds=budget_of(own.get("budget")),
+        metrics=_metrics(own.get("metrics")),
+        trials_in_place="trials-in-place" in own,
+        json=own.get("json"),
+        markdown=own.get("markdown"),
+        store=own.get("store"),
+        out=own.get("out"),
+        quiet="quiet" in own,
+        help="help" in own,
+    )
+
+
+def _threshold(text: str | None, flag: str = "--threshold") -> float | None:
+    if text is None:
+        return None
+    try:
+        return parse_fraction(text)
+    except GpurunError as error:
+        raise GpurunError(f"{flag}: {error.what}", error.todo) from None
+
+
+def _metrics(text: str | None) -> tuple[tuple[str, float | None], ...] | None:
+    """Of `throughput,peak_memory=2%` the names with their thresholds."""
+    if text is None:
+        return None
+    chosen: dict[str, float | None] = {}
+    known = [metric.value for metric in Metric]
+    for word in filter(None, (part.strip() for part in text.split(","))):
+        name, _, share = word.partition("=")
+        name = name.replace("-", "_")
+        if name not in known:
+            raise GpurunError(
+                f"--metrics: {name!r} is no metric", f"choose among {','.join(known)}"
+            )
+        chosen[name] = _threshold(share or None, f"--metrics {name}")
+    if not chosen:
+        raise GpurunError("--metrics names none", f"choose among {','.join(known)}")
+    return tuple(chosen.items())

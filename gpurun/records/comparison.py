@@ -1,0 +1,88 @@
+"""The document of `gpurun bench --compare --json FILE`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpurun.records.benchmark import BenchmarkLaunch
+from gpurun.records.result import StepTime
+
+COMPARISON_SCHEMA = "gpurun/comparison@1"
+
+
+@dataclass(frozen=True)
+class ComparedSide:
+    """One side: the figures of its launches put together, and the raw values of each.
+
+    `commit` is that of its tree; `dirty`: the tree differs from it. `record`: the id of its record
+    in the store, None where nothing was measured. A figure is None where nothing was measured.
+    `launches` are in the order of the pairs, without the one that warmed up.
+    """
+
+    commit: str | None
+    dirty: bool
+    record: str | None
+    samples_per_second: float | None
+    step_time_ms: StepTime | None
+    gpu_utilization_percent: float | None
+    gpu_utilization_source: str | None
+    peak_memory_bytes: int | None
+    energy_joules: float | None
+    joules_per_sample: float | None
+    batch_size: float | None
+    launches: tuple[BenchmarkLaunch, ...]
+
+
+@dataclass(frozen=True)
+class MetricComparison:
+    """One gated metric: `verdict` is "pass", "regression" or "inconclusive".
+
+    `slowdown` and its interval are losses as fractions: of the throughput what is lost, of memory
+    and energy the growth. `pairs`: (baseline, current) in samples/s (steps/s where samples cannot
+    be counted), seconds, bytes or joules.
+    """
+
+    metric: str
+    verdict: str
+    threshold: float
+    slowdown: float | None
+    slowdown_confidence_interval: tuple[float, float] | None
+    p_value: float | None
+    pairs: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What a comparison found.
+
+    `verdict`: "pass", "regression", "inconclusive", "failed" (the benchmark itself, or no usable
+    baseline; `error` says why) or "interrupted". `slowdown`: fraction of throughput lost, with the
+    interval whose lower bounds hold together at 99 % and whose upper one does at 95 %;
+    `performance_delta`: the same in percent, negative is slower. These, `threshold` and `p_value`
+    are those of the throughput (of the step time, where that is gated instead); None where neither
+    is. `pairs`: how many were judged. `likely_culprit_commit`: the only commit between the sides of
+    a regression, None where there are several. `others`: further benchmarks of the same
+    configuration; this one then has the worst verdict.
+    """
+
+    benchmark: str
+    command: tuple[str, ...]
+    verdict: str
+    exit_code: int
+    regression_detected: bool
+    slowdown: float | None
+    slowdown_confidence_interval: tuple[float, float] | None
+    performance_delta: float | None
+    threshold: float | None
+    pairs: int
+    p_value: float | None
+    metrics: tuple[MetricComparison, ...]
+    baseline: ComparedSide
+    current: ComparedSide
+    likely_culprit_commit: str | None
+    recommendation: str
+    seconds: float
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+    others: tuple[Comparison, ...] = ()
+    schema: str = COMPARISON_SCHEMA

@@ -1,0 +1,59 @@
+"""Launches of a benchmark as they are after they ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpurun.bench.benchmarks import GATED, Benchmark
+from gpurun.bench.launches import Launch, Start
+from gpurun.records.events import OriginsEvent
+from gpurun.records.result import DeviceUse, RunResult, StepTime
+
+BENCHMARK = Benchmark(
+    name="train|er",
+    folder=Path("/project"),
+    script="train.py",
+    args=(),
+    steps=50,
+    setup=None,
+    env={},
+    needed=(),
+    metrics=GATED,
+    thresholds={m: m.default_threshold for m in GATED},
+)
+OWN_TREE = OriginsEvent((), (), (), (), complete=True)
+
+
+def result(rate: float, **changes: Any) -> RunResult:
+    """That of a launch of 50 measured steps of 8 samples, `rate` samples a second."""
+    step = 8000 / rate
+    known = {
+        "status": "stopped",
+        "steps": 60,
+        "measured_steps": 50,
+        "samples_per_second": rate,
+        "batch_size": 8.0,
+        "step_time_ms": StepTime(step, step, step, step),
+        "peak_memory_bytes": 1 << 30,
+        "devices": (),
+        "environment": {"torch": "2.13.0"},
+    }
+    unmeasured = dict.fromkeys(RunResult.__dataclass_fields__)
+    return RunResult(**{**unmeasured, **known, **changes})  # type: ignore[arg-type]
+
+
+def launch(
+    side: str, rate: float, *, parameters: int = 100, error: str = "", **changes: Any
+) -> Launch:
+    """A launch of a side, "baseline" or "current"."""
+    start = Start(side, Path("/project"), Path("/usr/bin/python"), {})
+    made = result(rate, **changes)
+    return Launch(start, made, error, Path("/runs/1"), 5.0, parameters, (OWN_TREE,))
+
+
+def device(*reasons: str, foreign: int | None = None) -> DeviceUse:
+    """A GPU that was throttled for these reasons."""
+    figures = dict.fromkeys(DeviceUse.__dataclass_fields__)
+    known = {"device": "H", "throttle_reasons": reasons, "foreign_processes": foreign}
+    return DeviceUse(**{**figures, **known, "refused": ()})  # type: ignore[arg-type]

@@ -1,0 +1,95 @@
+"""The flags of `gpurun bench`, and what is refused before anything is launched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpurun import main
+from gpurun.bench_arguments import FLAGS, parse_bench
+from gpurun.commands.bench import HELP
+from gpurun.errors import GpurunError
+from tests.repositories import commit, new_repository
+
+
+def test_everything_after_the_script_is_the_scripts() -> None:
+    options = parse_bench(["--compare", "main", "train.py", "--threshold", "5%"])
+    assert (options.compare, options.script) == ("main", "train.py")
+    assert options.args == ("--threshold", "5%")
+    assert options.threshold is None
+
+
+def test_metrics_may_have_thresholds_of_their_own() -> None:
+    options = parse_bench(
+        ["--compare=main", "--metrics", "throughput, peak-memory=2%", "--threshold", "0.03"]
+    )
+    assert options.metrics == (("throughput", None), ("peak_memory", 0.02))
+    assert options.threshold == 0.03
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["--threshold", "5%"], "--threshold needs --compare REF"),
+        (["--compare", "main", "--threshold", "0"], "--threshold: '0' is not a fraction"),
+        (["--compare", "main", "--metrics", "speed"], "--metrics: 'speed' is no metric"),
+        (["--compare", "main", "--metrics", ","], "--metrics names none"),
+        (["--compare", "main", "--launches", "3"], "--launches is not for --compare"),
+        (["--launches", "0"], "--launches '0' is not a count"),
+        (["--optimize"], "unknown flag --optimize"),
+        (["-m", "train"], "unknown flag -m"),
+        (["--compare"], "--compare needs a value"),
+    ],
+)
+def test_a_wrong_flag_is_an_error_with_a_cure(words: list[str], what: str) -> None:
+    with pytest.raises(GpurunError) as raised:
+        parse_bench(words)
+    assert raised.value.what.startswith(what)
+    assert raised.value.todo
+
+
+def test_the_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "--help"]) == 0
+    assert capsys.readouterr().out == HELP
+    assert [name for name in FLAGS.names if f"--{name}" not in HELP] == ["help"]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ([], "there is no benchmark"),
+        (["missing.py"], "there is no script"),
+        (["--compare", "main", "--max-pairs", "3", "train.py"], "--max-pairs 3 ends before"),
+        (["--compare", "mian", "train.py"], "has no branch, tag or commit 'mian'"),
+        (["--json", "no/where.json", "train.py"], "--json: there is no folder"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_a_launch(
+    words: list[str],
+    what: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = new_repository(tmp_path / "project")
+    commit(folder, {"train.py": ""})
+    monkeypatch.chdir(folder)
+    assert main(["bench", *words]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert what in lines[0]
+    assert lines[-1] == "verdict=error exit=2"
+
+
+def test_a_first_commit_has_no_baseline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = new_repository(tmp_path / "project")
+    commit(folder, {"train.py": ""})
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    assert main(["bench", "--compare", "main", "--json", "found.json", "train.py"]) == 4
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("gpurun: FAILED train: HEAD is the first commit")
+    assert lines[-1] == "verdict=failed exit=4 pairs=0"
+    assert '"regression_detected": false' in Path("found.json").read_text()

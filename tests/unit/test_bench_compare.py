@@ -1,0 +1,107 @@
+"""The course of a comparison: whose turn it is, when it ends, and which pair is taken again."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpurun.bench.compare import Comparing, Findings
+from gpurun.bench.gate import GatePlan, Verdict
+from gpurun.bench.installed import Tree
+from gpurun.bench.launches import Launch, Launcher, Start
+from gpurun.bench.metrics import Metric
+from gpurun.bench.sides import BASELINE, CURRENT, Side, Sides
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.isolation.mode import Mode
+from gpurun.records.spec import StopRule
+from tests.unit.bench_launches import BENCHMARK, device, launch
+
+PYTHON = Path("/usr/bin/python")
+
+
+class Recorded(Launcher):
+    """Gives back what launches are known to have come to, by side, and remembers the turns."""
+
+    def __init__(self, folder: Path, baseline: list[Launch], current: list[Launch]) -> None:
+        super().__init__(BENCHMARK, folder, Mode.OVERLAY, print)
+        self.turns = ""
+        self.coming = {BASELINE: baseline, CURRENT: current}
+
+    def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+        self.turns += start.name[0]
+        coming = self.coming[start.name]
+        return coming.pop(0) if len(coming) > 1 else coming[0]
+
+
+def comparing(
+    folder: Path, baseline: list[Launch], current: list[Launch], **more: Any
+) -> tuple[Comparing, Recorded, Findings]:
+    sides = [
+        Side(name, "a" * 40, Tree(folder / name), folder / name, PYTHON, {})
+        for name in (BASELINE, CURRENT)
+    ]
+    launcher, findings = Recorded(folder, baseline, current), Findings()
+    both = Sides(sides[0], sides[1], sides[1].tree)
+    one = Comparing(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
+    return one, launcher, findings
+
+
+def test_the_sides_take_turns_after_a_first_launch_of_each(tmp_path: Path) -> None:
+    one, launcher, findings = comparing(
+        tmp_path, [launch(BASELINE, 1000.0)], [launch(CURRENT, 800.0)]
+    )
+    one.run()
+    assert launcher.turns == "bc" + "bccb" * 2
+    assert findings.verdict is Verdict.REGRESSION
+    assert findings.figures(Metric.THROUGHPUT) == [(1000.0, 800.0)] * 4
+
+
+def test_a_disturbed_pair_is_launched_again_and_counts_if_it_is_always_so(tmp_path: Path) -> None:
+    hot = launch(CURRENT, 500.0, devices=(device("thermal"),))
+    calm = launch(CURRENT, 1000.0)
+    one, launcher, findings = comparing(tmp_path, [launch(BASELINE, 1000.0)], [calm, hot, calm])
+    one.run()
+    assert findings.verdict is Verdict.PASS
+    assert len(launcher.turns) == 2 + 2 * 5
+    assert findings.figures(Metric.THROUGHPUT) == [(1000.0, 1000.0)] * 4
+
+    one, launcher, findings = comparing(tmp_path, [launch(BASELINE, 1000.0)], [hot])
+    one.run()
+    assert findings.verdict is Verdict.REGRESSION
+    assert findings.notes[-1].endswith("it was so too often")
+
+
+def test_time_that_is_up_leaves_it_undecided(tmp_path: Path) -> None:
+    one, launcher, findings = comparing(
+        tmp_path, [launch(BASELINE, 1000.0)], [launch(CURRENT, 800.0)], deadline=time.monotonic()
+    )
+    one.run()
+    assert (launcher.turns, findings.verdict) == ("bc", Verdict.INCONCLUSIVE)
+    assert findings.ended == "the budget ended after 0 pairs"
+
+
+def test_a_side_that_fails_in_a_pair_is_named_with_it(tmp_path: Path) -> None:
+    crashed = launch(CURRENT, 1.0, error="ValueError: no", status="failed")
+    fine = launch(CURRENT, 1000.0)
+    one, _, findings = comparing(tmp_path, [launch(BASELINE, 1000.0)], [fine, fine, crashed])
+    with pytest.raises(GpurunError) as raised:
+        one.run()
+    assert raised.value.code is ExitCode.BENCHMARK_FAILED
+    assert "failed on the current side in pair 2: ValueError: no" in raised.value.what
+    assert [x.error for x in findings.launches(CURRENT)] == ["", "ValueError: no"]
+    assert len(findings.launches(BASELINE)) == 1
+
+
+def test_memory_that_nobody_measured_is_not_gated_unless_it_was_asked_for(tmp_path: Path) -> None:
+    bare = [launch(side, 1000.0, peak_memory_bytes=None) for side in (BASELINE, CURRENT)]
+    one, _, findings = comparing(tmp_path, bare[:1], bare[1:])
+    one.run()
+    assert list(findings.gated) == [Metric.THROUGHPUT]
+    assert findings.notes == ["peak_memory was not measured here and is not gated"]
+
+    one, _, findings = comparing(tmp_path, [launch(BASELINE, 1000.0)], bare[1:])
+    with pytest.raises(GpurunError, match="peak_memory was not measured on the current side"):
+        one.run()

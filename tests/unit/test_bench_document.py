@@ -1,0 +1,143 @@
+"""What a comparison says of launches: the document, the Markdown, and unequal work by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpurun.bench.compare import Findings, Pair
+from gpurun.bench.document import Compared, Ending, comparison, together
+from gpurun.bench.gate import judge
+from gpurun.bench.launches import WHOLE, later_rule
+from gpurun.bench.metrics import Gated, Metric
+from gpurun.bench.record import Version, record_of
+from gpurun.bench.workload import check_workload, disturbance
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.benchmark import BenchmarkPurpose
+from gpurun.records.codec import from_json, to_json
+from gpurun.records.comparison import Comparison
+from gpurun.report.comparison import comparison_lines, comparison_markdown
+from tests.unit.bench_launches import BENCHMARK, device, launch
+
+
+def found(currents: list[float]) -> Findings:
+    pairs = [Pair(launch("baseline", 1000.0), launch("current", rate)) for rate in currents]
+    findings = Findings(pairs=pairs, gated=dict(BENCHMARK.thresholds))
+    gated = [Gated(m, findings.figures(m), share) for m, share in findings.gated.items()]
+    findings.result = judge(gated)
+    return findings
+
+
+def document(findings: Findings, commits: int = 1, ending: Ending | None = None) -> Comparison:
+    older, newer = Version("a" * 40, None, False), Version("b" * 40, "main", False)
+    records = tuple(
+        record_of(BENCHMARK, launches, version, BenchmarkPurpose.COMPARE) if launches else None
+        for version, launches in (
+            (older, findings.launches("baseline")),
+            (newer, findings.launches("current")),
+        )
+    )
+    between = tuple(f"{n:x}" * 40 for n in range(11, 11 + commits))
+    compared = Compared(older, newer, (records[0], records[1]), between)
+    return comparison(BENCHMARK, findings, compared, 90.0, ending)
+
+
+def test_a_regression_says_how_much_and_which_commit() -> None:
+    one = document(found([800.0, 801.0, 799.0, 800.5]))
+    assert (one.verdict, one.exit_code, one.regression_detected) == ("regression", 1, True)
+    assert one.slowdown == pytest.approx(0.2, abs=0.002)
+    assert one.performance_delta == pytest.approx(-20.0, abs=0.2)
+    assert one.slowdown_confidence_interval is not None
+    assert (one.threshold, one.pairs) == (0.05, 4)
+    assert one.likely_culprit_commit == "b" * 40
+    assert one.baseline.samples_per_second == 1000.0
+    assert len(one.current.launches) == 4
+    assert from_json(Comparison, to_json(one)) == one
+    assert document(found([800.0] * 4), commits=2).likely_culprit_commit is None
+
+
+def test_a_gain_has_a_positive_delta_and_passes() -> None:
+    one = document(found([1100.0, 1101.0, 1099.0, 1100.0]))
+    assert (one.verdict, one.exit_code, one.regression_detected) == ("pass", 0, False)
+    assert one.performance_delta is not None
+    assert one.performance_delta > 9
+    assert one.recommendation == "nothing to do"
+
+
+def test_time_that_ends_early_is_inconclusive() -> None:
+    findings = found([1000.0, 1001.0])
+    findings.ended = "the budget ended after 2 pairs"
+    one = document(findings)
+    assert (one.verdict, one.exit_code, one.pairs) == ("inconclusive", 3, 2)
+    assert one.slowdown is None
+    assert {metric.verdict for metric in one.metrics} == {"inconclusive"}
+    assert "--budget" in one.recommendation
+    assert comparison_lines(one)[-2] == "INCONCLUSIVE train|er: undecided (2 pairs)"
+
+
+def test_a_crash_is_no_regression_whatever_was_measured_before() -> None:
+    findings = found([800.0] * 4)
+    findings.failed.append(launch("current", 800.0, status="failed", error="ValueError: no"))
+    one = document(findings, ending=Ending("failed", 5, "it failed", "see its output"))
+    assert (one.verdict, one.exit_code, one.regression_detected) == ("failed", 5, False)
+    assert one.likely_culprit_commit is None
+    assert [x.error for x in one.current.launches][-1] == "ValueError: no"
+    assert comparison_lines(one)[-2:] == ["FAILED train|er: it failed", "see its output"]
+
+
+def test_of_several_benchmarks_the_worst_holds_the_others() -> None:
+    passed, slower = document(found([1000.0] * 4)), document(found([800.0] * 4))
+    assert together([passed, slower]) == replace(slower, others=(passed,))
+
+
+def test_the_markdown_begins_with_the_verdict_and_keeps_foreign_text_in_its_cell() -> None:
+    lines = comparison_markdown(document(found([800.0] * 4))).splitlines()
+    assert lines[0].startswith(r"### gpurun bench: REGRESSION train\|er: throughput −20.0 %")
+    assert "| samples/s | 1,000 | 800 | −20.0 % |" in lines
+    assert not any("energy" in line for line in lines)  # nobody measured it
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"batch_size": 16.0}, "the batch size is 16, and 8 in the baseline"),
+        ({"parameters": 200}, "the number of parameters is 200, and 100 in the baseline"),
+        ({"status": "completed", "steps": 70}, "the number of steps is 70, and 60 in the baseline"),
+    ],
+)
+def test_unequal_work_is_refused_by_name(changes: dict[str, Any], what: str) -> None:
+    base = launch("baseline", 1000.0, status=changes.get("status", "stopped"))
+    with pytest.raises(GpurunError) as raised:
+        check_workload(base, launch("current", 1000.0, **changes))
+    assert raised.value.what == f"the workload has changed: {what}"
+    assert raised.value.code is ExitCode.NO_BASELINE
+
+
+def test_steps_of_launches_that_were_stopped_may_differ() -> None:
+    check_workload(launch("baseline", 1000.0), launch("current", 1000.0, steps=70))
+
+
+def test_only_what_befell_one_half_is_a_ground_to_launch_again() -> None:
+    calm, hot = launch("baseline", 1000.0), launch("current", 500.0, devices=(device("thermal"),))
+    assert disturbance(calm, launch("current", 500.0)) is None
+    assert disturbance(hot, hot) is None
+    assert disturbance(calm, hot) == "the GPU was throttled in the current half only (thermal)"
+    one, two = (launch("x", 1.0, devices=(device(foreign=n),)) for n in (0, 1))
+    assert disturbance(one, two) == "another process computed on the GPU in the current half only"
+
+
+def test_all_later_launches_take_the_steps_of_the_faster_side() -> None:
+    rule = later_rule(None, [launch("baseline", 800.0), launch("current", 1600.0)])
+    assert rule.min_steps == rule.max_steps == 10 + 800
+    short = launch("current", 1600.0, status="completed", steps=300)
+    assert later_rule(None, [launch("baseline", 800.0), short]) is WHOLE
+    assert later_rule(20, [short]).max_steps == 30
+
+
+def test_step_time_alone_gives_the_slowdown() -> None:
+    findings = found([800.0] * 4)
+    pairs = findings.figures(Metric.STEP_TIME)
+    findings.result = judge([Gated(Metric.STEP_TIME, pairs, 0.05)])
+    assert document(findings).slowdown == pytest.approx(0.2, abs=0.002)
