@@ -1,0 +1,1 @@
+"""`bench`: is this commit slower, since which one, and how did it come to where it is?"""

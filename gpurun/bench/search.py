@@ -1,0 +1,293 @@
+"""`bench bisect GOOD..BAD`: which pair of commits to launch next, and when the culprit is known.
+
+Benchmarks are too noisy for one decision a commit: halving a range of 64 takes six decisions, and
+one that is wrong loses the culprit for good. Here no decision is ever made on the way. All pairs
+that were run give, by Bayes' rule (`gpurun.bench.posterior`), the probability of each commit, and
+the next pair is the one whose outcome is hardest to foretell: a commit that is as likely slower
+than GOOD as not. A commit that becomes likely is then held against its parent, and it is
+called the culprit only if both hold: it is it in the light of all pairs, and its pairs with the
+parent show a drop by themselves, each with probability `level`. The second guards against what the
+first assumes: a range that slows down bit by bit has no culprit, and none is named.
+
+Two launches make a pair; they are run in turn (AB, BA) so that a drifting machine cancels. What is
+known is the log of pairs in a `Bisection`, and what comes next follows from it alone: an
+interrupted search goes on from its file.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from gpurun.errors import ExitCode, GpurunError
+
+if TYPE_CHECKING:
+    from gpurun.bench.posterior import Posterior
+
+
+@dataclass(frozen=True)
+class SearchPlan:
+    """What counts as found, and what the search may cost."""
+
+    level: float = 0.995
+    """Probability at which an answer is given."""
+    smallest: float = 0.025
+    """Smallest drop that counts, a fraction of throughput: half the gate's usual threshold."""
+    max_pairs: int = 150
+    likely: float = 0.7
+    """From this probability on a commit is held against its parent."""
+    least_pairs: int = 4
+    """Pairs that an answer needs of the two commits that it is about."""
+    another: float = 0.9
+    """Probability from which on a second drop in the range is reported."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One measured pair: `slowdown` is ln(throughput of `against` / throughput of `commit`)."""
+
+    commit: str
+    against: str
+    slowdown: float
+    against_first: bool
+    """Which of the two was launched first."""
+
+
+@dataclass(frozen=True)
+class Bisection:
+    """All that a search knows; JSON by `gpurun.records.codec`."""
+
+    good: str
+    commits: tuple[str, ...]
+    """GOOD..BAD without GOOD, oldest first; the last one is BAD."""
+    pairs: tuple[Pair, ...] = ()
+    skipped: tuple[str, ...] = ()
+    """Commits that do not build or run."""
+    plan: SearchPlan = SearchPlan()
+
+    def __post_init__(self) -> None:
+        if not self.commits or len({self.good, *self.commits}) != len(self.commits) + 1:
+            raise ValueError("a search needs different commits")
+
+    def with_pair(self, pair: Pair) -> Bisection:
+        """This search after one more pair."""
+        return replace(self, pairs=(*self.pairs, pair))
+
+    def without(self, commit: str) -> Bisection:
+        """This search without a commit that cannot be measured; GOOD and BAD must be."""
+        if commit in (self.good, self.commits[-1]):
+            raise GpurunError(
+                f"{commit} cannot be measured, and it is an end of the range",
+                "name an end of the range whose benchmark runs",
+                ExitCode.BENCHMARK_FAILED,
+            )
+        return replace(self, skipped=(*self.skipped, commit))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """Launch `commit` and `against` once each, `against` first or second."""
+
+    commit: str
+    against: str
+    against_first: bool
+
+
+@dataclass(frozen=True)
+class Confirm(Measure):
+    """A `Measure` of a likely culprit against its parent (the nearest one that can be measured)."""
+
+    probability: float
+    """That `commit` is the culprit, so far."""
+
+
+class Outcome(enum.Enum):
+    """How a search ended."""
+
+    FOUND = "found"
+    NOT_REPRODUCED = "not reproduced"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True)
+class Suspect:
+    """Commits of which one may have brought the drop; several where all but the last one of them
+    were skipped, so that nothing tells them apart."""
+
+    commits: tuple[str, ...]
+    probability: float
+
+
+@dataclass(frozen=True)
+class Another:
+    """A second drop in the same range: how sure, where most likely, how large (a fraction)."""
+
+    probability: float
+    suspects: tuple[Suspect, ...]
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class Done:
+    """The answer. Figures that the outcome does not have are None, never 0."""
+
+    outcome: Outcome
+    suspects: tuple[Suspect, ...]
+    """The culprit alone if found; if inconclusive, the likeliest, which together reach the level
+    unless "there is no drop" is among what is left. Likeliest first."""
+    no_drop: float
+    """Probability that BAD is not slower than GOOD by `smallest` or more."""
+    pairs: int
+    noise: float | None
+    """Scatter of a launch, a fraction of its throughput."""
+    slowdown: float | None = None
+    """Throughput that the culprit loses against its parent, a fraction; with its 95 % interval."""
+    slowdown_interval: tuple[float, float] | None = None
+    another: Another | None = None
+    """Another drop in the range, if that is likely."""
+
+    @property
+    def culprit(self) -> str | None:
+        """The one commit that is to blame, if it is known which."""
+        found = self.outcome is Outcome.FOUND and len(self.suspects[0].commits) == 1
+        return self.suspects[0].commits[0] if found else None
+
+
+@dataclass(frozen=True)
+class _Place:
+    """A commit that can be measured, with the skipped ones before it: a drop between its
+    neighbour and itself came with any of these."""
+
+    commits: tuple[str, ...]
+
+    @property
+    def commit(self) -> str:
+        return self.commits[-1]
+
+
+def next_action(state: Bisection) -> Measure | Confirm | Done:
+    """What to do next, or the answer. The same log always gives the same action."""
+    places = _places(state)
+    posterior = _posterior(state, places)
+    probabilities = [float(p) for p in posterior.places]
+    top = max(range(len(probabilities)), key=probabilities.__getitem__)
+    none = top == len(places)
+    last = len(places) - 1 if none else top
+    first = -1 if none else last - 1
+    commit = places[last].commit
+    against = state.good if first < 0 else places[first].commit
+    enough = _count(state, commit, against) >= state.plan.least_pairs
+    sure = probabilities[top] >= state.plan.level
+    if sure and enough and (none or posterior.own(top + 1) >= state.plan.level):
+        return _answer(state, places, posterior, None if none else top)
+    if len(state.pairs) >= state.plan.max_pairs:
+        return _inconclusive(state, places, posterior)
+    if none or probabilities[top] < state.plan.likely:
+        commit = places[_even(probabilities)].commit
+        return Measure(commit, state.good, _against_first(state, commit, state.good))
+    order = _against_first(state, commit, against)
+    return Confirm(commit, against, order, probabilities[top])
+
+
+def _places(state: Bisection) -> list[_Place]:
+    places: list[_Place] = []
+    run: list[str] = []
+    skipped = set(state.skipped)
+    for commit in state.commits:
+        run.append(commit)
+        if commit not in skipped:
+            places.append(_Place(tuple(run)))
+            run = []
+    return places
+
+
+def _posterior(state: Bisection, places: Sequence[_Place]) -> Posterior:
+    from gpurun.bench.posterior import Posterior, Reading  # numpy comes with it
+
+    where = {state.good: 0, **{p.commit: i for i, p in enumerate(places, 1)}}
+    readings = [
+        Reading(where[p.commit], where[p.against], p.slowdown)
+        for p in state.pairs
+        if p.commit in where and p.against in where
+    ]
+    weights = [float(len(p.commits)) for p in places]
+    return Posterior(weights, readings, -math.log1p(-state.plan.smallest))
+
+
+def _even(probabilities: Sequence[float]) -> int:
+    """The place that is as likely slower than GOOD as not: a pair with it tells most."""
+    slower, best, index = 0.0, math.inf, 0
+    for i, probability in enumerate(probabilities[:-1]):
+        slower += probability
+        if abs(slower - 0.5) < best:
+            best, index = abs(slower - 0.5), i
+    return index
+
+
+def _own_pairs(state: Bisection, commit: str, against: str) -> list[Pair]:
+    return [p for p in state.pairs if (p.commit, p.against) == (commit, against)]
+
+
+def _count(state: Bisection, commit: str, against: str) -> int:
+    return len(_own_pairs(state, commit, against))
+
+
+def _against_first(state: Bisection, commit: str, against: str) -> bool:
+    """The order that balances those of the same two commits; else not that of the last pair."""
+    own = [p.against_first for p in _own_pairs(state, commit, against)]
+    balance = 2 * sum(own) - len(own)
+    if balance:
+        return balance < 0
+    return not (state.pairs and state.pairs[-1].against_first)
+
+
+def _suspects(
+    places: Sequence[_Place], probabilities: Sequence[float], enough: float
+) -> tuple[Suspect, ...]:
+    """The likeliest places, until together they reach `enough`."""
+    found: list[Suspect] = []
+    for probability, place in sorted(zip(probabilities, places, strict=True), key=_likeliest):
+        if sum(s.probability for s in found) >= enough:
+            break
+        found.append(Suspect(place.commits, probability))
+    return tuple(found)
+
+
+def _likeliest(entry: tuple[float, _Place]) -> float:
+    return -entry[0]
+
+
+def _inconclusive(state: Bisection, places: Sequence[_Place], posterior: Posterior) -> Done:
+    *probabilities, none = (float(p) for p in posterior.places)
+    enough = state.plan.level * (1 - none)
+    suspects = _suspects(places, probabilities, enough)
+    noise = posterior.noise if state.pairs else None
+    return Done(Outcome.INCONCLUSIVE, suspects, none, len(state.pairs), noise)
+
+
+def _answer(
+    state: Bisection, places: Sequence[_Place], posterior: Posterior, found: int | None
+) -> Done:
+    none = float(posterior.places[-1])
+    if found is None:
+        return Done(Outcome.NOT_REPRODUCED, (), none, len(state.pairs), posterior.noise)
+    suspect = Suspect(places[found].commits, float(posterior.places[found]))
+    middle, low, high = (-math.expm1(-x) for x in posterior.jump(found + 1))
+    more = posterior.further(found + 1)
+    another = None
+    if more.probability >= state.plan.another:
+        suspects = _suspects(places, [float(p) for p in more.places], 0.9)
+        another = Another(more.probability, suspects, -math.expm1(-more.size))
+    return Done(
+        Outcome.FOUND,
+        (suspect,),
+        none,
+        len(state.pairs),
+        posterior.noise,
+        middle,
+        (low, high),
+        another,
+    )
