@@ -55,6 +55,12 @@ class History:
         """Real drops of 2.5 % or more by their commit: the fraction lost."""
         return {at: 1 - factor for at, factor in self.steps if factor <= 0.975}
 
+    @property
+    def largest(self) -> float:
+        """The largest of the drops that are not taken back later."""
+        mended = {1 / factor for _, factor in self.steps if factor > 1}
+        return max(1 - factor for _, factor in self.steps if factor not in mended)
+
 
 @dataclass
 class Bench:
@@ -115,7 +121,8 @@ def halve(bench: Bench, pairs: int, border: float) -> tuple[int, ...]:
 
 
 def judge(history: History, done: Done) -> str:
-    """`right`, `wrong`, `other` (the smaller of two, unreported) or the outcome of the search."""
+    """`right`, `wrong`, `other` (the smaller of two without a word of the larger, or a drop that was
+    taken back later) or the outcome of the search."""
     drops = history.culprits
     if done.outcome is not Outcome.FOUND:
         right = done.outcome is Outcome.NOT_REPRODUCED and not history.steps
@@ -124,8 +131,7 @@ def judge(history: History, done: Done) -> str:
     blamed = [at for at in drops if at in named]
     if not blamed or not history.broken.issuperset(named[:-1]):
         return "wrong"
-    largest = drops[blamed[0]] == max(drops.values())
-    return "right" if largest or done.another else "other"
+    return "right" if drops[blamed[0]] == history.largest or done.another else "other"
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,11 @@ class Posterior:
         self._prior = np.array(prior) / sum(prior)
         off = np.log(SCALES / USUAL_SCALE) / SPREAD_OF_SCALE
         self._scale_prior = -0.5 * off**2 - np.log(np.exp(-0.5 * off**2).sum())
+        # Places that the same readings cross are one cell: nothing tells them apart.
+        place = np.arange(1, self._count + 2)
+        bound = np.searchsorted(np.unique([self._of, self._against]), place)
+        _, first, self._cell = np.unique(bound, return_index=True, return_inverse=True)
+        self._crossed: Mask = self._crossing(place[first])
         self._none = self._log_density(np.zeros(1))[:, 0]  # reading × scale
         self._some = self._log_density(self._sizes)  # reading × size × scale
         log_prior = np.log(np.append(self._prior, 1.0) / 2)
@@ -112,27 +117,27 @@ class Posterior:
 
     def further(self, place: int) -> Further:
         """Judge, given a drop at `place`, whether there is one more elsewhere in the range."""
-        size, count = self._sizes, self._count
-        crossed = self._crossed(count)
-        first = crossed[place - 1]
-        both = self._log_density((size[:, None] + size).ravel())
+        prior = np.append(np.where(np.arange(1, self._count + 1) == place, 0.0, self._prior), 0.0)
+        if not prior.any():
+            return Further(0.0, prior[:-1], 0.0)
+        prior /= prior.sum()
+        by_cell = np.bincount(self._cell, prior)
+        first = self._crossing(np.array([place]))[0]
+        both = self._log_density((self._sizes[:, None] + self._sizes).ravel())
         both = both.reshape(len(first), SIZES, SIZES, len(SCALES))
         alone = np.where(first[:, None, None], self._some, self._none[:, None])[:, :, None]
         more = np.where(first[:, None, None, None], both, self._some[:, None])
-        gain = crossed.astype(float) @ (more - alone).reshape(len(first), -1)
-        total = alone.sum(axis=0) + gain.reshape(count, SIZES, SIZES, len(SCALES))
-        total += self._scale_prior - np.log(SIZES)
-        prior = np.where(np.arange(1, count + 1) == place, 0.0, self._prior)
-        if not prior.any():
-            return Further(0.0, prior, 0.0)
+        gain = self._crossed.astype(float) @ (more - alone).reshape(len(first), -1)
+        total = gain.reshape(-1, SIZES, SIZES, len(SCALES)) + alone.sum(axis=0) - np.log(SIZES)
         with np.errstate(divide="ignore"):
-            total += np.log(prior / prior.sum())[:, None, None, None]
+            total += self._scale_prior + np.log(by_cell)[:, None, None, None]
         odds = _log_sum(total) - _log_sum(alone.sum(axis=0) + self._scale_prior)
         weights = _normalised(total)
+        share = prior / np.where(by_cell > 0, by_cell, 1.0)[self._cell]
         return Further(
             float(1 / (1 + np.exp(-odds))),
-            weights.sum(axis=(1, 2, 3)),
-            float(weights.sum(axis=(0, 1, 3)) @ size),
+            (weights.sum(axis=(1, 2, 3))[self._cell] * share)[:-1],
+            float(weights.sum(axis=(0, 1, 3)) @ self._sizes),
         )
 
     def _log_density(self, means: Array) -> Array:
@@ -141,24 +146,23 @@ class Posterior:
         density: Array = -(FREEDOM + 1) / 2 * np.log1p(off**2 / FREEDOM) - np.log(SCALES)
         return density
 
-    def _crossed(self, places: int) -> Mask:
+    def _crossing(self, places: NDArray[np.int64]) -> Mask:
         """By place and reading: whether the reading holds one side of the place to the other."""
-        place = np.arange(1, places + 1)[:, None]
-        crossed: Mask = (self._against < place) & (place <= self._of)
-        return crossed
+        crossing: Mask = (self._against < places[:, None]) & (places[:, None] <= self._of)
+        return crossing
 
     def _evidence(self, chosen: Mask) -> Array:
         """Log-likelihood of the chosen readings by hypothesis and scale, sizes summed out."""
-        total = np.zeros((self._count + 1, len(SCALES)))
-        crossed = self._crossed(self._count + 1).astype(float)
+        total = np.zeros((len(self._crossed), len(SCALES)))
         for part in (chosen & (self._against == 0), chosen & (self._against > 0)):
             none = self._none[part]
             if not len(none):
                 continue
-            gain = crossed[:, part] @ (self._some[part] - none[:, None]).reshape(len(none), -1)
-            gain = gain.reshape(-1, SIZES, len(SCALES))
-            total += _log_mean(gain, axis=1) + none.sum(axis=0)
-        return total
+            gain = (self._some[part] - none[:, None]).reshape(len(none), -1)
+            gain = self._crossed[:, part].astype(float) @ gain
+            total += _log_mean(gain.reshape(-1, SIZES, len(SCALES)), axis=1) + none.sum(axis=0)
+        by_place: Array = total[self._cell]
+        return by_place
 
     def _apart(self, place: int) -> tuple[Mask, Array]:
         """The pairs of `place` and the place before; what the others say of the scale if it is it."""

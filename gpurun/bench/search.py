@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from gpurun.errors import ExitCode, GpurunError
 
 if TYPE_CHECKING:
-    from gpurun.bench.posterior import Posterior
+    from gpurun.bench.posterior import Further, Posterior
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,10 @@ class SearchPlan:
     """From this probability on a commit is held against its parent."""
     least_pairs: int = 4
     """Pairs that an answer needs of the two commits that it is about."""
-    another: float = 0.9
-    """Probability from which on a second drop in the range is reported."""
+    doubtful: tuple[float, float] = (0.25, 0.9)
+    """Between these probabilities of a second drop, the ends of the range and the culprit and its
+    parent are measured again, each up to `most_pairs`: does the culprit account for all?"""
+    most_pairs: int = 12
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ class Done:
     """Throughput that the culprit loses against its parent, a fraction; with its 95 % interval."""
     slowdown_interval: tuple[float, float] | None = None
     another: Another | None = None
-    """Another drop in the range, if that is likely."""
+    """Another drop in the range, if that is more likely than not."""
 
     @property
     def culprit(self) -> str | None:
@@ -175,21 +177,23 @@ def next_action(state: Bisection) -> Measure | Confirm | Done:
     probabilities = [float(p) for p in posterior.places]
     top = max(range(len(probabilities)), key=probabilities.__getitem__)
     none = top == len(places)
-    last = len(places) - 1 if none else top
-    first = -1 if none else last - 1
-    commit = places[last].commit
-    against = state.good if first < 0 else places[first].commit
-    enough = _count(state, commit, against) >= state.plan.least_pairs
-    sure = probabilities[top] >= state.plan.level
-    if sure and enough and (none or posterior.own(top + 1) >= state.plan.level):
-        return _answer(state, places, posterior, None if none else top)
-    if len(state.pairs) >= state.plan.max_pairs:
+    commit = places[-1 if none else top].commit
+    parent = state.good if none or top == 0 else places[top - 1].commit
+    enough = len(_own_pairs(state, commit, parent)) >= state.plan.least_pairs
+    sure = enough and probabilities[top] >= state.plan.level
+    spent = len(state.pairs) >= state.plan.max_pairs
+    if sure and none:
+        return Done(Outcome.NOT_REPRODUCED, (), probabilities[top], *_cost(state, posterior))
+    if sure and posterior.own(top + 1) >= state.plan.level:
+        more = posterior.further(top + 1)
+        check = None if spent else _check(state, more.probability, commit, parent)
+        return check or _found(state, places, posterior, top, more)
+    if spent:
         return _inconclusive(state, places, posterior)
     if none or probabilities[top] < state.plan.likely:
-        commit = places[_even(probabilities)].commit
-        return Measure(commit, state.good, _against_first(state, commit, state.good))
-    order = _against_first(state, commit, against)
-    return Confirm(commit, against, order, probabilities[top])
+        return _measure(state, places[_even(probabilities)].commit, state.good)
+    order = _measure(state, commit, parent).against_first
+    return Confirm(commit, parent, order, probabilities[top])
 
 
 def _places(state: Bisection) -> list[_Place]:
@@ -231,17 +235,22 @@ def _own_pairs(state: Bisection, commit: str, against: str) -> list[Pair]:
     return [p for p in state.pairs if (p.commit, p.against) == (commit, against)]
 
 
-def _count(state: Bisection, commit: str, against: str) -> int:
-    return len(_own_pairs(state, commit, against))
-
-
-def _against_first(state: Bisection, commit: str, against: str) -> bool:
-    """The order that balances those of the same two commits; else not that of the last pair."""
+def _measure(state: Bisection, commit: str, against: str) -> Measure:
+    """In the order that balances those of the same two commits, else not that of the last pair."""
     own = [p.against_first for p in _own_pairs(state, commit, against)]
     balance = 2 * sum(own) - len(own)
     if balance:
-        return balance < 0
-    return not (state.pairs and state.pairs[-1].against_first)
+        return Measure(commit, against, balance < 0)
+    return Measure(commit, against, not (state.pairs and state.pairs[-1].against_first))
+
+
+def _check(state: Bisection, another: float, commit: str, parent: str) -> Measure | None:
+    """Where it is open whether the culprit accounts for all that BAD lost: one more pair."""
+    low, high = state.plan.doubtful
+    ends = (state.commits[-1], state.good)
+    fewest = min((ends, (commit, parent)), key=lambda two: len(_own_pairs(state, *two)))
+    open_yet = low < another < high and len(_own_pairs(state, *fewest)) < state.plan.most_pairs
+    return _measure(state, *fewest) if open_yet else None
 
 
 def _suspects(
@@ -260,34 +269,30 @@ def _likeliest(entry: tuple[float, _Place]) -> float:
     return -entry[0]
 
 
+def _cost(state: Bisection, posterior: Posterior) -> tuple[int, float | None]:
+    return len(state.pairs), posterior.noise if state.pairs else None
+
+
 def _inconclusive(state: Bisection, places: Sequence[_Place], posterior: Posterior) -> Done:
     *probabilities, none = (float(p) for p in posterior.places)
-    enough = state.plan.level * (1 - none)
-    suspects = _suspects(places, probabilities, enough)
-    noise = posterior.noise if state.pairs else None
-    return Done(Outcome.INCONCLUSIVE, suspects, none, len(state.pairs), noise)
+    suspects = _suspects(places, probabilities, state.plan.level * (1 - none))
+    return Done(Outcome.INCONCLUSIVE, suspects, none, *_cost(state, posterior))
 
 
-def _answer(
-    state: Bisection, places: Sequence[_Place], posterior: Posterior, found: int | None
+def _found(
+    state: Bisection, places: Sequence[_Place], posterior: Posterior, top: int, more: Further
 ) -> Done:
-    none = float(posterior.places[-1])
-    if found is None:
-        return Done(Outcome.NOT_REPRODUCED, (), none, len(state.pairs), posterior.noise)
-    suspect = Suspect(places[found].commits, float(posterior.places[found]))
-    middle, low, high = (-math.expm1(-x) for x in posterior.jump(found + 1))
-    more = posterior.further(found + 1)
     another = None
-    if more.probability >= state.plan.another:
+    if more.probability > 0.5:
         suspects = _suspects(places, [float(p) for p in more.places], 0.9)
         another = Another(more.probability, suspects, -math.expm1(-more.size))
+    middle, low, high = (-math.expm1(-x) for x in posterior.jump(top + 1))
     return Done(
         Outcome.FOUND,
-        (suspect,),
-        none,
-        len(state.pairs),
-        posterior.noise,
-        middle,
-        (low, high),
-        another,
+        (Suspect(places[top].commits, float(posterior.places[top])),),
+        float(posterior.places[-1]),
+        *_cost(state, posterior),
+        slowdown=middle,
+        slowdown_interval=(low, high),
+        another=another,
     )
