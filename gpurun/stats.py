@@ -105,7 +105,7 @@ def _one_look(
     n = len(logs)
     mean = math.fsum(logs) / n
     error = max(_deviation(logs, mean), plan.sd_floor) / math.sqrt(n)
-    half = _t_quantile(n - 1, 1 - level / 2) * error
+    half = t_quantile(n - 1, 1 - level / 2) * error
     p_value = min(1.0, _t_two_sided_p(n - 1, mean / error) * plan.alpha / level)
     return mean, (math.exp(mean - half), math.exp(mean + half)), p_value
 
@@ -114,7 +114,8 @@ def _deviation(values: Sequence[float], mean: float) -> float:
     return math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def _t_quantile(freedom: int, probability: float) -> float:
+def t_quantile(freedom: int, probability: float) -> float:
+    """Quantile of Student's t."""
     from scipy.special import stdtrit  # scipy.stats has the same behind 0.7 s of imports
 
     return float(stdtrit(freedom, probability))

@@ -2,10 +2,10 @@
 
     python scripts/simulate_bisect.py [--histories 300] [--only drop]
 
-A history has 64 commits. `drop`: one of them loses 5 or 10 % of throughput and a tenth of the others
-does not build. `none`: nothing changes. `small then large`, `large then small`, `equal`: two drops.
-`bit by bit`: 64 losses that add up to 5 %, none of them a culprit. `mended`: a drop of 10 % that is
-taken back, then one of 5 % that stays. Noise is that of a launch; its laws are those of
+A history has 64 commits. `drop`: one of them loses 5 or 10 % of throughput and a tenth of the
+others does not build. `none`: nothing changes. `small then large`, `large then small`, `equal`: two
+drops. `bit by bit`: 64 losses that add up to 5 %, none of them a culprit. `mended`: a drop of 10 %
+that is taken back, then one of 5 % that stays. Noise is that of a launch; its laws are those of
 `simulate_error_rates.py`, and `paired`: the errors of neighbouring pairs correlate by 0.3.
 
 Right is a real drop, with the commits before it that do not build (no benchmark tells those apart),
@@ -24,6 +24,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise, product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -33,6 +34,8 @@ from scripts.simulate_error_rates import LAWS, Machine
 
 COMMITS = 64
 CORRELATION = 0.3
+SETTINGS = ((0.01, 0.05), (0.02, 0.05), (0.03, 0.05), (0.03, 0.1))
+"""Noise of a launch, and the fraction of throughput that is lost."""
 BAR = 0.99
 
 
@@ -121,8 +124,10 @@ def halve(bench: Bench, pairs: int, border: float) -> tuple[int, ...]:
 
 
 def judge(history: History, done: Done) -> str:
-    """`right`, `wrong`, `other` (the smaller of two without a word of the larger, or a drop that was
-    taken back later) or the outcome of the search."""
+    """`right`, `wrong`, `other` or the outcome of the search.
+
+    `other`: the smaller of two without a word of the larger, or a drop that was taken back later.
+    """
     drops = history.culprits
     if done.outcome is not Outcome.FOUND:
         right = done.outcome is Outcome.NOT_REPRODUCED and not history.steps
@@ -213,7 +218,7 @@ def steps_at_random(*factors: float) -> Maker:
     def make(rng: random.Random) -> History:
         while True:
             at = sorted(rng.sample(range(1, COMMITS + 1), len(factors)))
-            if all(b - a > 1 for a, b in zip(at, at[1:], strict=False)):
+            if all(b - a > 1 for a, b in pairwise(at)):
                 return History(tuple(zip(at, factors, strict=True)))
 
     return make
@@ -235,25 +240,20 @@ OTHERS: dict[str, Maker] = {
 
 
 def _print_drops(histories: int, seed: int) -> bool:
-    print(f"{'law':6} {'noise':>5} {'drop':>5} {'right':>7} {'wrong':>6} {'incon.':>6} {'denied':>6} "
-          f"{'pairs':>5} {'most':>4} {'commits':>7} {'cover':>6} {'another':>7} "
-          f"{'halving wrong: 1':>16} {'4 pairs':>7}")  # fmt: skip
+    heads = ("right", "wrong", "open", "denied", "pairs", "most", "commits", "cover", "another")
+    print(f"{'law':6} noise drop", *(f"{h:>7}" for h in (*heads, "halve 1", "halve 4")))
     held = True
-    for law in (*LAWS, "paired"):
-        for noise in (0.01, 0.02, 0.03):
-            for lost in (0.05, 0.1):
-                make = one_drop(lost)
-                r = simulate(make, law, noise, histories, seed)
-                one, four = (
-                    halving_wrong(make, law, noise, n, 5 * histories, seed) for n in (1, 4)
-                )
-                bad = (noise, lost) == (0.02, 0.05) and r.share("right") < BAR
-                held &= not bad
-                print(f"{law:6} {noise:5.0%} {lost:5.0%} {r.share('right'):7.1%} "
-                      f"{r.share('wrong'):6.1%} {r.share('inconclusive'):6.1%} "
-                      f"{r.share('not reproduced'):6.1%} {r.mean_pairs:5.1f} {r.most_pairs:4d} "
-                      f"{r.mean_commits:7.1f} {r.covered:6.1%} {r.another:7.1%} {one:16.1%} "
-                      f"{four:7.1%}{'  MISSED' if bad else ''}", flush=True)  # fmt: skip
+    for law, (noise, lost) in product((*LAWS, "paired"), SETTINGS):
+        make = one_drop(lost)
+        r = simulate(make, law, noise, histories, seed)
+        shares = (r.share(v) for v in ("right", "wrong", "inconclusive", "not reproduced"))
+        costs = (f"{r.mean_pairs:7.1f} {r.most_pairs:7d} {r.mean_commits:7.1f}",)
+        halved = (halving_wrong(make, law, noise, n, 2 * histories, seed) for n in (1, 4))
+        rates = (f"{rate:7.1%}" for rate in (r.covered, r.another, *halved))
+        bad = (noise, lost) == (0.02, 0.05) and r.share("right") < BAR
+        held &= not bad
+        row = (*(f"{share:7.1%}" for share in shares), *costs, *rates)
+        print(f"{law:6} {noise:5.0%} {lost:4.0%}", *row, "MISSED" * bad, flush=True)
     return held
 
 

@@ -165,7 +165,7 @@ class Posterior:
         return by_place
 
     def _apart(self, place: int) -> tuple[Mask, Array]:
-        """The pairs of `place` and the place before; what the others say of the scale if it is it."""
+        """The pairs of `place` and the one before; what the rest say of the scale, given a drop."""
         own: Mask = (self._of == place) & (self._against == place - 1)
         return own, self._evidence(~own)[place - 1] + self._scale_prior
 
