@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("--series", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=LAWS)
-    parser.add_argument("--length", type=int, choices=LENGTHS)
+    parser.add_argument("--length", type=int, help="of the series; all of 50 to 300 take minutes")
     options = parser.parse_args()
     slack = 3 * math.sqrt(BAR * (1 - BAR) / options.series)
     missed = 0

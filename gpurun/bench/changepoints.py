@@ -65,7 +65,7 @@ class Change:
 class ChangePlan:
     """What counts as a change."""
 
-    evidence: float = 3.0
+    evidence: float = math.log(10)
     """Logarithm of the Bayes factor that a change, or a pair of them, needs."""
     least: int = 3
     """Fewest points before, between and after changes."""

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 FREEDOM = 4.0
 """Degrees of freedom of the scatter of a pair."""
-LARGEST = 0.7
-"""Largest drop that is told from larger ones, a log ratio: half of the throughput."""
-SIZES = 20
+LARGEST = 3.0
+"""Usual end of the grid of drops, a log ratio: 95 % of the throughput."""
+SIZES, FINE_SIZES = 24, 2000
 SCALES = np.geomspace(0.003, 0.3, 12)
 """Scales of a pair's log ratio; the smallest is the floor of 0.2 % for a launch, times √2."""
 USUAL_SCALE, SPREAD_OF_SCALE = 0.02, 1.0
@@ -63,10 +63,11 @@ class Posterior:
 
     def __init__(self, prior: Sequence[float], readings: Sequence[Reading], smallest: float):
         self._count = len(prior)
-        self._sizes = np.geomspace(smallest, max(LARGEST, 2 * smallest), SIZES)
         self._of = np.array([r.of for r in readings], dtype=np.int64)
         self._against = np.array([r.against for r in readings], dtype=np.int64)
         self._slowdowns = np.array([r.slowdown for r in readings], dtype=np.float64)
+        self._smallest = smallest
+        self._sizes = self._grid()
         self._prior = np.array(prior) / sum(prior)
         off = np.log(SCALES / USUAL_SCALE) / SPREAD_OF_SCALE
         self._scale_prior = -0.5 * off**2 - np.log(np.exp(-0.5 * off**2).sum())
@@ -75,8 +76,8 @@ class Posterior:
         bound = np.searchsorted(np.unique([self._of, self._against]), place)
         _, first, self._cell = np.unique(bound, return_index=True, return_inverse=True)
         self._crossed: Mask = self._crossing(place[first])
-        self._none = self._log_density(np.zeros(1))[:, 0]  # reading × scale
-        self._some = self._log_density(self._sizes)  # reading × size × scale
+        self._none = _log_density(self._slowdowns, np.zeros(1))[:, 0]  # reading × scale
+        self._some = _log_density(self._slowdowns, self._sizes)  # reading × size × scale
         log_prior = np.log(np.append(self._prior, 1.0) / 2)
         self._joint = self._evidence(self._of > 0) + self._scale_prior + log_prior[:, None]
         self._weights = _normalised(self._joint)
@@ -108,11 +109,11 @@ class Posterior:
         The median and the ends of the 95 % interval, by the pairs of these two alone.
         """
         own, rest = self._apart(place)
-        weights = _normalised(self._some[own].sum(axis=0) + rest).sum(axis=1)
-        step = np.sqrt(self._sizes[1] / self._sizes[0])  # a size stands for those up to here
-        edges = np.append(self._sizes[0] / step, self._sizes * step)
-        below = np.append(0.0, np.cumsum(weights))
-        low, middle, high = np.interp([0.025, 0.5, 0.975], below, edges)
+        sizes = np.geomspace(self._smallest, self._sizes[-1], FINE_SIZES)
+        density = _log_density(self._slowdowns[own], sizes).sum(axis=0)
+        weights = _normalised(density + rest).sum(axis=1)
+        below = np.cumsum(weights) - weights / 2
+        low, middle, high = np.interp([0.025, 0.5, 0.975], below, sizes)
         return float(middle), float(low), float(high)
 
     def further(self, place: int) -> Further:
@@ -123,7 +124,7 @@ class Posterior:
         prior /= prior.sum()
         by_cell = np.bincount(self._cell, prior)
         first = self._crossing(np.array([place]))[0]
-        both = self._log_density((self._sizes[:, None] + self._sizes).ravel())
+        both = _log_density(self._slowdowns, np.add.outer(self._sizes, self._sizes).ravel())
         both = both.reshape(len(first), SIZES, SIZES, len(SCALES))
         alone = np.where(first[:, None, None], self._some, self._none[:, None])[:, :, None]
         more = np.where(first[:, None, None, None], both, self._some[:, None])
@@ -140,11 +141,17 @@ class Posterior:
             float(weights.sum(axis=(0, 1, 3)) @ self._sizes),
         )
 
-    def _log_density(self, means: Array) -> Array:
-        """Log-density of each reading by mean and scale, but for a constant."""
-        off = (self._slowdowns[:, None, None] - means[:, None]) / SCALES
-        density: Array = -(FREEDOM + 1) / 2 * np.log1p(off**2 / FREEDOM) - np.log(SCALES)
-        return density
+    def _grid(self) -> Array:
+        """Drops in equal ratios, one of them just what BAD shows against GOOD.
+
+        Where that fell between two of the grid, a large drop would look like noise.
+        """
+        seen = self._slowdowns[(self._of == self._count) & (self._against == 0)]
+        drop = float(np.median(seen)) if len(seen) else 0.0
+        ratio = (max(LARGEST, 1.5 * drop) / self._smallest) ** (1 / (SIZES - 1))
+        shift = np.log(max(drop / self._smallest, 1.0)) / np.log(ratio) % 1.0
+        grid: Array = self._smallest * ratio ** (np.arange(SIZES) + shift)
+        return grid
 
     def _crossing(self, places: NDArray[np.int64]) -> Mask:
         """By place and reading: whether the reading holds one side of the place to the other."""
@@ -168,6 +175,13 @@ class Posterior:
         """The pairs of `place` and the one before; what the rest say of the scale, given a drop."""
         own: Mask = (self._of == place) & (self._against == place - 1)
         return own, self._evidence(~own)[place - 1] + self._scale_prior
+
+
+def _log_density(slowdowns: Array, means: Array) -> Array:
+    """Log-density of each reading by mean and scale, but for a constant."""
+    off = (slowdowns[:, None, None] - means[:, None]) / SCALES
+    density: Array = -(FREEDOM + 1) / 2 * np.log1p(off**2 / FREEDOM) - np.log(SCALES)
+    return density
 
 
 def _log_sum(values: Array, axis: int | None = None) -> Array:
