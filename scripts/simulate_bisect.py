@@ -1,6 +1,6 @@
 """Simulate `gpurun bench bisect`: how often the culprit is right, and what it costs.
 
-    python scripts/simulate_bisect.py [--histories 300] [--only drop]
+    python scripts/simulate_bisect.py [--histories 300] [--only drop] [--law gauss]
 
 A history has 64 commits. `drop`: one of them loses 5 or 10 % of throughput and a tenth of the
 others does not build. `none`: nothing changes. `small then large`, `large then small`, `equal`: two
@@ -13,6 +13,24 @@ and the larger one of two unless the report says that there is another; for `non
 to name nobody. Wrong is any other commit. Beside it stands plain halving, one decision a commit
 after 1 and after 4 pairs with GOOD, with half of the true drop, which nobody knows, as the border.
 The bar: right in 99 % of the histories with one drop of 5 % at 2 % noise.
+
+With 300 histories a line (mean pairs of launches; 0 % wrong in every line):
+
+    law      noise  drop    right  inconclusive  pairs  halving wrong: 1 pair, 4 pairs a commit
+    gauss      1 %   5 %    100 %           0 %   14.0                 17 %   0 %
+    gauss      2 %   5 %    100 %           0 %   28.8                 68 %  17 %
+    gauss      3 %   5 %     99 %         1.0 %   54.3                 86 %  49 %
+    t3         2 %   5 %    100 %           0 %   22.1                 52 %  14 %
+    drift      2 %   5 %    100 %           0 %   30.3                 68 %  19 %
+    walk       2 %   5 %    100 %           0 %   31.8                 75 %  22 %
+    paired     2 %   5 %   99.3 %         0.3 %   32.6                 68 %  40 %
+    paired     3 %   5 %   96.7 %         3.3 %   66.9                 85 %  64 %
+
+The 95 % intervals of the loss hold it in 91 to 97 %, under `paired` in 85 to 88 %. Of two drops,
+the small one first, the larger is named or the other one reported in 100, 98 and 95 % at 1, 2 and
+3 % noise; in the other order and for equal ones in 100 %. `bit by bit` is always inconclusive and
+takes all the pairs that it may. In `mended` the drop that was taken back is named in 50 to 62 %:
+it is real, and `bad_slowdown` shows that it is not what BAD lacks.
 """
 
 from __future__ import annotations
@@ -29,7 +47,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.bench.search import Bisection, Done, Outcome, Pair, SearchPlan, next_action
+from gpurun.bench.bisection import Bisection, Done, Outcome, Pair, SearchPlan
+from gpurun.bench.search import next_action
 from scripts.simulate_error_rates import LAWS, Machine
 
 COMMITS = 64
@@ -239,11 +258,11 @@ OTHERS: dict[str, Maker] = {
 }
 
 
-def _print_drops(histories: int, seed: int) -> bool:
+def _print_drops(histories: int, seed: int, laws: Sequence[str]) -> bool:
     heads = ("right", "wrong", "open", "denied", "pairs", "most", "commits", "cover", "another")
     print(f"{'law':6} noise drop", *(f"{h:>7}" for h in (*heads, "halve 1", "halve 4")))
     held = True
-    for law, (noise, lost) in product((*LAWS, "paired"), SETTINGS):
+    for law, (noise, lost) in product(laws, SETTINGS):
         make = one_drop(lost)
         r = simulate(make, law, noise, histories, seed)
         shares = (r.share(v) for v in ("right", "wrong", "inconclusive", "not reproduced"))
@@ -273,10 +292,12 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=("drop", *OTHERS))
+    parser.add_argument("--law", choices=(*LAWS, "paired"), help="of the noise; for `drop`")
     options = parser.parse_args()
+    laws = [options.law] if options.law else [*LAWS, "paired"]
     held = True
     if options.only in (None, "drop"):
-        held = _print_drops(options.histories, options.seed)
+        held = _print_drops(options.histories, options.seed, laws)
     if options.only != "drop":
         names = [options.only] if options.only else list(OTHERS)
         _print_others(options.histories, options.seed, names)

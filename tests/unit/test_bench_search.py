@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.search import (
+from gpurun.bench.bisection import (
     Bisection,
     Confirm,
     Done,
@@ -19,8 +19,8 @@ from gpurun.bench.search import (
     Outcome,
     Pair,
     SearchPlan,
-    next_action,
 )
+from gpurun.bench.search import next_action
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.codec import from_json, to_json
 from scripts.simulate_bisect import (
@@ -97,6 +97,14 @@ def test_the_answer_says_what_the_culprit_costs() -> None:
     assert done.slowdown == pytest.approx(0.05, abs=0.01)
     assert done.slowdown_interval is not None
     assert done.slowdown_interval[0] < 0.05 < done.slowdown_interval[1]
+    assert done.bad_slowdown == pytest.approx(0.05, abs=0.01)
+
+
+def test_a_loss_that_was_partly_made_good_shows_in_what_bad_loses() -> None:
+    done = searched(History(((20, 0.9), (40, 1.05))))
+    assert done.culprit == "20"
+    assert done.slowdown == pytest.approx(0.1, abs=0.02)
+    assert done.bad_slowdown == pytest.approx(0.055, abs=0.02)
 
 
 def test_a_search_that_is_read_from_its_file_before_each_pair_goes_the_same_way(
