@@ -43,6 +43,14 @@ def test_one_disturbed_record_is_no_change() -> None:
     assert changes(logs) == ()
 
 
+def test_a_disturbance_that_fades_within_a_few_records_is_no_change() -> None:
+    for seed in range(4):
+        logs = quiet(60, seed)
+        for later, lost in enumerate((0.2, 0.08, 0.03)):
+            logs[25 + later] -= lost
+        assert changes(logs) == ()
+
+
 def test_a_change_names_its_commit_size_and_direction() -> None:
     (change,) = find_changes(points([100.0] * 30 + [94.0] * 30))
     assert change.commit == "c30"

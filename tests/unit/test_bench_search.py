@@ -140,6 +140,28 @@ def test_a_likely_culprit_is_held_against_its_parent_in_both_orders() -> None:
     assert isinstance(next_action(before), Confirm)
 
 
+def test_a_commit_is_no_culprit_while_its_pairs_with_the_parent_show_nothing() -> None:
+    commits = tuple(str(i) for i in range(1, 65))
+    state = Bisection("0", commits)
+    rng = random.Random(3)
+    shown = [("39", "0", 0.0)] * 20 + [("40", "0", 0.05)] * 20 + [("40", "39", 0.0)] * 4
+    for number, (commit, against, slowdown) in enumerate(shown):
+        noisy = slowdown + rng.gauss(0, 0.015)
+        state = state.with_pair(Pair(commit, against, noisy, number % 2 == 0))
+    action = next_action(state)
+    assert isinstance(action, Confirm)
+    assert action.probability > SearchPlan().level
+
+
+def test_while_a_second_drop_is_open_both_comparisons_are_measured_again() -> None:
+    plan = SearchPlan(doubtful=(0.0, 1.0), most_pairs=9)
+    done, state = bisect(Bench(DROP_AT_40, "gauss", 0.01, random.Random(5)), plan)
+    assert done.culprit == "40"
+    measured = [(p.commit, p.against) for p in state.pairs]
+    assert measured.count(("64", "0")) >= 9
+    assert measured.count(("40", "39")) >= 9
+
+
 def test_without_pairs_the_ends_of_the_range_are_compared_first() -> None:
     assert next_action(Bisection("a", ("b", "c", "d"))) == Measure("d", "a", True)
 
