@@ -1,0 +1,238 @@
+"""Change points of a benchmark's history: since which commit is it faster or slower?
+
+Neighbouring records share the state of the machine: a test that takes them for independent finds
+changes wherever it looks. Here a change counts once the evidence for it (`gpurun.bench.shifts`,
+which knows autocorrelated noise and drift) is enough, averaged over all places where it might be,
+so that a longer history must show more. Changes are added one or two at a time (two, so that
+a regression that was soon mended is seen), moved to their best places, and dropped again if they do
+not stand beside the others. `scripts/simulate_changepoints.py` shows how often it errs.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from gpurun.stats import median, t_quantile
+
+if TYPE_CHECKING:
+    from gpurun.bench.shifts import Array, Left, Places
+
+
+@dataclass(frozen=True)
+class Point:
+    """One commit of a history: its positive values (such as samples/s of each launch).
+
+    `at` is when it was measured, in seconds since any moment; None where that is not known.
+    A commit without values was not measured and is left out.
+    """
+
+    commit: str
+    values: tuple[float, ...]
+    at: float | None = None
+
+
+class Direction(enum.Enum):
+    """What a change means."""
+
+    IMPROVEMENT = "improvement"
+    REGRESSION = "regression"
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of level that stays until the next one."""
+
+    commit: str
+    """The first commit on the new level, most likely."""
+    earliest: str
+    latest: str
+    """It came with one of the commits from `earliest` to `latest`, with 90 % probability."""
+    change: float
+    """Relative change of the value, a fraction: -0.05 is 5 % less."""
+    interval: tuple[float, float]
+    """95 % interval of `change`, given the commit."""
+    direction: Direction
+    evidence: float
+    """Natural logarithm of the Bayes factor for a change hereabouts, given the other changes."""
+
+
+@dataclass(frozen=True)
+class ChangePlan:
+    """What counts as a change."""
+
+    evidence: float = math.log(10)
+    """Logarithm of the Bayes factor that a change, or a pair of them, needs."""
+    least: int = 3
+    """Fewest points before, between and after changes."""
+    least_bump: int = 5
+    """Fewest points between two changes that are found only together."""
+    most_points: int = 400
+    """Of a longer history only the last so many are looked at: time grows with their cube."""
+
+
+def find_changes(
+    points: Sequence[Point], higher_is_better: bool = True, plan: ChangePlan | None = None
+) -> tuple[Change, ...]:
+    """The changes of a history, oldest first; `points` in the order of commits.
+
+    Raises ValueError for a value that is not a positive number.
+    """
+    plan = plan or ChangePlan()
+    points = [p for p in points if p.values][-plan.most_points :]
+    if any(not (math.isfinite(v) and v > 0) for p in points for v in p.values):
+        raise ValueError("a history holds positive numbers")
+    if len(points) < 2 * plan.least + 2:
+        return ()
+    return _Finder(points, higher_is_better, plan).find()
+
+
+def _positions(points: Sequence[Point]) -> list[float]:
+    """Places along the axis on which neighbours correlate.
+
+    Machines change with time, code with commits: a gap counts by its length, between a quarter of
+    the usual gap and four times that.
+    """
+    moments = [p.at for p in points if p.at is not None]
+    gaps = [abs(b - a) for a, b in pairwise(moments)]
+    if len(moments) < len(points) or not (usual := median(gaps)):
+        return [float(i) for i in range(len(points))]
+    positions = [0.0]
+    for gap in gaps:
+        positions.append(positions[-1] + min(max(gap / usual, 0.25), 4.0))
+    return positions
+
+
+class _Finder:
+    """The search in one history; places are indices of points."""
+
+    def __init__(self, points: Sequence[Point], higher_is_better: bool, plan: ChangePlan) -> None:
+        from gpurun.bench.shifts import Series  # numpy comes with it
+
+        self.points, self.plan, self.higher_is_better = points, plan, higher_is_better
+        values = [math.fsum(map(math.log, p.values)) / len(p.values) for p in points]
+        self.series = Series(values, _positions(points), [len(p.values) for p in points])
+
+    def find(self) -> tuple[Change, ...]:
+        """Add changes while there is evidence for more; then drop what does not stand."""
+        found: Places = ()
+        while len(found) < len(self.points) // (2 * self.plan.least):
+            more = self._next(found)
+            if not more:
+                break
+            found = self._moved(_with(found, more))
+        found = self._kept(found)
+        return tuple(self._described(found, place) for place in found)
+
+    def _next(self, found: Places) -> Places:
+        """The likeliest further change or pair of changes, if the evidence is enough.
+
+        What is an outlier depends on the changes, so all is judged again with those it led to.
+        """
+        evidence = -math.inf
+        tried: Places = ()
+        fitted: Places | None = None
+        for _ in range(4):
+            left = self.series.left(found, fitted)
+            free = self._free(found)
+            evidence, best = max(self._one(left, free), self._two(left, free))
+            if fitted is not None and best == tried:
+                break
+            tried, fitted = best, _with(found, best)
+        return tried if evidence >= self.plan.evidence else ()
+
+    def _free(self, found: Places) -> list[int]:
+        """Where a further change would leave enough points on both sides."""
+        least, ends = self.plan.least, (0, *found, len(self.points))
+        return [i for a, b in pairwise(ends) for i in range(a + least, b - least + 1)]
+
+    def _one(self, left: Left, free: Sequence[int]) -> tuple[float, Places]:
+        import numpy as np
+
+        if not free:
+            return -math.inf, ()
+        evidence = left.one(np.array(free))
+        return _log_mean(evidence), (free[int(evidence.argmax())],)
+
+    def _two(self, left: Left, free: Sequence[int]) -> tuple[float, Places]:
+        import numpy as np
+
+        from gpurun.bench.shifts import LONGEST_BUMP
+
+        at = np.array(free, dtype=np.int64)
+        apart = at - at[:, None]
+        first, second = np.nonzero((apart >= self.plan.least_bump) & (apart <= LONGEST_BUMP))
+        if not len(first):
+            return -math.inf, ()
+        evidence = left.two(at[first], at[second])
+        best = int(evidence.argmax())
+        return _log_mean(evidence), (int(at[first[best]]), int(at[second[best]]))
+
+    def _moved(self, found: Places) -> Places:
+        """Each change at its best place beside the others, until none moves."""
+        for _ in range(3):
+            before = found
+            for place in before:
+                others = tuple(p for p in found if p != place)
+                left = self.series.left(others, found)
+                _, best = self._one(left, self._around(others, place))
+                found = _with(others, best)
+            if found == before:
+                break
+        return found
+
+    def _around(self, others: Places, place: int) -> list[int]:
+        """The free places between the neighbours of a change."""
+        low = max((p for p in others if p < place), default=0)
+        high = min((p for p in others if p > place), default=len(self.points))
+        return list(range(low + self.plan.least, high - self.plan.least + 1))
+
+    def _kept(self, found: Places) -> Places:
+        """Without the changes, weakest first, for which there is not enough evidence."""
+        while found:
+            evidence, weakest = min((self._evidence(found, place), place) for place in found)
+            if evidence >= self.plan.evidence:
+                break
+            found = self._moved(tuple(p for p in found if p != weakest))
+        return found
+
+    def _evidence(self, found: Places, place: int) -> float:
+        others = tuple(p for p in found if p != place)
+        return self._one(self.series.left(others, found), self._around(others, place))[0]
+
+    def _described(self, found: Places, place: int) -> Change:
+        import numpy as np
+
+        others = tuple(p for p in found if p != place)
+        left = self.series.left(others, found)
+        around = self._around(others, place)
+        evidence = left.one(np.array(around))
+        below = np.cumsum(np.exp(evidence - evidence.max()))
+        first, last = (int(np.searchsorted(below, q * below[-1])) for q in (0.05, 0.95))
+        height, error = left.height(place)
+        half = t_quantile(left.freedom, 0.975) * error
+        better = (height > 0) == self.higher_is_better
+        return Change(
+            commit=self.points[place].commit,
+            earliest=self.points[min(around[first], place)].commit,
+            latest=self.points[max(around[last], place)].commit,
+            change=math.expm1(height),
+            interval=(math.expm1(height - half), math.expm1(height + half)),
+            direction=Direction.IMPROVEMENT if better else Direction.REGRESSION,
+            evidence=_log_mean(evidence),
+        )
+
+
+def _with(found: Places, more: Places) -> Places:
+    return tuple(sorted((*found, *more)))
+
+
+def _log_mean(evidence: Array) -> float:
+    import numpy as np
+
+    top = evidence.max()
+    return float(top + np.log(np.exp(evidence - top).mean()))
