@@ -8,6 +8,9 @@ correlation of 0.3 between neighbouring pairs).
 
 from __future__ import annotations
 
+import math
+import random
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -41,3 +44,26 @@ def paired_errors(
     else:
         sides[:, 1::2] = sides[:, 1::2, ::-1].copy()
     return sides
+
+
+class Machine:
+    """Throughputs of launches, one after another, under one of the independent laws."""
+
+    def __init__(self, law: str, noise: float, rng: random.Random) -> None:
+        self.law, self.noise, self.rng = law, noise, rng
+        self.launches = 0
+        self.walked = 0.0
+
+    def launch(self, speed: float) -> float:
+        """Throughput of one launch of a program of true speed `speed`."""
+        error = self.rng.gauss(0, 1)
+        if self.law == "t3":
+            chi = sum(self.rng.gauss(0, 1) ** 2 for _ in range(3))
+            error /= math.sqrt(chi / 3) * math.sqrt(3)  # unit variance
+        elif self.law == "drift":
+            error -= 3 * self.launches / 24
+        elif self.law == "walk":
+            self.walked += self.rng.gauss(0, 0.5)
+            error += self.walked
+        self.launches += 1
+        return speed * math.exp(self.noise * error)

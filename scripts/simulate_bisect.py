@@ -49,7 +49,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.bench.bisection import Bisection, Done, Outcome, Pair, SearchPlan
 from gpurun.bench.search import next_action
-from scripts.simulate_error_rates import LAWS, Machine
+from scripts.launch_noise import INDEPENDENT, Machine
 
 COMMITS = 64
 CORRELATION = 0.3
@@ -292,9 +292,9 @@ def main() -> int:
     parser.add_argument("--histories", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=("drop", *OTHERS))
-    parser.add_argument("--law", choices=(*LAWS, "paired"), help="of the noise; for `drop`")
+    parser.add_argument("--law", choices=(*INDEPENDENT, "paired"), help="of the noise; for `drop`")
     options = parser.parse_args()
-    laws = [options.law] if options.law else [*LAWS, "paired"]
+    laws = [options.law] if options.law else [*INDEPENDENT, "paired"]
     held = True
     if options.only in (None, "drop"):
         held = _print_drops(options.histories, options.seed, laws)
