@@ -190,8 +190,11 @@ def test_a_kill_in_the_middle_of_making_or_removing_leaves_nothing_either(folder
         time.sleep(milliseconds / 1000)
         process.kill()
         process.wait()
-        with both(folder):
-            pass
+        for _ in range(3):  # a git that it had just started may outlive it, and hold the place
+            with both(folder):
+                pass
+            if not places(folder):
+                break
         assert_nothing_left(folder)
 
 

@@ -19,7 +19,7 @@ from tests.conftest import REPOSITORY, Gpurun
 from tests.integration.isolation_launcher import tree
 from tests.integration.tunings import configure, lines, report_of, run_folder, training
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 WRITER = """
 import os, shutil, sqlite3, subprocess, sys, time, torch
@@ -154,6 +154,7 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     return Tuned(folder, report_of(folder), done, before, contents(folder))
 
 
+@pytest.mark.alone
 def test_waiting_for_data_is_at_least_halved_and_proven(writer: Tuned) -> None:
     report = writer.report
     assert writer.done.returncode == 0, writer.done.stderr.decode()
@@ -303,12 +304,12 @@ def test_two_tunings_in_one_folder_do_not_take_each_other_for_a_change(tmp_path:
 
 
 def test_ranks_are_tuned_together(tmp_path: Path, gpurun: Gpurun) -> None:
-    source = training(2000, sleep=0.001).replace(
+    source = training(2000).replace(
         "model = ", "torch.distributed.init_process_group('gloo')\nmodel = "
     )
     parallel = "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))"
     (tmp_path / "train.py").write_text(source.replace("model = torch.nn.Linear(8, 2)", parallel))
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 2\nbudget = '20s'")
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 2\nbudget = '10m'")
     done = gpurun("--optimize", "--tune-only", "--nproc-per-node", "2", "train.py", timeout=800)
     report = report_of(tmp_path)
     trial = report["trials"][0]

@@ -36,7 +36,7 @@ def early(folder: Path) -> list[bool]:
 def test_later_trials_are_started_early_and_see_what_the_first_saw(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
-    (tmp_path / "train.py").write_text(SEEN + training(400, sleep=0.002))
+    (tmp_path / "train.py").write_text(SEEN + training(200, sleep=0.01))
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     done = gpurun("--optimize", "--tune-only", "train.py", "--flag", "x", timeout=800)
     assert done.returncode in (0, 3), lines(done)
@@ -58,7 +58,7 @@ def test_a_script_that_sets_variables_before_it_imports_torch_has_none(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
     setting = "import os\nos.environ['OMP_NUM_THREADS'] = '1'\n"
-    (tmp_path / "train.py").write_text(setting + training(120, sleep=0.001))
+    (tmp_path / "train.py").write_text(setting + training(120))
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     done = gpurun("--optimize", "--tune-only", "train.py", timeout=800)
     assert done.returncode in (0, 3), lines(done)
