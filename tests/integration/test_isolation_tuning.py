@@ -60,13 +60,12 @@ def contents(folder: Path) -> dict[str, tuple[object, ...]]:
     return {k: v for k, v in tree(folder).items() if k != project and not k.startswith(ours)}
 
 
-@pytest.mark.alone
 def test_a_tuning_under_landlock_reaches_its_proof_and_changes_nothing(
     project: Path, clean_environment: dict[str, str]
 ) -> None:
     outside = project.parent / "outside"
     writes = WRITES.format(project=str(project), outside=str(outside))
-    (project / "train.py").write_text(writes + training(60, sleep=0.02))
+    (project / "train.py").write_text(writes + training(60, sleep=0.05))
     configure(project, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     before = contents(project.parent)
 

@@ -41,7 +41,6 @@ def tune(folder: Path, gpurun: Gpurun, *words: str) -> tuple[dict[str, Any], lis
     return report_of(folder), lines(done), done.stdout.decode()
 
 
-@pytest.mark.alone
 def test_an_argument_is_tuned_trained_with_and_carried(tmp_path: Path, gpurun: Gpurun) -> None:
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 6\nbudget = '10m'")
     flags = ("--save-settings", "kept.json", "train.py")

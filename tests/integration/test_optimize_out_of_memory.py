@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from tests.conftest import Gpurun
 
 SCRIPT = """
@@ -80,7 +78,6 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     assert (again.returncode, again.stdout) == (0, whole.stdout), again.stderr.decode()
 
 
-@pytest.mark.alone
 def test_for_memory_the_peak_falls_and_the_price_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
     script = SCRIPT.replace("81920", "163840").replace("batch_size=2048", "batch_size=4096")
     script = script.replace("nn.GELU()", "nn.GELU(), nn.Tanh(), nn.SiLU(), nn.Tanh(), nn.SiLU()")

@@ -28,12 +28,11 @@ for _ in range(300):
 """
 
 
-@pytest.mark.alone
 @pytest.mark.slow
 def test_both_reach_a_verdict_and_the_settings_kept_can_be_applied(
     tmp_path: Path, clean_environment: dict[str, str], gpurun: Gpurun
 ) -> None:
-    (tmp_path / "train.py").write_text(training(60, sleep=0.02))
+    (tmp_path / "train.py").write_text(training(60, sleep=0.05))
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     words = ("--optimize", "--tune-only", "train.py")
     both = [start(tmp_path, clean_environment, *words) for _ in range(2)]
