@@ -74,10 +74,10 @@ def bare(folder: Path, script: str) -> Any:
 
 
 def _from_the_start(settings: Mapping[str, Any], paths: tuple[str, ...]) -> bool:
-    """Whether a setting speaks to the launcher."""
-    knobs = {knob.name: knob for knob in all_knobs(paths)}
+    """Whether a setting speaks to the launcher; a knob of the test's own (at `paths`) does not."""
+    knobs = {knob.name: knob for knob in all_knobs()}
     known = [(knobs[name], value) for name, value in settings.items() if name in knobs]
-    return len(known) < len(settings) or any(
+    return len(known) + len(paths) < len(settings) or any(
         knob.environment(value) or tuple(knob.arguments(value, ())) for knob, value in known
     )
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import tempfile
 import termios
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -32,10 +35,15 @@ def marker() -> str:
     return f"{600 + os.getpid() / 1e7 + time.monotonic() % 1:.9f}"
 
 
-def scratch_folders() -> set[str]:
-    """What trials in progress keep beside the user's files."""
+def scratch_of(processes: Iterable[int]) -> set[Path]:
+    """Where the trials of these processes keep what they write: beside the user's files."""
+    named = set()
+    for pid in processes:
+        with contextlib.suppress(OSError):  # it has ended since
+            seen = Path(f"/proc/{pid}/mountinfo").read_text() + os.readlink(f"/proc/{pid}/cwd")
+            named |= set(re.findall(r"gpurun-box-\w+", seen))
     places = {Path("/var/tmp"), Path(tempfile.gettempdir())}
-    return {path.name for place in places for path in place.glob("gpurun-*")}
+    return {place / name for place in places for name in named if (place / name).exists()}
 
 
 @pytest.mark.parametrize(
@@ -46,18 +54,17 @@ def test_a_signal_ends_the_tuning_and_keeps_what_was_measured(
     tmp_path: Path, clean_environment: dict[str, str], marker: str, number: int, code: int
 ) -> None:
     (tmp_path / "train.py").write_text(ENDLESS)
-    before, others = tree(tmp_path / "train.py"), scratch_folders()
+    before = tree(tmp_path / "train.py")
     launcher = start(tmp_path, clean_environment, "--optimize", "train.py", marker)
     assert wait_for(lambda: bool(list(tmp_path.glob(".gpurun/runs/*/trials/02/events-*"))))
-    assert processes_with(marker)
-    scratch = scratch_folders() - others
+    scratch = scratch_of(processes_with(marker))
     assert scratch
     os.killpg(launcher.pid, number)  # as a terminal does
     os.killpg(launcher.pid, number)  # and again, by an impatient user
     out, err = launcher.communicate(timeout=60)
     assert launcher.returncode == code, err.decode()
     assert gone_within(marker, 5)
-    assert wait_for(lambda: not scratch & scratch_folders(), 20)
+    assert wait_for(lambda: not any(path.exists() for path in scratch), 20)
     said = err.decode().splitlines()
     assert "gpurun: interrupted; what was measured is kept" in said
     assert said[-1].startswith(f"verdict=interrupted exit={code}")
@@ -76,14 +83,13 @@ def test_a_kill_of_the_launcher_leaves_no_trial_and_no_scratch_folder(
     tmp_path: Path, clean_environment: dict[str, str], marker: str
 ) -> None:
     (tmp_path / "train.py").write_text(ENDLESS)
-    others = scratch_folders()
     launcher = start(tmp_path, clean_environment, "--optimize", "train.py", marker)
-    assert wait_for(lambda: bool(processes_with(marker)))
-    scratch = scratch_folders() - others
+    assert wait_for(lambda: bool(scratch_of(processes_with(marker))))
+    scratch = scratch_of(processes_with(marker))
     launcher.kill()
     launcher.wait()
     assert gone_within(marker, 5)
-    assert wait_for(lambda: not scratch & scratch_folders(), 20)
+    assert wait_for(lambda: not any(path.exists() for path in scratch), 20)
 
 
 def test_what_nohup_has_switched_off_does_not_interrupt(
