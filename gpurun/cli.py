@@ -92,10 +92,9 @@ def _doctor(argv: list[str]) -> int:
 
 
 def _bench(argv: list[str]) -> int:
-    from gpurun.bench_arguments import parse_bench
     from gpurun.commands.bench import bench
 
-    return bench(parse_bench(argv))
+    return bench(argv)
 
 
 COMMANDS: dict[str, Callable[[list[str]], int]] = {"bench": _bench, "doctor": _doctor}

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 
 from gpurun import __version__
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.git import Repository
 from gpurun.bench.launches import Launch
+from gpurun.bench.trees.git import Repository
 from gpurun.measure.figures import known, mean
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.benchmark import (

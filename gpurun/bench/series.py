@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare import Tell
-from gpurun.bench.git import open_repository, without_redirection
+from gpurun.bench.compare.pairs import Tell
 from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rule
 from gpurun.bench.record import Version, record_of, version_of
+from gpurun.bench.trees.git import open_repository, without_redirection
 from gpurun.errors import GpurunError
 from gpurun.isolation.mode import Mode
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpurun.bench.git import short
+from gpurun.bench.trees.git import short
 from gpurun.records.comparison import ComparedSide, Comparison, MetricComparison
 from gpurun.report.format import (
     byte_size,

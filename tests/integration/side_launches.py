@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpurun.bench.git import open_repository
-from gpurun.bench.origin import check_origins
-from gpurun.bench.sides import Preparation, Side, Sides, compared_sides
+from gpurun.bench.trees.git import open_repository
+from gpurun.bench.trees.origin import check_origins
+from gpurun.bench.trees.sides import Preparation, Side, Sides, compared_sides
 from gpurun.errors import GpurunError
 from gpurun.launch.environment import child_environment
 from gpurun.measure.events import read_run

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.baseline import choose_baseline
-from gpurun.bench.git import Repository, Revision, open_repository
+from gpurun.bench.trees.baseline import choose_baseline
+from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.errors import ExitCode, GpurunError
 from tests.repositories import commit, git, new_repository
 

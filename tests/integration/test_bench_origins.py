@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.environment import make_environment
-from gpurun.bench.installed import Tree
-from gpurun.bench.sides import Preparation
+from gpurun.bench.trees.environment import make_environment
+from gpurun.bench.trees.installed import Tree
+from gpurun.bench.trees.sides import Preparation
 from gpurun.errors import ExitCode
 from tests.integration.side_launches import faults, faults_under
 from tests.repositories import commit, new_repository

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.git import open_repository
-from gpurun.bench.setup_command import SetupFailed
-from gpurun.bench.sides import Preparation, Sides, compared_sides
-from gpurun.bench.worktree import SIDES, checked_out
+from gpurun.bench.trees.git import open_repository
+from gpurun.bench.trees.setup_command import SetupFailed
+from gpurun.bench.trees.sides import Preparation, Sides, compared_sides
+from gpurun.bench.trees.worktree import SIDES, checked_out
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import find_home
 from tests.conftest import REPOSITORY
@@ -28,8 +28,8 @@ from tests.repositories import commit, git, new_repository, state
 HOLD = """
 import sys, time
 from pathlib import Path
-from gpurun.bench.git import open_repository
-from gpurun.bench.worktree import checked_out
+from gpurun.bench.trees.git import open_repository
+from gpurun.bench.trees.worktree import checked_out
 
 repository = open_repository(Path(sys.argv[1]))
 print("ready", flush=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.compare import Comparing, Findings
-from gpurun.bench.gate import GatePlan, Verdict
-from gpurun.bench.installed import Tree
+from gpurun.bench.compare.gate import GatePlan, Verdict
+from gpurun.bench.compare.pairs import Comparing, Findings
 from gpurun.bench.launches import Launch, Launcher, Start
 from gpurun.bench.metrics import Metric
-from gpurun.bench.sides import BASELINE, CURRENT, Side, Sides
+from gpurun.bench.trees.installed import Tree
+from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.mode import Mode
 from gpurun.records.spec import StopRule

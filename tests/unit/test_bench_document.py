@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.compare import Findings, Pair
-from gpurun.bench.document import Compared, Ending, comparison, together
-from gpurun.bench.gate import judge
+from gpurun.bench.compare.document import Compared, Ending, comparison, together
+from gpurun.bench.compare.gate import judge
+from gpurun.bench.compare.pairs import Findings, Pair
 from gpurun.bench.launches import WHOLE, later_rule
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.bench.record import Version, record_of

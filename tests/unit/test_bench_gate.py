@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.gate import DEFAULT, GatePlan, GateResult, Verdict, judge
+from gpurun.bench.compare.gate import DEFAULT, GatePlan, GateResult, Verdict, judge
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.errors import ExitCode, GpurunError
 from scripts.simulate_gate import Cell, Outcome, simulate

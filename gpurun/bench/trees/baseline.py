@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpurun.bench.git import Changes, Repository, Revision, short
+from gpurun.bench.trees.git import Changes, Repository, Revision, short
 from gpurun.errors import ExitCode, GpurunError
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpurun.bench.git import Repository, failure, run_git, short
+from gpurun.bench.trees.git import Repository, failure, run_git, short
 from gpurun.errors import ExitCode, GpurunError
 
 SUBMODULE = "160000"

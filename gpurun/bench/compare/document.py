@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare import Findings
-from gpurun.bench.gate import MetricResult, Verdict
-from gpurun.bench.git import short
+from gpurun.bench.compare.gate import MetricResult, Verdict
+from gpurun.bench.compare.pairs import Findings
 from gpurun.bench.metrics import Metric
 from gpurun.bench.record import Version
+from gpurun.bench.trees.git import short
 from gpurun.errors import ExitCode
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.comparison import ComparedSide, Comparison, MetricComparison
@@ -105,19 +105,15 @@ def _metric(result: MetricResult, findings: Findings) -> MetricComparison:
 
 
 def _side(version: Version, record: BenchmarkRecord | None) -> ComparedSide:
+    """The figures are those of the record, by name; None where there is none."""
+    own = ("commit", "dirty", "record", "launches")
+    names = [field.name for field in fields(ComparedSide) if field.name not in own]
     return ComparedSide(
         commit=version.commit,
         dirty=bool(version.dirty),
         record=None if record is None else record.id,
-        samples_per_second=None if record is None else record.samples_per_second,
-        step_time_ms=None if record is None else record.step_time_ms,
-        gpu_utilization_percent=None if record is None else record.gpu_utilization_percent,
-        gpu_utilization_source=None if record is None else record.gpu_utilization_source,
-        peak_memory_bytes=None if record is None else record.peak_memory_bytes,
-        energy_joules=None if record is None else record.energy_joules,
-        joules_per_sample=None if record is None else record.joules_per_sample,
-        batch_size=None if record is None else record.batch_size,
         launches=() if record is None else record.launches,
+        **{name: None if record is None else getattr(record, name) for name in names},
     )
 
 

@@ -2,8 +2,7 @@
 
 Benchmarks are too noisy for one decision a commit: halving a range of 64 takes six decisions, and
 one that is wrong loses the culprit for good. Here no decision is ever made on the way. All pairs
-that were run give, by Bayes' rule (`gpurun.bench.posterior`), the probability of each commit, and
-the next pair is the one whose outcome is hardest to foretell: a commit that is as likely slower
+that were run give, by Bayes' rule (`posterior`), the probability of each commit, and the next pair is the one whose outcome is hardest to foretell: a commit that is as likely slower
 than GOOD as not. A commit that becomes likely is then held against its parent, and it is
 called the culprit only if both hold: it is it in the light of all pairs, and its pairs with the
 parent show a drop by themselves, each with probability `level`. The second guards against what the
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpurun.bench.bisection import (
+from gpurun.bench.bisect.bisection import (
     Another,
     Bisection,
     Confirm,
@@ -34,7 +33,7 @@ from gpurun.bench.bisection import (
 from gpurun.stats import median
 
 if TYPE_CHECKING:
-    from gpurun.bench.posterior import Further, Posterior
+    from gpurun.bench.bisect.posterior import Further, Posterior
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def _places(state: Bisection) -> list[_Place]:
 
 
 def _posterior(state: Bisection, places: Sequence[_Place]) -> Posterior:
-    from gpurun.bench.posterior import Posterior, Reading  # numpy comes with it
+    from gpurun.bench.bisect.posterior import Posterior, Reading  # numpy comes with it
 
     where = {state.good: 0, **{p.commit: i for i, p in enumerate(places, 1)}}
     readings = [

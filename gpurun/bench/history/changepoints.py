@@ -1,7 +1,7 @@
 """Change points of a benchmark's history: since which commit is it faster or slower?
 
 Neighbouring records share the state of the machine: a test that takes them for independent finds
-changes wherever it looks. Here a change counts once the evidence for it (`gpurun.bench.shifts`,
+changes wherever it looks. Here a change counts once the evidence for it (`shifts`,
 which knows autocorrelated noise and drift) is enough, averaged over all places where it might be,
 so that a longer history must show more. Changes are added one or two at a time (two, so that
 a regression that was soon mended is seen), moved to their best places, and dropped again if they do
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from gpurun.stats import median, t_quantile
 
 if TYPE_CHECKING:
-    from gpurun.bench.shifts import Array, Left, Places
+    from gpurun.bench.history.shifts import Array, Left, Places
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class _Finder:
     """The search in one history; places are indices of points."""
 
     def __init__(self, points: Sequence[Point], higher_is_better: bool, plan: ChangePlan) -> None:
-        from gpurun.bench.shifts import Series  # numpy comes with it
+        from gpurun.bench.history.shifts import Series  # numpy comes with it
 
         self.points, self.plan, self.higher_is_better = points, plan, higher_is_better
         values = [math.fsum(map(math.log, p.values)) / len(p.values) for p in points]
@@ -161,7 +161,7 @@ class _Finder:
     def _two(self, left: Left, free: Sequence[int]) -> tuple[float, Places]:
         import numpy as np
 
-        from gpurun.bench.shifts import LONGEST_BUMP
+        from gpurun.bench.history.shifts import LONGEST_BUMP
 
         at = np.array(free, dtype=np.int64)
         apart = at - at[:, None]

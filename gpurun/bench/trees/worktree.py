@@ -24,9 +24,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpurun.bench import submodules
-from gpurun.bench.claim import abandoned, alone_with, claimed
-from gpurun.bench.git import Repository, failure, run_git
+from gpurun.bench.trees import submodules
+from gpurun.bench.trees.claim import abandoned, alone_with, claimed
+from gpurun.bench.trees.git import Repository, failure, run_git
 from gpurun.errors import GpurunError
 from gpurun.rundir import own_folder
 

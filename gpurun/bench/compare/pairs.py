@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.gate import GatePlan, GateResult, Verdict, judge
+from gpurun.bench.compare.gate import GatePlan, GateResult, Verdict, judge
 from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rule
 from gpurun.bench.metrics import Gated, Metric
-from gpurun.bench.origin import check_origins
-from gpurun.bench.sides import Side, Sides
+from gpurun.bench.trees.origin import check_origins
+from gpurun.bench.trees.sides import Side, Sides
 from gpurun.bench.workload import check_workload, disturbance, figure
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.spec import StopRule

@@ -7,15 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpurun.bench.baseline import choose_baseline
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare import Comparing, Findings, Tell
-from gpurun.bench.document import Compared, Ending, comparison
-from gpurun.bench.gate import GatePlan
-from gpurun.bench.git import Repository, Revision, open_repository
+from gpurun.bench.compare.document import Compared, Ending, comparison
+from gpurun.bench.compare.gate import GatePlan
+from gpurun.bench.compare.pairs import Comparing, Findings, Tell
 from gpurun.bench.launches import Launch, Launcher
 from gpurun.bench.record import Version, record_of, version_of
-from gpurun.bench.sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
+from gpurun.bench.trees.baseline import choose_baseline
+from gpurun.bench.trees.git import Repository, Revision, open_repository
+from gpurun.bench.trees.sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.box import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord

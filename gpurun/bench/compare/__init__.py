@@ -1,0 +1,1 @@
+"""Two trees launched in turn until a verdict stands."""

@@ -1,0 +1,23 @@
+"""`gpurun bench` and what it has below it (`bench bisect`, ...): one file each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def _run(argv: list[str]) -> int:
+    from gpurun.commands.bench.arguments import parse_bench
+    from gpurun.commands.bench.run import run_bench
+
+    return run_bench(parse_bench(argv))
+
+
+BELOW: dict[str, Callable[[list[str]], int]] = {}
+"""By its word, each command below `gpurun bench`; a script of that name is `./bisect`."""
+
+
+def bench(argv: list[str]) -> int:
+    """`gpurun bench ...`: the exit codes are those of the help text."""
+    if argv and argv[0] in BELOW:
+        return BELOW[argv[0]](argv[1:])
+    return _run(argv)
