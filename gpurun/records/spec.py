@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,6 +66,26 @@ class Trees:
     others: tuple[str, ...]
 
 
+class Share(enum.Enum):
+    """What each of N ranks takes of the script's batches: `GLOBAL` its N-th of every batch, so that
+    the global batch is the script's; `LOCAL` whole batches, every N-th of them.
+    """
+
+    GLOBAL = "global"
+    LOCAL = "local"
+
+
+@dataclass(frozen=True)
+class Parallel:
+    """Hidden data parallelism: a script written for one device, run on every rank.
+
+    `seed` seeds what must agree among ranks where the script seeds nothing itself.
+    """
+
+    share: Share
+    seed: int = 0
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """One launch: where its records go, which settings apply, and whether it is a trial.
@@ -76,6 +97,7 @@ class RunSpec:
     `standby`: modules to import at once; then the process waits, before the script's first line,
     for `control/order.json` in the run folder: the spec to run by.
     `trees`: each process records which files it loads from them.
+    `parallel`: the script knows of one device, and this process is one rank of several.
     """
 
     run_dir: str
@@ -86,4 +108,5 @@ class RunSpec:
     trial: TrialSpec | None = None
     standby: tuple[str, ...] = ()
     trees: Trees | None = None
+    parallel: Parallel | None = None
     schema: str = SPEC_SCHEMA
