@@ -29,7 +29,7 @@ def arm(parallel: Parallel, torch: Any) -> None:
     from gpurun.runtime.parallel.sharding import Sharding
 
     draws = Draws(torch, where.rank)
-    replicas = Replicas(torch, where, draws, exchange=True)
+    replicas = Replicas(torch, where, draws, parallel)
     sharding = Sharding(torch, parallel.share, where, draws, replicas)
     agreement = Agreement(torch, where, replicas)
     draws.install()

@@ -13,10 +13,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpurun.records.events import TraitEvent
+from gpurun.records.spec import Parallel
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up
+from gpurun.runtime.parallel.wrapping import wrapped
 from gpurun.runtime.patching import guarded
-from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.recorder import RECORDER, error_text
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.tensors import tensors
@@ -61,11 +63,12 @@ class Replica:
 class Replicas:
     """The root modules of one rank, kept alike with those of the others."""
 
-    def __init__(self, torch: Any, where: Place, draws: Draws, exchange: bool) -> None:
+    def __init__(self, torch: Any, where: Place, draws: Draws, parallel: Parallel) -> None:
         self._torch = torch
         self._place = where
         self._draws = draws
-        self._exchange = exchange
+        self._exchange = parallel.exchange
+        self._options = parallel.options
         self._of: dict[int, Replica] = {}
         self.fed = False
         """Whether a loader hands out shares."""
@@ -120,7 +123,7 @@ class Replicas:
             self._make_alike(module)
         except Exception as error:
             give_up(
-                f"the ranks did not meet: {type(error).__name__}: {' '.join(str(error).split())}",
+                f"the ranks did not meet: {error_text(error)}",
                 "see the logs of the ranks; without --ddp the script runs on one device",
             )
         key = id(module)
@@ -254,13 +257,13 @@ class Replicas:
         module, unused = replica.module(), replica.unused
         if module is None or not replica.reached:
             return
-        wrapper = self._torch.nn.parallel.DistributedDataParallel(
-            module, find_unused_parameters=unused
-        )
-        # the wrapper must not keep the script's model alive
-        del wrapper._modules["module"]
-        wrapper.__dict__["module"] = weakref.proxy(module)
-        replica.wrapper = wrapper
+        try:
+            replica.wrapper = wrapped(self._torch, module, unused, self._options)
+        except Exception as error:
+            give_up(
+                f"DistributedDataParallel refuses the model: {error_text(error)}",
+                "run it without --ddp",
+            )
         detail = type(module).__name__ + (", some parameters unused" if unused else "")
         RECORDER.event(TraitEvent(trait="hidden_ddp", detail=detail))
 
