@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpurun.records.events import TraitEvent
-from gpurun.records.spec import Parallel
+from gpurun.records.spec import Parallel, Setting
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up
 from gpurun.runtime.parallel.wrapping import wrapped
@@ -69,6 +69,7 @@ class Replicas:
         self._draws = draws
         self._exchange = parallel.exchange
         self._options = parallel.options
+        self._static = Setting("static_graph", True) in parallel.options  # each pass like the first
         self._of: dict[int, Replica] = {}
         self.fed = False
         """Whether a loader hands out shares."""
@@ -186,7 +187,8 @@ class Replicas:
         Gradients that are accumulated need be averaged but once. Where several models or optimizers
         take turns each pass counts.
         """
-        if len(self._of) > 1 or len(CLOCK.optimizers) > 1 or len(set(self._accumulated)) != 1:
+        alternate = len(self._of) > 1 or len(CLOCK.optimizers) > 1
+        if alternate or self._static or len(set(self._accumulated)) != 1:
             return True
         return self._passes >= self._accumulated[0] - 1
 
