@@ -33,6 +33,20 @@ class Target:
 
 
 @dataclass(frozen=True)
+class ScaleOptions:
+    """What `--scale` asks for. `counts`: of devices, rising; `steps`: to measure in a launch, None
+    for as many as it takes; `rounds`: launches of each count, None for the default.
+    """
+
+    counts: tuple[int, ...]
+    strong: bool = False
+    rounds: int | None = None
+    steps: int | None = None
+    plot: str | None = None
+    oversubscribe: bool = False
+
+
+@dataclass(frozen=True)
 class Options:
     """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
     `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
@@ -60,6 +74,7 @@ class Options:
     quiet: bool = False
     knob_paths: tuple[str, ...] = ()
     tuned_arguments: tuple[TunedArgument, ...] = ()
+    scale: ScaleOptions | None = None
 
     @property
     def aim(self) -> Objective:

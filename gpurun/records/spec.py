@@ -79,11 +79,16 @@ class Share(enum.Enum):
 class Parallel:
     """Hidden data parallelism: a script written for one device, run on every rank.
 
-    `seed` seeds what must agree among ranks where the script seeds nothing itself.
+    `seed` seeds what must agree among ranks where the script seeds nothing itself. Without
+    `exchange` the ranks work as they would and leave gradients unexchanged: what the exchange costs
+    is the difference. `options`: how gradients are exchanged, by DistributedDataParallel's names
+    (`Setting("gradient_as_bucket_view", True)`); empty for its defaults.
     """
 
     share: Share
     seed: int = 0
+    exchange: bool = True
+    options: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True)
