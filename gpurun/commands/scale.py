@@ -63,8 +63,16 @@ def _check(options: Options, asked: ScaleOptions) -> None:
             "drop it",
         )
     check_outputs(json=options.json)
-    check_outputs(plot=asked.plot if asked.plot != "-" else ".")
+    if asked.plot == "-":
+        raise GpurunError("--plot - : a picture is not for a terminal", "name a file, x.png")
+    check_outputs(plot=asked.plot)
     devices().check(asked.counts, asked.oversubscribe)
+    hint = by_source(target) if asked.strong else None
+    if hint is not None:
+        raise GpurunError(
+            f"--strong: the script is distributed by itself ({hint}) and shares out its batches",
+            "drop it; a fixed global batch is the script's own matter",
+        )
 
 
 def _measure(

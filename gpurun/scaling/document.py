@@ -191,6 +191,16 @@ def _projection(ahead: Projection, points: tuple[ScalingPoint, ...]) -> ScalingP
     )
 
 
+def _kept_batches(measured: Measurements, compared: dict[int, Efficiency]) -> bool:
+    """Whether the largest count's ranks had batches as large as the smallest count's."""
+    sizes = [
+        mean(x.figures.batch_size for x in measured.of(gpus).values() if x.figures is not None)
+        for gpus in (min(compared, default=0), max(compared, default=0))
+    ]
+    first, last = sizes
+    return len(compared) > 1 and first is not None and last is not None and last >= first > 1
+
+
 def _notes(
     asked: ScaleOptions,
     measured: Measurements,
@@ -209,10 +219,15 @@ def _notes(
             f"the ranks of {', '.join(map(str, alone))} trained each by itself and exchanged "
             "nothing: these are no figures of one training on several devices"
         )
-    if not around.devices.gpus:
+    if asked.strong and _kept_batches(measured, compared):
         notes.append(
-            f"no GPU: the ranks share {around.devices.cores:g} cores, all of which "
-            f"{asked.counts[0]} has, too: work that computes cannot scale here"
+            "each rank kept the whole batch, though --strong was asked for: this is weak scaling"
+        )
+    if not around.devices.gpus:
+        smallest = "a single rank" if asked.counts[0] == 1 else f"{asked.counts[0]} ranks"
+        notes.append(
+            f"no GPU: the ranks share {around.devices.cores:g} cores, and {smallest} may use all "
+            "of them, too: work that computes cannot scale here"
         )
     if asked.counts[0] != 1:
         notes.append(f"efficiency is relative to {asked.counts[0]}, the smallest count")

@@ -5,12 +5,15 @@ When a rank fails, the others fail after it because it is gone. What they print 
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
 from gpurun.tuner.trial_end import EXCEPTION, OUT_OF_MEMORY, last_lines, last_words
 
 OUT_OF_MEMORY_SAID = "out of memory"
+OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)$")
+"""What its agent says besides: process ids are those of the box."""
 AT_THE_END = 65536
 """Bytes at the end of a rank's output that are read."""
 
@@ -28,7 +31,8 @@ def failed(run_dir: Path, exit_code: int | None) -> tuple[str, str]:
     first = min(spoke, key=lambda rank: logs[rank].stat().st_mtime_ns, default=None)
     if first is not None:
         return "failed", f"rank {first}: {said[first]}"
-    return "failed", last_words(run_dir / "output.log") or f"exit code {exit_code}"
+    told = OF_AGENT.sub("", last_words(run_dir / "output.log"))
+    return "failed", told or f"exit code {exit_code}"
 
 
 def printed(run_dir: Path, lines: int) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from gpurun.records.events import StepRow
 from gpurun.records.result import StepSplit
 from gpurun.stats import mean
 
-TOGETHER = ("process_group", "ddp", "parallel")
+TOGETHER = ("process_group", "ddp", "hidden_ddp")
 """Traits of a rank that works with the others."""
 
 

@@ -21,8 +21,10 @@ DISTRIBUTED = ("process_group", "ddp")
 """Traits of a script that is distributed by itself."""
 REFUSED = "parallel_refused"
 """The trait of a rank on which a script for one device cannot be run as one of several."""
-EXCHANGE = "parallel"
-"""The trait of a rank that was made to train with the others."""
+APART = "its ranks trained each by itself, and not at the same time"
+EXCHANGE = "hidden_ddp"
+"""The trait of a rank that was made to exchange gradients with the others."""
+NOT_LEFT_OUT = "gradients were exchanged although they were not to be"
 
 
 @dataclass(frozen=True)
@@ -91,13 +93,16 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
         status, error = "timeout", ended.given_up
     elif refusal is not None:
         status, error = "failed", refusal.partition(": ")[2]
+    elif _trait(logs, (EXCHANGE,)) is not None and not order.exchange:
+        status, error = "failed", NOT_LEFT_OUT
     elif not well:
         status, error = _why(order, run_dir, result, alone)
     else:
         waits = together and order.exchange
         measured = figures(logs, order.ranks, strong=strong, exchange=waits)
         if isinstance(measured, str):
-            status, error = "failed", measured
+            apart = order.ranks > 1 and not together
+            status, error = "failed", APART if apart else measured
         else:
             found = measured
     return Launch(

@@ -188,10 +188,11 @@ class Launcher:
 
     def _patience(self, order: Order) -> float:
         """Seconds of silence after which a launch is given up."""
-        asked = self._options.patience_seconds
+        if self._options.patience_seconds is not None:
+            return self._options.patience_seconds
         if order.first:
-            return max(FIRST_PATIENCE, asked or 0.0)
-        return asked or max(LEAST_PATIENCE, 4 * max(self.longest.values(), default=0.0))
+            return FIRST_PATIENCE
+        return max(LEAST_PATIENCE, 4 * max(self.longest.values(), default=0.0))
 
     def _keep_layer(self, box: Box) -> None:
         layer = self.folder / "layer"

@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpurun.records.scaling import ScalingPoint, ScalingReport
+from gpurun.report.plots import style
+from gpurun.scaling.devices import CORES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MEASURED, PROJECTED, IDEAL = "#1f6feb", "#c2571a", "#8b949e"
+PROJECTED = "#c2571a"
 GOOD = 0.9
-SIZE_INCHES = (10.0, 4.4)
-DOTS_PER_INCH = 130
+WIDTH, HEIGHT = 10.0, 4.4
+"""Inches."""
 MOST_TICKS = 11
 
 
@@ -22,30 +24,23 @@ def draw_scaling(report: ScalingReport, path: Path) -> bool:
     points = [point for point in report.points if point.efficiency is not None]
     if not points:
         return False
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = style.new_figure(WIDTH, HEIGHT)
     left, right = figure.subplots(1, 2)
     _throughput(left, report, points)
     _efficiency(right, report, points)
     for axes in (left, right):
         _devices_axis(axes, report, points)
     command = " ".join(report.command)
-    figure.suptitle(f"{report.mode} scaling of {command}", fontsize=11, fontweight="bold")
-    figure.supxlabel(_caption(report), fontsize=8, color="#57606a")
-    with path.open("wb") as file:
-        figure.savefig(file, format="png")
+    figure.suptitle(f"{report.mode} scaling of {command}", fontsize=style.LARGE, fontweight="bold")
+    figure.supxlabel(_caption(report), fontsize=style.SMALL, color=style.TEXT)
+    style.save_png(figure, path)
     return True
 
 
 def _caption(report: ScalingReport) -> str:
-    devices = (
-        f"{report.devices} × {report.device}"
-        if report.device != "CPU cores"
-        else (f"CPU, {report.devices} cores shared by the ranks")
-    )
+    devices = f"{report.devices} × {report.device}"
+    if report.device == CORES:
+        devices = f"CPU, {report.devices} cores shared by the ranks"
     return f"{devices}; {report.rounds} rounds; bars: 95 % intervals of launches compared in turn"
 
 
@@ -56,13 +51,12 @@ def _throughput(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
     gpus = [point.gpus for point in points]
     last = _last(report, points)
     per_device = values[0] / gpus[0]
+    linear = [values[0], per_device * last]
     axes.plot(
-        [gpus[0], last], [values[0], per_device * last], color=IDEAL, linestyle="--", linewidth=1,
-        label="linear",
-    )  # fmt: skip
+        [gpus[0], last], linear, color=style.FAINT, linestyle="--", linewidth=1, label="linear"
+    )
     ahead = report.projection
     if ahead is not None:
-        shown = [(gpus[0], 1.0, (1.0, 1.0))]
         shown = [(gpus[-1], points[-1].efficiency or 1.0, _band(points[-1]))]
         shown += [(p.gpus, p.efficiency, p.efficiency_band) for p in ahead.points]
         counts = [n for n, _, _ in shown]
@@ -75,21 +69,18 @@ def _throughput(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
         )
     axes.errorbar(gpus, values, yerr=_bars(points, values), **_style())
     for count, value in zip(gpus, values, strict=True):
-        axes.annotate(
-            f"{value:,.4g}", (count, value), (0, 8), textcoords="offset points", fontsize=8,
-            ha="center",
-        )  # fmt: skip
+        _label(axes, (count, value), f"{value:,.4g}", offset=(-7, 5), side="right")
     axes.set_ylabel(unit)
     axes.set_yscale("log", base=10) if last > 16 else axes.set_ylim(bottom=0)
-    axes.set_title("throughput", fontsize=10)
-    axes.legend(fontsize=8, frameon=False, loc="upper left")
+    axes.set_title("throughput", fontsize=style.USUAL)
+    axes.legend(fontsize=style.SMALL, frameon=False, loc="upper left")
 
 
 def _efficiency(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -> None:
     values = [100 * (point.efficiency or 0.0) for point in points]
     gpus = [point.gpus for point in points]
-    axes.axhline(100, color=IDEAL, linestyle="--", linewidth=1)
-    axes.axhline(100 * GOOD, color=IDEAL, linestyle=":", linewidth=1, label="90 %")
+    axes.axhline(100, color=style.FAINT, linestyle="--", linewidth=1)
+    axes.axhline(100 * GOOD, color=style.FAINT, linestyle=":", linewidth=1, label="90 %")
     ahead = report.projection
     if ahead is not None:
         shown = [(gpus[-1], points[-1].efficiency or 1.0, _band(points[-1]))]
@@ -102,15 +93,14 @@ def _efficiency(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
             [100 * band[1] for _, _, band in shown],
         )
     axes.errorbar(gpus, values, yerr=_bars(points, values), **_style())
-    for count, value in zip(gpus, values, strict=True):
-        axes.annotate(
-            f"{value:.0f} %", (count, value), (0, 8), textcoords="offset points", fontsize=8,
-            ha="center",
-        )  # fmt: skip
+    for point, value in zip(points, values, strict=True):
+        top = (point.gpus, 100 * _band(point)[1])
+        _label(axes, top, f"{value:.0f} %", offset=(0, 5), side="center")
     axes.set_ylabel("efficiency, %")
-    axes.set_ylim(0, max(115.0, *(1.15 * value for value in values)))
-    axes.set_title("efficiency", fontsize=10)
-    axes.legend(fontsize=8, frameon=False, loc="lower left")
+    highest = max(100 * _band(point)[1] for point in points)
+    axes.set_ylim(0, max(115.0, 1.08 * highest))
+    axes.set_title("efficiency", fontsize=style.USUAL)
+    axes.legend(fontsize=style.SMALL, frameon=False, loc="lower left")
 
 
 def _project(
@@ -123,9 +113,16 @@ def _project(
     )  # fmt: skip
 
 
+def _label(
+    axes: Axes, at: tuple[float, float], text: str, offset: tuple[float, float], side: str
+) -> None:
+    """Name a point; `offset` in points, `side`: which side of the text is there."""
+    axes.annotate(text, at, offset, textcoords="offset points", fontsize=style.SMALL, ha=side)
+
+
 def _style() -> dict[str, Any]:
     return {
-        "color": MEASURED, "marker": "o", "markersize": 6, "linewidth": 1.6, "capsize": 3,
+        "color": style.MEASURED, "marker": "o", "markersize": 6, "linewidth": 1.6, "capsize": 3,
         "label": "measured", "zorder": 3,
     }  # fmt: skip
 
@@ -162,10 +159,7 @@ def _devices_axis(axes: Axes, report: ScalingReport, points: list[ScalingPoint])
         ticks += [point.gpus for point in report.projection.points]
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks[:MOST_TICKS], [f"{tick:,}" for tick in ticks[:MOST_TICKS]])
-    axes.tick_params(labelsize=8)
     axes.minorticks_off()
-    axes.margins(x=0.08)
-    axes.set_xlabel("ranks" if report.device == "CPU cores" else "devices", fontsize=9)
-    axes.grid(alpha=0.25)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.margins(x=0.1)
+    axes.set_xlabel("ranks" if report.device == CORES else "devices", fontsize=style.USUAL)
+    style.plain(axes)
