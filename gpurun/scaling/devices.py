@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpurun.errors import GpurunError
+from gpurun.launch.share import threads_for
 
 CORES = "CPU cores"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -60,7 +61,7 @@ class Devices:
         if self.gpus:
             kept[VISIBLE] = ",".join(self.gpus[i % len(self.gpus)] for i in range(ranks))
         if ranks > 1:
-            kept.setdefault(THREADS, str(max(int(self.cores / ranks), 1)))
+            kept.setdefault(THREADS, str(threads_for(ranks, self.cores)))
         return kept
 
 

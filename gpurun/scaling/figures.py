@@ -18,6 +18,8 @@ from gpurun.records.events import StepRow
 from gpurun.records.result import StepSplit
 from gpurun.stats import mean
 
+OF_ITS_OWN = "it starts several training processes by itself, as many as it likes"
+NOT_AT_ONCE = "its ranks did not train at the same time"
 TOGETHER = ("process_group", "ddp", "hidden_ddp")
 """Traits of a rank that works with the others."""
 
@@ -48,14 +50,17 @@ def figures(
     `strong`: the ranks share each of the script's batches. `exchange`: they waited for each other's
     gradients.
     """
-    windows = _windows(logs)
+    every = _with_best_clock(logs)
+    windows = _one_a_rank(every)
+    if any(_beside(window, other) for window in windows for other in every):
+        return OF_ITS_OWN
     if len(windows) < ranks:
         if not windows:
             return "no training step was seen: there is nothing to measure"
         return f"only {len(windows)} of {ranks} ranks were seen to train"
     shared = _shared(windows)
     if shared is None:
-        return "its ranks did not train at the same time"
+        return NOT_AT_ONCE
     slowest = max(shared, key=_step_ms)
     rates = [window.samples_per_second for window in shared]
     counted = known(rates)
@@ -77,15 +82,26 @@ def work_together(logs: Sequence[ProcessLog]) -> bool:
     return any(trait.trait in TOGETHER for log in logs for trait in log.traits)
 
 
-def _windows(logs: Sequence[ProcessLog]) -> list[Window]:
-    """One window a rank, of those with the best clock seen: that of its busiest process."""
+def _with_best_clock(logs: Sequence[ProcessLog]) -> list[Window]:
+    """The windows of all processes that took steps of the best clock seen."""
     windows = [w for w in map(measured_window, logs) if w is not None and w.measured_steps]
     best = min((CLOCKS.index(w.clock.kind) for w in windows), default=0)
-    of_rank: dict[int | None, Window] = {}
-    for window in sorted(windows, key=lambda w: w.measured_steps):
-        if CLOCKS.index(window.clock.kind) == best:
-            of_rank[window.log.process.rank] = window
-    return list(of_rank.values())
+    return [w for w in windows if CLOCKS.index(w.clock.kind) == best]
+
+
+def _one_a_rank(windows: Sequence[Window]) -> list[Window]:
+    """Of each rank that of its busiest process."""
+    busiest_last = sorted(windows, key=lambda window: window.measured_steps)
+    return list({window.log.process.rank: window for window in busiest_last}.values())
+
+
+def _beside(window: Window, other: Window) -> bool:
+    """Whether another process of the same rank trained at the same time."""
+    if window is other or window.log.process.rank != other.log.process.rank:
+        return False
+    (begin, end), (other_begin, other_end) = window.bounds_ns, other.bounds_ns
+    shared = min(end, other_end) - max(begin, other_begin)
+    return shared > min(end - begin, other_end - other_begin) / 2
 
 
 def _shared(windows: Sequence[Window]) -> list[Window] | None:

@@ -13,7 +13,7 @@ from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
 from gpurun.rundir import write_json
 from gpurun.scaling.endings import failed, printed
-from gpurun.scaling.figures import Figures, figures, work_together
+from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
 from gpurun.tuner.trial import Request
 from gpurun.tuner.trial_end import explained, last_lines
 
@@ -101,7 +101,7 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
         waits = together and order.exchange
         measured = figures(logs, order.ranks, strong=strong, exchange=waits)
         if isinstance(measured, str):
-            apart = order.ranks > 1 and not together
+            apart = measured == NOT_AT_ONCE and not together
             status, error = "failed", APART if apart else measured
         else:
             found = measured

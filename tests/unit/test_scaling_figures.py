@@ -55,6 +55,14 @@ def test_a_rank_that_does_not_train_is_missed(tmp_path: Path) -> None:
     assert found == "only 1 of 2 ranks were seen to train"
 
 
+def test_a_script_that_starts_its_own_ranks_cannot_be_scaled_from_outside(tmp_path: Path) -> None:
+    for process in range(2):
+        write_events(tmp_path, [loader(), steady(40), end()], pid=100 + process)
+    found = figures(read_run(tmp_path).processes, 1, strong=False, exchange=True)
+    assert isinstance(found, str)
+    assert "several training processes by itself" in found
+
+
 def test_without_samples_the_rate_is_that_of_the_scripts_batches(tmp_path: Path) -> None:
     for rank in range(2):
         uncounted = steady(40, samples={}, input_samples=0)
