@@ -30,6 +30,8 @@ MODEL = {
     True: "step = compute * n/N + bandwidth * 2(N-1)/N + latency * 2(N-1)",
 }
 """By whether it is strong scaling; n is the smallest count."""
+OTHERS = 0.1
+"""Of the cores: what other programs may use without being named."""
 LABEL = "projection, not measured"
 CODES = {
     "ok": ExitCode.OK,
@@ -234,6 +236,12 @@ def _notes(
     poor = [x for x in spent if x.gpus in compared and compared[x.gpus].efficiency < GOOD]
     if any(x.exposed is None for x in poor):
         notes.append("what the exchange of gradients costs was not measured")
+    others = mean(x.result.host.others_cpu_percent for _, x in measured.launches if x.result.host)
+    if others is not None and others / 100 > OTHERS * around.devices.cores:
+        notes.append(
+            f"other programs used {others / 100:.1f} of {around.devices.cores:g} cores meanwhile: "
+            "measure again on an idle machine"
+        )
     if measured.out_of_time:
         notes.append("the budget ended before all rounds were launched")
     if sum(gpus > 1 for gpus in compared) < 2:

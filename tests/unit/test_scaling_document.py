@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import jsonschema
 import pytest
 
 from gpurun.records.codec import from_json, to_json
+from gpurun.records.result import HostUse
 from gpurun.records.scaling import ScalingReport
 from gpurun.records.schema import all_schemas
 from gpurun.records.spec import StopRule
@@ -151,6 +153,13 @@ def test_ranks_that_ignore_each_other_are_called_so() -> None:
 def test_weak_scaling_does_not_pass_for_strong() -> None:
     report = document(asked(1, 2, strong=True), measured(*turns({1: 10.0, 2: 10.0})), around())
     assert any("this is weak scaling" in note for note in report.notes)
+
+
+def test_a_machine_that_others_use_is_told() -> None:
+    host = HostUse(100.0, 2.0, None, 3, others_cpu_percent=80.0)
+    busy = [(n, replace(x, result=replace(x.result, host=host))) for n, x in turns({1: 10.0})]
+    report = document(asked(1, 2), measured(*busy), around(CPU))
+    assert any("other programs used 0.8 of 2 cores" in note for note in report.notes)
 
 
 # -- what could not be measured --------------------------------------------------------------------
