@@ -23,12 +23,14 @@ OF_AGENTS = ("PET_", "TORCHELASTIC_")
 @dataclass(frozen=True)
 class Devices:
     """`name`: "NVIDIA H200" or "CPU cores". `gpus`: the words by which CUDA_VISIBLE_DEVICES names
-    them, none on a machine without. `cores`: of all ranks together.
+    them, none on a machine without. `cores`: of all ranks together. `threads`: of each rank, as the
+    user has set them, None where nobody has.
     """
 
     name: str
     gpus: tuple[str, ...]
     cores: float
+    threads: str | None = None
 
     @property
     def count(self) -> int:
@@ -69,10 +71,10 @@ def devices(environment: Mapping[str, str] = os.environ) -> Devices:
     """What is there, within CUDA_VISIBLE_DEVICES, the affinity mask and the cgroup's quota."""
     from gpurun.measure.machine import machine
 
-    here = machine()
+    here, threads = machine(), environment.get(THREADS)
     if not here.gpus:
-        return Devices(CORES, (), here.cores)
+        return Devices(CORES, (), here.cores, threads)
     words = [word.strip() for word in environment.get(VISIBLE, "").split(",") if word.strip()]
     names = dict.fromkeys(here.gpus)
     found = words[: len(here.gpus)] if words else [str(i) for i in range(len(here.gpus))]
-    return Devices(" and ".join(names), tuple(found), here.cores)
+    return Devices(" and ".join(names), tuple(found), here.cores, threads)

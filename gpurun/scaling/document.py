@@ -226,15 +226,20 @@ def _notes(
             "each rank kept the whole batch, though --strong was asked for: this is weak scaling"
         )
     if not around.devices.gpus:
+        threads = around.devices.threads
         smallest = "a single rank" if asked.counts[0] == 1 else f"{asked.counts[0]} ranks"
         notes.append(
-            f"no GPU: the ranks share {around.devices.cores:g} cores, and {smallest} may use all "
-            "of them, too: work that computes cannot scale here"
+            f"no GPU: the ranks share {around.devices.cores:g} cores"
+            + (
+                f", with {threads} threads each"
+                if threads
+                else f", and {smallest} may use all of them, too: work that computes cannot scale"
+            )
         )
     if asked.counts[0] != 1:
         notes.append(f"efficiency is relative to {asked.counts[0]}, the smallest count")
     poor = [x for x in spent if x.gpus in compared and compared[x.gpus].efficiency < GOOD]
-    if any(x.exposed is None for x in poor):
+    if any(x.exposed is None and x.gpus > 1 for x in poor):
         notes.append("what the exchange of gradients costs was not measured")
     others = mean(x.result.host.others_cpu_percent for _, x in measured.launches if x.result.host)
     if others is not None and others / 100 > OTHERS * around.devices.cores:
