@@ -13,17 +13,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.options import DoctorOptions, Objective, Options, Target, TargetKind
+from gpurun.options import DoctorOptions, Objective, Options, ScaleOptions, Target, TargetKind
 from gpurun.records.arguments import MARK, TunedArgument
 
 EFFECTS = ("pipeline", "numerics", "training")
 
-OWN_SWITCHES = ("optimize", "tune-only", "tuned", "trials-in-place", "quiet", "ddp")
+OWN_SWITCHES = (
+    "optimize", "tune-only", "tuned", "trials-in-place", "quiet", "strong", "oversubscribe", "ddp",
+)  # fmt: skip
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
+    "scale", "rounds", "steps", "plot",
 )  # fmt: skip
-OF_OPTIMIZE = ("budget", "max-trials", "objective", "trials-in-place", "save-settings")
+OF_OPTIMIZE = ("max-trials", "objective", "save-settings")
 """Flags that say nothing where nothing is tuned."""
+OF_SCALE = ("strong", "oversubscribe", "rounds", "steps", "plot")
+"""Flags that say nothing without `--scale`."""
+AGAINST_SCALE = ("ddp", "optimize", "tune-only", "tuned", "settings", "allow")
+"""Flags about settings, which `--scale` does not turn; and what it does by itself."""
+OF_TRIALS = ("budget", "trials-in-place")
+"""Flags that say nothing where there are no trials, of either kind."""
 
 TORCHRUN_SWITCHES = ("standalone", "run-path", "virtual-local-rank")
 TORCHRUN_VALUES = (
@@ -101,6 +110,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         torchrun=tuple(words.torchrun),
         elastic=bool(words.torchrun) or asks_for_ranks(environment) or "ddp" in own,
         ddp="ddp" in own,
+        oversubscribe="oversubscribe" in own,
         optimize="optimize" in own or "tune-only" in own,
         tune_only="tune-only" in own,
         budget_seconds=budget_of(own.get("budget")),
@@ -114,7 +124,19 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         json=own.get("json"),
         out=own.get("out"),
         quiet="quiet" in own,
+        scale=_scale(own),
     )
+    _refuse_idle(options, own)
+    if tuned and not (options.optimize or options.tuned):
+        raise GpurunError(
+            f"{tuned[0].name}: {tuned[0].word} needs --optimize",
+            f"add --optimize, or write one value such as {tuned[0].values[0]}",
+        )
+    return options
+
+
+def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
+    """`GpurunError` for a flag that says nothing beside the others, or speaks against one."""
     if options.ddp and options.optimize:
         raise GpurunError("--ddp with --optimize is not built yet", "drop one of them")
     if options.ddp and options.target.kind is TargetKind.COMMAND:
@@ -122,12 +144,17 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
     idle = [name for name in OF_OPTIMIZE if name in own]
     if idle and not options.optimize:
         raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize, or drop it")
-    if tuned and not (options.optimize or options.tuned):
-        raise GpurunError(
-            f"{tuned[0].name}: {tuned[0].word} needs --optimize",
-            f"add --optimize, or write one value such as {tuned[0].values[0]}",
-        )
-    return options
+    idle = [name for name in OF_TRIALS if name in own]
+    if idle and not options.optimize and options.scale is None:
+        raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize or --scale, or drop it")
+    idle = [name for name in OF_SCALE if name in own]
+    if options.ddp and idle == ["oversubscribe"]:
+        idle = []
+    if idle and options.scale is None:
+        raise GpurunError(f"--{idle[0]} needs --scale", "add it, as in --scale 1,2,4")
+    against = [name for name in AGAINST_SCALE if name in own]
+    if against and options.scale is not None:
+        raise GpurunError(f"--{against[0]} is not for --scale", "drop one of them")
 
 
 def split(argv: list[str], flags: Flags = MAIN) -> Words:
@@ -166,7 +193,7 @@ def with_configuration(options: Options, cwd: Path) -> Options:
     tuning = config.optimize
     return replace(
         options,
-        budget_seconds=options.budget_seconds or tuning.budget,
+        budget_seconds=options.budget_seconds or (tuning.budget if options.optimize else None),
         max_trials=options.max_trials or tuning.max_trials,
         objective=options.objective or tuning.objective,
         patience_seconds=tuning.patience,
@@ -299,6 +326,14 @@ def count_of(flag: str, text: str | None) -> int | None:
     if not text.isdigit() or int(text) == 0:
         raise GpurunError(f"--{flag} {text!r} is not a count", "write a number from 1")
     return int(text)
+
+
+def _scale(own: Mapping[str, str]) -> ScaleOptions | None:
+    if "scale" not in own:
+        return None
+    from gpurun.scaling.arguments import scale_options
+
+    return scale_options(own)
 
 
 def _objective(text: str | None) -> Objective | None:

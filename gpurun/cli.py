@@ -18,6 +18,7 @@ from gpurun.verdict import print_verdict
 HELP = """\
 usage: gpurun [flags] script.py [script's arguments]     run it, and leave a record of the run
        gpurun --optimize [flags] script.py ...           find faster settings, prove them, train
+       gpurun --scale 1,2,4 [flags] script.py ...        how well it scales, and what is lost where
        gpurun bench --compare main [script.py ...]       is this commit slower? (bench --help)
        gpurun doctor                                     what is installed, permitted, missing
 
@@ -33,6 +34,9 @@ its arguments may be a list to choose from, its own value first: --lr @tune:0.1,
   --allow EFFECTS       what may be changed, of pipeline,numerics,training
   --tuned               apply what an earlier --optimize found here, with no trials
   --save-settings FILE  write the settings found; --settings FILE applies them
+  --scale COUNTS        run it on so many devices in turn, each time for some steps: table, JSON,
+                        --plot FILE.png; each device keeps the script's batch, with --strong they
+                        share it; --rounds N, --steps N, --oversubscribe for more ranks than devices
   --trials-in-place     let trials write to your files where they cannot be isolated
   --ddp                 run a script written for one device on --nproc-per-node N ranks: each takes
                         its share of every batch, and the model is trained as on one
@@ -77,6 +81,10 @@ def _dispatch(argv: list[str]) -> int:
         print(f"gpurun {__version__}")
         return int(ExitCode.OK)
     options = with_configuration(parse(argv), Path.cwd())
+    if options.scale is not None:
+        from gpurun.commands.scale import scale
+
+        return scale(options)
     if options.optimize:
         from gpurun.commands.optimize import optimize
 

@@ -33,10 +33,25 @@ class Target:
 
 
 @dataclass(frozen=True)
+class ScaleOptions:
+    """What `--scale` asks for. `counts`: of devices, rising; `steps`: to measure in a launch, None
+    for as many as it takes; `rounds`: launches of each count, None for the default.
+    """
+
+    counts: tuple[int, ...]
+    strong: bool = False
+    rounds: int | None = None
+    steps: int | None = None
+    plot: str | None = None
+    oversubscribe: bool = False
+
+
+@dataclass(frozen=True)
 class Options:
     """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
     `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
-    `elastic` says so. `ddp`: they hide from the script that there are several. What nobody said is
+    `elastic` says so. `ddp`: they hide from the script that there are several, with `oversubscribe`
+    more than there are devices. What nobody said is
     None; `budget_seconds` and `allow` are always known where `optimize` is. `target` is the script
     as it is; `tuned_arguments` are those of its arguments that were typed as `@tune:` words.
     """
@@ -45,6 +60,7 @@ class Options:
     torchrun: tuple[str, ...] = ()
     elastic: bool = False
     ddp: bool = False
+    oversubscribe: bool = False
     optimize: bool = False
     tune_only: bool = False
     budget_seconds: float | None = None
@@ -61,6 +77,7 @@ class Options:
     quiet: bool = False
     knob_paths: tuple[str, ...] = ()
     tuned_arguments: tuple[TunedArgument, ...] = ()
+    scale: ScaleOptions | None = None
 
     @property
     def aim(self) -> Objective:

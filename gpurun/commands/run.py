@@ -189,10 +189,12 @@ def _hidden(
 ) -> tuple[Options, dict[str, str]]:
     """The flags and the environment of ranks that the script knows nothing of."""
     from gpurun.launch.hidden import hidden_flags, with_threads
+    from gpurun.launch.share import check_devices
 
     if run_dir is None:
         raise GpurunError("--ddp needs a folder for what its ranks are told", "name one with --out")
     flags, ranks = hidden_flags(options.torchrun, run_dir / "ranks")
+    check_devices(ranks, options.oversubscribe)
     return replace(options, torchrun=flags), with_threads(environment, ranks)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+from gpurun.launch.share import threads_for
 
 THREADS = "OMP_NUM_THREADS"
 RANKS = "--nproc-per-node"
@@ -34,8 +34,7 @@ def hidden_flags(torchrun: Sequence[str], log_dir: Path | None) -> tuple[tuple[s
 
 def with_threads(environment: Mapping[str, str], ranks: int) -> dict[str, str]:
     """The environment with the cores divided among the ranks, unless the user divided them."""
-    cores = len(os.sched_getaffinity(0))
-    return {THREADS: str(max(1, cores // ranks)), **environment}
+    return {THREADS: str(threads_for(ranks)), **environment}
 
 
 def _ranks(flags: Sequence[str]) -> int | None:

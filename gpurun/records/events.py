@@ -246,7 +246,8 @@ class TraitEvent:
 
     `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
     "cuda_batches", "scheduler_total_steps", "synchronize", "no_guard", "no_root",
-    "manual_attention"; `detail` says where.
+    "manual_attention"; `detail` says where. "hidden_ddp" is our own doing: this rank
+    exchanges the gradients of the module that `detail` names; "parallel_refused": it cannot.
     """
 
     kind: ClassVar[str] = "trait"

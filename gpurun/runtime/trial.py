@@ -102,7 +102,9 @@ class _Trial:
             self._began = end
         elif self._began is not None:
             self._pause(end - self._last)
-        reason = self._ranks.agreed(count, self._enough(count, end))
+        reason = self._enough(count, end)
+        if reason != "max_steps":  # every rank stops there by itself, at the same step
+            reason = self._ranks.agreed(count, reason)
         if reason is not None:
             ending.end_at_once(lambda: self._last_words(reason, count, end), self.control)
         self._last = now()

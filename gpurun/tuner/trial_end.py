@@ -25,6 +25,8 @@ COMPILER_SHARE = 0.5
 WORTH_A_WORD = 0.05
 """Of the measured time: compiling that took less of it is not why a change gains nothing."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+OF_RANK = re.compile(r"^\[rank\d+\]:[ ]?", re.MULTILINE)
+"""What torch puts before each line of a traceback once a process is a rank."""
 
 
 def main_log(logs: tuple[ProcessLog, ...]) -> ProcessLog | None:
@@ -134,12 +136,13 @@ def last_words(log: Path) -> str:
 
 
 def last_lines(log: Path, limit: int = 8192) -> list[str]:
-    """The lines in the last `limit` bytes of an output, without colours and empty ones."""
+    """The lines in the last `limit` bytes of an output, without colours, ranks and empty ones."""
     try:
         with log.open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(0, file.tell() - limit))
-            lines = COLOURS.sub("", file.read().decode("utf-8", "replace")).splitlines()
+            text = COLOURS.sub("", file.read().decode("utf-8", "replace"))
+            lines = OF_RANK.sub("", text).splitlines()
     except OSError:
         return []
     return [line.rstrip() for line in lines if line.strip()]

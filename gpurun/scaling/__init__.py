@@ -1,0 +1,1 @@
+"""`--scale`: how a script's throughput grows with the number of devices, and what is lost where."""

@@ -1,0 +1,41 @@
+"""What the flags of `--scale` say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gpurun.arguments import count_of
+from gpurun.errors import GpurunError
+from gpurun.options import ScaleOptions
+
+
+def scale_options(own: Mapping[str, str]) -> ScaleOptions:
+    """The options among our own flags, of which `scale` is one."""
+    return ScaleOptions(
+        counts=_counts(own["scale"]),
+        strong="strong" in own,
+        rounds=count_of("rounds", own.get("rounds")),
+        steps=count_of("steps", own.get("steps")),
+        plot=own.get("plot"),
+        oversubscribe="oversubscribe" in own,
+    )
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    """The counts of `--scale 1,2,4`, rising."""
+    words = [word.strip() for word in text.split(",")]
+    wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word))]
+    if wrong:
+        raise GpurunError(
+            f"--scale: {wrong[0]!r} is no count of devices", "write counts from 1: --scale 1,2,4"
+        )
+    counts = [int(word) for word in words]
+    twice = [count for count in counts if counts.count(count) > 1]
+    if twice:
+        raise GpurunError(f"--scale: {twice[0]} is there twice", "write each count once")
+    if len(counts) == 1:
+        raise GpurunError(
+            f"--scale {text} is one count only",
+            f"name another one to compare it with: --scale 1,{max(counts[0], 2)}",
+        )
+    return tuple(sorted(counts))

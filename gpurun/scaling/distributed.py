@@ -1,0 +1,53 @@
+"""Whether a script is distributed by itself: then its ranks run as they are.
+
+Its source is asked first, because such a script often does not run at all outside of torchrun; what
+the ranks of a launch were seen to do is asked again later (`launches.Launch.distributed`).
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpurun.measure.fingerprint import modules_below
+from gpurun.options import Target, TargetKind
+
+NAMES = (
+    "init_process_group", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard",
+    "init_device_mesh",
+)  # fmt: skip
+LIBRARIES = ("accelerate", "lightning", "pytorch_lightning", "deepspeed", "horovod")
+TRAINERS = ("Trainer", "Seq2SeqTrainer", "TrainingArguments")
+
+
+def by_source(target: Target) -> str | None:
+    """By what the script or a module beside it shows that it is distributed; None if by nothing."""
+    if target.kind is not TargetKind.SCRIPT:
+        return None
+    script = Path(target.path).resolve()
+    for path in (script, *modules_below(script.parent, script)):
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, ValueError):
+            continue
+        hint = next(_hints(tree), None)
+        if hint is not None:
+            return f"{path.name} uses {hint}"
+    return None
+
+
+def _hints(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name.partition(".")[0] in LIBRARIES)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            package = (node.module or "").partition(".")[0]
+            if package in LIBRARIES:
+                yield package
+            names = [alias.name for alias in node.names]
+            if package == "transformers":
+                yield from (f"transformers.{name}" for name in names if name in TRAINERS)
+            yield from (name for name in names if name in NAMES)
+        elif isinstance(node, ast.Attribute) and node.attr in NAMES:
+            yield node.attr

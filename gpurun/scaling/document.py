@@ -1,0 +1,260 @@
+"""From the launches to the document. Nothing is launched here."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.errors import ExitCode
+from gpurun.measure.figures import known, mean
+from gpurun.options import ScaleOptions
+from gpurun.records.scaling import (
+    ProjectedPoint,
+    ScalingLaunch,
+    ScalingPoint,
+    ScalingProjection,
+    ScalingReport,
+)
+from gpurun.scaling.costs import Costs, costs
+from gpurun.scaling.devices import Devices
+from gpurun.scaling.efficiency import Efficiency, efficiencies
+from gpurun.scaling.findings import GOOD, findings
+from gpurun.scaling.launch import Launch
+from gpurun.scaling.projection import Measured, Projection, project
+from gpurun.scaling.rounds import Measurements
+from gpurun.stats import geometric_mean
+
+MODEL = {
+    False: "step = compute + bandwidth * 2(N-1)/N + latency * 2(N-1)",
+    True: "step = compute * n/N + bandwidth * 2(N-1)/N + latency * 2(N-1)",
+}
+"""By whether it is strong scaling; n is the smallest count."""
+OTHERS = 0.1
+"""Of the cores: what other programs may use without being named."""
+LABEL = "projection, not measured"
+CODES = {
+    "ok": ExitCode.OK,
+    "failed": ExitCode.BENCHMARK_FAILED,
+    "incomplete": ExitCode.INCONCLUSIVE,
+    "interrupted": ExitCode.INTERRUPTED,
+}
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What is not in the launches themselves. `folder`: of the run; `interrupted`: by a signal."""
+
+    command: tuple[str, ...]
+    devices: Devices
+    distributed: str | None
+    folder: Path
+    seconds: float
+    interrupted: bool
+
+
+def document(asked: ScaleOptions, measured: Measurements, around: Circumstances) -> ScalingReport:
+    """The document; it raises nothing for what could not be measured."""
+    compared = efficiencies(_rates(asked, measured))
+    spent = [costs(measured, gpus) for gpus in asked.counts if gpus in compared]
+    points = tuple(_point(gpus, measured, compared, around) for gpus in asked.counts)
+    on_cpu = not around.devices.gpus
+    verdict = _verdict(asked, measured, points, around)
+    ahead = project(
+        [Measured(n, x.efficiency, x.interval, x.rounds) for n, x in compared.items()],
+        asked.strong,
+    )
+    return ScalingReport(
+        mode="strong" if asked.strong else "weak",
+        verdict=verdict,
+        exit_code=int(CODES[verdict]),
+        command=around.command,
+        device=around.devices.name,
+        devices=around.devices.count,
+        oversubscribed=max(asked.counts) > around.devices.count,
+        distributed=around.distributed,
+        rounds=measured.rounds,
+        steps=measured.steps,
+        points=points,
+        findings=findings(
+            {n: x.efficiency for n, x in compared.items()},
+            spent,
+            strong=asked.strong,
+            on_cpu=on_cpu,
+        ),
+        projection=None if ahead is None else _projection(ahead, points),
+        seconds=around.seconds,
+        notes=tuple(_notes(asked, measured, compared, spent, around)),
+    )
+
+
+def _rates(asked: ScaleOptions, measured: Measurements) -> dict[int, dict[int, float]]:
+    return {
+        gpus: {
+            number: launch.figures.rate
+            for number, launch in measured.of(gpus).items()
+            if launch.figures is not None
+        }
+        for gpus in asked.counts
+    }
+
+
+def _point(
+    gpus: int, measured: Measurements, compared: dict[int, Efficiency], around: Circumstances
+) -> ScalingPoint:
+    launches = measured.of(gpus)
+    found, spent = compared.get(gpus), costs(measured, gpus)
+    seen = [launch.figures for launch in launches.values() if launch.figures is not None]
+    samples = known(x.samples_per_second for x in seen)
+    failure = measured.failure(gpus)
+    error = None if failure is None else failure.error
+    if error is None and not launches:
+        error = "not measured: " + ("interrupted" if around.interrupted else "the budget ended")
+        if not measured.out_of_time and not around.interrupted:
+            error = "not measured: the smallest count failed"
+    return ScalingPoint(
+        gpus=gpus,
+        samples_per_second=geometric_mean(samples) if samples else None,
+        speedup=None if found is None else found.speedup,
+        efficiency=None if found is None else found.efficiency,
+        efficiency_confidence_interval=None if found is None else found.interval,
+        exposed_communication_percent=None if spent.exposed is None else 100 * spent.exposed,
+        imbalance=spent.imbalance,
+        peak_memory_bytes=max(
+            known(launch.result.peak_memory_bytes for launch in launches.values()), default=None
+        ),
+        batch_size=mean(x.batch_size for x in seen),
+        step_time_ms=spent.step_ms,
+        step_split=spent.split,
+        error=error,
+        launches=tuple(
+            _launch(number, launch, around.folder)
+            for number, launch in measured.launches
+            if launch.order.ranks == gpus
+        ),
+    )
+
+
+def _launch(number: int, launch: Launch, folder: Path) -> ScalingLaunch:
+    figures = launch.figures
+    return ScalingLaunch(
+        round=number,
+        exchange=launch.order.exchange,
+        samples_per_second=None if figures is None else figures.samples_per_second,
+        step_time_ms=None if figures is None else figures.step_time_ms,
+        seconds=launch.seconds,
+        run_dir=os.path.relpath(launch.folder, folder),
+        error=launch.error,
+    )
+
+
+def _verdict(
+    asked: ScaleOptions,
+    measured: Measurements,
+    points: tuple[ScalingPoint, ...],
+    around: Circumstances,
+) -> str:
+    """A count without enough memory is a result; one on which the script fails is its failure."""
+    if around.interrupted:
+        return "interrupted"
+    failures = {gpus: measured.failure(gpus) for gpus in asked.counts}
+    first = failures[asked.counts[0]]
+    if first is not None or any(x is not None and x.status != "oom" for x in failures.values()):
+        return "failed"
+    missing = [p for p in points if p.step_time_ms is None and failures[p.gpus] is None]
+    return "incomplete" if missing else "ok"
+
+
+def _projection(ahead: Projection, points: tuple[ScalingPoint, ...]) -> ScalingProjection:
+    fit = ahead.fit
+    base = next(point for point in points if point.gpus == fit.smallest)
+    projected = []
+    for point in ahead.points:
+        factor = point.gpus / fit.smallest
+        rate = base.samples_per_second
+        projected.append(
+            ProjectedPoint(
+                gpus=point.gpus,
+                samples_per_second=None if rate is None else rate * factor * point.efficiency,
+                speedup=factor * point.efficiency,
+                efficiency=point.efficiency,
+                efficiency_band=point.band,
+            )
+        )
+    return ScalingProjection(
+        label=LABEL,
+        model=MODEL[fit.strong],
+        compute=fit.compute,
+        bandwidth=fit.bandwidth,
+        latency=fit.latency,
+        fitted_to=tuple(point.gpus for point in points if point.efficiency is not None),
+        assumptions=ahead.assumptions,
+        points=tuple(projected),
+    )
+
+
+def _kept_batches(measured: Measurements, compared: dict[int, Efficiency]) -> bool:
+    """Whether the largest count's ranks had batches as large as the smallest count's."""
+    sizes = [
+        mean(x.figures.batch_size for x in measured.of(gpus).values() if x.figures is not None)
+        for gpus in (min(compared, default=0), max(compared, default=0))
+    ]
+    first, last = sizes
+    return len(compared) > 1 and first is not None and last is not None and last >= first > 1
+
+
+def _notes(
+    asked: ScaleOptions,
+    measured: Measurements,
+    compared: dict[int, Efficiency],
+    spent: list[Costs],
+    around: Circumstances,
+) -> list[str]:
+    notes = []
+    alone = [
+        gpus
+        for gpus in compared
+        if gpus > 1 and not any(launch.together for launch in measured.of(gpus).values())
+    ]
+    if alone:
+        notes.append(
+            f"the ranks of {', '.join(map(str, alone))} trained each by itself and exchanged "
+            "nothing: these are no figures of one training on several devices"
+        )
+    if asked.strong and _kept_batches(measured, compared):
+        notes.append(
+            "each rank kept the whole batch, though --strong was asked for: this is weak scaling"
+        )
+    if not around.devices.gpus:
+        threads = around.devices.threads
+        smallest = "a single rank" if asked.counts[0] == 1 else f"{asked.counts[0]} ranks"
+        notes.append(
+            f"no GPU: the ranks share {around.devices.cores:g} cores"
+            + (
+                f", with {threads} threads each"
+                if threads
+                else f", and {smallest} may use all of them, too: work that computes cannot scale"
+            )
+        )
+    if asked.counts[0] != 1:
+        notes.append(f"efficiency is relative to {asked.counts[0]}, the smallest count")
+    poor = [x for x in spent if x.gpus in compared and compared[x.gpus].efficiency < GOOD]
+    if any(x.exposed is None and x.gpus > 1 for x in poor):
+        notes.append("what the exchange of gradients costs was not measured")
+    others = mean(x.result.host.others_cpu_percent for _, x in measured.launches if x.result.host)
+    if others is not None and others / 100 > OTHERS * around.devices.cores:
+        notes.append(
+            f"other programs used {others / 100:.1f} of {around.devices.cores:g} cores meanwhile: "
+            "measure again on an idle machine"
+        )
+    if measured.out_of_time:
+        notes.append("the budget ended before all rounds were launched")
+    if sum(gpus > 1 for gpus in compared) < 2:
+        notes.append("no projection: that takes two measured counts above 1")
+    steps = [x.figures.steps for _, x in measured.launches if x.figures is not None]
+    if measured.steps is not None and steps and min(steps) < measured.steps / 2:
+        notes.append(
+            f"some launches ended by themselves after {min(steps)} of {measured.steps} steps: "
+            "train for longer to measure them better"
+        )
+    return notes

@@ -1,0 +1,49 @@
+"""How a launch of N ranks ended, and why: the first cause first.
+
+When a rank fails, the others fail after it because it is gone. What they print is no cause.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+from gpurun.tuner.trial_end import EXCEPTION, OUT_OF_MEMORY, last_lines, last_words
+
+OUT_OF_MEMORY_SAID = "out of memory"
+OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)$")
+"""What its agent says besides: process ids are those of the box."""
+AT_THE_END = 65536
+"""Bytes at the end of a rank's output that are read."""
+
+
+def failed(run_dir: Path, exit_code: int | None) -> tuple[str, str]:
+    """The status ("oom" or "failed") and, in a line, why: by what the ranks said last."""
+    logs = rank_logs(run_dir)
+    said = {rank: last_words(log) for rank, log in logs.items()}
+    for rank, log in logs.items():
+        if any(EXCEPTION.match(x) and OUT_OF_MEMORY.search(x) for x in last_lines(log, AT_THE_END)):
+            return "oom", f"{OUT_OF_MEMORY_SAID} on rank {rank}"
+    if exit_code == 128 + signal.SIGKILL:
+        return "oom", f"{OUT_OF_MEMORY_SAID}, most likely: a rank was killed (SIGKILL)"
+    spoke = [rank for rank, words in said.items() if EXCEPTION.match(words)]
+    first = min(spoke, key=lambda rank: logs[rank].stat().st_mtime_ns, default=None)
+    if first is not None:
+        return "failed", f"rank {first}: {said[first]}"
+    told = OF_AGENT.sub("", last_words(run_dir / "output.log"))
+    return "failed", told or f"exit code {exit_code}"
+
+
+def printed(run_dir: Path, lines: int) -> tuple[str, ...]:
+    """The last lines of the rank that failed first, else of what the launch printed."""
+    logs = rank_logs(run_dir)
+    spoke = [log for log in logs.values() if EXCEPTION.match(last_words(log))]
+    first = min(spoke, key=lambda log: log.stat().st_mtime_ns, default=run_dir / "output.log")
+    return tuple(last_lines(first)[-lines:])
+
+
+def rank_logs(run_dir: Path) -> dict[int, Path]:
+    """What each rank wrote to stderr, as torch's agent keeps it."""
+    found = (run_dir / "ranks").glob("*/attempt_*/*/stderr.log")
+    return {int(log.parent.name): log for log in sorted(found) if log.parent.name.isdigit()}

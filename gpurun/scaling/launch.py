@@ -1,0 +1,145 @@
+"""One launch of N ranks: as it is asked for, and as it ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.bench.launches import SHOWN_LINES
+from gpurun.measure import summarise_run
+from gpurun.measure.events import ProcessLog, read_run
+from gpurun.records.codec import to_json
+from gpurun.records.result import RunResult
+from gpurun.records.spec import StopRule
+from gpurun.rundir import write_json
+from gpurun.scaling.endings import failed, printed
+from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
+from gpurun.tuner.trial import Request
+from gpurun.tuner.trial_end import explained, last_lines
+
+DISTRIBUTED = ("process_group", "ddp")
+"""Traits of a script that is distributed by itself."""
+REFUSED = "parallel_refused"
+"""The trait of a rank on which a script for one device cannot be run as one of several."""
+APART = "its ranks trained each by itself, and not at the same time"
+EXCHANGE = "hidden_ddp"
+"""The trait of a rank that was made to exchange gradients with the others."""
+NOT_LEFT_OUT = "gradients were exchanged although they were not to be"
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to launch: so many ranks, to be stopped by this rule.
+
+    `exchange`: False to leave gradients unexchanged. `first`: what it writes before its first step
+    is there for all later launches, and it may take long to get there.
+    """
+
+    ranks: int
+    rule: StopRule
+    exchange: bool = True
+    first: bool = False
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A finished launch. `figures` is None where `error` says why it is of no use.
+
+    `status`: "measured", "oom", "timeout" or "failed". `distributed`: the trait by which the script
+    turned out to be distributed by itself. `together`: whether its ranks worked with each other;
+    `switchable`: whether the exchange of gradients is ours and can be left out.
+    """
+
+    order: Order
+    result: RunResult
+    figures: Figures | None
+    status: str
+    error: str | None
+    folder: Path
+    seconds: float
+    distributed: str | None
+    together: bool
+    switchable: bool
+    printed: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How its box ended. `given_up`: why it had to be ended from outside, "" if it had not."""
+
+    exit_code: int | None
+    seconds: float
+    given_up: str
+
+
+def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone: bool) -> Launch:
+    """What came of a launch; its result is written into its folder.
+
+    `strong`: ranks share each batch. `alone`: the one rank was a plain process.
+    """
+    logs = read_run(run_dir).processes
+    together = work_together(logs)
+    well = not ended.given_up and _ended_well(logs, order.ranks, ended.exit_code)
+    result = summarise_run(
+        run_dir,
+        exit_code=ended.exit_code,
+        wall_seconds=ended.seconds,
+        status="timeout" if ended.given_up else "stopped" if well else "failed",
+    )
+    write_json(run_dir / "result.json", to_json(result))
+    status, error, found = "measured", None, None
+    refusal = _trait(logs, (REFUSED,))
+    if ended.given_up:
+        status, error = "timeout", ended.given_up
+    elif refusal is not None:
+        status, error = "failed", refusal.partition(": ")[2]
+    elif _trait(logs, (EXCHANGE,)) is not None and not order.exchange:
+        status, error = "failed", NOT_LEFT_OUT
+    elif not well:
+        status, error = _why(order, run_dir, result, alone)
+    else:
+        waits = together and order.exchange
+        measured = figures(logs, order.ranks, strong=strong, exchange=waits)
+        if isinstance(measured, str):
+            apart = measured == NOT_AT_ONCE and not together
+            status, error = "failed", APART if apart else measured
+        else:
+            found = measured
+    return Launch(
+        order=order,
+        result=result,
+        figures=found,
+        status=status,
+        error=error,
+        folder=run_dir,
+        seconds=ended.seconds,
+        distributed=_trait(logs, DISTRIBUTED),
+        together=together,
+        switchable=_trait(logs, (EXCHANGE,)) is not None,
+        printed=_last_words(run_dir, alone),
+    )
+
+
+def _ended_well(logs: tuple[ProcessLog, ...], ranks: int, exit_code: int | None) -> bool:
+    """Whether all ranks saw enough, or came to the script's own end."""
+    return exit_code == 0 or sum(log.stop is not None for log in logs) >= ranks
+
+
+def _why(order: Order, run_dir: Path, result: RunResult, alone: bool) -> tuple[str, str]:
+    if not alone:
+        return failed(run_dir, result.exit_code)
+    status, reason = explained("failed", run_dir, result, Request("scale", {}, order.rule))
+    return ("oom" if status == "oom" else "failed"), reason
+
+
+def _last_words(run_dir: Path, alone: bool) -> tuple[str, ...]:
+    if alone:
+        return tuple(last_lines(run_dir / "output.log")[-SHOWN_LINES:])
+    return printed(run_dir, SHOWN_LINES)
+
+
+def _trait(logs: tuple[ProcessLog, ...], names: tuple[str, ...]) -> str | None:
+    """The first trait of these that a process showed, as "name: detail"."""
+    found = (t for log in logs for t in log.traits if t.trait in names)
+    trait = next(found, None)
+    return None if trait is None else f"{trait.trait}: {trait.detail}"

@@ -1,0 +1,129 @@
+"""`gpurun --scale` as a user types it: real ranks over gloo, and what does not go well."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import jsonschema
+
+from gpurun.records.schema import all_schemas
+from tests.integration.launched import alive, assert_nothing_outlives_a_kill, pids, start, wait_for
+
+Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+DISTRIBUTED = """
+import os, pathlib, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+if size == 3 and rank == 1:
+    raise MemoryError  # as early as that, the test is over soon
+import torch, torch.distributed as dist
+
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+pathlib.Path(f"written-{rank}").touch()
+for step in range(100_000):
+    time.sleep(0.01)
+    loss = model(torch.randn(8, 64)).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+SILENT = """
+import os, pathlib, subprocess, sys, time
+pathlib.Path("started").mkdir(exist_ok=True)
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+pathlib.Path(os.environ["PIDS"], f"{os.getpid()}.pid").touch()
+while True:
+    time.sleep(600)
+"""
+
+
+def test_counts_are_compared_and_one_without_memory_is_told(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "train.py").write_text(DISTRIBUTED)
+    flags = ("--oversubscribe", "--rounds", "1", "--steps", "20", "--plot", "s.png")
+    done = gpurun("--scale", "1,2,3", *flags, "--json", "s.json", "train.py")
+    told = done.stderr.decode()
+    assert done.returncode == 0, told
+    body = json.loads((tmp_path / "s.json").read_text())
+    jsonschema.validate(body, all_schemas()["scaling@1.json"])
+    one, two, three = body["points"]
+    assert body["mode"] == "weak"
+    assert body["distributed"] == "train.py uses init_process_group"
+    assert one["efficiency"] == 1.0
+    assert two["samples_per_second"] > one["samples_per_second"] > 0
+    assert two["speedup"] == 2 * two["efficiency"]
+    assert two["imbalance"] is not None
+    assert two["exposed_communication_percent"] is None
+    assert three["error"] == "out of memory on rank 1"
+    assert three["samples_per_second"] is None
+    assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        ".gpurun", "s.json", "s.png", "train.py",
+    ]  # fmt: skip
+    assert told.splitlines()[-1].startswith("verdict=ok exit=0 gpus=2 efficiency=")
+
+
+def test_a_script_that_fails_by_itself_is_shown_and_ends_it(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "train.py").write_text("raise ValueError('no data')")
+    done = gpurun("--scale", "1,2", "--json", "s.json", "train.py")
+    assert done.returncode == 5
+    assert b"the script fails with 1 rank: ValueError: no data" in done.stderr
+    points = json.loads((tmp_path / "s.json").read_text())["points"]
+    assert [point["samples_per_second"] for point in points] == [None, None]
+
+
+def test_ranks_that_show_no_sign_of_life_are_given_up(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "gpurun.toml").write_text("[optimize]\npatience = '1s'\n")
+    (tmp_path / "train.py").write_text("import time; time.sleep(600)")
+    done = gpurun("--scale", "1,2", "--quiet", "train.py")
+    assert done.returncode == 5
+    assert b"hangs: given up after 1 s without a sign of life" in done.stderr
+
+
+def test_nothing_outlives_a_launcher_that_is_killed(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(SILENT)
+    seen = tmp_path / "out"
+    seen.mkdir()
+    words = ("--scale", "2,3", "--oversubscribe", "--trials-in-place", "train.py")
+    launcher = start(tmp_path, {**clean_environment, "PIDS": str(seen)}, *words)
+    assert len(pids(seen, 2)) == 2
+    assert_nothing_outlives_a_kill(launcher, _tree_of(launcher.pid))
+
+
+def test_an_interruption_keeps_what_was_measured(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(SILENT)
+    environment = {**clean_environment, "PIDS": str(tmp_path)}
+    words = ("--scale", "1,2", "--trials-in-place", "--json", "s.json", "train.py")
+    launcher = start(tmp_path, environment, *words)
+    assert pids(tmp_path, 1)
+    below = _tree_of(launcher.pid)  # the names are those in the box
+    launcher.send_signal(signal.SIGINT)
+    _, told = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130, told
+    assert told.splitlines()[-1].startswith(b"verdict=interrupted exit=130")
+    body = json.loads((tmp_path / "s.json").read_text())
+    assert body["points"][0]["error"] == "not measured: interrupted"
+    assert wait_for(lambda: not any(alive(pid) for pid in below), 5)
+
+
+def _tree_of(pid: int) -> list[int]:
+    """All processes below one, of whichever sessions."""
+    below: list[int] = []
+    waiting = [pid]
+    while waiting:
+        parent = waiting.pop()
+        for path in Path(f"/proc/{parent}/task").glob("*/children"):
+            children = [int(word) for word in path.read_text().split()]
+            below += children
+            waiting += children
+    return below

@@ -1,0 +1,78 @@
+"""Launches of several ranks as they are after they ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gpurun.options import ScaleOptions
+from gpurun.records.result import StepSplit
+from gpurun.scaling.devices import CORES, Devices
+from gpurun.scaling.document import Circumstances
+from gpurun.scaling.figures import Figures
+from gpurun.scaling.launch import Launch, Order
+from gpurun.scaling.rounds import Measurements
+from tests.unit.bench_launches import result
+
+GPUS = Devices("NVIDIA H200", tuple("01234567"), 96.0)
+CPU = Devices(CORES, (), 2.0)
+
+
+def split(**parts: float) -> StepSplit:
+    """Milliseconds of the parts that are named, 0 for the others."""
+    plain = dict.fromkeys(StepSplit.__dataclass_fields__, 0.0)
+    return StepSplit(**{**plain, **{f"{name}_ms": value for name, value in parts.items()}})
+
+
+def launch(
+    order: Order,
+    step_ms: float = 10.0,
+    *,
+    parts: StepSplit | None = None,
+    imbalance: float | None = None,
+    **changes: Any,
+) -> Launch:
+    """One that was measured: 8 samples a rank and step; `changes` of its fields."""
+    rate = order.ranks * 8000 / step_ms
+    seen = Figures(rate, rate, step_ms, parts, imbalance, 8.0, 50)
+    known: dict[str, Any] = {
+        "order": order,
+        "result": result(rate),
+        "figures": seen,
+        "status": "measured",
+        "error": None,
+        "folder": Path("/runs/1/launches/01"),
+        "seconds": 5.0,
+        "distributed": None,
+        "together": order.ranks > 1,
+        "switchable": order.ranks > 1,
+        "printed": (),
+    }
+    return Launch(**{**known, **changes})
+
+
+def failure(order: Order, status: str = "failed", error: str = "exit code 7") -> Launch:
+    """One that is of no use."""
+    return launch(order, figures=None, status=status, error=error)
+
+
+def measured(*launches: tuple[int, Launch], rounds: int = 2) -> Measurements:
+    """What was measured in so many rounds."""
+    return Measurements(list(launches), steps=50, rounds=rounds)
+
+
+def around(devices: Devices = GPUS, **changes: Any) -> Circumstances:
+    """An undisturbed measurement."""
+    known: dict[str, Any] = {
+        "command": ("train.py",),
+        "devices": devices,
+        "distributed": None,
+        "folder": Path("/runs/1"),
+        "seconds": 60.0,
+        "interrupted": False,
+    }
+    return Circumstances(**{**known, **changes})
+
+
+def asked(*counts: int, **changes: Any) -> ScaleOptions:
+    return ScaleOptions(counts=counts, **changes)

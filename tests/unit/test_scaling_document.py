@@ -1,0 +1,235 @@
+"""What the document says of a measurement, and of what could not be measured."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gpurun.records.codec import from_json, to_json
+from gpurun.records.result import HostUse
+from gpurun.records.scaling import ScalingReport
+from gpurun.records.schema import all_schemas
+from gpurun.records.spec import StopRule
+from gpurun.report.plots.scaling import draw_scaling
+from gpurun.report.scaling import grid, scaling_lines
+from gpurun.scaling.document import document
+from gpurun.scaling.findings import severity
+from gpurun.scaling.launch import Launch, Order
+from tests.unit.scaling_launches import CPU, around, asked, failure, launch, measured, split
+
+RULE = StopRule(60, 0.0, 60, 10, 0)
+WEAK_STEPS = {1: 10.0, 2: 10.5, 4: 11.0, 8: 13.0}
+
+
+def order(ranks: int, exchange: bool = True) -> Order:
+    return Order(ranks, RULE, exchange)
+
+
+def turns(steps: dict[int, float], **figures: Any) -> list[tuple[int, Launch]]:
+    """Two rounds of each count, the second 2 % slower throughout."""
+    return [
+        (number, launch(order(ranks), step * factor, **figures))
+        for number, factor in ((1, 1.0), (2, 1.02))
+        for ranks, step in steps.items()
+    ]
+
+
+def mute(steps: dict[int, float], **figures: Any) -> list[tuple[int, Launch]]:
+    return [(1, launch(order(ranks, exchange=False), x, **figures)) for ranks, x in steps.items()]
+
+
+def test_the_document_has_what_the_issue_names_and_fits_its_schema() -> None:
+    report = document(asked(1, 2, 4, 8), measured(*turns(WEAK_STEPS)), around())
+    body = json.loads(json.dumps(to_json(report)))
+    assert body["schema"] == "gpurun/scaling@1"
+    jsonschema.validate(body, all_schemas()["scaling@1.json"])
+    assert from_json(ScalingReport, body) == report
+    assert {"mode", "points", "findings", "projection"} <= set(body)
+    assert {
+        "gpus",
+        "samples_per_second",
+        "speedup",
+        "efficiency",
+        "efficiency_confidence_interval",
+        "exposed_communication_percent",
+        "imbalance",
+        "peak_memory_bytes",
+    } <= set(body["points"][0])
+    assert (report.verdict, report.exit_code, report.mode) == ("ok", 0, "weak")
+
+
+def test_weak_and_strong_efficiency_are_speedup_over_devices() -> None:
+    report = document(asked(1, 2, 4, 8), measured(*turns(WEAK_STEPS)), around())
+    eighth = report.points[3]
+    assert eighth.efficiency == pytest.approx(10 / 13)
+    assert eighth.speedup == pytest.approx(80 / 13)
+    assert eighth.efficiency_confidence_interval is not None
+    assert report.points[0].efficiency_confidence_interval is None
+    strong = document(asked(1, 2, strong=True), measured(*turns({1: 10.0, 2: 12.0})), around())
+    assert strong.mode == "strong"
+    assert strong.points[1].efficiency == pytest.approx(10 / 12)
+
+
+def test_what_was_not_measured_is_null_and_never_0() -> None:
+    report = document(asked(1, 2), measured(*turns({1: 10.0, 2: 11.0})), around())
+    point = report.points[1]
+    assert point.exposed_communication_percent is None
+    assert point.imbalance is None
+    assert point.step_split is None
+    assert report.projection is None
+    assert any("no projection" in note for note in report.notes)
+
+
+def test_the_exchange_is_what_is_gone_without_it() -> None:
+    launches = [*turns({1: 10.0, 4: 12.5}), *mute({4: 10.0}, imbalance=1.02)]
+    report = document(asked(1, 4), measured(*launches), around())
+    assert report.points[1].exposed_communication_percent == pytest.approx(20)
+    assert report.points[1].imbalance == pytest.approx(1.02)
+    (finding,) = report.findings
+    assert finding.type == "multi_gpu_comm"
+    assert finding.gpus == 4
+    assert finding.gain_upper_bound == pytest.approx(1.25)
+    assert any("gradient_as_bucket_view" in advice for advice in finding.recommendations)
+
+
+def test_noise_does_not_make_communication_negative() -> None:
+    launches = [*turns({1: 10.0, 2: 10.0}), *mute({2: 10.3})]
+    report = document(asked(1, 2), measured(*launches), around())
+    assert report.points[1].exposed_communication_percent == 0.0
+
+
+def test_a_slow_rank_is_found() -> None:
+    launches = [*turns({1: 10.0, 2: 13.0}), *mute({2: 13.0}, imbalance=1.3)]
+    report = document(asked(1, 2, strong=True), measured(*launches), around())
+    assert [finding.type for finding in report.findings] == ["load_imbalance"]
+    assert report.findings[0].severity == pytest.approx(0.7)
+
+
+def test_a_wait_for_data_that_grows_is_found() -> None:
+    launches = [
+        (1, launch(order(1), 10.0, parts=split(data_wait=1, forward=3, backward=6))),
+        (1, launch(order(4), 14.0, parts=split(data_wait=5, forward=3, backward=6))),
+    ]
+    report = document(asked(1, 4), measured(*launches, rounds=1), around())
+    (finding,) = report.findings
+    assert finding.type == "data_bound"
+    assert finding.evidence["data_wait_ms_at_smallest"] == 1
+    assert finding.gain_upper_bound == pytest.approx(1.4)
+
+
+def test_the_same_work_that_takes_longer_beside_others_is_found_in_weak_scaling_only() -> None:
+    launches = [
+        (1, launch(order(1), 10.0, parts=split(forward=3, backward=6, optimizer=1))),
+        (1, launch(order(2), 20.0, parts=split(forward=6, backward=12, optimizer=2))),
+    ]
+    report = document(asked(1, 2), measured(*launches, rounds=1), around(CPU))
+    assert [finding.type for finding in report.findings] == ["shared_host"]
+    assert "cores" in report.findings[0].recommendations[0]
+    strong = document(asked(1, 2, strong=True), measured(*launches, rounds=1), around(CPU))
+    assert strong.findings == ()
+
+
+def test_nothing_is_found_where_it_scales() -> None:
+    launches = [*turns({1: 10.0, 2: 10.5}), *mute({2: 8.0}, imbalance=1.5)]
+    assert document(asked(1, 2), measured(*launches), around()).findings == ()
+
+
+def test_severity_goes_through_both_thresholds() -> None:
+    assert severity(0.10, (0.10, 0.25)) == 0.4
+    assert severity(0.25, (0.10, 0.25)) == 0.7
+    assert severity(5.0, (0.10, 0.25)) == 1.0
+
+
+def test_ranks_that_ignore_each_other_are_called_so() -> None:
+    report = document(asked(1, 2), measured(*turns({1: 10.0, 2: 10.0}, together=False)), around())
+    assert any("exchanged nothing" in note for note in report.notes)
+
+
+def test_weak_scaling_does_not_pass_for_strong() -> None:
+    report = document(asked(1, 2, strong=True), measured(*turns({1: 10.0, 2: 10.0})), around())
+    assert any("this is weak scaling" in note for note in report.notes)
+
+
+def test_a_machine_that_others_use_is_told() -> None:
+    host = HostUse(100.0, 2.0, None, 3, others_cpu_percent=80.0)
+    busy = [(n, replace(x, result=replace(x.result, host=host))) for n, x in turns({1: 10.0})]
+    report = document(asked(1, 2), measured(*busy), around(CPU))
+    assert any("other programs used 0.8 of 2 cores" in note for note in report.notes)
+
+
+# -- what could not be measured --------------------------------------------------------------------
+
+
+def test_a_count_without_enough_memory_is_a_result() -> None:
+    launches = [
+        *turns({1: 10.0, 2: 11.0}),
+        (1, failure(order(4), "oom", "out of memory on rank 3")),
+    ]
+    report = document(asked(1, 2, 4), measured(*launches), around())
+    assert (report.verdict, report.exit_code) == ("ok", 0)
+    assert report.points[2].error == "out of memory on rank 3"
+    assert report.points[2].efficiency is None
+    assert report.points[1].efficiency is not None
+
+
+@pytest.mark.parametrize("status", ["failed", "timeout"])
+def test_a_count_on_which_the_script_fails_is_its_failure(status: str) -> None:
+    launches = [*turns({1: 10.0}), (1, failure(order(2), status))]
+    report = document(asked(1, 2), measured(*launches), around())
+    assert (report.verdict, report.exit_code) == ("failed", 5)
+    assert report.points[0].samples_per_second is not None
+
+
+def test_without_the_smallest_count_everything_fails() -> None:
+    report = document(asked(1, 2), measured((0, failure(order(1), "oom")), rounds=0), around())
+    assert (report.verdict, report.exit_code) == ("failed", 5)
+    assert report.points[1].error == "not measured: the smallest count failed"
+    assert all(point.samples_per_second is None for point in report.points)
+
+
+def test_a_budget_that_ends_before_a_count_was_measured_is_no_answer() -> None:
+    seen = measured(*turns({1: 10.0}))
+    seen.out_of_time = True
+    report = document(asked(1, 2), seen, around())
+    assert (report.verdict, report.exit_code) == ("incomplete", 3)
+    assert report.points[1].error == "not measured: the budget ended"
+
+
+def test_an_interrupted_measurement_keeps_what_it_has() -> None:
+    seen = measured(*turns({1: 10.0, 2: 11.0}))
+    report = document(asked(1, 2, 4), seen, around(interrupted=True))
+    assert (report.verdict, report.exit_code) == ("interrupted", 130)
+    assert report.points[1].efficiency is not None
+    assert report.points[2].error == "not measured: interrupted"
+
+
+# -- how it is shown -------------------------------------------------------------------------------
+
+
+def test_the_table_has_a_row_a_count_and_no_column_of_nothing() -> None:
+    launches = [*turns(WEAK_STEPS), *mute({8: 10.0}, imbalance=1.02)]
+    report = document(asked(1, 2, 4, 8), measured(*launches), around())
+    shown = grid(report)
+    assert [row[0] for row in shown.rows] == ["1", "2", "4", "8"]
+    headings = [column.heading for column in shown.columns]
+    assert "exposed comm." in headings
+    assert "of the step" not in headings
+    text = "\n".join(scaling_lines(report))
+    assert "multi_gpu_comm at 8" in text
+    assert "projection, not measured" in text
+
+
+def test_the_picture_is_a_png_also_of_a_single_point(tmp_path: Path) -> None:
+    full = document(asked(1, 2, 4, 8), measured(*turns(WEAK_STEPS)), around())
+    one = document(asked(1, 2), measured(*turns({1: 10.0}), (1, failure(order(2)))), around())
+    none = document(asked(1, 2), measured((0, failure(order(1)))), around())
+    for name, report in (("full", full), ("one", one)):
+        assert draw_scaling(report, tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert not draw_scaling(none, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
