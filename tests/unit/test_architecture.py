@@ -22,6 +22,7 @@ OWNERS = {
     "torch": ("gpurun.launch.elastic",),
     "rich": ("gpurun.report",),
     "scipy": ("gpurun.stats",),
+    "matplotlib": ("gpurun.report.plots",),
     "sqlalchemy": ("gpurun.bench.store",),
     "psycopg": ("gpurun.bench.store.postgres",),
     "pynvml": ("gpurun.measure.nvml",),
@@ -29,7 +30,9 @@ OWNERS = {
 }
 """Who may import each heavy library in the launcher; knobs and runtime live beside torch anyway."""
 
-HEAVY = ("torch", "rich", "scipy", "numpy", "psutil", "pynvml", "sqlalchemy", "psycopg")
+HEAVY = (
+    "torch", "rich", "scipy", "matplotlib", "numpy", "psutil", "pynvml", "sqlalchemy", "psycopg",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,7 @@ def owner_faults(imports: list[Import]) -> list[str]:
             continue
         if not within(i.of, owners):
             faults.append(f"{i.of} imports {i.what}, which is for {', '.join(owners)}")
-        elif i.top and i.what.partition(".")[0] in ("torch", "rich", "scipy"):
+        elif i.top and i.what.partition(".")[0] in ("torch", "rich", "scipy", "matplotlib"):
             faults.append(f"{i.of} imports {i.what} before it is needed")
     return faults
 

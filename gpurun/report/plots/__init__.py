@@ -1,0 +1,1 @@
+"""Pictures (PNG): the only user of matplotlib."""
