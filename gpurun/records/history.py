@@ -51,9 +51,10 @@ class HistoryChange:
     """A change of level that stays until the next one.
 
     `start`: the index of its first point. `commit`: the first commit on the new level, most likely;
-    it came with one of those from `earliest` to `latest` with 90 % probability. `direction`:
-    "improvement" or "regression". `change`: of the value, a fraction (-0.05 is 5 % less), with its
-    95 % interval, given the commit.
+    it came with one of those from `earliest` to `latest` with 90 % probability. `unmeasured`: how
+    many commits right before it have no record, so that it may have come with one of these; None
+    where git does not know. `direction`: "improvement" or "regression". `change`: of the value, a
+    fraction (-0.05 is 5 % less), with its 95 % interval, given the commit.
     """
 
     start: int
@@ -61,6 +62,7 @@ class HistoryChange:
     subject: str | None
     earliest: str | None
     latest: str | None
+    unmeasured: int | None
     time: str
     direction: str
     change: float

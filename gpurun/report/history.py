@@ -62,8 +62,9 @@ def history_lines(history: History) -> list[str]:
         several = len(history.trends) > 1
         where = f"{trend.benchmark} ({label}): " if several else ""
         lines += [f"{where}{change_line(change)}" for change in reversed(trend.changes)]
-    if not lines:
-        lines.append("no change of level is found")
+        lines += [f"{where}{line}" for line in accepted_lines(trend)]
+    if not any(trend.changes for trend in history.trends):
+        lines.insert(0, "no change of level is found")
     if any(point.dirty for trend in history.trends for point in trend.points):
         lines.append(f"{DIRTY} of a tree with uncommitted changes, which counts for no level")
     if history.unmeasured:
@@ -71,6 +72,17 @@ def history_lines(history: History) -> list[str]:
     if history.elsewhere:
         lines.append(f"{count(history.elsewhere, 'record')} left out: of other branches (--branch)")
     return [*lines, *history.notes]
+
+
+def accepted_lines(trend: Trend) -> list[str]:
+    """What was accepted, by whom and why; nothing where nothing was."""
+    accepted = trend.reference
+    if accepted is None or accepted.kind is not ReferenceKind.ACCEPTED:
+        return []
+    commit = "a record" if accepted.commit is None else short(accepted.commit)
+    when = "" if accepted.time is None else f" {day(accepted.time)}"
+    reason = f": {one_line(accepted.reason, 60)}" if accepted.reason else ""
+    return [f"accepted {commit} by {one_line(accepted.accepted_by or 'unknown')}{when}{reason}"]
 
 
 def change_line(change: HistoryChange) -> str:
@@ -84,11 +96,11 @@ def change_line(change: HistoryChange) -> str:
 def conditions(trends: Sequence[Trend]) -> list[str]:
     """What each trend was measured on; beside the device only what tells it from others.
 
-    Trends of other benchmarks do not matter, for the name tells those apart.
+    Trends of other benchmarks and devices do not matter, for those are told apart by name.
     """
     labels = []
     for trend in trends:
-        others = [t for t in trends if t.benchmark == trend.benchmark and t is not trend]
+        others = [t for t in trends if _alike(t, trend) and t is not trend]
         parts = [_device(trend)]
         for name, value in _circumstances(trend).items():
             if any(_circumstances(other).get(name) != value for other in others):
@@ -144,12 +156,21 @@ def spark(values: Sequence[float]) -> str:
 
 
 def _commits(change: HistoryChange) -> str:
+    """The commit, and which others it may have been."""
     if change.commit is None:
         return "a record of"
-    if None in (change.earliest, change.latest) or change.earliest == change.latest:
-        return short(change.commit)
-    first, last = short(change.earliest or ""), short(change.latest or "")
-    return f"{short(change.commit)} (or another from {first} to {last})"
+    others = []
+    if change.earliest and change.latest and change.earliest != change.latest:
+        others.append(f"another from {short(change.earliest)} to {short(change.latest)}")
+    if change.unmeasured:
+        before = "the one before it" if change.unmeasured == 1 else f"{change.unmeasured} before it"
+        others.append(f"{before}, not measured")
+    maybe = f" (or {', or '.join(others)})" if others else ""
+    return f"{short(change.commit)}{maybe}"
+
+
+def _alike(one: Trend, other: Trend) -> bool:
+    return (one.benchmark, _device(one)) == (other.benchmark, _device(other))
 
 
 def _device(trend: Trend) -> str:
@@ -163,7 +184,6 @@ def _device(trend: Trend) -> str:
 def _circumstances(trend: Trend) -> dict[str, str]:
     found = trend.fingerprint
     named = {
-        "device": "",
         "count": "" if found.device_count is None else f"{found.device_count} devices",
         "torch": f"torch {found.torch}",
         "driver": f"driver {found.driver}",

@@ -15,8 +15,8 @@ from gpurun.measure.figures import known, mean
 from gpurun.records.benchmark import BenchmarkLaunch, BenchmarkRecord, utc_moment
 from gpurun.stats import geometric_mean
 
-PLAN = ChangePlan(most_points=200)
-"""Of longer histories the newest commits are searched: four times as many take 20 s."""
+PLAN = ChangePlan(most_points=150)
+"""Of a longer history the newest commits are searched: time grows with the cube."""
 
 
 @dataclass(frozen=True)

@@ -129,11 +129,23 @@ def _change(change: Change, series: Sequence[Measured], branch: Branch) -> Histo
         subject=branch.subjects.get(record.commit or ""),
         earliest=series[int(change.earliest)].record.commit,
         latest=series[int(change.latest)].record.commit,
+        unmeasured=_unmeasured(start, series, branch),
         time=record.time,
         direction=change.direction.value,
         change=change.change,
         change_confidence_interval=change.interval,
     )
+
+
+def _unmeasured(start: int, series: Sequence[Measured], branch: Branch) -> int | None:
+    """How many commits lie between a point and the one before it."""
+    if not branch.whole:
+        return None
+    clean = [one for one in series[:start] if not one.record.dirty]
+    last, here = (
+        branch.places.get(r.commit or "") for r in (clean[-1].record, series[start].record)
+    )
+    return None if last is None or here is None else here - last - 1
 
 
 def _accepted(

@@ -22,8 +22,10 @@ MOST_PANELS = 12
 MOST_TICKS = 8
 LEAST_SPAN = 0.06
 """The part of the value that the vertical axis spans at least: noise is no mountain range."""
-HEADROOM = 0.28
+HEADROOM = 0.3
 """The part of the axis above the data in which changes are named."""
+NEAR = 0.25
+"""Changes so near, as a part of the width, are named at two heights."""
 
 
 def draw_history(path: Path, history: History) -> None:
@@ -70,6 +72,7 @@ def _panel(axes: Axes, trend: Trend, label: str) -> None:
     _changes(axes, trend)
     _commits(axes, trend)
     style.plain(axes)
+    axes.yaxis.set_major_formatter("{x:,.4g}" if max(values) < 1000 else "{x:,.0f}")
     axes.set_ylabel(f"{NAMES[trend.metric]}, {unit}", fontsize=style.USUAL)
     axes.set_title(one_line(f"{trend.benchmark}: {label}", 110), fontsize=style.USUAL, loc="left")
     if axes.get_legend_handles_labels()[1]:
@@ -98,18 +101,21 @@ def _limits(axes: Axes, values: Sequence[float], length: int) -> None:
 
 
 def _changes(axes: Axes, trend: Trend) -> None:
-    top = axes.get_ylim()[1]
+    top, length = axes.get_ylim()[1], len(trend.points)
+    lowered, last = False, -length
     for change in trend.changes:
+        lowered = change.start - last < NEAR * length and not lowered
+        last = change.start
         better = change.direction == "improvement"
         color = style.BETTER if better else style.WORSE
         place = change.start - 0.5
         axes.axvline(place, color=color, linewidth=1.2, linestyle="--")
         commit = "" if change.commit is None else f" {short(change.commit)}"
-        right = place > 0.8 * len(trend.points)
+        right = place > 0.8 * length
         axes.annotate(
             f"{signed_percent(change.change)}{commit}\n{one_line(change.subject or '', 28)}",
-            (place, top), (-4 if right else 4, -2), textcoords="offset points", color=color,
-            fontsize=style.SMALL, ha="right" if right else "left", va="top",
+            (place, top), (-4 if right else 4, -28 if lowered else -2), textcoords="offset points",
+            color=color, fontsize=style.SMALL, ha="right" if right else "left", va="top",
         )  # fmt: skip
 
 
