@@ -2,10 +2,11 @@
 
     python scripts/simulate_from_history.py [--runs 2000] [--quick] [--records 10] [--history 16]
 
-Every comparison goes through what the command does with records: `past.last_level` (only the
-records since the branch itself changed, 10 at most) and `expectation.hold`. A branch of `--history`
-runs is drawn, one an hour, and a new run that loses so much throughput. `noise` is that between
-runs, by a law of `scripts/launch_noise.py`; each run has 5 launches that differ by as much again.
+Every comparison goes through what the command does with records: `past.last_change` (only those
+since the branch itself changed count, the last 10 of them) and `expectation.hold`. A branch of
+`--history` runs is drawn, one an hour, and a new run that loses so much throughput. `noise` is that
+between runs, by a law of `scripts/launch_noise.py`; each run has 5 launches that differ by as much
+again.
 
 The bars: of runs that lose nothing at most 1 % regress, of those that lose the threshold (5 %) or
 more at most 5 % pass. Caught losses have no bar: what one run can tell depends on the noise. A bar
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from gpurun.bench.compare.gate import Verdict
 from gpurun.bench.history.expectation import DEFAULT, ExpectationPlan, Held, hold
 from gpurun.bench.history.measured import Measured
-from gpurun.bench.history.past import last_level
+from gpurun.bench.history.past import last_change, newest
 from gpurun.bench.metrics import Metric
 from gpurun.records.benchmark import BenchmarkRecord, utc_text
 from scripts.launch_noise import INDEPENDENT, run_errors
@@ -85,10 +86,11 @@ def recorded(hour: int, rates: np.ndarray) -> Measured:
 
 def verdict_of(series: list[Measured], plan: ExpectationPlan) -> Verdict | None:
     """What the command says of the last of these runs."""
-    level = last_level(Metric.THROUGHPUT, series[:-1], plan.most)
-    if len(level.series) < plan.least:
+    change = last_change(Metric.THROUGHPUT, series[:-1])
+    level = newest(series[0 if change is None else change.start : -1], plan.most)
+    if len(level) < plan.least:
         return None
-    past = [one.run for one in level.series]
+    past = [one.run for one in level]
     held = Held(Metric.THROUGHPUT, past, series[-1].run, THRESHOLD)
     return hold([held], plan).verdict
 

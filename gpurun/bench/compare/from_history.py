@@ -7,7 +7,7 @@ cancelled. `gpurun.bench.history.expectation` decides, and says what it can tell
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import TYPE_CHECKING
@@ -22,8 +22,8 @@ from gpurun.bench.history.expectation import DEFAULT, Held, hold
 from gpurun.bench.history.measured import Measured, measured, pooled
 from gpurun.bench.history.past import (
     comparable,
-    last_level,
-    level_changed,
+    last_change,
+    newest,
     no_baseline,
     since_accepted,
     usable,
@@ -98,7 +98,6 @@ class _Course:
     findings: Findings = field(default_factory=Findings)
     compared: Compared = field(default_factory=lambda: Compared(Version(), Version()))
     used: list[BenchmarkRecord] = field(default_factory=list)
-    _ids: set[str] = field(default_factory=set)
 
     def run(self, interruption: Interruption) -> None:
         repository = open_repository(self.benchmark.folder)
@@ -170,36 +169,50 @@ class _Course:
         self._remember(f"{told}: only records since then count")
         return since
 
-    def _judge(self, past: Sequence[BenchmarkRecord], current: BenchmarkRecord) -> None:
-        """The verdict, metric by metric; each has the records since its own last change."""
-        findings, held = self.findings, []
+    def _judge(self, past: list[BenchmarkRecord], current: BenchmarkRecord) -> None:
+        """The verdict over all metrics, by the records since the last change of any of them."""
+        findings = self.findings
         findings.by_samples = current.samples_per_second is not None
-        for metric in self.benchmark.metrics:
-            now = measured(metric, current)
-            found = (measured(metric, record) for record in past)
-            series = [one for one in found if one is not None]
-            if now is None or len(series) < DEFAULT.least:
-                self._leave_out(metric, now)
-                continue
-            held.append(self._held(metric, series, now))
-        self.used = [record for record in past if record.id in self._ids]
+        now = {m: measured(m, current) for m in self.benchmark.metrics}
+        before = {m: _series(m, past) for m in self.benchmark.metrics}
+        for metric, found in now.items():
+            if found is None or len(before[metric]) < DEFAULT.least:
+                self._leave_out(metric, found)
+                del before[metric]
+        past = self._since_change(past, before)
+        self.used = past[-DEFAULT.most :]
+        held = []
+        for metric, found in now.items():
+            runs = newest(_series(metric, self.used), DEFAULT.most)
+            if metric in before and found is not None and len(runs) >= DEFAULT.least:
+                findings.gated[metric] = self.benchmark.thresholds[metric]
+                held.append(
+                    Held(metric, [one.run for one in runs], found.run, findings.gated[metric])
+                )
+            elif metric in before:
+                self._leave_out(metric, found)
         if not held:
-            raise no_baseline("nothing that is gated was measured in these records")
-        findings.gated = {one.metric: one.threshold for one in held}
+            raise no_baseline("nothing that is gated was measured in enough of the records")
         findings.result = hold(held)
 
-    def _held(self, metric: Metric, series: Sequence[Measured], now: Measured) -> Held:
-        level = last_level(metric, series, DEFAULT.most)
-        if len(level.series) < DEFAULT.least:
-            raise level_changed(level, DEFAULT.least)
-        if level.commit is not None:
-            self._remember(
-                f"the {metric.value} of the branch changed with {short(level.commit)}: "
-                "only records since then count"
-            )
-        self._ids.update(one.record.id for one in level.series)
-        runs = [one.run for one in level.series]
-        return Held(metric, runs, now.run, self.benchmark.thresholds[metric])
+    def _since_change(
+        self, past: list[BenchmarkRecord], series: Mapping[Metric, Sequence[Measured]]
+    ) -> list[BenchmarkRecord]:
+        """The records on the level that the branch has now."""
+        start, place = 0, {record.id: i for i, record in enumerate(past)}
+        for metric, found in series.items():
+            change = last_change(metric, found)
+            if change is None:
+                continue
+            since = place[found[change.start].record.id]
+            if len(past) - since < DEFAULT.least:
+                raise no_baseline(
+                    f"{change.told()}: of {len(past) - since} records since, "
+                    f"{DEFAULT.least} are needed"
+                )
+            self._remember(f"{change.told()}: only records since then count")
+            start = max(start, since)
+        return past[start:]
 
     def _leave_out(self, metric: Metric, now: Measured | None) -> None:
         where = "here" if now is None else "in enough of the records"
@@ -212,15 +225,21 @@ class _Course:
         self._remember(f"{metric.value} was not measured {where} and is not gated")
 
     def _say_how_weak(self) -> None:
-        days = [f"{utc_moment(record.time):%Y-%m-%d}" for record in self.used]
+        days = sorted(f"{utc_moment(record.time):%Y-%m-%d}" for record in self.used)
+        span = " to ".join(dict.fromkeys((days[0], days[-1])))
         self._remember(
-            f"held against {len(self.used)} records ({min(days)} to {max(days)}): weaker than "
+            f"held against {len(self.used)} records ({span}): weaker than "
             "launching both sides in turn, since a drift of the machine meanwhile is not cancelled"
         )
 
     def _remember(self, line: str) -> None:
         self.findings.notes.append(line)
         self.asked.tell(line)
+
+
+def _series(metric: Metric, records: Sequence[BenchmarkRecord]) -> list[Measured]:
+    found = (measured(metric, record) for record in records)
+    return [one for one in found if one is not None]
 
 
 def _after(repository: Repository, older: str | None, newer: str | None) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpurun.bench.history.branch import PURPOSES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT
 from gpurun.bench.history.measured import measured
-from gpurun.bench.history.past import changed_work, last_level, usable
+from gpurun.bench.history.past import changed_work, last_change, newest, usable
 from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.errors import GpurunError
@@ -85,7 +85,9 @@ def accepted_change(
     records = store.query(accepted.benchmark, accepted.fingerprint, purposes=PURPOSES)
     before = usable(records, branch_up_to(repository, parent, None))
     found = (measured(Metric.THROUGHPUT, one) for one in before if not changed_work(one, record))
-    level = last_level(Metric.THROUGHPUT, [one for one in found if one is not None], DEFAULT.most)
-    if len(level.series) < DEFAULT.least:
+    series = [one for one in found if one is not None]
+    change = last_change(Metric.THROUGHPUT, series)
+    level = newest(series[0 if change is None else change.start :], DEFAULT.most)
+    if len(level) < DEFAULT.least:
         return None
-    return new.value / geometric_mean([one.value for one in level.series]) - 1
+    return new.value / geometric_mean([one.value for one in level]) - 1

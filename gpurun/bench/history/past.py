@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpurun.bench.history.branch import Branch
-from gpurun.bench.history.changepoints import Change
-from gpurun.bench.history.measured import Measured, changes_of, work_of
+from gpurun.bench.history.measured import Measured, changes_of, counts_samples, work_of
 from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.git import Repository, short
 from gpurun.errors import ExitCode, GpurunError
@@ -57,6 +56,8 @@ def changed_work(before: BenchmarkRecord, now: BenchmarkRecord) -> str | None:
     """How `now` is of other work than `before`, in words; None where nothing is known to differ."""
     if before.args != now.args:
         return f"the arguments are {_words(now.args)}, and {_words(before.args)} in the baseline"
+    if counts_samples(before) != counts_samples(now):
+        return "samples are counted in only one of both"
     found = work_of(now).difference(work_of(before))
     if found is None:
         return None
@@ -100,35 +101,37 @@ def since_accepted(
 
 
 @dataclass(frozen=True)
-class Level:
-    """The last records before which the level did not change; `change`: with what it began."""
+class LastChange:
+    """The last change of level of one metric, most likely with `commit`.
 
-    series: tuple[Measured, ...]
-    change: Change | None
-    commit: str | None
-
-
-def last_level(metric: Metric, series: Sequence[Measured], most: int) -> Level:
-    """The newest records of the newest level, `most` of them at most, in the order of time.
-
-    Where the change may have come with one of several commits, it begins after the last of them.
+    The new level surely holds from `series[start]` on: the change may have come with one of several
+    commits. `size`: of the metric, a fraction.
     """
+
+    metric: Metric
+    start: int
+    commit: str | None
+    size: float
+
+    def told(self) -> str:
+        """What changed, and with what."""
+        where = "" if self.commit is None else f" with {short(self.commit)}"
+        return f"the {self.metric.value} of the branch changed{where} ({self.size * 100:+.1f} %)"
+
+
+def last_change(metric: Metric, series: Sequence[Measured]) -> LastChange | None:
+    """The last change in a series in the order of commits, None where there is none."""
     changes = changes_of(metric, series)
-    start = int(changes[-1].latest) if changes else 0
-    chosen = sorted(series[start:][-most:], key=lambda one: one.at)
-    commit = series[int(changes[-1].commit)].record.commit if changes else None
-    return Level(tuple(chosen), changes[-1] if changes else None, commit)
+    if not changes:
+        return None
+    last = changes[-1]
+    commit = series[int(last.commit)].record.commit
+    return LastChange(metric, int(last.latest), commit, last.change)
 
 
-def level_changed(level: Level, least: int) -> GpurunError:
-    """The error where too few records follow a change of the branch itself."""
-    assert level.change is not None
-    where = "a commit" if level.commit is None else f"commit {short(level.commit)}"
-    size = f"{level.change.change * 100:+.1f} %"
-    return no_baseline(
-        f"the branch itself changed with {where} ({size}), and of its {len(level.series)} records "
-        f"since then {least} are needed"
-    )
+def newest(series: Sequence[Measured], most: int) -> tuple[Measured, ...]:
+    """The last so many of a series in the order of commits, in the order of time."""
+    return tuple(sorted(series[-most:], key=lambda one: one.at))
 
 
 def _words(args: Sequence[str]) -> str:
