@@ -40,12 +40,14 @@ def title(history: History) -> str:
 
 
 def history_grid(history: History) -> Grid:
-    """One row a trend."""
+    """One row a trend. A narrow terminal loses the chart only after what tells no rows apart."""
+    names = [trend.benchmark for trend in history.trends]
+    told_apart = len(set(names)) == len(names)
     columns = (
         Column("benchmark"),
-        Column("measured on", dropped=2),
+        Column("measured on", dropped=2 if told_apart else 3),
         Column("records", right=True, dropped=1),
-        Column("trend", dropped=3),
+        Column("trend", dropped=3 if told_apart else 2),
         Column("newest", right=True),
         Column("change"),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -49,6 +50,7 @@ the order of its commits; changes of level are told with the commit that they ca
 
 Exit code 4 where there is no record.
 """
+THREADS = "OPENBLAS_NUM_THREADS"
 FLAGS = Flags(
     switches=("quiet", "help"),
     values=("metric", "branch", "since", "until", "json", "png", "store", "out"),
@@ -90,6 +92,7 @@ def history(argv: list[str]) -> int:
         return int(ExitCode.OK)
     check_outputs(json=options.json, png=options.png)
     store = open_store(records_home(options.out), options.store, notice=say)
+    _load_numpy()
     found = read_history(store, options, branch_here(Path.cwd(), options.branch))
     emit_json(options.json, to_json(found))
     if not options.quiet:
@@ -181,6 +184,20 @@ def _nothing(
         guess = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
         return error(f"there is no record of a benchmark {options.name!r}", guess)
     return error("no record lies between those dates", "widen --since and --until")
+
+
+def _load_numpy() -> None:
+    """Load numpy with one thread: on the small matrices of a history more wait for each other.
+
+    The variable is taken back, since it is not ours to set for others.
+    """
+    if THREADS in os.environ or "numpy" in sys.modules:
+        return
+    os.environ[THREADS] = "1"
+    try:
+        import numpy  # noqa: F401
+    finally:
+        del os.environ[THREADS]
 
 
 def _draw(path: Path, found: History) -> None:

@@ -72,11 +72,15 @@ def _panel(axes: Axes, trend: Trend, label: str) -> None:
     _changes(axes, trend)
     _commits(axes, trend)
     style.plain(axes)
-    axes.yaxis.set_major_formatter("{x:,.4g}" if max(values) < 1000 else "{x:,.0f}")
+    if max(values) >= 1000:
+        axes.yaxis.set_major_formatter("{x:,.0f}")
     axes.set_ylabel(f"{NAMES[trend.metric]}, {unit}", fontsize=style.USUAL)
     axes.set_title(one_line(f"{trend.benchmark}: {label}", 110), fontsize=style.USUAL, loc="left")
     if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=style.SMALL, frameon=False, loc="lower left", ncols=2)
+        axes.legend(
+            fontsize=style.SMALL, frameon=False, ncols=2,
+            loc="lower right", bbox_to_anchor=(1.0, 0.98), borderaxespad=0.2,  # beside the title
+        )  # fmt: skip
 
 
 def _unit(trend: Trend) -> tuple[float, str]:
