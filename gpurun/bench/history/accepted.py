@@ -31,10 +31,11 @@ def with_accepted(
     store out of reach says nothing.
     """
     older, newer = document.baseline.commit, document.current.commit
-    if older is None or newer is None or document.current.record is None:
+    record = document.current.record
+    if older is None or newer is None or record is None or document.error is not None:
         return document
     try:
-        notes = _notes(document.benchmark, document.current.record, store, folder, older, newer)
+        notes = _notes(document.benchmark, record, store, folder, older, newer)
     except GpurunError:  # the verdict stands without a database
         return document
     for note in notes:

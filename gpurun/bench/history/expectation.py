@@ -10,7 +10,9 @@ level: more records do not make it small.
 
 The interval is Student's t with one degree of freedom less than there are records, widened by two
 factors that come from simulation (`scripts/simulate_from_history.py`): few records do not tell how
-noise is correlated, and one new run has nothing that averages heavy tails.
+noise is correlated, and one new run has nothing that averages heavy tails. With 4 to 10 records at
+most 0.7 % of equal runs regress then and at most 4.5 % of losses of the threshold pass, under heavy
+tails, drift, walks and correlation alike; without the factors up to 2.6 % and 7.7 %.
 """
 
 from __future__ import annotations
