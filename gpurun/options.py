@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from gpurun.records.arguments import TunedArgument
 
@@ -109,11 +110,13 @@ class BenchOptions:
     `script` and `args`: the benchmark, None for those of the configuration. `compare`: the REF to
     compare with. `metrics`: (name, threshold or None) of each that is gated. `threshold`: the
     fraction by which throughput and step time may get worse. `store`: the URL of the database.
+    `from_history`: the records of REF's branch are the baseline, nothing of it is launched.
     """
 
     script: str | None = None
     args: tuple[str, ...] = ()
     compare: str | None = None
+    from_history: bool = False
     threshold: float | None = None
     max_pairs: int | None = None
     launches: int | None = None
@@ -123,6 +126,43 @@ class BenchOptions:
     trials_in_place: bool = False
     json: str | None = None
     markdown: str | None = None
+    store: str | None = None
+    out: str | None = None
+    quiet: bool = False
+    help: bool = False
+
+
+@dataclass(frozen=True)
+class HistoryOptions:
+    """The flags of `gpurun bench history`. `name`: the benchmark, None for all that have records.
+
+    `since` counts, `until` does not. `branch`: None for the one that is checked out.
+    """
+
+    name: str | None = None
+    metric: str = "throughput"
+    since: datetime | None = None
+    until: datetime | None = None
+    branch: str | None = None
+    json: str | None = None
+    png: str | None = None
+    store: str | None = None
+    out: str | None = None
+    quiet: bool = False
+    help: bool = False
+
+
+@dataclass(frozen=True)
+class AcceptOptions:
+    """The flags of `gpurun bench accept`.
+
+    `name`: the benchmark, None for all that have a record of HEAD. `record`: the id of one record.
+    """
+
+    name: str | None = None
+    record: str | None = None
+    reason: str = ""
+    json: str | None = None
     store: str | None = None
     out: str | None = None
     quiet: bool = False

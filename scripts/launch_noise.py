@@ -26,7 +26,28 @@ def paired_errors(
 
     Launches run in the order A B, B A, A B, ...: what drifts goes through them in that order.
     """
-    launches = 2 * pairs
+    sides = _in_turn(law, tests, 2 * pairs, rng).reshape(tests, pairs, 2)
+    if law == CORRELATED:
+        _correlate(sides, CORRELATION)
+    else:
+        sides[:, 1::2] = sides[:, 1::2, ::-1].copy()
+    return sides
+
+
+def run_errors(law: str, tests: int, runs: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Errors of whole runs, one after another, in noise units, shape (tests, runs).
+
+    What the laws say of launches holds for runs here; `ar 0.6` has that correlation of neighbours.
+    """
+    errors = _in_turn(law, tests, runs, rng)
+    name, _, correlation = law.partition(" ")
+    if name == CORRELATED:
+        _correlate(errors, float(correlation or CORRELATION))
+    return errors
+
+
+def _in_turn(law: str, tests: int, launches: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Errors of independent launches on a machine that may drift, shape (tests, launches)."""
     errors = (
         rng.standard_t(3, (tests, launches)) / np.sqrt(3)  # unit variance
         if law == "t3"
@@ -36,14 +57,14 @@ def paired_errors(
         errors -= 3 * np.arange(launches) / 24
     elif law == "walk":
         errors += np.cumsum(rng.normal(0, 0.5, (tests, launches)), axis=1)
-    sides = errors.reshape(tests, pairs, 2)
-    if law == CORRELATED:
-        for pair in range(1, pairs):
-            fresh = np.sqrt(1 - CORRELATION**2) * sides[:, pair]
-            sides[:, pair] = CORRELATION * sides[:, pair - 1] + fresh
-    else:
-        sides[:, 1::2] = sides[:, 1::2, ::-1].copy()
-    return sides
+    return errors
+
+
+def _correlate(errors: NDArray[np.float64], correlation: float) -> None:
+    """Give neighbours along the second axis this correlation, in place."""
+    for place in range(1, errors.shape[1]):
+        fresh = np.sqrt(1 - correlation**2) * errors[:, place]
+        errors[:, place] = correlation * errors[:, place - 1] + fresh
 
 
 class Machine:

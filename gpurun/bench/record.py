@@ -20,7 +20,7 @@ from gpurun.records.benchmark import (
     new_id,
     utc_text,
 )
-from gpurun.records.result import RunResult, StepTime
+from gpurun.records.result import StepTime
 
 TURNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING")
 """Variables that decide how fast the same code runs."""
@@ -81,7 +81,7 @@ def record_of(
         time=utc_text(now),
         status="completed" if failed is None else _status(failed),
         samples_per_second=mean(r.samples_per_second for r in useful),
-        step_time_ms=_mean_step_time(useful),
+        step_time_ms=mean_step_time(r.step_time_ms for r in useful),
         gpu_utilization_percent=mean(r.gpu_utilization_percent for r in useful),
         gpu_utilization_source=_common(r.gpu_utilization_source for r in useful),
         peak_memory_bytes=max(known(r.peak_memory_bytes for r in useful), default=None),
@@ -96,16 +96,18 @@ def record_of(
         gpurun_version=__version__,
         error=None if failed is None else failed.error,
         purpose=purpose,
+        parameters=next((x.parameters for x in launches if x.parameters is not None), None),
+        whole=all(x.whole for x in launches if not x.error) if useful else None,
     )
 
 
-def _mean_step_time(results: Iterable[RunResult]) -> StepTime | None:
-    """The means over launches of each figure of their step times."""
-    times = [r.step_time_ms for r in results if r.step_time_ms is not None]
-    if not times:
+def mean_step_time(times: Iterable[StepTime | None]) -> StepTime | None:
+    """The mean of each figure, None where nothing was measured."""
+    measured = known(times)
+    if not measured:
         return None
     return StepTime(
-        *(sum(values) / len(times) for values in zip(*map(astuple, times), strict=True))
+        *(sum(values) / len(measured) for values in zip(*map(astuple, measured), strict=True))
     )
 
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import TypeVar
 
-N = TypeVar("N", int, float)
+N = TypeVar("N")
 
 
 def known(values: Iterable[N | None]) -> list[N]:

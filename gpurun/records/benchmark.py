@@ -94,7 +94,8 @@ class BenchmarkRecord:
     The figures are those of the run, made from the `launches` that completed; None where nothing
     was measured. `status`: that of `RunResult`; `error` is the cause where it is not "completed".
     `time`: when it ended, ISO 8601 with its offset from UTC (see `utc_text`). `dirty`: the working
-    tree differed from `commit`. `batch_size`: samples a step. `steps`: those of one launch.
+    tree differed from `commit`. `batch_size`: samples a step. `steps`: those of one launch;
+    `whole`: the script ended by itself after them, it was not stopped. `parameters`: of the model.
     """
 
     id: str
@@ -122,6 +123,8 @@ class BenchmarkRecord:
     gpurun_version: str
     error: str | None = None
     purpose: BenchmarkPurpose = BenchmarkPurpose.BENCH
+    parameters: int | None = None
+    whole: bool | None = None
     schema: str = BENCHMARK_SCHEMA
 
 

@@ -7,12 +7,16 @@ import enum
 import functools
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, TypeVar, Union, cast
 
 T = TypeVar("T")
 
 JsonValue = Any
 """A value that `json.dumps` takes as it is (kept as `Any`: mypy has no recursive JSON type)."""
+
+Decoder = Callable[[JsonValue, str], Any]
+"""Makes what a type holds of a JSON value that stands at a place ("$.a[0]")."""
 
 
 class RecordError(ValueError):
@@ -38,28 +42,39 @@ def from_json(cls: type[T], document: JsonValue, where: str = "$") -> T:
 
 
 def _decode(kind: Any, value: JsonValue, where: str) -> Any:
+    return _decoder(kind)(value, where)
+
+
+@functools.cache
+def _decoder(kind: Any) -> Decoder:
+    """What decodes this type: looking at a type takes longer than decoding a value of it."""
     origin = typing.get_origin(kind)
     if kind is Any:
-        return value
+        return lambda value, where: value
     if origin in (Union, types.UnionType):
-        return _decode_union(typing.get_args(kind), value, where)
+        return functools.partial(_decode_union, typing.get_args(kind))
     if origin in (tuple, list):
-        if not isinstance(value, list):
-            raise RecordError(f"{where}: expected a list, found {type(value).__name__}")
-        return _decode_sequence(kind, origin, value, where)
+        return functools.partial(_decode_sequence, origin, typing.get_args(kind))
     if origin is dict:
-        if not isinstance(value, dict):
-            raise RecordError(f"{where}: expected an object, found {type(value).__name__}")
-        item = typing.get_args(kind)[1]
-        return {k: _decode(item, v, f"{where}.{k}") for k, v in value.items()}
+        return functools.partial(_decode_table, typing.get_args(kind)[1])
     if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        try:
-            return kind(value)
-        except ValueError as error:
-            raise RecordError(f"{where}: {error}") from None
+        return functools.partial(_decode_choice, kind)
     if dataclasses.is_dataclass(kind):
-        return _decode_record(cast(type, kind), value, where)
-    return _decode_scalar(kind, value, where)
+        return functools.partial(_decode_record, cast(type, kind))
+    return functools.partial(_decode_scalar, kind)
+
+
+def _decode_table(item: Any, value: JsonValue, where: str) -> Any:
+    if not isinstance(value, dict):
+        raise RecordError(f"{where}: expected an object, found {type(value).__name__}")
+    return {k: _decode(item, v, f"{where}.{k}") for k, v in value.items()}
+
+
+def _decode_choice(kind: type[enum.Enum], value: JsonValue, where: str) -> Any:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise RecordError(f"{where}: {error}") from None
 
 
 def _decode_union(options: tuple[Any, ...], value: JsonValue, where: str) -> Any:
@@ -76,8 +91,9 @@ def _decode_union(options: tuple[Any, ...], value: JsonValue, where: str) -> Any
     raise RecordError(errors[0] if errors else f"{where}: nothing fits")
 
 
-def _decode_sequence(kind: Any, origin: Any, value: list[Any], where: str) -> Any:
-    args = typing.get_args(kind)
+def _decode_sequence(origin: Any, args: tuple[Any, ...], value: JsonValue, where: str) -> Any:
+    if not isinstance(value, list):
+        raise RecordError(f"{where}: expected a list, found {type(value).__name__}")
     if origin is tuple and len(args) > 1 and args[1] is not Ellipsis:
         if len(args) != len(value):
             raise RecordError(f"{where}: expected {len(args)} items, found {len(value)}")
@@ -91,24 +107,23 @@ def _decode_sequence(kind: Any, origin: Any, value: list[Any], where: str) -> An
 def _decode_record(cls: type, value: JsonValue, where: str) -> Any:
     if not isinstance(value, dict):
         raise RecordError(f"{where}: expected an object, found {type(value).__name__}")
-    hints = _type_hints(cls)
-    fields = {f.name: f for f in dataclasses.fields(cls)}
-    unknown = sorted(set(value) - set(fields))
+    known, required = _fields(cls)
+    unknown = sorted(value.keys() - known.keys())
     if unknown:
         raise RecordError(f"{where}: unknown field {unknown[0]!r}")
-    arguments = {}
-    for name, field in fields.items():
-        if name in value:
-            arguments[name] = _decode(hints[name], value[name], f"{where}.{name}")
-        elif field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
+    for name in required:
+        if name not in value:
             raise RecordError(f"{where}: field {name!r} is missing")
-    return cls(**arguments)
+    return cls(**{name: known[name](item, f"{where}.{name}") for name, item in value.items()})
 
 
 @functools.cache
-def _type_hints(cls: type) -> dict[str, Any]:
-    """The types of a record's fields: evaluating them takes longer than decoding a record."""
-    return typing.get_type_hints(cls)
+def _fields(cls: type) -> tuple[dict[str, Decoder], tuple[str, ...]]:
+    """Of a record what decodes each field, and the fields that must be there."""
+    hints, fields = typing.get_type_hints(cls), dataclasses.fields(cls)
+    missing = dataclasses.MISSING
+    required = [f for f in fields if f.default is missing and f.default_factory is missing]
+    return {f.name: _decoder(hints[f.name]) for f in fields}, tuple(f.name for f in required)
 
 
 def _decode_scalar(kind: Any, value: JsonValue, where: str) -> Any:

@@ -62,7 +62,9 @@ class Comparison:
     are those of the throughput (of the step time, where that is gated instead); None where neither
     is. `pairs`: how many were judged. `likely_culprit_commit`: the only commit between the sides of
     a regression, None where there are several. `others`: further benchmarks of the same
-    configuration; this one then has the worst verdict.
+    configuration; this one then has the worst verdict. `baseline_records`: with --from-history, how
+    many records stand for the baseline, whose side is then all of them under the newest one's id
+    and commit; None where it was launched.
     """
 
     benchmark: str
@@ -85,4 +87,5 @@ class Comparison:
     notes: tuple[str, ...] = ()
     error: str | None = None
     others: tuple[Comparison, ...] = ()
+    baseline_records: int | None = None
     schema: str = COMPARISON_SCHEMA

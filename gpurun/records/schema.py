@@ -25,6 +25,7 @@ from gpurun.records.benchmark import (
 from gpurun.records.codec import to_json
 from gpurun.records.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
+from gpurun.records.history import HISTORY_SCHEMA, History
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
 from gpurun.records.spec import SPEC_SCHEMA, RunSpec
@@ -43,6 +44,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     EXPORT_SCHEMA: BenchmarkExport,
     COMPARISON_SCHEMA: Comparison,
     SCALING_SCHEMA: ScalingReport,
+    HISTORY_SCHEMA: History,
 }
 """The record of each whole document, by the name in its `schema` field."""
 

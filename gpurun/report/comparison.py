@@ -43,7 +43,7 @@ def verdict_line(found: Comparison) -> str:
     if found.error is not None:
         return f"{title}: {one_line(found.error)}"
     grounds = [metric_line(metric) for metric in found.metrics if metric.slowdown is not None]
-    return f"{title}: {'; '.join(grounds or ['undecided'])} ({count(found.pairs, 'pair')})"
+    return f"{title}: {'; '.join(grounds or ['undecided'])} ({_ground(found)})"
 
 
 def metric_line(metric: MetricComparison) -> str:
@@ -85,7 +85,7 @@ def comparison_markdown(found: Comparison) -> str:
         parts.append(escaped(one_line(found.recommendation)))
     parts += [f"- {escaped(one_line(note))}" for note in found.notes]
     sides = f"baseline `{_commit(found.baseline)}`, current `{_commit(found.current)}`"
-    parts.append(f"{sides}, {count(found.pairs, 'pair')} in {duration(found.seconds)}")
+    parts.append(f"{sides}, {_ground(found)} in {duration(found.seconds)}")
     sections = ["\n\n".join(parts) + "\n", *map(comparison_markdown, found.others)]
     return "\n".join(sections)
 
@@ -124,6 +124,13 @@ def _step(side: ComparedSide) -> float | None:
 
 def _share(value: float) -> str:
     return percent(value / 100)
+
+
+def _ground(found: Comparison) -> str:
+    """What the verdict stands on."""
+    if found.baseline_records is None:
+        return count(found.pairs, "pair")
+    return f"against {count(found.baseline_records, 'record')}"
 
 
 def _commit(side: ComparedSide) -> str:

@@ -186,12 +186,14 @@ def test_a_baseline_is_moved_by_whom_when_where_and_why(tmp_path: Path) -> None:
     assert utc_moment(first.time) <= utc_moment(second.time)
 
 
-def test_only_a_record_with_a_throughput_becomes_a_baseline(tmp_path: Path) -> None:
+def test_only_a_record_with_a_speed_becomes_a_baseline(tmp_path: Path) -> None:
     store = opened(tmp_path)
     store.add(record(samples_per_second=None, status="failed", error="exit code 1"))
     assert "exit code 1" in refusal(lambda: store.accept("r0000", "Ada", "why")).what
     assert "no record r0009" in refusal(lambda: store.accept("r0009", "Ada", "why")).what
     assert store.baselines() == []
+    store.add(record(1, samples_per_second=None))  # samples that cannot be counted: steps are
+    assert store.accept("r0001", "Ada", "why").record == "r0001"
 
 
 # -- out and in ------------------------------------------------------------------------------------

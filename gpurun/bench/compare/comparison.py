@@ -130,8 +130,13 @@ def _kept(
     if not launches:
         return None
     record = record_of(benchmark, launches, version, BenchmarkPurpose.COMPARE)
+    keep(record, asked)
+    return record
+
+
+def keep(record: BenchmarkRecord, asked: Asked) -> None:
+    """Enter a record into the store; the verdict stands without a database."""
     try:
         asked.keep(record)
-    except GpurunError as error:  # the verdict stands without a database
-        asked.tell(f"the record of {version.commit} was not kept: {error.what}")
-    return record
+    except GpurunError as error:
+        asked.tell(f"the record of {record.commit} was not kept: {error.what}")

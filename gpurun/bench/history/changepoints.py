@@ -91,7 +91,7 @@ def find_changes(
     return _Finder(points, higher_is_better, plan).find()
 
 
-def _positions(points: Sequence[Point]) -> list[float]:
+def positions(points: Sequence[Point]) -> list[float]:
     """Places along the axis on which neighbours correlate.
 
     Machines change with time, code with commits: a gap counts by its length, between a quarter of
@@ -101,10 +101,10 @@ def _positions(points: Sequence[Point]) -> list[float]:
     gaps = [abs(b - a) for a, b in pairwise(moments)]
     if len(moments) < len(points) or not (usual := median(gaps)):
         return [float(i) for i in range(len(points))]
-    positions = [0.0]
+    places = [0.0]
     for gap in gaps:
-        positions.append(positions[-1] + min(max(gap / usual, 0.25), 4.0))
-    return positions
+        places.append(places[-1] + min(max(gap / usual, 0.25), 4.0))
+    return places
 
 
 class _Finder:
@@ -115,7 +115,7 @@ class _Finder:
 
         self.points, self.plan, self.higher_is_better = points, plan, higher_is_better
         values = [math.fsum(map(math.log, p.values)) / len(p.values) for p in points]
-        self.series = Series(values, _positions(points), [len(p.values) for p in points])
+        self.series = Series(values, positions(points), [len(p.values) for p in points])
 
     def find(self) -> tuple[Change, ...]:
         """Add changes while there is evidence for more; then drop what does not stand."""

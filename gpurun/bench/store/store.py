@@ -99,7 +99,8 @@ class BenchmarkStore:
         record = self.get(record_id)
         if record is None:
             raise GpurunError(f"{self.name} has no record {record_id}", "see gpurun bench history")
-        if record.samples_per_second is None:
+        speeds = (record.samples_per_second, record.step_time_ms)
+        if record.error is not None or speeds == (None, None):
             raise GpurunError(
                 f"record {record_id} has no throughput to compare with: {record.error or 'none'}",
                 "accept a run that completed",

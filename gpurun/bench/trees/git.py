@@ -30,6 +30,8 @@ REDIRECTING = frozenset(
 )  # fmt: skip
 """Variables under which git looks at another repository, index or set of objects."""
 SETTINGS = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "advice.detachedHead=false")
+MOST_OF_A_LINE = 10_000
+"""Commits of a branch that are told apart; records of older ones are no part of its history."""
 FULL_HISTORY = "fetch it with git fetch --unshallow; in CI check out with fetch-depth: 0"
 
 
@@ -137,6 +139,24 @@ class Repository:
             raise GpurunError(f"{good.name} is not an ancestor of {bad.name}", cure)
         options = ("--topo-order", "--reverse", *(("--first-parent",) if first_parent else ()))
         return tuple(self.call("rev-list", *options, f"{good.commit}..{bad.commit}").split())
+
+    def line(self, commit: str, most: int = MOST_OF_A_LINE) -> tuple[tuple[str, str], ...]:
+        """The commits up to this one along first parents, oldest first, each with its subject."""
+        form = ("--first-parent", "--no-show-signature", "-z", "--format=%H %s")
+        text = self.call("log", *form, f"--max-count={most}", commit)
+        pairs = (entry.partition(" ") for entry in reversed(_entries(text)))
+        return tuple((sha, subject) for sha, _, subject in pairs)
+
+    def descendants(self, commit: str, end: str) -> frozenset[str]:
+        """The commits up to `end` that hold `commit`; none where `end` does not."""
+        done = self._ask("rev-list", "--ancestry-path", f"{commit}..{end}")
+        return frozenset(done.stdout.split()) if done.returncode == 0 else frozenset()
+
+    def user(self) -> str | None:
+        """Who git takes the user for: "name <address>", as far as that is configured."""
+        asked = [self._ask("config", f"user.{key}").stdout.strip() for key in ("name", "email")]
+        address = f"<{asked[1]}>" if asked[1] else ""
+        return " ".join(filter(None, (asked[0], address))) or None
 
     def is_shallow(self) -> bool:
         """Whether the clone ends before the history does."""

@@ -12,7 +12,22 @@ def _run(argv: list[str]) -> int:
     return run_bench(parse_bench(argv))
 
 
-BELOW: dict[str, Callable[[list[str]], int]] = {}
+def _history(argv: list[str]) -> int:
+    from gpurun.commands.bench.history import history
+
+    return history(argv)
+
+
+def _accept(argv: list[str]) -> int:
+    from gpurun.commands.bench.accept import accept
+
+    return accept(argv)
+
+
+BELOW: dict[str, Callable[[list[str]], int]] = {
+    "accept": _accept,
+    "history": _history,
+}
 """By its word, each command below `gpurun bench`; a script of that name is `./bisect`."""
 
 

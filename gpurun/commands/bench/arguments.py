@@ -9,14 +9,16 @@ from gpurun.errors import GpurunError
 from gpurun.options import BenchOptions
 
 FLAGS = Flags(
-    switches=("trials-in-place", "quiet", "help"),
+    switches=("from-history", "trials-in-place", "quiet", "help"),
     values=(
         "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "json",
         "markdown", "store", "out",
     ),
 )  # fmt: skip
-OF_COMPARE = ("threshold", "max-pairs", "metrics", "budget", "markdown")
+OF_COMPARE = ("from-history", "threshold", "max-pairs", "metrics", "budget", "markdown")
 """Flags that say nothing where nothing is compared."""
+OF_PAIRS = ("max-pairs", "budget")
+"""Flags that say nothing where only one side is launched."""
 
 
 def parse_bench(argv: list[str]) -> BenchOptions:
@@ -26,12 +28,20 @@ def parse_bench(argv: list[str]) -> BenchOptions:
     idle = [name for name in OF_COMPARE if name in own and "compare" not in own]
     if idle and "help" not in own:
         raise GpurunError(f"--{idle[0]} needs --compare REF", "add it, as in --compare main")
-    if "compare" in own and "launches" in own:
+    from_history = "from-history" in own
+    for name in OF_PAIRS:
+        if from_history and name in own:
+            raise GpurunError(
+                f"--{name} is for pairs, and --from-history launches one side",
+                "say by --launches how often that is launched",
+            )
+    if "compare" in own and "launches" in own and not from_history:
         raise GpurunError("--launches is not for --compare", "limit it by --max-pairs")
     return BenchOptions(
         script=words.program,
         args=words.args,
         compare=own.get("compare"),
+        from_history=from_history,
         threshold=_threshold(own.get("threshold")),
         max_pairs=count_of("max-pairs", own.get("max-pairs")),
         launches=count_of("launches", own.get("launches")),

@@ -8,11 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison import Asked, compare
 from gpurun.bench.compare.document import SPEED, together
+from gpurun.bench.compare.from_history import compare_with_history
 from gpurun.bench.compare.gate import GatePlan
+from gpurun.bench.history.accepted import with_accepted
 from gpurun.bench.metrics import Metric
 from gpurun.bench.series import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
@@ -38,9 +41,14 @@ from gpurun.rundir import new_run
 from gpurun.tuner.interruption import Interruption
 from gpurun.verdict import print_verdict
 
+if TYPE_CHECKING:
+    from gpurun.bench.store.store import BenchmarkStore
+
 HELP = f"""\
 usage: gpurun bench [flags] [script.py args...]                measure it, and keep a record
        gpurun bench --compare REF [flags] [script.py args...]  is this tree slower than REF?
+       gpurun bench history [NAME]                             what the records show over time
+       gpurun bench accept [NAME]                              move the baseline on purpose
 
 Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or several as
 [[bench.benchmark]]). Each launch is isolated, so that it changes no file of yours.
@@ -48,12 +56,14 @@ Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or severa
   --compare REF      launch the merge base of REF and this tree in turn until it is decided;
                      exit code 0 pass, 1 regression, 3 inconclusive, 4 no usable baseline,
                      5 the benchmark itself failed
+  --from-history     launch this tree only, and hold it against the last 10 records of the branch:
+                     cheaper and weaker, since a drift of the machine is not cancelled
   --threshold 5%     by how much throughput may get worse
   --metrics LIST     what can fail the comparison: throughput,step_time,peak_memory,energy,
                      each with a threshold of its own if you like: peak_memory=2%
   --max-pairs 16     pairs after which an undecided comparison is inconclusive
   --budget TIME      no pair begins that would end later: 90s, 5m, 1h
-  --launches N       without --compare: how often it is measured, {DEFAULT_LAUNCHES} by default
+  --launches N       how often it is measured, {DEFAULT_LAUNCHES} by default (not for pairs)
   --steps N          training steps to measure in a launch; as many as it takes by default
   --json FILE        the result as JSON (- for stdout)
   --markdown FILE    the comparison as Markdown; ${SUMMARY_VARIABLE} receives it, too
@@ -88,7 +98,7 @@ def run_bench(options: BenchOptions) -> int:
             keep=store.add,
             tell=teller(options.quiet),
         )
-        return _compare(wanted, options, asked, interruption)
+        return _compare(wanted, options, asked, store, interruption)
 
 
 def _with_flags(benchmark: Benchmark, options: BenchOptions) -> Benchmark:
@@ -107,7 +117,11 @@ def _with_flags(benchmark: Benchmark, options: BenchOptions) -> Benchmark:
 
 
 def _compare(
-    wanted: Sequence[Benchmark], options: BenchOptions, asked: Asked, interruption: Interruption
+    wanted: Sequence[Benchmark],
+    options: BenchOptions,
+    asked: Asked,
+    store: BenchmarkStore,
+    interruption: Interruption,
 ) -> int:
     documents: list[Comparison] = []
     for benchmark in wanted:
@@ -118,7 +132,12 @@ def _compare(
                 interruption.release()
             except KeyboardInterrupt:
                 break
-        document = compare(benchmark, asked, interruption)
+        if options.from_history:
+            document = compare_with_history(benchmark, asked, store, options.launches, interruption)
+        else:
+            document = with_accepted(
+                compare(benchmark, asked, interruption), store, benchmark.folder, asked.tell
+            )
         documents.append(document)
         if document.verdict == "failed" or not options.quiet:
             write_plain([f"{PREFIX}{line}" for line in comparison_lines(document)])
@@ -128,7 +147,8 @@ def _compare(
     code = interruption.exit_code if interruption.signal is not None else found.exit_code
     emit_json(options.json, to_json(found))
     emit_markdown(options.markdown, comparison_markdown(found))
-    print_verdict(found.verdict, code, slowdown=found.slowdown, pairs=found.pairs)
+    grounds = {"pairs": found.pairs, "records": found.baseline_records}
+    print_verdict(found.verdict, code, slowdown=found.slowdown, **grounds)
     return code
 
 

@@ -1,0 +1,249 @@
+"""One benchmark held against the records of a branch: nothing of the baseline is launched.
+
+That is weaker than launches in turn: what drifted in the machine since the records is not
+cancelled. `gpurun.bench.history.expectation` decides, and says what it can tell.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median_low
+from typing import TYPE_CHECKING
+
+from gpurun.bench.benchmarks import GATED, Benchmark
+from gpurun.bench.compare.comparison import FAILURES, Asked, keep
+from gpurun.bench.compare.document import Compared, Ending, comparison
+from gpurun.bench.compare.gate import Verdict
+from gpurun.bench.compare.pairs import Findings
+from gpurun.bench.history.branch import PURPOSES, branch_up_to
+from gpurun.bench.history.expectation import DEFAULT, Held, hold
+from gpurun.bench.history.measured import Measured, measured, pooled
+from gpurun.bench.history.past import (
+    comparable,
+    last_change,
+    newest,
+    no_baseline,
+    since_accepted,
+    usable,
+)
+from gpurun.bench.metrics import Metric
+from gpurun.bench.record import Version, version_of
+from gpurun.bench.series import DEFAULT_LAUNCHES, measure
+from gpurun.bench.trees.baseline import choose_baseline
+from gpurun.bench.trees.git import Repository, Revision, open_repository, short
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.isolation.box import require
+from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
+from gpurun.records.comparison import Comparison
+from gpurun.rundir import new_run
+
+if TYPE_CHECKING:
+    from gpurun.bench.store.store import BenchmarkStore
+    from gpurun.tuner.interruption import Interruption
+
+MOST_LAUNCHES = 16
+"""As many as a comparison in turn takes at most, unless more are asked for."""
+UNDECIDED = (
+    "one run cannot tell that from the noise between runs: launch both sides in turn "
+    "(leave out --from-history)"
+)
+
+
+def compare_with_history(
+    benchmark: Benchmark,
+    asked: Asked,
+    store: BenchmarkStore,
+    launches: int | None,
+    interruption: Interruption,
+) -> Comparison:
+    """Measure the user's tree, keep its record, and hold it against those of the baseline's branch.
+
+    `launches`: None for as many as the records have. What ends it is told as `compare` tells it.
+    """
+    started = time.monotonic()
+    course, ending = _Course(benchmark, asked, store, launches), None
+    try:
+        course.run(interruption)
+        if interruption.signal is not None:
+            raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        ending = Ending("interrupted", interruption.exit_code, "interrupted")
+    except GpurunError as error:
+        if error.code not in FAILURES:
+            raise
+        ending = Ending("failed", int(error.code), error.what, error.todo)
+    finally:
+        interruption.hold()
+    document = comparison(
+        benchmark, course.findings, course.compared, time.monotonic() - started, ending
+    )
+    if document.verdict == Verdict.INCONCLUSIVE.value:
+        document = replace(document, recommendation=UNDECIDED)
+    return replace(document, baseline_records=len(course.used))
+
+
+@dataclass
+class _Course:
+    """What is known so far; whatever ends it, it stands here.
+
+    `used`: the baseline's records in the order of commits.
+    """
+
+    benchmark: Benchmark
+    asked: Asked
+    store: BenchmarkStore
+    launches: int | None
+    findings: Findings = field(default_factory=Findings)
+    compared: Compared = field(default_factory=lambda: Compared(Version(), Version()))
+    used: list[BenchmarkRecord] = field(default_factory=list)
+
+    def run(self, interruption: Interruption) -> None:
+        repository = open_repository(self.benchmark.folder)
+        baseline = choose_baseline(repository, self.asked.ref)
+        self.compared = Compared(Version(baseline.commit, None, False), version_of(repository))
+        self.asked.tell(baseline.why)
+        past = self._past(repository, baseline.commit)
+        current = self._measured(past)
+        self.compared = replace(self.compared, records=(None, current))
+        if interruption.signal is not None:
+            return
+        if current.error is not None:
+            raise GpurunError(
+                f"the benchmark {self.benchmark.name} failed: {current.error}",
+                f"the whole output is in {current.launches[-1].run_dir}/output.log",
+                ExitCode.BENCHMARK_FAILED,
+            )
+        same = self._since_accepted(comparable(past, current, DEFAULT.least), current, repository)
+        self._judge(same, current)
+        newest = self.used[-1]
+        self.compared = replace(
+            self.compared,
+            baseline=Version(newest.commit, newest.branch, False),
+            records=(pooled(self.used), current),
+            commits=_after(repository, newest.commit, self.compared.current.commit),
+        )
+        self._say_how_weak()
+
+    def _past(self, repository: Repository, end: str) -> list[BenchmarkRecord]:
+        """What could stand for the baseline, on whatever machine it was measured."""
+        try:
+            records = self.store.query(self.benchmark.name, purposes=PURPOSES)
+        except GpurunError as error:
+            raise GpurunError(error.what, error.todo, ExitCode.NO_BASELINE) from None
+        past = usable(records, branch_up_to(repository, end, None))
+        if len(past) < DEFAULT.least:
+            raise no_baseline(
+                f"{self.benchmark.name} has {len(past)} records of commits up to {short(end)}, "
+                f"and --from-history needs {DEFAULT.least}"
+            )
+        return past
+
+    def _measured(self, past: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
+        """The record of the user's tree, which is kept."""
+        benchmark, tell = self.benchmark, self.asked.tell
+        mode, imperfection = require(benchmark.folder, in_place=self.asked.in_place)
+        if imperfection:
+            tell(imperfection)
+        usual = median_low(len(record.launches) for record in past[-DEFAULT.most :])
+        count = self.launches or min(max(usual, DEFAULT_LAUNCHES), MOST_LAUNCHES)
+        record = measure(benchmark, new_run(self.asked.home), mode, count, tell)
+        record = replace(record, purpose=BenchmarkPurpose.COMPARE)
+        keep(record, self.asked)
+        return record
+
+    def _since_accepted(
+        self, past: list[BenchmarkRecord], current: BenchmarkRecord, repository: Repository
+    ) -> list[BenchmarkRecord]:
+        baselines = self.store.baselines(self.benchmark.name, current.fingerprint.key)
+        end = self.compared.baseline.commit
+        assert end is not None
+        since, accepted = since_accepted(past, baselines, repository, end)
+        if accepted is None:
+            return past
+        assert accepted.commit is not None
+        told = f"commit {short(accepted.commit)} was accepted by {accepted.accepted_by}"
+        if len(since) < DEFAULT.least:
+            raise no_baseline(f"{told}: of {len(since)} records since, {DEFAULT.least} are needed")
+        self._remember(f"{told}: only records since then count")
+        return since
+
+    def _judge(self, past: list[BenchmarkRecord], current: BenchmarkRecord) -> None:
+        """The verdict over all metrics, by the records since the last change of any of them."""
+        findings = self.findings
+        findings.by_samples = current.samples_per_second is not None
+        now = {m: measured(m, current) for m in self.benchmark.metrics}
+        before = {m: _series(m, past) for m in self.benchmark.metrics}
+        for metric, found in now.items():
+            if found is None or len(before[metric]) < DEFAULT.least:
+                self._leave_out(metric, found)
+                del before[metric]
+        past = self._since_change(past, before)
+        self.used = past[-DEFAULT.most :]
+        held = []
+        for metric, found in now.items():
+            runs = newest(_series(metric, self.used), DEFAULT.most)
+            if metric in before and found is not None and len(runs) >= DEFAULT.least:
+                findings.gated[metric] = self.benchmark.thresholds[metric]
+                held.append(
+                    Held(metric, [one.run for one in runs], found.run, findings.gated[metric])
+                )
+            elif metric in before:
+                self._leave_out(metric, found)
+        if not held:
+            raise no_baseline("nothing that is gated was measured in enough of the records")
+        findings.result = hold(held)
+
+    def _since_change(
+        self, past: list[BenchmarkRecord], series: Mapping[Metric, Sequence[Measured]]
+    ) -> list[BenchmarkRecord]:
+        """The records on the level that the branch has now."""
+        start, place = 0, {record.id: i for i, record in enumerate(past)}
+        for metric, found in series.items():
+            change = last_change(metric, found)
+            if change is None:
+                continue
+            since = place[found[change.start].record.id]
+            if len(past) - since < DEFAULT.least:
+                raise no_baseline(
+                    f"{change.told()}: of {len(past) - since} records since, "
+                    f"{DEFAULT.least} are needed"
+                )
+            self._remember(f"{change.told()}: only records since then count")
+            start = max(start, since)
+        return past[start:]
+
+    def _leave_out(self, metric: Metric, now: Measured | None) -> None:
+        where = "here" if now is None else "in enough of the records"
+        if self.benchmark.metrics != GATED:
+            raise GpurunError(
+                f"{metric.value} was not measured {where}",
+                "gate what every launch reports: --metrics throughput",
+                ExitCode.BENCHMARK_FAILED if now is None else ExitCode.NO_BASELINE,
+            )
+        self._remember(f"{metric.value} was not measured {where} and is not gated")
+
+    def _say_how_weak(self) -> None:
+        days = sorted(f"{utc_moment(record.time):%Y-%m-%d}" for record in self.used)
+        span = " to ".join(dict.fromkeys((days[0], days[-1])))
+        self._remember(
+            f"held against {len(self.used)} records ({span}): weaker than "
+            "launching both sides in turn, since a drift of the machine meanwhile is not cancelled"
+        )
+
+    def _remember(self, line: str) -> None:
+        self.findings.notes.append(line)
+        self.asked.tell(line)
+
+
+def _series(metric: Metric, records: Sequence[BenchmarkRecord]) -> list[Measured]:
+    found = (measured(metric, record) for record in records)
+    return [one for one in found if one is not None]
+
+
+def _after(repository: Repository, older: str | None, newer: str | None) -> tuple[str, ...]:
+    assert older is not None
+    assert newer is not None
+    between = Revision("the newest record", older), Revision("HEAD", newer)
+    return repository.commits_between(*between)

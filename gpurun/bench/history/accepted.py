@@ -1,0 +1,94 @@
+"""What was accepted between the two sides of a comparison: a loss that somebody took on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpurun.bench.history.branch import PURPOSES, branch_up_to
+from gpurun.bench.history.expectation import DEFAULT
+from gpurun.bench.history.measured import measured
+from gpurun.bench.history.past import changed_work, last_change, newest, usable
+from gpurun.bench.metrics import Metric
+from gpurun.bench.trees.git import Repository, Revision, open_repository, short
+from gpurun.errors import GpurunError
+from gpurun.records.benchmark import AcceptedBaseline
+from gpurun.records.comparison import Comparison
+from gpurun.stats import geometric_mean
+
+if TYPE_CHECKING:
+    from gpurun.bench.store.store import BenchmarkStore
+
+
+def with_accepted(
+    document: Comparison, store: BenchmarkStore, folder: Path, tell: Callable[[str], None]
+) -> Comparison:
+    """The comparison with a note for each baseline that was accepted between its sides.
+
+    The verdict stays as it is: what was accepted is for a person to weigh, who sees both figures. A
+    store out of reach says nothing.
+    """
+    older, newer = document.baseline.commit, document.current.commit
+    record = document.current.record
+    if older is None or newer is None or record is None or document.error is not None:
+        return document
+    try:
+        notes = _notes(document.benchmark, record, store, folder, older, newer)
+    except GpurunError:  # the verdict stands without a database
+        return document
+    for note in notes:
+        tell(note)
+    return replace(document, notes=(*document.notes, *notes))
+
+
+def _notes(
+    benchmark: str, record: str, store: BenchmarkStore, folder: Path, older: str, newer: str
+) -> list[str]:
+    baselines = store.baselines(benchmark)
+    if not baselines:
+        return []
+    repository = open_repository(folder)
+    sides = Revision("the baseline", older), Revision("HEAD", newer)
+    between = set(repository.commits_between(*sides))
+    current = store.get(record)
+    if current is None:
+        return []
+    here = [b for b in baselines if b.fingerprint == current.fingerprint.key]
+    last = {b.commit: b for b in here if b.commit in between}
+    return [_note(b, store, repository) for b in last.values()]
+
+
+def _note(accepted: AcceptedBaseline, store: BenchmarkStore, repository: Repository) -> str:
+    assert accepted.commit is not None
+    change = accepted_change(accepted, store, repository)
+    size = "" if change is None else f", about {change * 100:+.1f} % of throughput in its records"
+    reason = f": {accepted.reason}" if accepted.reason else ""
+    return (
+        f"this comparison includes commit {short(accepted.commit)}, which {accepted.accepted_by} "
+        f"accepted as baseline on {accepted.time[:10]}{size}{reason}"
+    )
+
+
+def accepted_change(
+    accepted: AcceptedBaseline, store: BenchmarkStore, repository: Repository
+) -> float | None:
+    """The change of throughput (a fraction, negative is slower) of what was accepted.
+
+    Against the last level of equal work before it; None where too few records are of that.
+    """
+    record = store.get(accepted.record)
+    new = None if record is None else measured(Metric.THROUGHPUT, record)
+    parent = repository.first_parent(accepted.commit or "")
+    if record is None or new is None or parent is None:
+        return None
+    records = store.query(accepted.benchmark, accepted.fingerprint, purposes=PURPOSES)
+    before = usable(records, branch_up_to(repository, parent, None))
+    found = (measured(Metric.THROUGHPUT, one) for one in before if not changed_work(one, record))
+    series = [one for one in found if one is not None]
+    change = last_change(Metric.THROUGHPUT, series)
+    level = newest(series[0 if change is None else change.start :], DEFAULT.most)
+    if len(level) < DEFAULT.least:
+        return None
+    return new.value / geometric_mean([one.value for one in level]) - 1

@@ -1,0 +1,125 @@
+"""The decision of `--compare REF --from-history`: is a new run worse than expected?
+
+The baseline is not launched: its last records stand for it. Between them and the new run the
+machine may have changed, and nothing cancels that, as launches in turn would. So the new run is
+held against what one more run would show if nothing had changed. The unit is a run, not a launch;
+the noise between runs, autocorrelated as it may be, is estimated from the records (`shifts`: the
+height of a shift at the last of a series, over a grid of noise models; recent runs count for more
+where the series wanders). The error of that height is that of the new run itself beside that of the
+level: more records do not make it small.
+
+The interval is Student's t with one degree of freedom less than there are records, widened by two
+factors that come from simulation (`scripts/simulate_from_history.py`): few records do not tell how
+noise is correlated, and one new run has nothing that averages heavy tails. With 4 to 10 records at
+most 0.7 % of equal runs regress then and at most 4.5 % of losses of the threshold pass, under heavy
+tails, drift, walks and correlation alike; without the factors up to 2.6 % and 7.7 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpurun.bench.compare.gate import GateResult, MetricResult, Verdict
+from gpurun.bench.history.changepoints import Point, positions
+from gpurun.bench.metrics import Metric
+from gpurun.stats import mean, t_quantile, t_upper_tail
+
+
+@dataclass(frozen=True)
+class ExpectationPlan:
+    """How many records stand for the baseline, and how often the verdict may err."""
+
+    most: int = 10
+    least: int = 4
+    regression_error: float = 0.01
+    pass_error: float = 0.05
+    irrelevant: float = 0.01
+    """A loss that is not proven above this is no regression; the threshold, where that is less."""
+    sd_floor: float = 0.002
+    """Smallest standard deviation between runs that is believed: four may agree by chance."""
+    lower_widening: float = 1.4
+    upper_widening: float = 1.25
+
+
+DEFAULT = ExpectationPlan()
+
+
+@dataclass(frozen=True)
+class Held:
+    """One gated metric: the figures of each launch, run by run, oldest first, all positive.
+
+    `threshold`: the loss that must not pass, a fraction.
+    """
+
+    metric: Metric
+    past: Sequence[Point]
+    current: Point
+    threshold: float
+
+
+def hold(held: Sequence[Held], plan: ExpectationPlan = DEFAULT) -> GateResult:
+    """The verdict over all metrics; the chance of a false regression is shared among them.
+
+    One regressed metric is a regression; all must pass to pass. ValueError where a metric has
+    fewer runs than the plan asks for, or none is given.
+    """
+    if not held or any(len(one.past) < plan.least for one in held):
+        raise ValueError(f"a run is held against {plan.least} others or more")
+    metrics = tuple(_judged(one, plan, len(held)) for one in held)
+    verdicts = [metric.verdict for metric in metrics]
+    verdict = Verdict.PASS
+    for worse in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
+        if worse in verdicts:
+            verdict = worse
+            break
+    p_values = [metric.p_value for metric in metrics if metric.p_value is not None]
+    return GateResult(verdict, 0, None, min(p_values, default=None), metrics)
+
+
+def _judged(held: Held, plan: ExpectationPlan, metrics: int) -> MetricResult:
+    worse, error = _shift(held, plan)
+    freedom = len(held.past) - 1
+    low_error, high_error = plan.lower_widening * error, plan.upper_widening * error
+    low = worse - t_quantile(freedom, 1 - plan.regression_error / metrics) * low_error
+    high = worse + t_quantile(freedom, 1 - plan.pass_error) * high_error
+    metric = held.metric
+    irrelevant = metric.log_of_loss(min(plan.irrelevant, held.threshold))
+    verdict = Verdict.INCONCLUSIVE
+    if high < metric.log_of_loss(held.threshold):
+        verdict = Verdict.PASS
+    elif low > irrelevant:
+        verdict = Verdict.REGRESSION
+    tail = t_upper_tail(freedom, (worse - irrelevant) / low_error)
+    return MetricResult(
+        metric,
+        verdict,
+        held.threshold,
+        slowdown=metric.loss(worse),
+        interval=(metric.loss(low), metric.loss(high)),
+        p_value=min(1.0, metrics * tail),
+        widening=plan.lower_widening,
+    )
+
+
+def _shift(held: Held, plan: ExpectationPlan) -> tuple[float, float]:
+    """How much worse than expected the new run is, in logarithms; and the standard error."""
+    from gpurun.bench.history.shifts import Series  # numpy comes with it
+
+    runs = [*held.past, held.current]
+    logs = [[held.metric.log_worse(1.0, value) for value in run.values] for run in runs]
+    series = Series([mean(run) for run in logs], positions(runs), [1] * len(runs))
+    height, error = series.left((), None).height(len(held.past))
+    error = max(error, plan.sd_floor * math.sqrt(1 + 1 / len(held.past)))
+    return height, math.hypot(error, math.sqrt(_unseen(logs)))
+
+
+def _unseen(logs: Sequence[Sequence[float]]) -> float:
+    """The variance that the new run has beyond the others since it has fewer launches than they."""
+    freedom = sum(len(run) - 1 for run in logs)
+    if freedom == 0:
+        return 0.0
+    squares = math.fsum((value - mean(run)) ** 2 for run in logs for value in run)
+    *past, current = (1 / len(run) for run in logs)
+    return max(0.0, current - mean(past)) * squares / freedom

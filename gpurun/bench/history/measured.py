@@ -1,0 +1,115 @@
+"""The records of a history with their figures of one metric, and the changes of level in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from gpurun.bench.history.changepoints import Change, ChangePlan, Point, find_changes
+from gpurun.bench.metrics import Metric
+from gpurun.bench.record import mean_step_time
+from gpurun.bench.workload import Work
+from gpurun.measure.figures import known, mean
+from gpurun.records.benchmark import BenchmarkLaunch, BenchmarkRecord, utc_moment
+from gpurun.stats import geometric_mean
+
+PLAN = ChangePlan(most_points=150)
+"""Of a longer history the newest commits are searched: time grows with the cube."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A record and the positive figures of its launches; there is at least one."""
+
+    record: BenchmarkRecord
+    figures: tuple[float, ...]
+
+    @property
+    def value(self) -> float:
+        """The geometric mean: what is compared is ratios."""
+        return geometric_mean(self.figures)
+
+    @property
+    def at(self) -> float:
+        """When it was measured, in seconds since 1970."""
+        return utc_moment(self.record.time).timestamp()
+
+    @property
+    def run(self) -> Point:
+        """It as one run of a series, with the figure of each launch."""
+        return Point(self.record.id, self.figures, self.at)
+
+
+def measured(metric: Metric, record: BenchmarkRecord) -> Measured | None:
+    """The record with its figures, None where it failed or has none: nothing stands for 0.
+
+    The throughput is in samples/s, in steps/s where samples were not counted; the step time in
+    seconds, the peak memory in bytes, the energy in joules a sample.
+    """
+    if record.error is not None:
+        return None
+    launches = (_figure(metric, x, counts_samples(record)) for x in record.launches if not x.error)
+    usable = _usable(launches) or _usable([_figure(metric, record, counts_samples(record))])
+    return Measured(record, tuple(usable)) if usable else None
+
+
+def counts_samples(record: BenchmarkRecord) -> bool:
+    """Whether its throughput is in samples/s."""
+    return record.samples_per_second is not None
+
+
+def work_of(record: BenchmarkRecord) -> Work:
+    """What its launches did."""
+    return Work(record.batch_size, record.parameters, record.steps if record.whole else None)
+
+
+def changes_of(
+    metric: Metric, series: Sequence[Measured], plan: ChangePlan = PLAN
+) -> tuple[Change, ...]:
+    """The changes of level, oldest first; in place of commits they have indices into `series`.
+
+    `series` is in the order of commits. Records of one commit are one point; a tree with
+    uncommitted changes is none.
+    """
+    clean = [(i, one) for i, one in enumerate(series) if not one.record.dirty]
+    points = []
+    for _, group in groupby(clean, lambda pair: pair[1].record.commit or pair[1].record.id):
+        same = list(group)
+        at = math.fsum(one.at for _, one in same) / len(same)
+        points.append(Point(str(same[0][0]), tuple(one.value for _, one in same), at))
+    return find_changes(points, metric is Metric.THROUGHPUT, plan)
+
+
+def pooled(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
+    """The newest record with the figures and launches of all of them, oldest first."""
+    return replace(
+        records[-1],
+        samples_per_second=mean(r.samples_per_second for r in records),
+        step_time_ms=mean_step_time(r.step_time_ms for r in records),
+        gpu_utilization_percent=mean(r.gpu_utilization_percent for r in records),
+        peak_memory_bytes=max(known(r.peak_memory_bytes for r in records), default=None),
+        energy_joules=mean(r.energy_joules for r in records),
+        joules_per_sample=mean(r.joules_per_sample for r in records),
+        launches=tuple(launch for record in records for launch in record.launches),
+    )
+
+
+def _figure(
+    metric: Metric, of: BenchmarkLaunch | BenchmarkRecord, by_samples: bool
+) -> float | None:
+    step = None if of.step_time_ms is None else of.step_time_ms.mean
+    if metric is Metric.THROUGHPUT:
+        if by_samples:
+            return of.samples_per_second
+        return 1000.0 / step if step else None
+    if metric is Metric.STEP_TIME:
+        return None if step is None else step / 1000.0
+    if metric is Metric.PEAK_MEMORY:
+        return of.peak_memory_bytes
+    return of.joules_per_sample if by_samples else of.energy_joules
+
+
+def _usable(figures: Iterable[float | None]) -> list[float]:
+    return [float(f) for f in figures if f is not None and math.isfinite(f) and f > 0]

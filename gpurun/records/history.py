@@ -1,0 +1,126 @@
+"""The document of `gpurun bench history --json FILE`: what records of benchmarks show over time."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from gpurun.records.benchmark import BenchmarkFingerprint
+
+HISTORY_SCHEMA = "gpurun/history@1"
+
+
+class ReferenceKind(enum.Enum):
+    """What the newest record is held against: what was accepted, else the level before the last
+    change, else what is usual since then."""
+
+    ACCEPTED = "accepted"
+    PREVIOUS_LEVEL = "previous_level"
+    USUAL_LEVEL = "usual_level"
+
+
+@dataclass(frozen=True)
+class HistoryPoint:
+    """One record. `value`: the geometric mean of `launches`, in the unit of the trend.
+
+    `dirty`: the tree differed from the commit; such a record is shown and counts for no level.
+    `subject`: the first line of the commit's message, None where git does not know it.
+    """
+
+    record: str
+    commit: str | None
+    subject: str | None
+    branch: str | None
+    dirty: bool | None
+    time: str
+    value: float
+    launches: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class HistoryLevel:
+    """The level of `points[start:stop]`: their geometric mean."""
+
+    start: int
+    stop: int
+    value: float
+
+
+@dataclass(frozen=True)
+class HistoryChange:
+    """A change of level that stays until the next one.
+
+    `start`: the index of its first point. `commit`: the first commit on the new level, most likely;
+    it came with one of those from `earliest` to `latest` with 90 % probability. `unmeasured`: how
+    many commits right before it have no record, so that it may have come with one of these; None
+    where git does not know. `direction`: "improvement" or "regression". `change`: of the value, a
+    fraction (-0.05 is 5 % less), with its 95 % interval, given the commit.
+    """
+
+    start: int
+    commit: str | None
+    subject: str | None
+    earliest: str | None
+    latest: str | None
+    unmeasured: int | None
+    time: str
+    direction: str
+    change: float
+    change_confidence_interval: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class HistoryReference:
+    """What the newest value is held against. `accepted_by`, `reason`: of what was accepted."""
+
+    kind: ReferenceKind
+    value: float
+    commit: str | None
+    record: str | None = None
+    accepted_by: str | None = None
+    time: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Trend:
+    """One metric of one benchmark with one fingerprint and one workload, in the order of commits.
+
+    `unit`: "samples/s", "steps/s", "s", "bytes", "J/sample" or "J". `change`: of the newest value
+    against the reference, a fraction; None where there is nothing to hold it against.
+    """
+
+    benchmark: str
+    metric: str
+    unit: str
+    higher_is_better: bool
+    fingerprint: BenchmarkFingerprint
+    fingerprint_key: str
+    args: tuple[str, ...]
+    batch_size: float | None
+    parameters: int | None
+    points: tuple[HistoryPoint, ...]
+    levels: tuple[HistoryLevel, ...]
+    changes: tuple[HistoryChange, ...]
+    reference: HistoryReference | None
+    change: float | None
+
+
+@dataclass(frozen=True)
+class History:
+    """What was asked, and the trends; the most recently measured first within a benchmark.
+
+    `branch`: None where git knows none. `since` counts, `until` does not. `elsewhere`: records that
+    fit, of commits that are not on the branch; `unmeasured`: records of the branch without this
+    figure, or of runs that failed, which are no points.
+    """
+
+    metric: str
+    branch: str | None
+    since: str | None
+    until: str | None
+    trends: tuple[Trend, ...]
+    elsewhere: int
+    unmeasured: int
+    notes: tuple[str, ...] = ()
+    schema: str = HISTORY_SCHEMA
