@@ -2,9 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from gpurun.bench.launches import Launch
 from gpurun.bench.metrics import Metric
 from gpurun.errors import ExitCode, GpurunError
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a launch did: samples a step, parameters of its model, and its training steps.
+
+    None: not known; the steps of a launch that was stopped say nothing of its work.
+    """
+
+    batch_size: float | None
+    parameters: int | None
+    steps: int | None
+
+    @classmethod
+    def of(cls, launch: Launch) -> Work:
+        """That of a finished launch."""
+        steps = launch.result.steps if launch.whole else None
+        return cls(launch.result.batch_size, launch.parameters, steps)
+
+    def difference(self, before: Work) -> tuple[str, float, float] | None:
+        """The first thing that differs: its name, what it is, what it was `before`."""
+        figures: list[tuple[str, float | None, float | None]] = [
+            ("batch size", self.batch_size, before.batch_size),
+            ("number of parameters", self.parameters, before.parameters),
+            ("number of steps", self.steps, before.steps),
+        ]
+        for name, now, then in figures:
+            if now is not None and then is not None and now != then:
+                return name, now, then
+        return None
 
 
 def figure(metric: Metric, launch: Launch, by_samples: bool) -> float | None:
@@ -25,39 +57,35 @@ def figure(metric: Metric, launch: Launch, by_samples: bool) -> float | None:
 
 def check_workload(baseline: Launch, current: Launch) -> None:
     """`GpurunError` (exit code 4) where two launches, one of each side, did unequal work."""
-    one, other = baseline.result, current.result
-    pairs: list[tuple[str, float | None, float | None]] = [
-        ("batch size", one.batch_size, other.batch_size),
-        ("number of parameters", baseline.parameters, current.parameters),
-    ]
-    if baseline.whole and current.whole:
-        pairs.append(("number of steps", one.steps, other.steps))
-    for name, before, now in pairs:
-        if before is not None and now is not None and before != now:
-            raise GpurunError(
-                f"the workload has changed: the {name} is {now:,.10g}, and {before:,.10g} in the "
-                "baseline",
-                "compare equal work: name the same value on both sides, as in args of [bench], "
-                "or compare from the commit on that changed it",
-                ExitCode.NO_BASELINE,
-            )
+    difference = Work.of(current).difference(Work.of(baseline))
+    if difference is not None:
+        name, now, before = difference
+        raise GpurunError(
+            f"the workload has changed: the {name} is {now:,.10g}, and {before:,.10g} in the "
+            "baseline",
+            "compare equal work: name the same value on both sides, as in args of [bench], "
+            "or compare from the commit on that changed it",
+            ExitCode.NO_BASELINE,
+        )
 
 
 def disturbance(baseline: Launch, current: Launch) -> str | None:
     """Why a pair says nothing about the trees: what befell one half of it alone, by records.
 
-    Never by its timing: pairs that are dropped for their figures would bias the verdict.
+    The half is named as its launch is. Never by its timing: pairs that are dropped for their
+    figures would bias the verdict.
     """
     throttled = [_throttled(launch) for launch in (baseline, current)]
+    names = [launch.start.name for launch in (baseline, current)]
     for name, own, of_other in (
-        ("baseline", throttled[0], throttled[1]),
-        ("current", throttled[1], throttled[0]),
+        (names[0], throttled[0], throttled[1]),
+        (names[1], throttled[1], throttled[0]),
     ):
         if own - of_other:
             return f"the GPU was throttled in the {name} half only ({', '.join(sorted(own))})"
     beside = [_foreign(launch) for launch in (baseline, current)]
     if None not in beside and any(beside) and not all(beside):
-        half = "baseline" if beside[0] else "current"
+        half = names[0] if beside[0] else names[1]
         return f"another process computed on the GPU in the {half} half only"
     return None
 

@@ -22,6 +22,7 @@ from gpurun.records.benchmark import (
     BenchmarkExport,
     BenchmarkRecord,
 )
+from gpurun.records.bisection import BISECTION_SCHEMA, BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.records.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
@@ -41,6 +42,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     BASELINE_SCHEMA: AcceptedBaseline,
     EXPORT_SCHEMA: BenchmarkExport,
     COMPARISON_SCHEMA: Comparison,
+    BISECTION_SCHEMA: BisectionReport,
 }
 """The record of each whole document, by the name in its `schema` field."""
 

@@ -12,7 +12,13 @@ def _run(argv: list[str]) -> int:
     return run_bench(parse_bench(argv))
 
 
-BELOW: dict[str, Callable[[list[str]], int]] = {}
+def _bisect(argv: list[str]) -> int:
+    from gpurun.commands.bench.bisect import bisect_command
+
+    return bisect_command(argv)
+
+
+BELOW: dict[str, Callable[[list[str]], int]] = {"bisect": _bisect}
 """By its word, each command below `gpurun bench`; a script of that name is `./bisect`."""
 
 

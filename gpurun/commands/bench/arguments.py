@@ -9,13 +9,13 @@ from gpurun.errors import GpurunError
 from gpurun.options import BenchOptions
 
 FLAGS = Flags(
-    switches=("trials-in-place", "quiet", "help"),
+    switches=("culprit", "trials-in-place", "quiet", "help"),
     values=(
         "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "json",
         "markdown", "store", "out",
     ),
 )  # fmt: skip
-OF_COMPARE = ("threshold", "max-pairs", "metrics", "budget", "markdown")
+OF_COMPARE = ("culprit", "threshold", "max-pairs", "metrics", "budget", "markdown")
 """Flags that say nothing where nothing is compared."""
 
 
@@ -32,6 +32,7 @@ def parse_bench(argv: list[str]) -> BenchOptions:
         script=words.program,
         args=words.args,
         compare=own.get("compare"),
+        culprit="culprit" in own,
         threshold=_threshold(own.get("threshold")),
         max_pairs=count_of("max-pairs", own.get("max-pairs")),
         launches=count_of("launches", own.get("launches")),
