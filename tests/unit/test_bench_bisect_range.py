@@ -60,7 +60,7 @@ def test_a_wrong_command_line_is_an_error_with_a_cure(words: list[str], what: st
 def test_the_help_names_every_flag(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "bisect", *words]) == 0
     assert capsys.readouterr().out == HELP
-    assert [name for name in FLAGS.names if f"--{name}" not in HELP] == ["help"]
+    assert all(f"--{name}" in HELP for name in FLAGS.names)
 
 
 @pytest.fixture

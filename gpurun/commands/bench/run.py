@@ -53,8 +53,8 @@ Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or severa
   --threshold 5%     by how much throughput may get worse
   --metrics LIST     what can fail the comparison: throughput,step_time,peak_memory,energy,
                      each with a threshold of its own if you like: peak_memory=2%
-  --culprit          after a regression, search for the commit that it came with (see
-                     gpurun bench bisect --help)
+  --culprit          after a regression, search for its commit as bench bisect does, in what
+                     is left of the budget
   --max-pairs 16     pairs after which an undecided comparison is inconclusive
   --budget TIME      no pair begins that would end later: 90s, 5m, 1h
   --launches N       without --compare: how often it is measured, {DEFAULT_LAUNCHES} by default
