@@ -36,6 +36,8 @@ def verdict_line(found: BisectionReport) -> str:
     if found.verdict == "no_drop":
         ends = _ends(found)
         return f"{title}: {ends} loses less than {percent(found.smallest_slowdown)} ({pairs})"
+    if not found.pairs:
+        return f"{title}: nothing is known without a pair"
     number = sum(len(one.commits) for one in found.suspects)
     return f"{title}: {count(number, 'commit')} may have brought the drop ({pairs})"
 

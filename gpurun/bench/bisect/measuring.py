@@ -6,6 +6,8 @@ own tree to the end and did the work that GOOD does.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import replace
 
 from gpurun.bench.benchmarks import Benchmark
@@ -55,14 +57,23 @@ class Measuring:
         self._pool = pool
         self._interruption = interruption
         self._tell = tell
+        self._longest = 0.0
+
+    def estimate(self, commits: Iterable[str]) -> float:
+        """Seconds that a pair of these commits may take, by the longest launches and trees."""
+        launch = self._launcher.longest
+        missing = sum(commit not in self._pool for commit in commits)
+        return 2 * launch + missing * (launch + self._longest)
 
     def first(self, commit: str) -> Launch:
         """Make the tree of a commit, and launch it to warm it up."""
         self._interruption.hold()
         self._pool.make_room()
         self._interruption.release()
+        began = time.monotonic()
         try:
             sides = self._pool.add(commit)
+            self._longest = max(self._longest, time.monotonic() - began)
         except GpurunError as error:
             if error.code not in OF_COMMIT:
                 raise
@@ -100,7 +111,8 @@ class Measuring:
 
     def remember(self, line: str) -> None:
         """Tell a line that belongs into the report, too."""
-        self.notes.append(line)
+        if line not in self.notes:
+            self.notes.append(line)
         self._tell(line)
 
     def _tree(self, commit: str) -> Sides:

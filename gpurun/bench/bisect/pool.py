@@ -33,6 +33,9 @@ class TreePool:
         self._most = most
         self._open: dict[str, tuple[Sides, ExitStack]] = {}
 
+    def __contains__(self, commit: str) -> bool:
+        return commit in self._open
+
     def get(self, commit: str) -> Sides | None:
         """The tree of a commit, now the one used last; None where it is not here."""
         entry = self._open.pop(commit, None)

@@ -67,7 +67,8 @@ class Searching:
         """Launch until it is decided or time ends; `GpurunError` where the benchmark fails."""
         self._refuse_elsewhere()
         while not isinstance(action := next_action(self.state.search), Done):
-            if time.monotonic() + 2 * self._launcher.longest > self._deadline:
+            ahead = self._measuring.estimate((action.commit, action.against))
+            if time.monotonic() + ahead > self._deadline:
                 self.ended = "the budget ended"
                 return
             try:
