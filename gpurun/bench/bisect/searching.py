@@ -193,7 +193,7 @@ class Searching:
             one = next(c for c in self._line.commits if c.commit == action.commit)
             self._tell(
                 f"{short(one.commit)} ({one.subject}) is the likeliest, with "
-                f"{action.probability:.0%}: it is held against its parent"
+                f"{100 * action.probability:.0f} %: it is held against its parent"
             )
 
     def _shown(self, pair: BisectedPair, settled: Settled) -> str:
@@ -201,14 +201,13 @@ class Searching:
         change = (pair.throughput_of_commit / pair.throughput_of_against - 1) * 100
         known = so_far(self.state)
         top = max(known.suspects, key=lambda one: one.probability, default=None)
-        guess = f"no drop {known.no_drop:.0%}"
-        if top is not None and top.probability > known.no_drop:
-            guess = f"{short(top.commits[-1])} {top.probability:.0%}"
+        guess = f"a drop {100 * (1 - known.no_drop):.0f} %"
+        if top is not None:
+            guess += f", likeliest {short(top.commits[-1])} {100 * top.probability:.0f} %"
         return (
             f"pair {len(self.state.pairs)}: {short(pair.against)} "
             f"{pair.throughput_of_against:.4g}, {short(pair.commit)} "
-            f"{pair.throughput_of_commit:.4g} {unit} ({change:+.1f} %); "
-            f"likeliest {guess}"
+            f"{pair.throughput_of_commit:.4g} {unit} ({change:+.1f} %); {guess}"
         )
 
 
