@@ -41,6 +41,7 @@ def test_a_range_without_an_end_goes_up_to_head() -> None:
     [
         ([], "bisect needs a range GOOD..BAD"),
         (["v1"], "bisect needs a range, and 'v1' is one commit"),
+        (["v1", "train.py"], "bisect needs a range, and 'v1' is one commit"),
         (["..v2"], "..v2 is no range GOOD..BAD"),
         (["v1...v2"], "v1...v2 is no range GOOD..BAD"),
         (["../train.py"], "../train.py is no range GOOD..BAD"),

@@ -84,7 +84,7 @@ def parse_bisect(argv: list[str]) -> BisectOptions | None:
     good, dots, bad = words.program.partition("..")
     words = _further(words)
     if not dots:
-        if words.program is None:
+        if words.program is None or words.program.endswith(".py"):
             raise GpurunError(f"bisect needs a range, and {good!r} is one commit", EXAMPLE)
         bad = words.program
         words = _further(words)
