@@ -108,15 +108,17 @@ class BenchOptions:
     """The flags of `gpurun bench`; None where nobody said anything.
 
     `script` and `args`: the benchmark, None for those of the configuration. `compare`: the REF to
-    compare with. `metrics`: (name, threshold or None) of each that is gated. `threshold`: the
-    fraction by which throughput and step time may get worse. `store`: the URL of the database.
-    `from_history`: the records of REF's branch are the baseline, nothing of it is launched.
+    compare with; `culprit`: search for the commit of a regression. `metrics`: (name, threshold or
+    None) of each that is gated. `threshold`: the fraction by which throughput and step time may get
+    worse. `store`: the URL of the database. `from_history`: the records of REF's branch are the
+    baseline, nothing of it is launched.
     """
 
     script: str | None = None
     args: tuple[str, ...] = ()
     compare: str | None = None
     from_history: bool = False
+    culprit: bool = False
     threshold: float | None = None
     max_pairs: int | None = None
     launches: int | None = None
@@ -167,3 +169,27 @@ class AcceptOptions:
     out: str | None = None
     quiet: bool = False
     help: bool = False
+
+
+@dataclass(frozen=True)
+class BisectOptions:
+    """The flags of `gpurun bench bisect`; None where nobody said anything.
+
+    `good` and `bad` name the ends of the range. `script` and `args`: the benchmark, None for those
+    of the configuration. `fresh`: an earlier search of the range is forgotten.
+    """
+
+    good: str
+    bad: str
+    script: str | None = None
+    args: tuple[str, ...] = ()
+    max_pairs: int | None = None
+    steps: int | None = None
+    budget_seconds: float | None = None
+    fresh: bool = False
+    trials_in_place: bool = False
+    json: str | None = None
+    markdown: str | None = None
+    store: str | None = None
+    out: str | None = None
+    quiet: bool = False

@@ -157,6 +157,12 @@ class Launcher:
             launch = self._launch(start, rule, first)
         return launch
 
+    def forget(self, name: str) -> None:
+        """Remove what launches of the tree `name` shared: the tree is no more."""
+        self._layers.pop(name, None)
+        for kind in ("layers", "caches"):
+            discard(self.folder / kind / name)
+
     def close(self) -> None:
         """Remove what only launches needed."""
         self._layers.clear()

@@ -72,18 +72,20 @@ def check_workload(baseline: Launch, current: Launch) -> None:
 def disturbance(baseline: Launch, current: Launch) -> str | None:
     """Why a pair says nothing about the trees: what befell one half of it alone, by records.
 
-    Never by its timing: pairs that are dropped for their figures would bias the verdict.
+    The half is named as its launch is. Never by its timing: pairs that are dropped for their
+    figures would bias the verdict.
     """
     throttled = [_throttled(launch) for launch in (baseline, current)]
+    names = [launch.start.name for launch in (baseline, current)]
     for name, own, of_other in (
-        ("baseline", throttled[0], throttled[1]),
-        ("current", throttled[1], throttled[0]),
+        (names[0], throttled[0], throttled[1]),
+        (names[1], throttled[1], throttled[0]),
     ):
         if own - of_other:
             return f"the GPU was throttled in the {name} half only ({', '.join(sorted(own))})"
     beside = [_foreign(launch) for launch in (baseline, current)]
     if None not in beside and any(beside) and not all(beside):
-        half = "baseline" if beside[0] else "current"
+        half = names[0] if beside[0] else names[1]
         return f"another process computed on the GPU in the {half} half only"
     return None
 

@@ -61,10 +61,10 @@ class Comparison:
     `performance_delta`: the same in percent, negative is slower. These, `threshold` and `p_value`
     are those of the throughput (of the step time, where that is gated instead); None where neither
     is. `pairs`: how many were judged. `likely_culprit_commit`: the only commit between the sides of
-    a regression, None where there are several. `others`: further benchmarks of the same
-    configuration; this one then has the worst verdict. `baseline_records`: with --from-history, how
-    many records stand for the baseline, whose side is then all of them under the newest one's id
-    and commit; None where it was launched.
+    a regression, or the one that a search for it has found; None where there is neither. `others`:
+    further benchmarks of the same configuration; this one then has the worst verdict.
+    `baseline_records`: with --from-history, how many records stand for the baseline, whose side is
+    then all of them under the newest one's id and commit; None where it was launched.
     """
 
     benchmark: str

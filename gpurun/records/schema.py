@@ -22,6 +22,7 @@ from gpurun.records.benchmark import (
     BenchmarkExport,
     BenchmarkRecord,
 )
+from gpurun.records.bisection import BISECTION_SCHEMA, BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.records.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
@@ -45,6 +46,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     COMPARISON_SCHEMA: Comparison,
     SCALING_SCHEMA: ScalingReport,
     HISTORY_SCHEMA: History,
+    BISECTION_SCHEMA: BisectionReport,
 }
 """The record of each whole document, by the name in its `schema` field."""
 

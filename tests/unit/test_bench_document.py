@@ -124,7 +124,8 @@ def test_only_what_befell_one_half_is_a_ground_to_launch_again() -> None:
     assert disturbance(calm, launch("current", 500.0)) is None
     assert disturbance(hot, hot) is None
     assert disturbance(calm, hot) == "the GPU was throttled in the current half only (thermal)"
-    one, two = (launch("x", 1.0, devices=(device(foreign=n),)) for n in (0, 1))
+    sides = enumerate(("baseline", "current"))
+    one, two = (launch(side, 1.0, devices=(device(foreign=n),)) for n, side in sides)
     assert disturbance(one, two) == "another process computed on the GPU in the current half only"
 
 

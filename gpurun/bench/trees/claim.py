@@ -92,6 +92,28 @@ def alone_with(folder: Path) -> Iterator[tuple[int, ...]]:
         os.close(handle)
 
 
+@contextmanager
+def sole_user(lock: Path) -> Iterator[int | None]:
+    """Have the file `lock`, which is made here and stays, for this process alone.
+
+    Yields None, or the id of the process that has it (0 where that is not known): then not ours.
+    """
+    file = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                told = os.read(file, 20)
+                yield int(told) if told.isdigit() else 0
+                return
+        os.truncate(file, 0)
+        os.write(file, str(os.getpid()).encode())
+        yield None
+    finally:
+        os.close(file)
+
+
 def _lock(file: int) -> None:
     """Wait for the lock of an open file; where there are no locks, go on without."""
     try:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpurun.bench.trees.environment import activated, make_environment
-from gpurun.bench.trees.git import Repository, without_redirection
+from gpurun.bench.trees.git import Repository, short, without_redirection
 from gpurun.bench.trees.installed import Tree
 from gpurun.bench.trees.needed import copy_needed
 from gpurun.bench.trees.setup_command import run_setup
@@ -40,7 +40,7 @@ class Preparation:
 
 @dataclass(frozen=True)
 class Side:
-    """One side: `name` is "baseline" or "current", `tree` its files.
+    """One side: `name` is "baseline" or "current", or a commit's; `tree` its files.
 
     `folder`: where launches start. `python`: what they start with. `variables`: their whole
     environment. `environment`: the side's own python environment, None without a setup command.
@@ -90,12 +90,7 @@ def compared_sides(
     `logs`: the folder for the output of the setup commands. `tell` hears what takes its time.
     `GpurunError` where a side cannot be made; `SetupFailed` where its setup command fails.
     """
-    root = repository.root.resolve()
-    if not preparation.folder.resolve().is_relative_to(root):
-        raise GpurunError(
-            f"{preparation.folder} is not in the repository {root}",
-            "keep gpurun.toml and the script in the repository that is compared",
-        )
+    root = _root(repository, preparation)
     with ExitStack() as stack:
         older = stack.enter_context(checked_out(repository, baseline, home))
         users = Tree(root, (older.place.parent,))
@@ -108,14 +103,56 @@ def compared_sides(
             places.append((CURRENT, current, Tree(newer.tree)))
             notes += newer.notes
         sides = [_made(*place, users, older.place, preparation) for place in places]
-        for side in sides:
-            if side.tree != users:
-                copy_needed(preparation.needed, preparation.folder.resolve(), side.folder)
-        if preparation.setup is not None:
-            for side in sides:
-                tell(f"setup of the {side.name} side: {preparation.setup}")
-                run_setup(preparation.setup, side.name, side.folder, side.variables, logs)
+        _set_up(sides, users, preparation, logs, tell)
         yield Sides(sides[0], sides[1], users, notes)
+
+
+@contextmanager
+def single_side(
+    repository: Repository,
+    commit: str,
+    home: Path,
+    preparation: Preparation,
+    logs: Path,
+    tell: Callable[[str], None] = lambda line: None,
+) -> Iterator[Sides]:
+    """The tree of one commit, set up as those of a comparison are; it is both sides.
+
+    The side is named by the short form of its commit.
+    """
+    root = _root(repository, preparation)
+    with checked_out(repository, commit, home) as checkout:
+        users = Tree(root, (checkout.place.parent,))
+        tree = Tree(checkout.tree)
+        side = _made(short(commit), commit, tree, users, checkout.place, preparation)
+        _set_up([side], users, preparation, logs, tell)
+        yield Sides(side, side, users, checkout.notes)
+
+
+def _root(repository: Repository, preparation: Preparation) -> Path:
+    root = repository.root.resolve()
+    if not preparation.folder.resolve().is_relative_to(root):
+        raise GpurunError(
+            f"{preparation.folder} is not in the repository {root}",
+            "keep gpurun.toml and the script in the repository that is compared",
+        )
+    return root
+
+
+def _set_up(
+    sides: Sequence[Side],
+    users: Tree,
+    preparation: Preparation,
+    logs: Path,
+    tell: Callable[[str], None],
+) -> None:
+    for side in sides:
+        if side.tree != users:
+            copy_needed(preparation.needed, preparation.folder.resolve(), side.folder)
+    if preparation.setup is not None:
+        for side in sides:
+            tell(f"setup of the {side.name} side: {preparation.setup}")
+            run_setup(preparation.setup, side.name, side.folder, side.variables, logs)
 
 
 def _made(

@@ -24,8 +24,15 @@ def _accept(argv: list[str]) -> int:
     return accept(argv)
 
 
+def _bisect(argv: list[str]) -> int:
+    from gpurun.commands.bench.bisect import bisect_command
+
+    return bisect_command(argv)
+
+
 BELOW: dict[str, Callable[[list[str]], int]] = {
     "accept": _accept,
+    "bisect": _bisect,
     "history": _history,
 }
 """By its word, each command below `gpurun bench`; a script of that name is `./bisect`."""

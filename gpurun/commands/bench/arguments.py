@@ -9,13 +9,15 @@ from gpurun.errors import GpurunError
 from gpurun.options import BenchOptions
 
 FLAGS = Flags(
-    switches=("from-history", "trials-in-place", "quiet", "help"),
+    switches=("from-history", "culprit", "trials-in-place", "quiet", "help"),
     values=(
         "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "json",
         "markdown", "store", "out",
     ),
 )  # fmt: skip
-OF_COMPARE = ("from-history", "threshold", "max-pairs", "metrics", "budget", "markdown")
+OF_COMPARE = (
+    "from-history", "culprit", "threshold", "max-pairs", "metrics", "budget", "markdown",
+)  # fmt: skip
 """Flags that say nothing where nothing is compared."""
 OF_PAIRS = ("max-pairs", "budget")
 """Flags that say nothing where only one side is launched."""
@@ -42,6 +44,7 @@ def parse_bench(argv: list[str]) -> BenchOptions:
         args=words.args,
         compare=own.get("compare"),
         from_history=from_history,
+        culprit="culprit" in own,
         threshold=_threshold(own.get("threshold")),
         max_pairs=count_of("max-pairs", own.get("max-pairs")),
         launches=count_of("launches", own.get("launches")),

@@ -20,6 +20,7 @@ from gpurun.bench.metrics import Metric
 from gpurun.bench.series import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen import chosen, records_home
+from gpurun.commands.bench.culprit import with_culprit
 from gpurun.commands.bench.output import (
     SUMMARY_VARIABLE,
     check_outputs,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 HELP = f"""\
 usage: gpurun bench [flags] [script.py args...]                measure it, and keep a record
        gpurun bench --compare REF [flags] [script.py args...]  is this tree slower than REF?
+       gpurun bench bisect GOOD..BAD [flags] [script.py ...]   which commit made it slower?
        gpurun bench history [NAME]                             what the records show over time
        gpurun bench accept [NAME]                              move the baseline on purpose
 
@@ -61,6 +63,8 @@ Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or severa
   --threshold 5%     by how much throughput may get worse
   --metrics LIST     what can fail the comparison: throughput,step_time,peak_memory,energy,
                      each with a threshold of its own if you like: peak_memory=2%
+  --culprit          after a regression, search for its commit as bench bisect does, in what
+                     is left of the budget
   --max-pairs 16     pairs after which an undecided comparison is inconclusive
   --budget TIME      no pair begins that would end later: 90s, 5m, 1h
   --launches N       how often it is measured, {DEFAULT_LAUNCHES} by default (not for pairs)
@@ -138,6 +142,8 @@ def _compare(
             document = with_accepted(
                 compare(benchmark, asked, interruption), store, benchmark.folder, asked.tell
             )
+        if options.culprit:
+            document = with_culprit(document, benchmark, asked, interruption)
         documents.append(document)
         if document.verdict == "failed" or not options.quiet:
             write_plain([f"{PREFIX}{line}" for line in comparison_lines(document)])

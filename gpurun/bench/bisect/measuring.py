@@ -1,0 +1,148 @@
+"""Launches of the commits of a search, each in a tree that is made when it is first asked for.
+
+A tree is launched once to warm it up before its launches count. A launch counts only if it ran its
+own tree to the end and did the work that GOOD does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.bisect.pool import TreePool
+from gpurun.bench.bisect.state import Settled
+from gpurun.bench.compare.pairs import Tell
+from gpurun.bench.launches import WHOLE, Launch, Launcher, Start, first_rule
+from gpurun.bench.record import Version, record_of
+from gpurun.bench.trees.git import short
+from gpurun.bench.trees.origin import check_origins
+from gpurun.bench.trees.sides import Sides
+from gpurun.bench.workload import Work
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.tuner.interruption import Interruption
+
+OF_COMMIT = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
+"""Errors of making a tree that are the commit's own; others (no room, no git) are not."""
+
+
+class Unmeasurable(Exception):
+    """The commit cannot be measured; `reason` and `todo` are one line each. `launch`: the one
+    that failed, None where it was none."""
+
+    def __init__(
+        self, commit: str, reason: str, todo: str = "", launch: Launch | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.commit, self.reason, self.todo, self.launch = commit, reason, todo, launch
+
+
+class Measuring:
+    """Launches commits. `settled`: what all launches have to agree in, once that is known."""
+
+    def __init__(
+        self,
+        benchmark: Benchmark,
+        launcher: Launcher,
+        pool: TreePool,
+        interruption: Interruption,
+        tell: Tell,
+    ) -> None:
+        self.settled: Settled | None = None
+        self.notes: list[str] = []
+        self._benchmark = benchmark
+        self._launcher = launcher
+        self._pool = pool
+        self._interruption = interruption
+        self._tell = tell
+        self._longest = 0.0
+
+    def estimate(self, commits: Iterable[str]) -> float:
+        """Seconds that a pair of these commits may take, by the longest launches and trees."""
+        launch = self._launcher.longest
+        missing = sum(commit not in self._pool for commit in commits)
+        return 2 * launch + missing * (launch + self._longest)
+
+    def first(self, commit: str) -> Launch:
+        """Make the tree of a commit, and launch it to warm it up."""
+        self._interruption.hold()
+        self._pool.make_room()
+        self._interruption.release()
+        began = time.monotonic()
+        try:
+            sides = self._pool.add(commit)
+            self._longest = max(self._longest, time.monotonic() - began)
+        except GpurunError as error:
+            if error.code not in OF_COMMIT:
+                raise
+            raise Unmeasurable(commit, error.what, error.todo) from None
+        for note in sides.notes:
+            self.remember(f"{short(commit)}: {note}")
+        self._tell(f"first launch of {short(commit)}, to warm it up")
+        rule = first_rule(self._benchmark.steps)
+        launch = self._launcher.run(self._start(sides), rule, first=True)
+        self._check(commit, sides, launch)
+        return launch
+
+    def pair(self, one: str, other: str, settled: Settled) -> tuple[Launch, Launch]:
+        """A launch of each commit, in this order, with the same number of steps."""
+        trees = [self._tree(commit) for commit in (one, other)]
+        launches = []
+        for commit, own, beside in zip((one, other), trees, trees[::-1], strict=True):
+            launch = self._launcher.run(self._start(own), settled.rule)
+            self._check(commit, replace(own, baseline=beside.current), launch)
+            steps, wanted = launch.result.steps, settled.rule.max_steps
+            if settled.rule != WHOLE and launch.whole and steps < wanted:
+                reason = f"it ends after {steps} steps, before the {wanted} that others take"
+                raise Unmeasurable(commit, reason)
+            launches.append(launch)
+        return launches[0], launches[1]
+
+    def drop(self, commit: str) -> None:
+        """Remove the tree of a commit that is not measured any more."""
+        self._pool.remove(commit)
+
+    def record(self, commit: str, launch: Launch) -> BenchmarkRecord:
+        """The record of one launch."""
+        version = Version(commit, None, False)
+        return record_of(self._benchmark, [launch], version, BenchmarkPurpose.BISECT)
+
+    def remember(self, line: str) -> None:
+        """Tell a line that belongs into the report, too."""
+        if line not in self.notes:
+            self.notes.append(line)
+        self._tell(line)
+
+    def _tree(self, commit: str) -> Sides:
+        sides = self._pool.get(commit)
+        if sides is None:
+            self.first(commit)
+            sides = self._pool.get(commit)
+        assert sides is not None
+        return sides
+
+    def _start(self, sides: Sides) -> Start:
+        side = sides.current
+        watched = self._pool.watched(side)
+        return Start(side.name, side.folder, side.python, side.variables, watched)
+
+    def _check(self, commit: str, sides: Sides, launch: Launch) -> None:
+        if launch.error:
+            for line in launch.printed:
+                self._tell(f"{short(commit)}: {line}")
+            todo = f"the whole output is in {launch.folder / 'output.log'}"
+            raise Unmeasurable(commit, launch.error, todo, launch)
+        try:
+            check_origins(sides, sides.current, launch.origins)
+        except GpurunError as error:
+            raise Unmeasurable(commit, error.what, error.todo) from None
+        if self.settled is None:
+            return
+        difference = Work.of(launch).difference(self.settled.work)
+        if difference is not None:
+            name, now, before = difference
+            raise Unmeasurable(
+                commit, f"its workload differs: the {name} is {now:,.10g}, not {before:,.10g}"
+            )

@@ -1,0 +1,233 @@
+"""A search under way: the pairs that it asks for are launched until the culprit is known.
+
+What the first launches of both ends show is settled for all: how many steps, which throughput, and
+what work is equal work. A commit that cannot be measured is skipped; where that is an end of the
+range, the search ends.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gpurun.bench.bisect.bisection import Confirm, Done, Measure, Pair
+from gpurun.bench.bisect.line import Line
+from gpurun.bench.bisect.measuring import Measuring, Unmeasurable
+from gpurun.bench.bisect.search import next_action
+from gpurun.bench.bisect.state import SearchState, Settled, StateFile
+from gpurun.bench.compare.pairs import MOST_AGAIN, Tell
+from gpurun.bench.launches import WHOLE, Launch, Launcher, later_rule
+from gpurun.bench.metrics import Metric
+from gpurun.bench.trees.git import short
+from gpurun.bench.workload import Work, disturbance, figure
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.measure.fingerprint import fingerprint
+from gpurun.records.benchmark import BenchmarkRecord
+from gpurun.records.bisection import BisectedPair
+from gpurun.tuner.interruption import Interruption
+
+
+class Searching:
+    """One search. `deadline`: of `time.monotonic`, when no further pair begins.
+
+    `keep` enters a record into the store. `ended`: why it ended before it was decided.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        file: StateFile,
+        state: SearchState,
+        measuring: Measuring,
+        launcher: Launcher,
+        keep: Callable[[BenchmarkRecord], None],
+        tell: Tell,
+        interruption: Interruption,
+        deadline: float = math.inf,
+    ) -> None:
+        self.ended: str | None = None
+        self.state = state
+        self._line = line
+        self._file = file
+        self._measuring = measuring
+        self._launcher = launcher
+        self._keep = keep
+        self._tell = tell
+        self._interruption = interruption
+        self._deadline = deadline
+        self._clock = time.monotonic()
+        self._again = 0
+        self._suspected: str | None = None
+        measuring.settled = state.settled
+
+    def run(self) -> None:
+        """Launch until it is decided or time ends; `GpurunError` where the benchmark fails."""
+        self._refuse_elsewhere()
+        while not isinstance(action := next_action(self.state.search), Done):
+            ahead = self._measuring.estimate((action.commit, action.against))
+            if time.monotonic() + ahead > self._deadline:
+                self.ended = "the budget ended"
+                return
+            try:
+                settled = self.state.settled or self._settle()
+                self._announce(action)
+                self._pair(action, settled)
+            except Unmeasurable as error:
+                self._skip(error)
+
+    def _refuse_elsewhere(self) -> None:
+        """Figures of different devices do not belong into one search."""
+        settled, here = self.state.settled, devices_here()
+        if settled is not None and settled.devices != here:
+            raise GpurunError(
+                f"this search was begun on {settled.devices}, and here is {here}",
+                "go on there, or begin it anew: --fresh",
+            )
+
+    def _settle(self) -> Settled:
+        """By first launches of both ends; `GpurunError` where their work differs."""
+        good, bad = (self._measuring.first(end.commit) for end in (self._line.good, self._line.bad))
+        self._refuse_unequal(good, bad)
+        by_samples = all(launch.result.samples_per_second for launch in (good, bad))
+        if not by_samples:
+            self._tell("samples cannot be counted: the throughput is that of steps")
+        rule = later_rule(self._launcher.benchmark.steps, (good, bad))
+        settled = Settled(rule, by_samples, Work.of(good), devices_here())
+        self._write(replace(self.state, settled=settled))
+        return settled
+
+    def _refuse_unequal(self, good: Launch, bad: Launch) -> None:
+        difference = Work.of(bad).difference(Work.of(good))
+        if difference is not None:
+            name, now, before = difference
+            ends = short(self._line.bad.commit), short(self._line.good.commit)
+            raise GpurunError(
+                f"the workload has changed: the {name} is {now:,.10g} at {ends[0]}, and "
+                f"{before:,.10g} at {ends[1]}",
+                "name the same value for both, as in args of [bench], or search on one side of "
+                "the commit that changed it",
+                ExitCode.NO_BASELINE,
+            )
+
+    def _pair(self, action: Measure, settled: Settled) -> None:
+        """One more pair, launched again where a recorded cause befell one half of it."""
+        if action.against_first:
+            against, of = self._measuring.pair(action.against, action.commit, settled)
+        else:
+            of, against = self._measuring.pair(action.commit, action.against, settled)
+        if settled.rule == WHOLE and settled.work.steps is None:
+            # The first launches of the ends were stopped; the steps of whole ones show only now.
+            self._refuse_unequal(against, of)
+            settled = replace(settled, work=Work.of(against))
+        cause = disturbance(against, of)
+        if cause is not None and self._again < MOST_AGAIN:
+            self._again += 1
+            self._measuring.remember(f"a pair is launched again: {cause}")
+            return
+        if cause is not None:
+            self._measuring.remember(f"a pair counts although {cause}: it was so too often")
+        self._count(action, against, of, settled)
+
+    def _count(self, action: Measure, against: Launch, of: Launch, settled: Settled) -> None:
+        """Keep the pair: its records first, so that a kill in between loses nothing."""
+        before = _throughput(action.against, against, settled)
+        now = _throughput(action.commit, of, settled)
+        worse = Metric.THROUGHPUT.log_worse(before, now)
+        search = self.state.search.with_pair(
+            Pair(action.commit, action.against, worse, action.against_first)
+        )
+        self._interruption.hold()
+        pair = BisectedPair(
+            commit=action.commit,
+            against=action.against,
+            against_first=action.against_first,
+            throughput_of_commit=now,
+            throughput_of_against=before,
+            slowdown=Metric.THROUGHPUT.loss(worse),
+            records=(self._kept(action.against, against), self._kept(action.commit, of)),
+        )
+        pairs = (*self.state.pairs, pair)
+        self._write(replace(self.state, search=search, pairs=pairs, settled=settled))
+        self._tell(self._shown(pair, settled))
+        self._interruption.release()
+
+    def _skip(self, error: Unmeasurable) -> None:
+        self._interruption.hold()
+        commit = error.commit
+        self._measuring.drop(commit)
+        if error.launch is not None:
+            self._kept(commit, error.launch)
+        for name, end in (("GOOD", self._line.good), ("BAD", self._line.bad)):
+            if commit == end.commit:
+                raise GpurunError(
+                    f"{name} ({short(commit)}) cannot be measured: {error.reason}",
+                    error.todo or "name an end of the range whose benchmark runs",
+                    ExitCode.BENCHMARK_FAILED,
+                )
+        self._write(self.state.without(commit, error.reason))
+        self._tell(f"{short(commit)} is skipped: {error.reason}")
+        self._interruption.release()
+
+    def _kept(self, commit: str, launch: Launch) -> str | None:
+        record = self._measuring.record(commit, launch)
+        try:
+            self._keep(record)
+        except GpurunError as error:  # the search goes on without a database
+            self._tell(f"the record of {short(commit)} was not kept: {error.what}")
+            return None
+        return record.id
+
+    def _write(self, state: SearchState) -> None:
+        now = time.monotonic()
+        self.state = replace(state, seconds=state.seconds + now - self._clock)
+        self._clock = now
+        self._measuring.settled = state.settled
+        self._file.write(self.state)
+
+    def _announce(self, action: Measure) -> None:
+        if isinstance(action, Confirm) and action.commit != self._suspected:
+            self._suspected = action.commit
+            one = next(c for c in self._line.commits if c.commit == action.commit)
+            self._tell(
+                f"{short(one.commit)} ({one.subject}) is the likeliest, with "
+                f"{100 * action.probability:.0f} %: it is held against its parent"
+            )
+
+    def _shown(self, pair: BisectedPair, settled: Settled) -> str:
+        unit = "samples/s" if settled.by_samples else "steps/s"
+        change = (pair.throughput_of_commit / pair.throughput_of_against - 1) * 100
+        known = so_far(self.state)
+        top = max(known.suspects, key=lambda one: one.probability, default=None)
+        guess = f"a drop {100 * (1 - known.no_drop):.0f} %"
+        if top is not None:
+            guess += f", likeliest {short(top.commits[-1])} {100 * top.probability:.0f} %"
+        return (
+            f"pair {len(self.state.pairs)}: {short(pair.against)} "
+            f"{pair.throughput_of_against:.4g}, {short(pair.commit)} "
+            f"{pair.throughput_of_commit:.4g} {unit} ({change:+.1f} %); {guess}"
+        )
+
+
+def so_far(state: SearchState) -> Done:
+    """What is known now, as if no more pairs were allowed."""
+    search = state.search
+    plan = replace(search.plan, max_pairs=len(search.pairs))
+    done = next_action(replace(search, plan=plan))
+    assert isinstance(done, Done)
+    return done
+
+
+def devices_here() -> str:
+    """The GPUs of this machine by name, the processor where there is none."""
+    here = fingerprint((), Path.cwd(), None)
+    return ", ".join(dict.fromkeys(here["gpus"])) or here["cpu"] or "an unknown device"
+
+
+def _throughput(commit: str, launch: Launch, settled: Settled) -> float:
+    value = figure(Metric.THROUGHPUT, launch, settled.by_samples)
+    if not value:
+        raise Unmeasurable(commit, "its samples cannot be counted, and those of others can")
+    return float(value)

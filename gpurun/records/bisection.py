@@ -1,0 +1,113 @@
+"""The document of `gpurun bench bisect --json FILE`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+BISECTION_SCHEMA = "gpurun/bisection@1"
+
+
+@dataclass(frozen=True)
+class BisectedCommit:
+    """A commit of the range. `authored`: ISO 8601. `merge`: it has more parents than one.
+
+    `skipped`: why it could not be measured; None where it could, or nobody tried.
+    """
+
+    commit: str
+    subject: str
+    author: str
+    authored: str
+    merge: bool
+    skipped: str | None = None
+
+
+@dataclass(frozen=True)
+class BisectedPair:
+    """One launch of two commits each, one right after the other; `against` is the earlier commit.
+
+    The throughputs are in samples/s (steps/s where samples cannot be counted). `slowdown`: the
+    fraction of throughput that `commit` loses. `records`: the ids in the store, of `against` and
+    of `commit`; None where the store had no room for one.
+    """
+
+    commit: str
+    against: str
+    against_first: bool
+    throughput_of_commit: float
+    throughput_of_against: float
+    slowdown: float
+    records: tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class SuspectedCommits:
+    """Commits of which one brought a drop, with that probability; oldest first.
+
+    They are several where all but the last of them could not be measured.
+    """
+
+    commits: tuple[str, ...]
+    probability: float
+
+
+@dataclass(frozen=True)
+class SecondDrop:
+    """A further drop in the same range. `slowdown`: the fraction of throughput that it loses."""
+
+    probability: float
+    suspects: tuple[SuspectedCommits, ...]
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class BisectionReport:
+    """What a search for the commit that made a benchmark slower has found.
+
+    `verdict`: "found" (`culprit`, confirmed against its parent), "narrowed" (it is one of the only
+    suspects, all but one of which cannot be measured), "no_drop" (`bad` is not slower than `good`),
+    "inconclusive" (pairs or time ended), "failed" (`error` says why) or "interrupted". `commits`:
+    those after `good` up to and with `bad`, along first parents, oldest first.
+
+    `suspects`: likeliest first; of a search that is not over, those that are left.
+    `no_drop_probability`: that `bad` loses less than `smallest_slowdown`. `slowdown`: the fraction
+    of throughput that the culprit loses against its parent, with its 95 % interval;
+    `range_slowdown`: what `bad` loses against `good`, the median of their pairs. `launch_noise`:
+    the scatter of a launch, a fraction. None: not measured.
+
+    `seconds`: what the search took, of all calls where it went on after an interruption. `others`:
+    searches of further benchmarks of the same configuration.
+    """
+
+    benchmark: str
+    command: tuple[str, ...]
+    verdict: str
+    exit_code: int
+    good: BisectedCommit | None
+    bad: BisectedCommit | None
+    commits: tuple[BisectedCommit, ...]
+    culprit: str | None
+    suspects: tuple[SuspectedCommits, ...]
+    no_drop_probability: float | None
+    slowdown: float | None
+    slowdown_confidence_interval: tuple[float, float] | None
+    range_slowdown: float | None
+    second_drop: SecondDrop | None
+    smallest_slowdown: float
+    launch_noise: float | None
+    pairs: tuple[BisectedPair, ...]
+    recommendation: str
+    seconds: float
+    notes: tuple[str, ...] = ()
+    error: str | None = None
+    others: tuple[BisectionReport, ...] = ()
+    schema: str = BISECTION_SCHEMA
+
+    @property
+    def skipped(self) -> tuple[BisectedCommit, ...]:
+        """The commits that could not be measured."""
+        return tuple(one for one in self.commits if one.skipped is not None)
+
+    def commit(self, name: str) -> BisectedCommit:
+        """What is known of a commit of the range."""
+        return next(one for one in self.commits if one.commit == name)

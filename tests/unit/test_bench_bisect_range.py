@@ -1,0 +1,135 @@
+"""The command line of `gpurun bench bisect`, and the ranges that it takes and refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpurun import main
+from gpurun.bench.bisect.line import branch_of, line_between
+from gpurun.bench.trees.git import open_repository
+from gpurun.commands.bench.bisect import FLAGS, HELP, parse_bisect
+from gpurun.errors import GpurunError
+from tests.repositories import commit, git, new_repository
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["v1..v2", "--json", "x", "train.py", "--epochs", "1"],
+        ["--json", "x", "v1..v2", "train.py", "--epochs", "1"],
+        ["v1", "--json", "x", "v2", "train.py", "--epochs", "1"],
+        ["--json=x", "v1", "v2", "train.py", "--epochs", "1"],
+    ],
+)
+def test_flags_stand_before_and_after_the_range(words: list[str]) -> None:
+    options = parse_bisect(words)
+    assert options is not None
+    assert (options.good, options.bad, options.json) == ("v1", "v2", "x")
+    assert (options.script, options.args) == ("train.py", ("--epochs", "1"))
+
+
+def test_a_range_without_an_end_goes_up_to_head() -> None:
+    options = parse_bisect(["v1.."])
+    assert options is not None
+    assert (options.good, options.bad, options.script) == ("v1", "HEAD", None)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ([], "bisect needs a range GOOD..BAD"),
+        (["v1"], "bisect needs a range, and 'v1' is one commit"),
+        (["v1", "train.py"], "bisect needs a range, and 'v1' is one commit"),
+        (["..v2"], "..v2 is no range GOOD..BAD"),
+        (["v1...v2"], "v1...v2 is no range GOOD..BAD"),
+        (["../train.py"], "../train.py is no range GOOD..BAD"),
+        (["v1..v2", "--max-pairs", "none"], "--max-pairs 'none' is not a count"),
+        (["v1..v2", "--threshold", "5%"], "unknown flag --threshold"),
+        (["v1..v2", "--steps"], "--steps needs a value"),
+    ],
+)
+def test_a_wrong_command_line_is_an_error_with_a_cure(words: list[str], what: str) -> None:
+    with pytest.raises(GpurunError) as raised:
+        parse_bisect(words)
+    assert raised.value.what.startswith(what)
+    assert raised.value.todo
+
+
+@pytest.mark.parametrize("words", [["--help"], ["v1..v2", "-h"], ["v1", "v2", "--help"]])
+def test_the_help_names_every_flag(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "bisect", *words]) == 0
+    assert capsys.readouterr().out == HELP
+    assert all(f"--{name}" in HELP for name in FLAGS.names)
+
+
+@pytest.fixture
+def branched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Tag v1, then commit `one` on main, then a merge of branch `side`, which began at v1."""
+    folder = new_repository(tmp_path / "project")
+    commit(folder, {"train.py": "", ".gitignore": ".gpurun/\n"}, "v1")
+    git(folder, "tag", "v1")
+    git(folder, "checkout", "-q", "-b", "side")
+    commit(folder, {"side.txt": "1"}, "on the side")
+    git(folder, "checkout", "-q", "main")
+    commit(folder, {"one.txt": "1"}, "one")
+    git(folder, "tag", "one")
+    git(folder, "merge", "-q", "--no-ff", "-m", "bring the side", "side")
+    monkeypatch.chdir(folder)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    return folder
+
+
+def test_a_merged_branch_is_one_change_named_by_its_merge(branched: Path) -> None:
+    repository = open_repository(branched)
+    line = line_between(repository, "v1", "main")
+    assert [one.subject for one in line.commits] == ["one", "bring the side"]
+    assert [one.merge for one in line.commits] == [False, True]
+    assert (line.good.subject, line.good.author) == ("v1", "a")
+    assert line.describe().endswith("2 commits along first parents, 1 of them merge")
+    ends = (git(branched, "rev-parse", "v1"), git(branched, "rev-parse", "side"))
+    assert branch_of(repository, line.commits[1]) == ends
+    assert branch_of(repository, line.commits[0]) is None
+
+
+@pytest.mark.parametrize(
+    ("words", "what", "todo"),
+    [
+        (["main..HEAD"], "main and HEAD are the same commit", "name an older one"),
+        (["main..v1"], "main is not an ancestor of v1", "the other way round: v1..main"),
+        (["one..side"], "one is not an ancestor of side", "name one of its ancestors"),
+        (["side", "main"], "side is not on the line of first parents of main", "start where"),
+    ],
+)
+def test_a_range_that_cannot_be_searched_is_refused_with_a_cure(
+    branched: Path,
+    words: list[str],
+    what: str,
+    todo: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["bench", "bisect", *words, "train.py"]) == 4
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith(f"gpurun: FAILED train: {what}")
+    assert lines[1].startswith(f"gpurun: {todo}")
+    assert lines[-1] == "verdict=failed exit=4 pairs=0"
+
+
+def test_a_commit_that_nobody_knows_is_an_error_of_the_command_line(
+    branched: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "bisect", "v1..mian", "train.py"]) == 2
+    assert "has no branch, tag or commit 'mian'" in capsys.readouterr().err
+
+
+def test_a_shallow_clone_says_that_it_ends_too_early(
+    branched: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shallow = branched.parent / "shallow"
+    git(branched, "clone", "-q", "--depth", "1", f"file://{branched}", str(shallow))
+    git(shallow, "fetch", "-q", "--depth", "1", "origin", "tag", "v1")
+    monkeypatch.chdir(shallow)
+    assert main(["bench", "bisect", "v1..main", "train.py"]) == 4
+    lines = capsys.readouterr().err.splitlines()
+    assert "fetch --unshallow" in lines[1]
