@@ -90,7 +90,8 @@ class BenchOptions:
 
     `script` and `args`: the benchmark, None for those of the configuration. `compare`: the REF to
     compare with. `metrics`: (name, threshold or None) of each that is gated. `threshold`: the
-    fraction by which throughput and step time may get worse. `store`: the URL of the database.
+    fraction by which throughput and step time may get worse. `exports`: (tracker, file) of each
+    document for a tracker of other make. `store`: the URL of the database.
     """
 
     script: str | None = None
@@ -105,6 +106,7 @@ class BenchOptions:
     trials_in_place: bool = False
     json: str | None = None
     markdown: str | None = None
+    exports: tuple[tuple[str, str], ...] = ()
     store: str | None = None
     out: str | None = None
     quiet: bool = False
