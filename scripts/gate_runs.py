@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from scripts.planted_slowdown import BODIES, make_repository
+from scripts.planted_slowdown import BODIES, git, make_repository
 from scripts.simulate_gate import wilson
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -76,13 +76,17 @@ def compare_all(
             if number >= wanted:
                 continue
             folder = work / f"{options.body}-{'planted' if planted else 'equal'}"
-            if not folder.exists():
+            ready = folder.with_suffix(".ready")
+            if not ready.exists():
+                shutil.rmtree(folder, ignore_errors=True)
                 make_repository(folder, body, planted, files)
                 prepare(folder)
+                ready.touch()
             for name, tool in tools.items():
                 done = [r for r in read(kept) if (r.tool, r.planted) == (name, planted)]
                 if len(done) > number:
                     continue
+                git(folder, "checkout", "-q", "main")  # a killed call may have left another
                 started = time.monotonic()
                 verdict, pairs = tool(folder, options.steps or body.steps)
                 seconds = time.monotonic() - started
