@@ -26,8 +26,8 @@ from gpurun.stats import standard_deviation
 class Figure:
     """One figure of a launch. `measure`: its name in BMF, with the unit, which BMF cannot say.
 
-    `scale`: from the record's unit to the one shown. `averaged`: that of a run is the mean of its
-    launches, so that their standard deviation says something of it; else it is their greatest.
+    `bigger`: more of it is better. `averaged`: that of a run is the mean of its launches, so that
+    their standard deviation says something of it; else it is their greatest.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The workflow that pipelines copy: valid for GitHub, and its shell does what the docs say."""
+"""What pipelines copy is valid where it goes, and its shell does what the docs say."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from tests.conftest import REPOSITORY
 from tests.repositories import commit, new_repository
 
 WORKFLOW = REPOSITORY / ".github" / "workflows" / "performance-benchmark.yml"
+
+
+DOCS = REPOSITORY / "docs" / "BENCHMARKING.md"
 
 
 def workflow() -> Any:
@@ -46,10 +49,35 @@ def run(shell: str, folder: Path, programs: dict[str, str], **variables: str) ->
     return done.returncode, done.stdout + done.stderr
 
 
-def test_it_is_a_workflow_by_the_published_schema() -> None:
-    words = ["-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", WORKFLOW]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def snippet(language: str, title: str) -> str:
+    """A block of the docs."""
+    section = DOCS.read_text().split(f"\n### {title}\n")[1]
+    return section.split(f"```{language}\n")[1].split("```")[0]
+
+
+def test_both_are_pipelines_by_the_published_schemas(tmp_path: Path) -> None:
+    gitlab = tmp_path / ".gitlab-ci.yml"
+    gitlab.write_text(snippet("yaml", "GitLab"))
+    for schema, file in (("vendor.github-workflows", WORKFLOW), ("vendor.gitlab-ci", gitlab)):
+        words = ["-m", "check_jsonschema", "--builtin-schema", schema, file]
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        file = tmp_path / "broken.yml"
+        file.write_text("on: push\njobs: []\nstages: 3\n")
+        done = subprocess.run([sys.executable, *words[:-1], file], capture_output=True, check=False)
+        assert done.returncode == 1
+
+
+@pytest.mark.parametrize(("code", "exit_code"), [(0, 0), (1, 1), (3, 0), (5, 5)])
+def test_the_plain_recipe_tells_a_regression_from_a_broken_benchmark(
+    code: int, exit_code: int, tmp_path: Path
+) -> None:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    programs = {"git": "exit 0", "gpurun": f"exit {code}"}
+    found, said = run(snippet("bash", "Any other"), folder, programs)
+    assert found == exit_code
+    assert ("slower than main" in said) is (code == 1)
 
 
 def test_only_the_job_that_runs_none_of_the_code_may_write() -> None:
