@@ -86,9 +86,13 @@ MAIN = Flags(
 
 @dataclass
 class Words:
-    """The command line taken apart: our flags, torchrun's, the program and its arguments."""
+    """The command line taken apart: our flags, torchrun's, the program and its arguments.
+
+    `each`: every value of a flag of ours that may be repeated; in `own` the last one counts.
+    """
 
     own: dict[str, str] = field(default_factory=dict)
+    each: dict[str, list[str]] = field(default_factory=dict)
     torchrun: list[str] = field(default_factory=list)
     program: str | None = None
     args: tuple[str, ...] = ()
@@ -256,6 +260,7 @@ def _keep(words: Words, name: str, value: str | None) -> None:
         words.torchrun.append(f"--{name}={value}")
     else:
         words.own[name] = value or ""
+        words.each.setdefault(name, []).append(value or "")
 
 
 def _flag(word: str, flags: Flags) -> tuple[str, str | None]:

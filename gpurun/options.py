@@ -110,8 +110,9 @@ class BenchOptions:
     `script` and `args`: the benchmark, None for those of the configuration. `compare`: the REF to
     compare with; `culprit`: search for the commit of a regression. `metrics`: (name, threshold or
     None) of each that is gated. `threshold`: the fraction by which throughput and step time may get
-    worse. `store`: the URL of the database. `from_history`: the records of REF's branch are the
-    baseline, nothing of it is launched.
+    worse. `exports`: (tracker, file) of each document for a tracker of other make. `store`: the URL
+    of the database. `from_history`: the records of REF's branch are the baseline, nothing of it is
+    launched.
     """
 
     script: str | None = None
@@ -128,6 +129,7 @@ class BenchOptions:
     trials_in_place: bool = False
     json: str | None = None
     markdown: str | None = None
+    exports: tuple[tuple[str, str], ...] = ()
     store: str | None = None
     out: str | None = None
     quiet: bool = False

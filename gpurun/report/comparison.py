@@ -34,35 +34,60 @@ NAMES = {
     "peak_memory": "peak memory",
     "energy": "energy",
 }
+MARKER = "<!-- gpurun:benchmark -->"
+"""The first line of the Markdown, by which a pipeline finds its earlier comment to replace it."""
 GROWS = ("peak_memory", "energy")
 
 
 def verdict_line(found: Comparison) -> str:
     """The verdict with its grounds, in one line."""
-    title = f"{TITLES[found.verdict]} {found.benchmark}"
-    if found.error is not None:
-        return f"{title}: {one_line(found.error)}"
-    grounds = [metric_line(metric) for metric in found.metrics if metric.slowdown is not None]
-    return f"{title}: {'; '.join(grounds or ['undecided'])} ({_ground(found)})"
+    return _headline(found, metric_line)
 
 
 def metric_line(metric: MetricComparison) -> str:
     """How one metric changed, its interval, and what was allowed."""
+    bounds = _bounds(metric)
+    inside = [f"interval {bounds}"] if bounds else []
+    inside.append(f"allowed {_allowed(metric)}")
+    inside += _proof(metric)
+    return f"{_changed(metric)} ({', '.join(inside)})"
+
+
+def _headline(found: Comparison, told: Callable[[MetricComparison], str]) -> str:
+    title = f"{TITLES[found.verdict]} {found.benchmark}"
+    if found.error is not None:
+        return f"{title}: {one_line(found.error)}"
+    grounds = [told(metric) for metric in found.metrics if metric.slowdown is not None]
+    return f"{title}: {'; '.join(grounds or ['undecided'])} ({_ground(found)})"
+
+
+def _changed(metric: MetricComparison) -> str:
+    return f"{_name(metric)} {_change(metric)}"
+
+
+def _name(metric: MetricComparison) -> str:
+    return "speed by step time" if metric.metric == "step_time" else NAMES[metric.metric]
+
+
+def _sign(metric: MetricComparison) -> int:
+    """A loss is shown as growth, or as what is lost."""
+    return 1 if metric.metric in GROWS else -1
+
+
+def _change(metric: MetricComparison) -> str:
     assert metric.slowdown is not None
-    grows = metric.metric in GROWS
-    sign = 1 if grows else -1
-    text = f"{NAMES[metric.metric]} {signed_percent(sign * metric.slowdown)}"
-    if metric.metric == "step_time":
-        text = f"speed by step time {signed_percent(-metric.slowdown)}"
-    bounds = metric.slowdown_confidence_interval
-    inside = []
-    if bounds is not None:
-        low, high = sorted(sign * bound for bound in bounds)
-        inside.append(f"interval {signed_percent(low)} to {signed_percent(high)}")
-    inside.append(f"allowed {signed_percent(sign * metric.threshold)}")
-    if metric.verdict == "regression" and metric.p_value is not None:
-        inside.append(p_value(metric.p_value))
-    return f"{text} ({', '.join(inside)})"
+    return signed_percent(_sign(metric) * metric.slowdown)
+
+
+def _allowed(metric: MetricComparison) -> str:
+    return signed_percent(_sign(metric) * metric.threshold)
+
+
+def _bounds(metric: MetricComparison) -> str | None:
+    if metric.slowdown_confidence_interval is None:
+        return None
+    low, high = sorted(_sign(metric) * bound for bound in metric.slowdown_confidence_interval)
+    return f"{signed_percent(low)} to {signed_percent(high)}"
 
 
 def comparison_lines(found: Comparison) -> list[str]:
@@ -76,22 +101,48 @@ def comparison_lines(found: Comparison) -> list[str]:
 
 
 def comparison_markdown(found: Comparison) -> str:
-    """A section of Markdown: the verdict, the table, and what else is to be said."""
-    parts = [f"### gpurun bench: {escaped(verdict_line(found))}"]
-    grid = _grid(found)
-    if grid.rows:
-        parts.append(table(grid))
+    """For a comment or the page of a job: a section for each benchmark, the worst first."""
+    return "\n".join([MARKER, *map(_section, (found, *found.others))])
+
+
+def _section(found: Comparison) -> str:
+    """The verdict, the table, and what else is to be said."""
+    parts = [f"### gpurun bench: {escaped(_headline(found, _changed))}"]
+    parts += [table(grid) for grid in (_gated(found), _grid(found)) if grid.rows]
     if found.verdict != "pass":
         parts.append(escaped(one_line(found.recommendation)))
     parts += [f"- {escaped(one_line(note))}" for note in found.notes]
     sides = f"baseline `{_commit(found.baseline)}`, current `{_commit(found.current)}`"
     parts.append(f"{sides}, {_ground(found)} in {duration(found.seconds)}")
-    sections = ["\n\n".join(parts) + "\n", *map(comparison_markdown, found.others)]
-    return "\n".join(sections)
+    return "\n\n".join(parts) + "\n"
+
+
+def _proof(metric: MetricComparison) -> list[str]:
+    if metric.verdict != "regression" or metric.p_value is None:
+        return []
+    return [p_value(metric.p_value)]
+
+
+def _gated(found: Comparison) -> Grid:
+    """What was judged, and by what; nothing where the comparison did not come to its end."""
+    columns = (
+        Column("gated"),
+        Column("change", right=True),
+        Column("interval", right=True),
+        Column("allowed", right=True),
+        Column("verdict"),
+    )
+    judged = [] if found.error is not None else found.metrics
+    rows = [
+        (_name(m), _change(m), _bounds(m) or "", _allowed(m), ", ".join([m.verdict, *_proof(m)]))
+        for m in judged
+        if m.slowdown is not None
+    ]
+    return Grid(columns, tuple(rows))
 
 
 def _grid(found: Comparison) -> Grid:
-    """Every figure that both sides have."""
+    """Every figure that both sides have; those of half a comparison would read like a finding."""
     columns = (
         Column("figure"),
         Column("baseline", right=True),
@@ -106,7 +157,8 @@ def _grid(found: Comparison) -> Grid:
         _row("peak memory", one.peak_memory_bytes, other.peak_memory_bytes, byte_size),
         _row("energy a sample", one.joules_per_sample, other.joules_per_sample, joules),
     ]
-    return Grid(columns, tuple(row for row in rows if row is not None))
+    known = rows if found.error is None else []
+    return Grid(columns, tuple(row for row in known if row is not None))
 
 
 def _row(

@@ -28,6 +28,14 @@ def test_metrics_may_have_thresholds_of_their_own() -> None:
     assert options.threshold == 0.03
 
 
+def test_figures_may_be_exported_to_several_trackers() -> None:
+    words = ["--export", "bencher=a=b.json", "--export=customSmallerIsBetter=c.json", "train.py"]
+    assert parse_bench(words).exports == (
+        ("bencher", "a=b.json"),
+        ("customSmallerIsBetter", "c.json"),
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
@@ -36,6 +44,8 @@ def test_metrics_may_have_thresholds_of_their_own() -> None:
         (["--compare", "main", "--metrics", "speed"], "--metrics: 'speed' is no metric"),
         (["--compare", "main", "--metrics", ","], "--metrics names none"),
         (["--compare", "main", "--launches", "3"], "--launches is not for --compare"),
+        (["--export", "bencher"], "--export 'bencher' does not name a tracker and a file"),
+        (["--export", "codspeed=a.json"], "--export 'codspeed=a.json' does not name a tracker"),
         (["--launches", "0"], "--launches '0' is not a count"),
         (["--optimize"], "unknown flag --optimize"),
         (["-m", "train"], "unknown flag -m"),
@@ -63,6 +73,7 @@ def test_the_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
         (["--compare", "main", "--max-pairs", "3", "train.py"], "--max-pairs 3 ends before"),
         (["--compare", "mian", "train.py"], "has no branch, tag or commit 'mian'"),
         (["--json", "no/where.json", "train.py"], "--json: there is no folder"),
+        (["--export", "bencher=no/where.json", "train.py"], "--export: there is no folder"),
     ],
 )
 def test_what_cannot_work_is_refused_before_a_launch(

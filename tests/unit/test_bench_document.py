@@ -1,4 +1,4 @@
-"""What a comparison says of launches: the document, the Markdown, and unequal work by name."""
+"""What a comparison says of launches: the document, its lines, and unequal work by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
-from gpurun.report.comparison import comparison_lines, comparison_markdown
+from gpurun.report.comparison import comparison_lines
 from tests.unit.bench_launches import BENCHMARK, device, launch
 
 
@@ -90,13 +90,6 @@ def test_a_crash_is_no_regression_whatever_was_measured_before() -> None:
 def test_of_several_benchmarks_the_worst_holds_the_others() -> None:
     passed, slower = document(found([1000.0] * 4)), document(found([800.0] * 4))
     assert together([passed, slower]) == replace(slower, others=(passed,))
-
-
-def test_the_markdown_begins_with_the_verdict_and_keeps_foreign_text_in_its_cell() -> None:
-    lines = comparison_markdown(document(found([800.0] * 4))).splitlines()
-    assert lines[0].startswith(r"### gpurun bench: REGRESSION train\|er: throughput −20.0 %")
-    assert "| samples/s | 1,000 | 800 | −20.0 % |" in lines
-    assert not any("energy" in line for line in lines)  # nobody measured it
 
 
 @pytest.mark.parametrize(

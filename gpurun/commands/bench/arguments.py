@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpurun.arguments import Flags, budget_of, count_of, split
 from gpurun.bench.metrics import Metric
+from gpurun.bench.trackers import TRACKERS
 from gpurun.config_tables import parse_fraction
 from gpurun.errors import GpurunError
 from gpurun.options import BenchOptions
@@ -12,7 +13,7 @@ FLAGS = Flags(
     switches=("from-history", "culprit", "trials-in-place", "quiet", "help"),
     values=(
         "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "json",
-        "markdown", "store", "out",
+        "markdown", "export", "store", "out",
     ),
 )  # fmt: skip
 OF_COMPARE = (
@@ -54,6 +55,7 @@ def parse_bench(argv: list[str]) -> BenchOptions:
         trials_in_place="trials-in-place" in own,
         json=own.get("json"),
         markdown=own.get("markdown"),
+        exports=_exports(words.each.get("export", [])),
         store=own.get("store"),
         out=own.get("out"),
         quiet="quiet" in own,
@@ -68,6 +70,20 @@ def _threshold(text: str | None, flag: str = "--threshold") -> float | None:
         return parse_fraction(text)
     except GpurunError as error:
         raise GpurunError(f"{flag}: {error.what}", error.todo) from None
+
+
+def _exports(texts: list[str]) -> tuple[tuple[str, str], ...]:
+    """Of each `bencher=FILE` the tracker and the file."""
+    exports = []
+    for text in texts:
+        kind, _, file = text.partition("=")
+        if kind not in TRACKERS or not file:
+            raise GpurunError(
+                f"--export {text!r} does not name a tracker and a file",
+                f"write --export KIND=FILE, KIND being one of {', '.join(TRACKERS)}",
+            )
+        exports.append((kind, file))
+    return tuple(exports)
 
 
 def _metrics(text: str | None) -> tuple[tuple[str, float | None], ...] | None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gpurun.bench.trackers import TRACKERS, Tracked
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.rundir import check_output, json_text, write_json, write_whole
 
@@ -32,13 +33,13 @@ def teller(quiet: bool) -> Callable[[str], None]:
     return (lambda line: None) if quiet else say
 
 
-def emit_json(place: str | None, document: Any) -> None:
+def emit_json(place: str | None, document: Any, flag: str = "--json") -> None:
     """To the file, or stdout for `-`; a disk that is full then costs the file only."""
     if place == "-":
         sys.stdout.write(json_text(document))
         sys.stdout.flush()
     elif place is not None:
-        _attempt("--json", lambda: write_json(Path(place), document))
+        _attempt(flag, lambda: write_json(Path(place), document))
 
 
 def emit_markdown(place: str | None, text: str) -> None:
@@ -48,6 +49,15 @@ def emit_markdown(place: str | None, text: str) -> None:
     summary = os.environ.get(SUMMARY_VARIABLE)
     if summary:
         _attempt(SUMMARY_VARIABLE, lambda: _append(Path(summary), text))
+
+
+def emit_exports(exports: Sequence[tuple[str, str]], runs: Sequence[Tracked]) -> None:
+    """For each tracker its document; stdout for `-`."""
+    for kind, place in exports:
+        document = TRACKERS[kind](runs)
+        if not document:
+            say(f"--export {kind}: nothing was measured that it could hold")
+        emit_json(place, document, f"--export {kind}")
 
 
 def _append(path: Path, text: str) -> None:

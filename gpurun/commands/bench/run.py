@@ -19,11 +19,13 @@ from gpurun.bench.history.accepted import with_accepted
 from gpurun.bench.metrics import Metric
 from gpurun.bench.series import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
+from gpurun.bench.trackers import tracked, tracked_records
 from gpurun.commands.bench.chosen import chosen, records_home
 from gpurun.commands.bench.culprit import with_culprit
 from gpurun.commands.bench.output import (
     SUMMARY_VARIABLE,
     check_outputs,
+    emit_exports,
     emit_json,
     emit_markdown,
     say,
@@ -71,6 +73,8 @@ Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or severa
   --steps N          training steps to measure in a launch; as many as it takes by default
   --json FILE        the result as JSON (- for stdout)
   --markdown FILE    the comparison as Markdown; ${SUMMARY_VARIABLE} receives it, too
+  --export KIND=FILE the figures for a tracker; may be repeated. KIND: customBiggerIsBetter or
+                     customSmallerIsBetter (tools of github-action-benchmark), bencher
   --store URL        the database of records: postgresql://user@host/database;
                      by default bench.db in the folder of records
   --trials-in-place  let launches write to your files where they cannot be isolated
@@ -85,6 +89,8 @@ def run_bench(options: BenchOptions) -> int:
         sys.stdout.write(HELP)
         return int(ExitCode.OK)
     check_outputs(json=options.json, markdown=options.markdown)
+    for _, place in options.exports:
+        check_outputs(export=place)
     plan = GatePlan() if options.max_pairs is None else GatePlan.up_to(options.max_pairs)
     found = chosen(options.script, options.args, options.steps)
     wanted = tuple(_with_flags(benchmark, options) for benchmark in found)
@@ -153,6 +159,7 @@ def _compare(
     code = interruption.exit_code if interruption.signal is not None else found.exit_code
     emit_json(options.json, to_json(found))
     emit_markdown(options.markdown, comparison_markdown(found))
+    emit_exports(options.exports, tracked(found))
     grounds = {"pairs": found.pairs, "records": found.baseline_records}
     print_verdict(found.verdict, code, slowdown=found.slowdown, **grounds)
     return code
@@ -185,6 +192,7 @@ def _measure(
     interruption.hold()
     one = records[0] if len(records) == 1 else BenchmarkExport(tuple(records), ())
     emit_json(options.json, to_json(one))
+    emit_exports(options.exports, tracked_records(records))
     verdict, code = "ok", int(ExitCode.OK)
     if any(record.error is not None for record in records):
         verdict, code = "failed", int(ExitCode.BENCHMARK_FAILED)

@@ -1,0 +1,25 @@
+"""Is this tree slower than REF? `gpurun bench --compare REF`.
+
+    python scripts/detect_regression.py REF [flags] [train.py args...]
+
+For pipelines that call scripts. Flags and exit codes are those of `gpurun bench` (`--help`); often
+used: `--threshold 5%`, `--max-pairs N`, `--budget 20m`, `--json FILE`, `--markdown FILE`,
+`--export KIND=FILE`.
+
+Exit codes: 0 not slower, 1 a regression is proven, 2 wrong usage, 3 undecided, 4 no usable
+baseline, 5 the benchmark failed, 130 interrupted. Nothing but 1 is a regression.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from gpurun import main
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    asked_for_help = words[:1] in (["--help"], ["-h"])
+    sys.exit(main(["bench", *([] if asked_for_help else ["--compare"]), *words]))

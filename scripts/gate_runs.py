@@ -1,0 +1,170 @@
+"""Comparisons of planted repositories that were run for real: kept in a file, and counted."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from scripts.planted_slowdown import BODIES, git, make_repository
+from scripts.simulate_gate import wilson
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+CODES = {0: "pass", 1: "regression", 3: "inconclusive"}
+
+Tool = Callable[[Path, int], tuple[str, int | None]]
+"""Compares HEAD of a repository with its first commit, so many steps: the verdict and the pairs."""
+
+
+@dataclass(frozen=True)
+class GateRun:
+    """One comparison. `verdict`: "pass", "regression", "inconclusive" or "failed".
+
+    `pairs` is None where the tool has none. `load`: the machine's average of the last minute, taken
+    at the end: its own work is in it.
+    """
+
+    tool: str
+    body: str
+    planted: bool
+    verdict: str
+    pairs: int | None
+    seconds: float
+    load: float
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The flags of both scripts."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--equal", type=int, default=10, help="comparisons of equal trees")
+    parser.add_argument("--planted", type=int, default=10, help="of trees that are 10 %% slower")
+    parser.add_argument("--body", choices=sorted(BODIES), default="waiting")
+    parser.add_argument("--steps", type=int, help="training steps of a launch")
+    parser.add_argument(
+        "--work", type=Path, required=True, help="folder of scratch repositories and results"
+    )
+    return parser
+
+
+def compare_all(
+    options: argparse.Namespace,
+    tools: dict[str, Tool],
+    files: Mapping[str, str] = MappingProxyType({}),
+    prepare: Callable[[Path], None] = lambda folder: None,
+) -> None:
+    """Run what is still to be run, each result appended at once; then print the table.
+
+    Called again with the same `--work`, it goes on where it was. `files`: what the repositories
+    hold besides; `prepare`: what is done once in a new one, outside of all times.
+    """
+    work: Path = options.work
+    work.mkdir(parents=True, exist_ok=True)
+    kept = work / f"{options.body}.jsonl"
+    body = BODIES[options.body]
+    for number in range(max(options.equal, options.planted)):
+        for planted, wanted in ((False, options.equal), (True, options.planted)):
+            if number >= wanted:
+                continue
+            folder = work / f"{options.body}-{'planted' if planted else 'equal'}"
+            ready = folder.with_suffix(".ready")
+            if not ready.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                make_repository(folder, body, planted, files)
+                prepare(folder)
+                ready.touch()
+            for name, tool in tools.items():
+                done = [r for r in read(kept) if (r.tool, r.planted) == (name, planted)]
+                if len(done) > number:
+                    continue
+                git(folder, "checkout", "-q", "main")  # a killed call may have left another
+                started = time.monotonic()
+                verdict, pairs = tool(folder, options.steps or body.steps)
+                seconds = time.monotonic() - started
+                run = GateRun(
+                    name, options.body, planted, verdict, pairs, seconds, os.getloadavg()[0]
+                )
+                with kept.open("a") as file:
+                    file.write(json.dumps(asdict(run)) + "\n")
+                print(f"{folder.name} {number + 1}: {name} {verdict}, {seconds:.0f} s", flush=True)
+    print(table(read(kept), tools))
+
+
+def read(kept: Path) -> list[GateRun]:
+    """The runs of a file, none where there is no file."""
+    lines = kept.read_text().splitlines() if kept.exists() else []
+    return [GateRun(**json.loads(line)) for line in lines]
+
+
+def compare_by_gpurun(folder: Path, steps: int) -> tuple[str, int | None]:
+    """`gpurun bench --compare`, with its thresholds and numbers of pairs as they are."""
+    found = folder.parent / "found.json"
+    found.unlink(missing_ok=True)
+    words = ["bench", "--compare", "main", "--json", str(found), "train.py", str(steps)]
+    done = subprocess.run(
+        [sys.executable, "-m", "gpurun", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    shutil.rmtree(folder / ".gpurun", ignore_errors=True)
+    verdict = CODES.get(done.returncode, "failed")
+    if verdict == "failed":
+        print(done.stderr, file=sys.stderr)
+        return verdict, None
+    return verdict, json.loads(found.read_text())["pairs"]
+
+
+# -- what came of it -------------------------------------------------------------------------------
+
+
+def table(runs: Sequence[GateRun], tools: Iterable[str]) -> str:
+    """A row for each tool; rates with their 95 % intervals."""
+    loads = [run.load for run in runs]
+    between = f"{min(loads):.1f} to {max(loads):.1f}" if loads else "unknown"
+    lines = [
+        f"{os.cpu_count()} cores, load {between}",
+        "| tool | false alarms | misses | undecided, equal | undecided, slower | failed | pairs "
+        "| s, equal | s, slower |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for tool in tools:
+        own = [run for run in runs if run.tool == tool]
+        equal = [run for run in own if not run.planted]
+        slower = [run for run in own if run.planted]
+        cells = [
+            _rate(equal, "regression"),
+            _rate(slower, "pass"),
+            _rate(equal, "inconclusive"),
+            _rate(slower, "inconclusive"),
+            str(sum(run.verdict == "failed" for run in own)),
+            _mean([run.pairs for run in own]),
+            _mean([run.seconds for run in equal]),
+            _mean([run.seconds for run in slower]),
+        ]
+        lines.append(f"| {tool} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _rate(runs: Sequence[GateRun], verdict: str) -> str:
+    if not runs:
+        return ""
+    hits = sum(run.verdict == verdict for run in runs)
+    low, high = wilson(hits, len(runs))
+    return f"{hits}/{len(runs)} ({100 * low:.0f}–{100 * high:.0f} %)"
+
+
+def _mean(values: Iterable[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known) / len(known):.1f}" if known else ""

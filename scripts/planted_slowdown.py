@@ -1,0 +1,112 @@
+"""A small repository of two commits whose second one trains as fast as the first, or slower.
+
+What `gate_error_rates.py` and `gate_peers.py` measure: a recurrent network on the CPU whose step
+applies one layer `DEPTH` times. The planted second commit raises DEPTH from 18 to 20: a step does
+20/18 of the work with the same parameters, so that 10 % of the throughput are lost. The equal one
+only adds a comment. There is no optimizer object: importing torch's takes as long as torch itself.
+
+Two bodies: `compute` does nothing but arithmetic; `waiting` spends most of each step asleep, as one
+that waits for its data does, so that other jobs on the machine slow it down less.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+DEPTH, PLANTED_DEPTH = 18, 20
+LOST = 1 - DEPTH / PLANTED_DEPTH
+"""The fraction of the throughput that the planted commit loses."""
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a step is made of: a layer of so many units, and seconds asleep after each of DEPTH.
+
+    `steps`: how many a launch takes, about 1.3 s of them.
+    """
+
+    width: int
+    wait: float
+    steps: int
+
+
+BODIES = {"compute": Body(256, 0.0, 160), "waiting": Body(64, 0.001, 60)}
+
+TRAINING = '''\
+"""The training that is measured: `train(steps)`."""
+
+import time
+
+import torch
+
+from work import DEPTH
+
+WIDTH, WAIT = {width}, {wait}
+
+torch.set_num_threads(1)
+torch.manual_seed(0)
+
+
+class Recurrent(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        for _ in range(DEPTH):
+            x = torch.tanh(self.layer(x))
+        return x
+
+
+MODEL = Recurrent()
+BATCH = torch.randn(64, WIDTH)
+
+
+def train(steps):
+    for _ in range(steps):
+        if WAIT:
+            time.sleep(DEPTH * WAIT)
+        MODEL(BATCH).square().mean().backward()
+        with torch.no_grad():
+            for parameter in MODEL.parameters():
+                parameter -= 0.01 * parameter.grad
+                parameter.grad = None
+'''
+SCRIPT = "import sys\n\nfrom training import train\n\ntrain(int(sys.argv[1]))\n"
+IGNORED = "__pycache__/\n.gpurun/\n.asv/\n.benchmarks/\n"
+AUTHOR = ("-c", "user.name=gate", "-c", "user.email=gate@example.org")
+
+
+def git(folder: Path, *words: str) -> str:
+    """The output of a git command; the user's own settings do not reach it."""
+    alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
+    done = subprocess.run(
+        ["git", "-C", folder, *AUTHOR, *words],
+        env={**os.environ, **alone},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def make_repository(folder: Path, body: Body, planted: bool, files: Mapping[str, str]) -> Path:
+    """The repository in `folder`, which must not exist; `files`: what it holds besides."""
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q", "-b", "main")
+    training = TRAINING.format(width=body.width, wait=body.wait)
+    whole = {"training.py": training, "train.py": SCRIPT, ".gitignore": IGNORED, **files}
+    work = f"DEPTH = {DEPTH}\n"
+    for name, text in {**whole, "work.py": work}.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "first")
+    changed = f"DEPTH = {PLANTED_DEPTH}\n" if planted else f"{work}# an equal tree\n"
+    (folder / "work.py").write_text(changed)
+    git(folder, "commit", "-q", "-a", "-m", "second")
+    return folder
