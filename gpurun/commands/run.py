@@ -280,6 +280,7 @@ def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunRes
     """The result of a program in which there was nothing to measure, as far as that is known."""
     from dataclasses import MISSING, fields
 
+    from gpurun.measure.attempts import read_attempts
     from gpurun.records.result import RunResult, status_of
 
     unmeasured = {f.name: None for f in fields(RunResult) if f.default is MISSING}
@@ -294,6 +295,7 @@ def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunRes
         "command": (options.target.path, *options.target.args),
         "environment": {},
         "notes": () if lost is None else (f"{INCOMPLETE}: {lost}",),
+        "attempts": () if outcome.run_dir is None else read_attempts(outcome.run_dir),
     }
     return RunResult(**{**unmeasured, **known})  # type: ignore[arg-type]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpurun.records.ranks import Attempt
+
 RESULT_SCHEMA = "gpurun/result@1"
 
 
@@ -131,6 +133,8 @@ class RunResult:
     """From python's start until torch was imported: part of `seconds_to_first_step`."""
     startup_seconds: float | None = None
     """From python's start to the steady pace: what the warm-up steps took beyond it included."""
+    attempts: tuple[Attempt, ...] = ()
+    """Each start of this node's ranks; empty where no agent started any."""
     schema: str = RESULT_SCHEMA
 
 

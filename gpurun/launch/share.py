@@ -1,0 +1,41 @@
+"""What ranks of one machine share: its devices and its cores."""
+
+from __future__ import annotations
+
+from gpurun.errors import GpurunError
+
+
+def threads_for(ranks: int, cores: float | None = None) -> int:
+    """Threads an operator may use in each of `ranks` processes, for OMP_NUM_THREADS: at least 1.
+
+    The cores of the affinity mask, within the cgroup's quota, divided among them. (torchrun sets 1
+    whatever the machine has; where the user asked for ranks in its flags, its value holds.)
+    `cores`: how many there are, by default what this process may use.
+    """
+    if cores is None:
+        from gpurun.measure.machine import available_cores
+
+        cores = available_cores()
+    return max(1, int(cores // max(ranks, 1)))
+
+
+def check_devices(ranks: int, oversubscribe: bool, gpus: tuple[str, ...] | None = None) -> int:
+    """The devices for `ranks` processes, one each: how many GPUs, 0 where they run on the CPU.
+
+    `GpurunError` where there are fewer GPUs than ranks (without a GPU, fewer cores), unless
+    `oversubscribe`. `gpus`: names of those there are, by default the visible ones.
+    """
+    if gpus is None:
+        from gpurun.measure.nvml import gpu_hardware
+
+        gpus = tuple(gpu.name for gpu in gpu_hardware())
+    room = len(gpus) or threads_for(1)
+    if ranks > room and not oversubscribe:
+        kind = f"GPU ({gpus[0]})" if gpus else "core and no GPU"
+        if room > 1:
+            kind = f"GPUs ({', '.join(dict.fromkeys(gpus))})" if gpus else "cores and no GPU"
+        raise GpurunError(
+            f"{ranks} ranks were asked for, and there {'is' if room == 1 else 'are'} {room} {kind}",
+            f"ask for at most {room}, or add --oversubscribe to let ranks share them",
+        )
+    return len(gpus)
