@@ -243,6 +243,10 @@ def _conclude(outcome: Outcome, options: Options, lost: OSError | None) -> None:
         result = summarise_run(
             outcome.run_dir, exit_code=outcome.exit_code, wall_seconds=outcome.wall_seconds
         )
+        if options.elastic:
+            from gpurun.measure.topology import topology
+
+            result = replace(result, topology=topology())
     else:
         result = _bare_result(outcome, options, lost_events(outcome.run_dir))
     shown = seen and not options.quiet

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.records.ranks import Attempt
+from gpurun.records.topology import Topology
 
 RESULT_SCHEMA = "gpurun/result@1"
 
@@ -135,6 +136,8 @@ class RunResult:
     """From python's start to the steady pace: what the warm-up steps took beyond it included."""
     attempts: tuple[Attempt, ...] = ()
     """Each start of this node's ranks; empty where no agent started any."""
+    topology: Topology | None = None
+    """How the machine's devices hang together; None for one process, where it was not looked at."""
     schema: str = RESULT_SCHEMA
 
 

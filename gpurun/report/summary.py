@@ -47,6 +47,8 @@ def summary_lines(result: RunResult, run_dir: Path) -> list[Line]:
         bodies.append(_split_line(result.split))
     bodies += [line for line in (_resources(result), _knobs(result)) if line]
     bodies += [line for line in (_attempts(result),) if line]
+    if result.topology is not None:
+        bodies += [[(f"topology: {one_line(text)}", "")] for text in result.topology.findings]
     bodies += [[(f"hook switched off: {one_line(e)}", "yellow")] for e in result.hook_errors]
     bodies += [[(f"note: {one_line(note)}", "")] for note in result.notes[:_NOTES_SHOWN]]
     hidden = len(result.notes) - _NOTES_SHOWN
