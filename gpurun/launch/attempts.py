@@ -105,8 +105,9 @@ class Attempts:
         if holder is None:
             return ""  # a static rendezvous has no heartbeats
         here = {node: node.addr for node in holder.state.participants}
-        gone = sorted(addr for node, addr in self._nodes.items() if node not in here)
         self._nodes = self._nodes or here
+        own = getattr(handler, "_this_node", None)  # late itself, it would take itself for dead
+        gone = sorted(a for node, a in self._nodes.items() if node not in here and node != own)
         if not gone:
             return ""
         return f"node {', '.join(gone)} is gone: its launcher gives no sign of life"

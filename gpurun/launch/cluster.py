@@ -122,7 +122,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Node:
     listed = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST")
     listed = listed or environment.get("SLURM_NODELIST", "")
     address = environment.get("MASTER_ADDR") or first_host(listed)
-    if not address:
+    if not address and nodes > 1:
         raise GpurunError(
             "--nnodes auto: SLURM_JOB_NODELIST is empty", "set MASTER_ADDR to the first node"
         )

@@ -22,6 +22,7 @@ from typing import Any, NoReturn
 from gpurun.errors import GpurunError
 from gpurun.launch.attempts import Attempts, NodeLost, say
 from gpurun.launch.cluster import is_one_of_many, with_nodes
+from gpurun.launch.share import check_numa_binding
 from gpurun.options import Target, TargetKind
 from gpurun.records.ranks import Attempt
 from gpurun.records.spec import SPEC_VARIABLE
@@ -38,6 +39,10 @@ PAGES_OF_TEXT = {
 
 NATIVE_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
 """Read once, when torch is loaded: below ERROR a lost store is told in pages of native frames."""
+
+PATIENCE = "keep_alive_max_attempt=6"
+"""Heartbeats, one in 5 s, that a node may miss (torch: 3). torchrun only notes that a node is gone;
+here it ends the job, so a launcher that was starved for a moment must not count as dead."""
 
 NODE_LOST = 1
 """Exit code where another node is gone: torchrun's for whatever goes wrong."""
@@ -137,10 +142,15 @@ def _arguments(run: Any, torchrun: Sequence[str], target: Target) -> argparse.Na
     # not through the parser: it would drop a `--` among the script's arguments
     arguments.training_script_args = list(target.args)
     asked = any(word.startswith("--monitor-interval") for word in torchrun)
-    if not asked and "PET_MONITOR_INTERVAL" not in os.environ and arguments.nnodes in ("1", "1:1"):
+    if getattr(arguments, "numa_binding", None) is not None:
+        check_numa_binding(run.torch.cuda.is_available())
+    one_node = arguments.nnodes in ("1", "1:1")
+    if not asked and "PET_MONITOR_INTERVAL" not in os.environ and one_node:
         arguments.monitor_interval = LOCAL_MONITOR_SECONDS
+    if not one_node and PATIENCE.partition("=")[0] not in arguments.rdzv_conf:
+        arguments.rdzv_conf = ",".join(filter(None, (arguments.rdzv_conf, PATIENCE)))
     tasks = is_one_of_many(os.environ)
-    if tasks is not None and arguments.nnodes in ("1", "1:1"):
+    if tasks is not None and one_node:
         say(f"each of the {tasks} tasks of this srun runs a job of its own (see --nnodes auto)")
     return arguments
 
