@@ -62,17 +62,17 @@ class Results(unittest.TextTestResult):
 
     launcher = Launcher()
 
-    def startTest(self, test: unittest.TestCase) -> None:  # noqa: N802 (unittest's name)
+    def startTest(self, test: unittest.TestCase) -> None:
         self.passes: set[str] = getattr(self, "passes", set())
         self.launching: set[str] = getattr(self, "launching", set())
         self.launcher.launches = 0
         super().startTest(test)
 
-    def addSuccess(self, test: unittest.TestCase) -> None:  # noqa: N802
+    def addSuccess(self, test: unittest.TestCase) -> None:
         self.passes.add(test.id())
         super().addSuccess(test)
 
-    def stopTest(self, test: unittest.TestCase) -> None:  # noqa: N802
+    def stopTest(self, test: unittest.TestCase) -> None:
         if self.launcher.launches:
             self.launching.add(test.id())
         super().stopTest(test)
