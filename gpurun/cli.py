@@ -47,6 +47,7 @@ its arguments may be a list to choose from, its own value first: --lr @tune:0.1,
 
 torchrun's flags (--nproc-per-node, --nnodes, --rdzv-endpoint, --standalone, ...) and its PET_*
 variables have their meaning there; with any of them the script runs on torch's elastic agent.
+--nnodes auto takes nodes and rendezvous from SLURM's or an operator's variables.
 """
 
 

@@ -278,6 +278,10 @@ def _conclude(outcome: Outcome, options: Options, lost: OSError | None) -> None:
         result = summarise_run(
             outcome.run_dir, exit_code=outcome.exit_code, wall_seconds=outcome.wall_seconds
         )
+        if options.elastic:
+            from gpurun.measure.topology import topology
+
+            result = replace(result, topology=topology())
     else:
         result = _bare_result(outcome, options, lost_events(outcome.run_dir))
     shown = seen and not options.quiet
@@ -315,6 +319,7 @@ def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunRes
     """The result of a program in which there was nothing to measure, as far as that is known."""
     from dataclasses import MISSING, fields
 
+    from gpurun.measure.attempts import read_attempts
     from gpurun.records.result import RunResult, status_of
 
     unmeasured = {f.name: None for f in fields(RunResult) if f.default is MISSING}
@@ -329,6 +334,7 @@ def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunRes
         "command": (options.target.path, *options.target.args),
         "environment": {},
         "notes": () if lost is None else (f"{INCOMPLETE}: {lost}",),
+        "attempts": () if outcome.run_dir is None else read_attempts(outcome.run_dir),
     }
     return RunResult(**{**unmeasured, **known})  # type: ignore[arg-type]
 

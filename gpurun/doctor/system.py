@@ -11,7 +11,9 @@ from gpurun.doctor.probe import Machine
 from gpurun.errors import GpurunError
 from gpurun.isolation.mode import Mode
 from gpurun.measure.machine import available_cores
+from gpurun.measure.topology import topology
 from gpurun.records.doctor import Check, State
+from gpurun.records.topology import GpuPair, GpuPlace, Interface, Topology
 
 SMALL_SHARED_MEMORY_BYTES = 2**30
 CAP_SYS_ADMIN = 21
@@ -28,6 +30,7 @@ def system_checks(machine: Machine, cwd: Path, out: str | None) -> Iterable[Chec
     yield counters_check(bool(machine.gpus))
     yield isolation_check(cwd)
     yield cores_check(available_cores(), os.cpu_count())
+    yield from topology_checks(topology())
     yield shared_memory_check()
     yield records_check(cwd, out)
 
@@ -72,6 +75,46 @@ def cores_check(available: float, installed: int | None) -> Check:
         return Check("CPU cores", State.OK, found)
     cost = "programs that count the machine's cores start too many threads and workers"
     return Check("CPU cores", State.LIMITED, found, cost)
+
+
+def topology_checks(here: Topology) -> Iterable[Check]:
+    """NUMA nodes, the ways between GPUs, and the network; what hurts is a check of its own."""
+    each = ", ".join(f"{cores} cores" for cores in here.numa_cores)
+    yield Check("NUMA nodes", State.OK, f"{len(here.numa_cores)}: {each}")
+    for place, gpu in enumerate(here.gpus):
+        yield Check(f"GPU {place}", State.OK, _gpu_place(gpu))
+    for way, pairs in _ways(here.pairs).items():
+        yield Check("GPU pairs", State.OK, f"{', '.join(pairs)}: {way}")
+    if here.interfaces:
+        yield Check("network", State.OK, ", ".join(map(_interface, here.interfaces)))
+    for finding in here.findings:
+        found, _, cost = finding.partition(": ")
+        yield Check("topology", State.LIMITED, found, cost)
+
+
+def _gpu_place(gpu: GpuPlace) -> str:
+    parts = [
+        None if gpu.numa_node is None else f"NUMA node {gpu.numa_node}",
+        None if gpu.pcie_switch is None else f"PCIe bridge {gpu.pcie_switch}",
+        None if gpu.pcie_width is None else f"{gpu.pcie_width} PCIe lanes",
+        None if gpu.nvlinks is None else f"{gpu.nvlinks} NVLinks up",
+    ]
+    return ", ".join(part for part in (gpu.bus_id, *parts) if part) or "its place is not told"
+
+
+def _ways(pairs: Iterable[GpuPair]) -> dict[str, list[str]]:
+    """The pairs of GPUs by the way between them."""
+    found: dict[str, list[str]] = {}
+    for pair in pairs:
+        way = "NVLink" if pair.nvlink else pair.path or "not told"
+        told = {True: ", P2P", False: ", no P2P", None: ""}[pair.peer_to_peer]
+        found.setdefault(way + told, []).append(f"{pair.one}-{pair.other}")
+    return found
+
+
+def _interface(interface: Interface) -> str:
+    speed = interface.megabits_per_second
+    return f"{interface.name} {'speed not told' if speed is None else f'{speed / 1000:g} Gbit/s'}"
 
 
 def shared_memory_check(folder: Path = Path("/dev/shm")) -> Check:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 from gpurun.errors import GpurunError
 
 
@@ -39,3 +41,18 @@ def check_devices(ranks: int, oversubscribe: bool, gpus: tuple[str, ...] | None 
             f"ask for at most {room}, or add --oversubscribe to let ranks share them",
         )
     return len(gpus)
+
+
+def check_numa_binding(has_gpu: bool) -> None:
+    """Whether torchrun's `--numa-binding` can do anything; else torch prints pages of traceback.
+
+    `has_gpu`: whether torch sees one. It binds each rank to cores near its GPU, by numactl; the
+    knob `cpu_affinity` then leaves the rank's cores alone.
+    """
+    if not has_gpu:
+        raise GpurunError(
+            "--numa-binding binds each rank to the cores near its GPU, and torch sees no GPU",
+            "drop it",
+        )
+    if shutil.which("numactl") is None:
+        raise GpurunError("--numa-binding needs numactl, which is not on the PATH", "install it")

@@ -10,7 +10,9 @@ from typing import Any
 
 from gpurun.measure.gpm import Activity
 from gpurun.measure.gpus import Gpu, ask, said, text, visible_gpus
+from gpurun.measure.links import links
 from gpurun.records.samples import DeviceSample
+from gpurun.records.topology import GpuPair, GpuPlace
 
 THROTTLE_REASONS = {
     0x04: "software power cap",
@@ -30,6 +32,17 @@ def gpu_hardware() -> tuple[Gpu, ...]:
         return ()
     try:
         return tuple(visible_gpus(nvml))
+    finally:
+        nvml.nvmlShutdown()
+
+
+def gpu_links() -> tuple[tuple[GpuPlace, ...], tuple[GpuPair, ...]]:
+    """The visible GPUs with their links and each pair of them, as far as NVML tells."""
+    nvml = _started_nvml()
+    if nvml is None:
+        return (), ()
+    try:
+        return links(nvml, visible_gpus(nvml))
     finally:
         nvml.nvmlShutdown()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from gpurun.measure.attempts import read_attempts
 from gpurun.measure.clock import CLOCKS
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.measure.figures import known, mean
@@ -89,6 +90,7 @@ def summarise_run(
         environment=_environment(logs),
         seconds_to_torch=_seconds_to_torch(main.log) if main else None,
         startup_seconds=_startup_seconds(main) if main else None,
+        attempts=read_attempts(run_dir),
     )
 
 

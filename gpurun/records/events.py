@@ -361,6 +361,15 @@ class StopEvent:
 
 
 @dataclass(frozen=True)
+class LastWordsEvent:
+    """A rank's python exits; `error`: the uncaught exception by which it does, None without one."""
+
+    kind: ClassVar[str] = "last_words"
+    unix_time_ns: int
+    error: str | None
+
+
+@dataclass(frozen=True)
 class EndEvent:
     """Last line of a process that ended in good order."""
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from gpurun.records.ranks import Attempt
+from gpurun.records.topology import Topology
+
 RESULT_SCHEMA = "gpurun/result@1"
 
 
@@ -131,6 +134,10 @@ class RunResult:
     """From python's start until torch was imported: part of `seconds_to_first_step`."""
     startup_seconds: float | None = None
     """From python's start to the steady pace: what the warm-up steps took beyond it included."""
+    attempts: tuple[Attempt, ...] = ()
+    """Each start of this node's ranks; empty where no agent started any."""
+    topology: Topology | None = None
+    """How the machine's devices hang together; None for one process, where it was not looked at."""
     schema: str = RESULT_SCHEMA
 
 

@@ -46,6 +46,9 @@ def summary_lines(result: RunResult, run_dir: Path) -> list[Line]:
     if result.split is not None and result.step_time_ms is not None:
         bodies.append(_split_line(result.split))
     bodies += [line for line in (_resources(result), _knobs(result)) if line]
+    bodies += [line for line in (_attempts(result),) if line]
+    if result.topology is not None:
+        bodies += [[(f"topology: {one_line(text)}", "")] for text in result.topology.findings]
     bodies += [[(f"hook switched off: {one_line(e)}", "yellow")] for e in result.hook_errors]
     bodies += [[(f"note: {one_line(note)}", "")] for note in result.notes[:_NOTES_SHOWN]]
     hidden = len(result.notes) - _NOTES_SHOWN
@@ -194,6 +197,18 @@ def _knobs(result: RunResult) -> Line:
         style = {"applied": "green", "failed": "red"}.get(outcome.outcome, "yellow")
         parts.append([(outcome.outcome, style), (f" {outcome.knob}{detail}", "")])
     return [("knobs: ", ""), *_joined(parts)] if parts else []
+
+
+def _attempts(result: RunResult) -> Line:
+    """How often the ranks were started, where that was more than once, and what ended them."""
+    if len(result.attempts) < 2:
+        return []
+    causes = [
+        f"rank {a.failures[0].rank} by {a.failures[0].how}" if a.failures else a.detail or a.outcome
+        for a in result.attempts[:-1]
+    ]
+    text = f"the ranks were started {len(result.attempts)} times; ended before: {'; '.join(causes)}"
+    return [(one_line(text), "yellow")]
 
 
 def _joined(parts: Iterable[Line]) -> Line:

@@ -9,7 +9,7 @@ from types import ModuleType
 
 from gpurun.records.codec import from_json
 from gpurun.records.spec import RunSpec
-from gpurun.runtime import lifeline
+from gpurun.runtime import last_words, lifeline
 from gpurun.runtime.imports import when_imported
 from gpurun.runtime.recorder import RECORDER
 
@@ -28,7 +28,8 @@ def activate(spec_path: str) -> None:
     if any(FORK_SERVER in word for word in command):
         when_imported("torch.utils.data._utils.worker", _guard_workers)
         return
-    if lifeline.is_rank():
+    is_rank = lifeline.is_rank()
+    if is_rank:
         lifeline.end_with_agent()
     with open(spec_path) as file:
         spec = from_json(RunSpec, json.load(file))
@@ -38,6 +39,8 @@ def activate(spec_path: str) -> None:
         spec = standby.await_order(spec)
     start = dict(os.environ)
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
+    if is_rank:
+        last_words.expect()
     if spec.trees is not None:
         from gpurun.runtime import origins
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpurun.records.events import TorchEvent
 from gpurun.records.spec import RunSpec
-from gpurun.runtime import untraced
+from gpurun.runtime import last_words, lifeline, untraced
 from gpurun.runtime.backward import BACKWARD
 from gpurun.runtime.closing import end
 from gpurun.runtime.hooks import apply_settings
@@ -57,6 +57,8 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
         guarded("trial", lambda: trial.arm(spec, torch))()
     guarded("untraced", untraced.install)(torch)
     _at_end(guarded("end", lambda: end(torch)))
+    if lifeline.is_rank():
+        last_words.expect()  # what is registered last is called first: before torch's own farewells
 
 
 def _at_end(close: Callable[[], Any]) -> None:

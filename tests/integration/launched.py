@@ -43,9 +43,9 @@ def wait_for(condition: Callable[[], bool], seconds: float = DEADLINE_SECONDS) -
     return condition()
 
 
-def pids(folder: Path, count: int) -> list[int]:
+def pids(folder: Path, count: int, seconds: float = DEADLINE_SECONDS) -> list[int]:
     """The process ids that `count` processes of a script left as names `*.pid` in a folder."""
-    assert wait_for(lambda: len(list(folder.glob("*.pid"))) >= count)
+    assert wait_for(lambda: len(list(folder.glob("*.pid"))) >= count, seconds)
     return [int(path.stem) for path in folder.glob("*.pid")]
 
 

@@ -1,0 +1,63 @@
+"""How the devices of a machine hang together: GPUs, links between them, interfaces to others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class GpuPlace:
+    """Where a GPU sits. None: not told.
+
+    `index`: CUDA's. `pcie_switch`: the bus address of the PCIe bridge two above it, which GPUs
+    behind one switch share. `pcie_width`: lanes in use. `nvlinks`: links that are up.
+    """
+
+    index: int | None
+    name: str
+    bus_id: str | None
+    numa_node: int | None
+    pcie_switch: str | None
+    pcie_width: int | None
+    pcie_max_width: int | None
+    nvlinks: int | None
+
+
+@dataclass(frozen=True)
+class GpuPair:
+    """Two GPUs, by their places in the list. `path`: the longest way that PCIe traffic takes.
+
+    "one board", "one PCIe switch", "several PCIe switches", "host bridge", "NUMA node" or "across
+    sockets". `peer_to_peer`: whether one may read the other's memory; `nvlink`: over NVLink. None:
+    not told.
+    """
+
+    one: int
+    other: int
+    path: str | None
+    peer_to_peer: bool | None
+    nvlink: bool | None
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface that is up. `kind`: "ethernet" or "infiniband"."""
+
+    name: str
+    kind: str
+    megabits_per_second: float | None
+    numa_node: int | None
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The machine. `numa_cores`: cores that this process may use, of each NUMA node with any.
+
+    `findings`: what of it hurts, one line each.
+    """
+
+    numa_cores: tuple[int, ...]
+    gpus: tuple[GpuPlace, ...] = ()
+    pairs: tuple[GpuPair, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    findings: tuple[str, ...] = ()
