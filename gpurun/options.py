@@ -91,11 +91,14 @@ class BenchOptions:
     `script` and `args`: the benchmark, None for those of the configuration. `compare`: the REF to
     compare with. `metrics`: (name, threshold or None) of each that is gated. `threshold`: the
     fraction by which throughput and step time may get worse. `store`: the URL of the database.
+    `ab`: the settings files to compare. `allow`: the effects that their settings may have.
     """
 
     script: str | None = None
     args: tuple[str, ...] = ()
     compare: str | None = None
+    ab: tuple[str, str] | None = None
+    allow: tuple[str, ...] | None = None
     threshold: float | None = None
     max_pairs: int | None = None
     launches: int | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpurun.bench.launches import Launch
 from gpurun.bench.metrics import Metric
 from gpurun.errors import ExitCode, GpurunError
@@ -23,24 +25,64 @@ def figure(metric: Metric, launch: Launch, by_samples: bool) -> float | None:
     return result.joules_per_sample if by_samples else result.energy_joules
 
 
-def check_workload(baseline: Launch, current: Launch) -> None:
-    """`GpurunError` (exit code 4) where two launches, one of each side, did unequal work."""
+PER_BATCH = (Metric.STEP_TIME,)
+"""What says nothing of two batches of unequal size."""
+
+
+def check_workload(
+    baseline: Launch, current: Launch, batch_may_differ: Sequence[Metric] | None = None
+) -> str | None:
+    """`GpurunError` (exit code 4) where two launches, one of each side, did unequal work.
+
+    `batch_may_differ`: the gated metrics, where the user allows batches of unequal size. The line
+    that is returned then says so.
+    """
     one, other = baseline.result, current.result
-    pairs: list[tuple[str, float | None, float | None]] = [
-        ("batch size", one.batch_size, other.batch_size),
-        ("number of parameters", baseline.parameters, current.parameters),
-    ]
+    batches = ("batch size", one.batch_size, other.batch_size)
+    steps: tuple[tuple[str, float | None, float | None], ...] = ()
     if baseline.whole and current.whole:
-        pairs.append(("number of steps", one.steps, other.steps))
-    for name, before, now in pairs:
-        if before is not None and now is not None and before != now:
-            raise GpurunError(
-                f"the workload has changed: the {name} is {now:,.10g}, and {before:,.10g} in the "
-                "baseline",
-                "compare equal work: name the same value on both sides, as in args of [bench], "
-                "or compare from the commit on that changed it",
-                ExitCode.NO_BASELINE,
-            )
+        steps = (("number of steps", one.steps, other.steps),)
+    _refuse_unequal(("number of parameters", baseline.parameters, current.parameters))
+    counted = one.samples_per_second is not None and other.samples_per_second is not None
+    if batch_may_differ is None or not _unequal(batches) or not counted:
+        _refuse_unequal(batches, *steps)
+        return None
+    if any(metric in PER_BATCH for metric in batch_may_differ):
+        raise GpurunError(
+            "the step time says nothing of batches of unequal size",
+            "gate the throughput instead: --metrics throughput",
+        )
+    return (
+        f"the batch size is {one.batch_size:,.10g} and {other.batch_size:,.10g}, as is allowed: "
+        "what is compared is samples/s, and the training is not the same"
+    )
+
+
+def _unequal(figures: tuple[str, float | None, float | None]) -> bool:
+    _, before, now = figures
+    return before is not None and now is not None and before != now
+
+
+def _refuse_unequal(*figures: tuple[str, float | None, float | None]) -> None:
+    for name, before, now in filter(_unequal, figures):
+        raise GpurunError(
+            f"the workload has changed: the {name} is {now:,.10g}, and {before:,.10g} in the "
+            "baseline",
+            "compare equal work: name the same value on both sides, as in args of [bench], "
+            "or compare from the commit on that changed it",
+            ExitCode.NO_BASELINE,
+        )
+
+
+def without_effect(launch: Launch) -> list[str]:
+    """The settings of a launch that did not apply there, and why, a line each."""
+    if launch.start.settled is None:
+        return []
+    return [
+        f"{one.knob} was not applied ({one.outcome}): {one.detail}"
+        for one in launch.result.knobs
+        if one.outcome != "applied"
+    ]
 
 
 def disturbance(baseline: Launch, current: Launch) -> str | None:

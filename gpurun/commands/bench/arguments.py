@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.arguments import Flags, budget_of, count_of, split
+from gpurun.arguments import Flags, Words, allow_of, budget_of, count_of, split
 from gpurun.bench.metrics import Metric
 from gpurun.config_tables import parse_fraction
 from gpurun.errors import GpurunError
@@ -11,10 +11,12 @@ from gpurun.options import BenchOptions
 FLAGS = Flags(
     switches=("trials-in-place", "quiet", "help"),
     values=(
-        "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "json",
-        "markdown", "store", "out",
+        "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "allow",
+        "json", "markdown", "store", "out",
     ),
+    pairs=("ab",),
 )  # fmt: skip
+COMPARING = ("compare", "ab")
 OF_COMPARE = ("threshold", "max-pairs", "metrics", "budget", "markdown")
 """Flags that say nothing where nothing is compared."""
 
@@ -23,15 +25,31 @@ def parse_bench(argv: list[str]) -> BenchOptions:
     """The options of `gpurun bench`; `GpurunError` where one is unknown or has no good value."""
     words = split(argv, FLAGS)
     own = words.own
-    idle = [name for name in OF_COMPARE if name in own and "compare" not in own]
+    asked = [name for name in COMPARING if name in own]
+    idle = [name for name in OF_COMPARE if name in own and not asked]
     if idle and "help" not in own:
         raise GpurunError(f"--{idle[0]} needs --compare REF", "add it, as in --compare main")
-    if "compare" in own and "launches" in own:
-        raise GpurunError("--launches is not for --compare", "limit it by --max-pairs")
+    if asked and "launches" in own:
+        raise GpurunError(f"--launches is not for --{asked[0]}", "limit it by --max-pairs")
+    if len(asked) > 1:
+        raise GpurunError(
+            "--compare is for two commits and --ab for two settings", "drop one of them"
+        )
+    if "allow" in own and "ab" not in own:
+        raise GpurunError("--allow needs --ab A B", "drop it: without settings nothing is changed")
+    return options_of(words)
+
+
+def options_of(words: Words) -> BenchOptions:
+    """The options, whatever of them a command knows."""
+    own = words.own
+    first, _, second = own.get("ab", "").partition("\n")
     return BenchOptions(
         script=words.program,
         args=words.args,
         compare=own.get("compare"),
+        ab=(first, second) if "ab" in own else None,
+        allow=allow_of(own.get("allow")),
         threshold=_threshold(own.get("threshold")),
         max_pairs=count_of("max-pairs", own.get("max-pairs")),
         launches=count_of("launches", own.get("launches")),
