@@ -26,6 +26,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
+from gpurun.records.selftest import SELFTEST_SCHEMA, Selftest
 from gpurun.records.spec import SPEC_SCHEMA, RunSpec
 from gpurun.records.tuning import SETTINGS_SCHEMA, TUNING_SCHEMA, SavedSettings, TuningReport
 
@@ -41,6 +42,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     BASELINE_SCHEMA: AcceptedBaseline,
     EXPORT_SCHEMA: BenchmarkExport,
     COMPARISON_SCHEMA: Comparison,
+    SELFTEST_SCHEMA: Selftest,
 }
 """The record of each whole document, by the name in its `schema` field."""
 

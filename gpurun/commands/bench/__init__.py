@@ -12,7 +12,13 @@ def _run(argv: list[str]) -> int:
     return run_bench(parse_bench(argv))
 
 
-BELOW: dict[str, Callable[[list[str]], int]] = {}
+def _selftest(argv: list[str]) -> int:
+    from gpurun.commands.bench.selftest import run_selftest
+
+    return run_selftest(argv)
+
+
+BELOW: dict[str, Callable[[list[str]], int]] = {"selftest": _selftest}
 """By its word, each command below `gpurun bench`; a script of that name is `./bisect`."""
 
 
