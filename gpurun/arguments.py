@@ -18,7 +18,7 @@ from gpurun.records.arguments import MARK, TunedArgument
 
 EFFECTS = ("pipeline", "numerics", "training")
 
-OWN_SWITCHES = ("optimize", "tune-only", "tuned", "trials-in-place", "quiet")
+OWN_SWITCHES = ("optimize", "tune-only", "tuned", "trials-in-place", "quiet", "ddp")
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
 )  # fmt: skip
@@ -101,7 +101,8 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         target=Target(_kind(own, environment), words.program, args),
         tuned_arguments=tuned,
         torchrun=tuple(words.torchrun),
-        elastic=bool(words.torchrun) or asks_for_ranks(environment),
+        elastic=bool(words.torchrun) or asks_for_ranks(environment) or "ddp" in own,
+        ddp="ddp" in own,
         optimize="optimize" in own or "tune-only" in own,
         tune_only="tune-only" in own,
         budget_seconds=budget_of(own.get("budget")),
@@ -116,6 +117,10 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         out=own.get("out"),
         quiet="quiet" in own,
     )
+    if options.ddp and options.optimize:
+        raise GpurunError("--ddp with --optimize is not built yet", "drop one of them")
+    if options.ddp and options.target.kind is TargetKind.COMMAND:
+        raise GpurunError("--ddp needs a Python script", "drop --no-python")
     idle = [name for name in OF_OPTIMIZE if name in own]
     if idle and not options.optimize:
         raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize, or drop it")

@@ -36,14 +36,15 @@ class Target:
 class Options:
     """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
     `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
-    `elastic` says so. What nobody said is None; `budget_seconds`
-    and `allow` are always known where `optimize` is. `target` is the script as it is;
-    `tuned_arguments` are those of its arguments that were typed as `@tune:` words.
+    `elastic` says so. `ddp`: they hide from the script that there are several. What nobody said is
+    None; `budget_seconds` and `allow` are always known where `optimize` is. `target` is the script
+    as it is; `tuned_arguments` are those of its arguments that were typed as `@tune:` words.
     """
 
     target: Target
     torchrun: tuple[str, ...] = ()
     elastic: bool = False
+    ddp: bool = False
     optimize: bool = False
     tune_only: bool = False
     budget_seconds: float | None = None

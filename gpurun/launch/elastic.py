@@ -47,6 +47,11 @@ def run_elastic(
         return _run(run, _arguments(run, torchrun, target))
 
 
+def local_ranks(word: str) -> int:
+    """How many ranks "gpu", "cpu" or "auto" makes here; `ValueError` where it makes none."""
+    return int(_import_torchrun().determine_local_world_size(word))
+
+
 def main(argv: list[str]) -> int:
     """Be the agent in a process of its own, with the environment as the caller made it."""
     from gpurun.arguments import parse

@@ -42,6 +42,10 @@ def activate(spec_path: str) -> None:
         from gpurun.runtime import origins
 
         origins.watch(spec.trees)
+    if spec.parallel is not None:
+        from gpurun.runtime.parallel import install
+
+        install.prepare(spec.parallel, trial=spec.trial is not None)
     if spec.trial is not None:
         from gpurun.runtime import trial
 

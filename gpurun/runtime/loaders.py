@@ -60,6 +60,11 @@ class Loaders:
         replace(dataloader._BaseDataLoaderIter, "_next_index", self._watch_next_index)
         replace(dataloader._BaseDataLoaderIter, "_reset", self._watch_reset)
 
+    def key_of(self, loader: Any) -> str:
+        """Where the script builds this loader, as in `LoaderEvent`; "" for one never seen."""
+        state = self.states.get(loader)
+        return "" if state is None else state.key
+
     # -- construction --------------------------------------------------------------------------
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -128,7 +133,7 @@ class Loaders:
     def _built(self, loader: Any, site: tuple[str, str, int]) -> None:
         if loader in self.states:
             return
-        state = LoaderState(self._count)
+        state = LoaderState(self._count, site[0])
         self.states[loader] = state
         self._unopened[state.number] = site[0]
         self._count += 1

@@ -40,6 +40,8 @@ class Roots:
         self.known: dict[int, weakref.ref[Any]] = {}
         self.on_root: list[Callable[[Any], None]] = []
         self.around = Surroundings()
+        self.route: Callable[[Any, Any], Any] | None = None
+        """`route(original, module)` is what is called in place of `original`, torch's own."""
         self.on_inputs: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
         self._original: Any = None
         self._searching = False
@@ -198,6 +200,8 @@ class Roots:
         try:
             if self.on_inputs is not None:
                 self.on_inputs(module, args, kwargs)
+            if self.route is not None:
+                original = self.route(original, module)
             if not self.around.entries:
                 result = original(module, *args, **kwargs)
             else:

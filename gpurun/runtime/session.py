@@ -39,6 +39,7 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
     )
     CLOCK.device.attach(torch)
     parts = (
+        ("hidden data parallelism", lambda: _arm_parallel(spec, torch)),
         ("worker guard", lambda: _guard_workers(torch)),
         ("traits", lambda: TRAITS.install(torch)),
         ("loaders", lambda: LOADERS.install(torch, frozenset(spec.training_loaders))),
@@ -66,6 +67,13 @@ def _at_end(close: Callable[[], Any]) -> None:
     util.register_after_fork(RECORDER, lambda _: util.Finalize(None, close, exitpriority=0))
     if process.parent_process() is not None:
         util.Finalize(None, close, exitpriority=0)
+
+
+def _arm_parallel(spec: RunSpec, torch: Any) -> None:
+    if spec.parallel is not None:
+        from gpurun.runtime.parallel import install
+
+        install.arm(spec.parallel, torch)
 
 
 def _guard_workers(torch: Any) -> None:

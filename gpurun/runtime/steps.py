@@ -47,14 +47,16 @@ _PARENTS: list[tuple[dict[str, Any], dict[str, Any]]] = []
 class LoaderState:
     """What a DataLoader has handed out, kept by the clock.
 
-    `recipe`: how it makes a batch (data set, collate function, whether it collates samples). The
-    loader itself may be gone while its iterator lives.
+    `key`: where the script builds it, as in `LoaderEvent`. `recipe`: how it makes a batch (data
+    set, collate function, whether it collates samples). The loader itself may be gone while its
+    iterator lives.
     """
 
-    __slots__ = ("batches", "number", "passes", "pending", "recipe", "training_batches")
+    __slots__ = ("batches", "key", "number", "passes", "pending", "recipe", "training_batches")
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, key: str = "") -> None:
         self.number = number
+        self.key = key
         self.passes = 0
         self.batches = 0
         self.training_batches = 0

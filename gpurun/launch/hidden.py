@@ -1,0 +1,59 @@
+"""Ranks of a script that knows of none: how many, where they print, how many threads each takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+
+THREADS = "OMP_NUM_THREADS"
+RANKS = "--nproc-per-node"
+
+
+def hidden_flags(torchrun: Sequence[str], log_dir: Path | None) -> tuple[tuple[str, ...], int]:
+    """The flags for torch's agent, and how many ranks this host has.
+
+    Rank 0 prints to the terminal and the others into files below `log_dir`, unless the user said
+    where. Without a number there are as many ranks as GPUs; `GpurunError` where there is none.
+    """
+    flags = list(torchrun)
+    ranks = _ranks(flags)
+    if ranks is None:
+        ranks = _resolved("gpu")
+        flags += [RANKS, str(ranks)]
+    if not any(word.startswith(("--redirects", "--tee", "-r", "-t")) for word in flags):
+        elsewhere = ",".join(f"{rank}:3" for rank in range(1, ranks))
+        if elsewhere and log_dir is not None:
+            flags += ["--redirects", elsewhere]
+            if not any(word.startswith("--log-dir") for word in flags):
+                flags += ["--log-dir", str(log_dir)]
+    return tuple(flags), ranks
+
+
+def with_threads(environment: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """The environment with the cores divided among the ranks, unless the user divided them."""
+    cores = len(os.sched_getaffinity(0))
+    return {THREADS: str(max(1, cores // ranks)), **environment}
+
+
+def _ranks(flags: Sequence[str]) -> int | None:
+    """What the flags say; None where they say nothing."""
+    for position, word in enumerate(flags):
+        name, equals, value = word.replace("_", "-").partition("=")
+        if name == RANKS:
+            value = value if equals else flags[position + 1]
+            return int(value) if value.isdigit() else _resolved(value)
+    return None
+
+
+def _resolved(word: str) -> int:
+    from gpurun.launch.elastic import local_ranks
+
+    try:
+        return local_ranks(word)
+    except ValueError as error:
+        raise GpurunError(
+            "there is no GPU to count ranks by", f"say how many: {RANKS} 2"
+        ) from error

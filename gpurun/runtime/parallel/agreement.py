@@ -1,0 +1,131 @@
+"""Do the ranks still train the same model? Compared now and then, and at the end of each.
+
+Ranks that part ways (another learning rate, another number of steps, an early stop that only one
+makes) would wait for each other for ever; here they end by name.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from gpurun.runtime.parallel.place import DIVERGED, Place, give_up
+from gpurun.runtime.parallel.replicas import Replicas
+from gpurun.runtime.patching import guarded
+from gpurun.runtime.steps import CLOCK
+
+EVERY = 256
+"""Steps between two comparisons; the first are at 1, 2, 4, 8, ..."""
+POLL_SECONDS = 1.0
+BLAME_SECONDS = 2.0
+"""A rank whose script is over says so at once; one that crashed never does."""
+GRACE_SECONDS = 10.0
+"""A rank may go on so long after another has ended: it may be writing its last words."""
+TODO = "see the logs of the ranks; without --ddp the script runs on one device"
+
+
+class Agreement:
+    """The comparison of one rank with the others."""
+
+    def __init__(self, torch: Any, where: Place, replicas: Replicas) -> None:
+        self._torch = torch
+        self._place = where
+        self._replicas = replicas
+        self._steps = 0
+        self._ended = False
+        self._watching: threading.Thread | None = None
+
+    def install(self) -> None:
+        """Compare before steps."""
+        CLOCK.before_step.append(guarded("agreement of ranks", self._before_step))
+
+    def _before_step(self, optimizer: Any) -> None:
+        self._steps = count = self._steps + 1
+        if not self._replicas.together():
+            return
+        if self._watching is None:
+            self._watching = threading.Thread(target=self._watch, daemon=True)
+            self._watching.start()
+        if count & (count - 1) == 0 or count % EVERY == 0:
+            self._compare(count)
+
+    def _compare(self, count: int) -> None:
+        torch = self._torch
+        rates = [g.get("lr", 0.0) for o in CLOCK.optimizers for g in o.param_groups]
+        mine = [float(count), float(sum(float(rate) for rate in rates)), self._weights()]
+        device = self._replicas.device()
+        own = torch.tensor(mine, dtype=torch.float64, device=device)
+        every = [torch.empty_like(own) for _ in range(self._place.size)]
+        torch.distributed.all_gather(every, own)
+        for name, values in zip(
+            ("number of steps", "learning rates", "weights"),
+            zip(*(one.tolist() for one in every), strict=True),
+            strict=True,
+        ):
+            if len(set(values)) > 1 and not all(value != value for value in values):
+                shown = ", ".join(f"{value:.9g}" for value in values)
+                what = f"at step {count} the ranks differ in their {name}: {shown}"
+                give_up(what, TODO, DIVERGED)
+
+    def _weights(self) -> float:
+        """A sum over all weights: alike to the last bit where the same updates were made."""
+        total = 0.0
+        with self._torch.no_grad():
+            for parameter in self._replicas.parameters():
+                total += float(parameter.detach().double().sum())
+        return total
+
+    def _store(self) -> Any:
+        return self._torch.distributed.distributed_c10d._get_default_store()
+
+    def ended(self) -> None:
+        """Tell the others that this rank's script is over."""
+        self._ended = True
+        if self._watching is not None:
+            self._store().set(f"gpurun/ended/{self._place.rank}", str(self._steps))
+
+    def blame(self) -> None:
+        """An exchange of gradients failed: end by name where the cause is a rank that is done."""
+        if self._watching is None:
+            return
+        deadline = time.monotonic() + BLAME_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                gone = self._gone()
+            except Exception:
+                return
+            if gone:
+                self._parted(gone[0])
+            time.sleep(POLL_SECONDS / 10)
+
+    def _gone(self) -> list[int]:
+        """The ranks whose scripts are over."""
+        others = (rank for rank in range(self._place.size) if rank != self._place.rank)
+        return [rank for rank in others if self._store().check([f"gpurun/ended/{rank}"])]
+
+    def _parted(self, gone: int) -> None:
+        last = int(self._store().get(f"gpurun/ended/{gone}"))
+        give_up(
+            f"rank {gone} ended after {last} steps, and rank {self._place.rank} waits for it after "
+            f"{self._steps}: they no longer train alike",
+            TODO,
+            DIVERGED,
+        )
+
+    def _watch(self) -> None:
+        """In a thread: a rank that has ended leaves those that go on waiting for it."""
+        since, at = 0.0, 0
+        while not self._ended:
+            time.sleep(POLL_SECONDS)
+            try:
+                gone = self._gone()
+            except Exception:
+                return  # the store is gone with the agent, which ends this rank too
+            if not gone or self._ended:
+                continue
+            if not since or self._steps != at:
+                since, at = time.monotonic(), self._steps
+            elif time.monotonic() - since > GRACE_SECONDS:
+                if int(self._store().get(f"gpurun/ended/{gone[0]}")) != self._steps:
+                    self._parted(gone[0])  # else both are done, and this one has other work left

@@ -1,0 +1,133 @@
+"""Random draws: alike on all ranks where they must agree, different where they should differ.
+
+Outside training steps all ranks draw alike: the first weights, a split of the data, the order of an
+epoch, just as a single process would. Inside a step (from the moment when a training loader is
+asked for a batch until its epoch is over) each draws apart: dropout, augmentation, noise.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.imports import when_imported
+from gpurun.runtime.patching import guarded, replace
+
+STRIDE = 0x9E3779B97F4A7C15
+"""Seeds of ranks lie that far apart (the golden ratio of 2**64), modulo 2**63."""
+
+
+class Draws:
+    """The generators of this rank."""
+
+    def __init__(self, torch: Any, rank: int) -> None:
+        self._torch = torch
+        self._rank = rank
+        self._apart = False
+        self._own: dict[str, Any] = {}
+        """States of the generators when the last step was left."""
+        self._common: dict[str, Any] = {}
+        """States of the generators when the running step was entered."""
+
+    def install(self) -> None:
+        """Hear of the seeds that the script sets."""
+        self._seed_torch = self._torch.manual_seed
+        for owner in (self._torch, self._torch.random):
+            replace(owner, "manual_seed", lambda original: self._watch(original, "torch"))
+        self._seed_random = random.seed
+        replace(random, "seed", lambda original: self._watch(original, "random"))
+        when_imported("numpy.random", self._watch_numpy)
+
+    def enter(self) -> None:
+        """From now on ranks draw apart."""
+        if self._apart:
+            return
+        self._apart = True
+        self._common = self._states()
+        seed = int(self._torch.initial_seed())
+        for name in self._common:
+            if name in self._own:
+                self._restore({name: self._own[name]})
+            else:
+                self._draw_apart(name, seed)
+
+    def leave(self) -> None:
+        """From now on they draw alike."""
+        if self._apart:
+            self._apart = False
+            self._own = self._states()
+            self._restore(self._common)
+
+    @contextmanager
+    def common(self) -> Iterator[None]:
+        """What is drawn inside is drawn alike on all ranks that come here equally often."""
+        if not self._apart:
+            yield
+            return
+        self.leave()
+        try:
+            yield
+        finally:
+            self.enter()
+
+    def apart(self, seed: int) -> int:
+        """A seed of this rank's own, made of one that all have."""
+        return (seed + STRIDE * self._rank) % 2**63
+
+    def _watch_numpy(self, module: Any) -> None:
+        self._seed_numpy = module.seed
+        replace(module, "seed", lambda original: self._watch(original, "numpy"))
+
+    def _watch(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
+        note = guarded("seed of ranks", self._seeded)
+
+        def seed(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            value = args[0] if args else next(iter(kwargs.values()), None)
+            if isinstance(value, int):
+                note(name, value)
+            return result
+
+        return seed
+
+    def _seeded(self, name: str, seed: int) -> None:
+        """What was drawn before is forgotten, on either side."""
+        self._own.pop(name, None)
+        if self._apart:
+            self._common[name] = self._states()[name]
+            self._draw_apart(name, seed)
+
+    def _draw_apart(self, name: str, seed: int) -> None:
+        """Seed one generator as this rank's own; rank 0 goes on as a single process would."""
+        if not self._rank:
+            return
+        seed = self.apart(seed)
+        if name == "torch":
+            self._seed_torch(seed)  # CUDA's generators too
+        elif name == "random":
+            self._seed_random(seed)
+        else:
+            self._seed_numpy(seed % 2**32)
+
+    def _states(self) -> dict[str, Any]:
+        states = {"torch": self._torch.get_rng_state(), "random": random.getstate()}
+        numpy = sys.modules.get("numpy.random")
+        if numpy is not None:
+            states["numpy"] = numpy.get_state()
+        return states
+
+    def _restore(self, states: dict[str, Any]) -> None:
+        if "torch" in states:
+            self._torch.set_rng_state(states["torch"])
+        if "random" in states:
+            random.setstate(states["random"])
+        if "numpy" in states:
+            sys.modules["numpy.random"].set_state(states["numpy"])

@@ -1,0 +1,42 @@
+"""Arm hidden data parallelism in this process."""
+
+from __future__ import annotations
+
+import atexit
+from typing import Any
+
+from gpurun.records.spec import Parallel, Share
+from gpurun.runtime import seeds
+from gpurun.runtime.parallel.place import place, show_one_device
+
+
+def prepare(parallel: Parallel, trial: bool) -> None:
+    """First stage, before torch is imported. `trial`: it is seeded as a trial anyway."""
+    show_one_device()
+    if not trial:
+        seeds.seed_everything(parallel.seed, 0)
+
+
+def arm(parallel: Parallel, torch: Any) -> None:
+    """Second stage, before anything else looks at torch."""
+    where = place()
+    if where.size == 1:
+        return
+    from gpurun.runtime.parallel.agreement import Agreement
+    from gpurun.runtime.parallel.draws import Draws
+    from gpurun.runtime.parallel.gradients import Gradients
+    from gpurun.runtime.parallel.replicas import Replicas
+    from gpurun.runtime.parallel.sharding import Sharding
+
+    draws = Draws(torch, where.rank)
+    replicas = Replicas(torch, where, draws, exchange=True)
+    sharding = Sharding(torch, parallel.share, where, draws, replicas)
+    agreement = Agreement(torch, where, replicas)
+    draws.install()
+    sharding.install()
+    scaled = parallel.share is Share.GLOBAL
+    Gradients(torch, where, sharding, replicas, agreement, scaled).install()
+    replicas.install()
+    agreement.install()
+    atexit.register(replicas.end)
+    atexit.register(agreement.ended)

@@ -1,0 +1,62 @@
+"""Which rank this process is, and how a rank ends that cannot go on."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import MutableMapping
+from dataclasses import dataclass
+from typing import NoReturn
+
+from gpurun.errors import ExitCode
+from gpurun.records.events import TraitEvent
+from gpurun.runtime.recorder import RECORDER
+
+REFUSED = "parallel_refused"
+"""The trait that says why a rank ended: what, and in a second line what to do."""
+AFTER_YOU_SECONDS = 1.0
+"""What goes wrong on every rank is told by rank 0, whose words the terminal shows."""
+DIVERGED = 1
+"""Exit code of ranks that no longer train the same model."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Rank `rank` of `size`."""
+
+    rank: int
+    size: int
+
+
+def place(environment: MutableMapping[str, str] = os.environ) -> Place:
+    """That of this process by torchrun's variables; alone where there are none."""
+    return Place(int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1")))
+
+
+def show_one_device(environment: MutableMapping[str, str] = os.environ) -> None:
+    """Leave this rank one GPU, so that `cuda` and `cuda:0` are its own.
+
+    To be called before CUDA starts. `LOCAL_RANK` becomes 0, as with torchrun's
+    `--virtual-local-rank`, for a script that chooses its device by it.
+    """
+    local = int(environment.get("LOCAL_RANK", "0"))
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    devices = [str(local)] if visible is None else [x for x in visible.split(",") if x.strip()]
+    if visible is None:
+        environment["CUDA_VISIBLE_DEVICES"] = str(local)
+    elif devices:
+        environment["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]
+    environment["LOCAL_RANK"] = "0"
+
+
+def give_up(what: str, todo: str, code: int = int(ExitCode.USAGE)) -> NoReturn:
+    """End this process by name: no `except` of the script may go on with a wrong training."""
+    RECORDER.event(TraitEvent(trait=REFUSED, detail=f"{what}\n{todo}"))
+    RECORDER.flush()
+    if place().rank:
+        time.sleep(AFTER_YOU_SECONDS)
+    sys.stdout.flush()
+    sys.stderr.write(f"gpurun: {what}\ngpurun: {todo}\n")
+    sys.stderr.flush()
+    os._exit(code)

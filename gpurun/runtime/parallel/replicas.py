@@ -1,0 +1,270 @@
+"""Each root module in a real DistributedDataParallel that the script does not see.
+
+The script's object stays what it is: its class, keys, pickles and copies. Its calls are routed
+through the wrapper, which calls it again, this time itself. The first steps are averaged here
+rather than by the wrapper: they show which parameters get gradients, which it must be told.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from gpurun.records.events import TraitEvent
+from gpurun.runtime.parallel.draws import Draws
+from gpurun.runtime.parallel.place import Place, give_up
+from gpurun.runtime.patching import guarded
+from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.roots import ROOTS
+from gpurun.runtime.steps import CLOCK
+from gpurun.runtime.tensors import tensors
+from gpurun.runtime.traits import TRAITS
+
+LOOK_STEPS = 2
+"""After so many steps of a module the parameters that get gradients are known."""
+MOST_OUTPUTS = 64
+"""So many outputs are remembered between two backward passes."""
+OWN = ("ddp", "process_group")
+"""Traits of a script that is distributed by itself."""
+
+
+class Replica:
+    """One root module and, once the first steps are over, its wrapper.
+
+    `reached`: the parameters that got gradients on every rank so far; `partly`: some got them on
+    some ranks only. `moved`: trained since its buffers were last made alike. `waiting`: gradients
+    that are accumulated here are not averaged yet.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = weakref.ref(module)
+        self.wrapper: Any = None
+        self.reached: set[int] = set()
+        self.partly = False
+        self.moved = False
+        self.waiting = False
+        self.steps = 0
+
+    def parameters(self) -> list[Any]:
+        """Those that are trained, in an order that all ranks have."""
+        module = self.module()
+        return [] if module is None else [p for p in module.parameters() if p.requires_grad]
+
+    @property
+    def unused(self) -> bool:
+        """Whether some parameter got no gradient, or not on every rank."""
+        return self.partly or any(id(p) not in self.reached for p in self.parameters())
+
+
+class Replicas:
+    """The root modules of one rank, kept alike with those of the others."""
+
+    def __init__(self, torch: Any, where: Place, draws: Draws, exchange: bool) -> None:
+        self._torch = torch
+        self._place = where
+        self._draws = draws
+        self._exchange = exchange
+        self._of: dict[int, Replica] = {}
+        self.fed = False
+        """Whether a loader hands out shares."""
+        self._ours = False
+        """Whether the process group is ours."""
+        self._outputs: deque[Any] = deque(maxlen=MOST_OUTPUTS)
+        self._passes = 0
+        """Backward passes since the last step of an optimizer."""
+        self._accumulated: deque[int] = deque(maxlen=2)
+        """How many there were in each of the last steps."""
+
+    def install(self) -> None:
+        """Meet new roots and stand in for their calls."""
+        self._grad_enabled = self._torch.is_grad_enabled
+        ROOTS.on_root.append(self._met)
+        ROOTS.route = self._route
+        CLOCK.before_step.append(guarded("gradients of ranks", self._before_step))
+
+    def active(self) -> bool:
+        """Whether the script leaves it to us: one that is distributed by itself runs as it is."""
+        return not any(trait in TRAITS.seen for trait in OWN) and (
+            self._ours or not self._torch.distributed.is_initialized()
+        )
+
+    def output_nodes(self) -> list[Any]:
+        """The graph nodes of what the roots returned since the last backward pass."""
+        return list(self._outputs)
+
+    def together(self) -> bool:
+        """Whether there is anything to keep alike."""
+        return self._ours and self._exchange and bool(self._of)
+
+    def parameters(self) -> Iterator[Any]:
+        """Those of all roots that are trained."""
+        for replica in list(self._of.values()):
+            yield from replica.parameters()
+
+    def device(self) -> Any:
+        """Where the first of them lies, None if there is none."""
+        return next((parameter.device for parameter in self.parameters()), None)
+
+    # -- a root is met -------------------------------------------------------------------------
+
+    def _met(self, module: Any) -> None:
+        if not self.active() or not self._grad_enabled():
+            return
+        try:
+            parameters = [p for p in module.parameters() if p.requires_grad]
+            if not parameters:
+                return
+            self._begin_group(parameters[0].device)
+            self._make_alike(module)
+        except Exception as error:
+            give_up(
+                f"the ranks did not meet: {type(error).__name__}: {' '.join(str(error).split())}",
+                "see the logs of the ranks; without --ddp the script runs on one device",
+            )
+        key = id(module)
+        self._of[key] = Replica(module)
+        weakref.finalize(module, self._of.pop, key, None)
+
+    def _begin_group(self, device: Any) -> None:
+        distributed = self._torch.distributed
+        if distributed.is_initialized():
+            return
+        self._ours = True
+        if device.type == "cuda":
+            index = self._torch.cuda.current_device() if device.index is None else device.index
+            distributed.init_process_group("nccl", device_id=self._torch.device("cuda", index))
+        else:
+            distributed.init_process_group("gloo")
+
+    def _make_alike(self, module: Any) -> None:
+        """Parameters and buffers as rank 0 has them."""
+        for tensor in (*module.parameters(), *module.buffers()):
+            self._torch.distributed.broadcast(tensor.detach(), 0)
+
+    # -- its calls -----------------------------------------------------------------------------
+
+    def _route(self, original: Any, module: Any) -> Any:
+        """What is called in place of `original`, torch's own `__call__`."""
+        replica = self._of.get(id(module))
+        if replica is None or not self.active():
+            return original
+        if not self._grad_enabled():
+            if replica.moved:
+                replica.moved = False
+                self._share_buffers(module)
+            return original
+        replica.moved = True
+        if not self.fed:
+            self._draws.enter()  # the script makes its batches itself: each rank others
+        return lambda module, *args, **kwargs: self._called(replica, original, module, args, kwargs)
+
+    def _called(
+        self, replica: Replica, original: Any, module: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        if replica.wrapper is None:
+            if self._exchange:
+                self._share_buffers(module)
+            result = original(module, *args, **kwargs)
+        else:
+            last = self._is_last_pass()
+            replica.wrapper.require_backward_grad_sync = last
+            replica.waiting = not last
+            result = replica.wrapper(*args, **kwargs)
+        for tensor in tensors(result):
+            if tensor.grad_fn is not None:
+                self._outputs.append(tensor.grad_fn)
+        return result
+
+    def _is_last_pass(self) -> bool:
+        """Whether the step follows on this backward pass, as far as the last steps tell.
+
+        Gradients that are accumulated need be averaged but once. Where several models or optimizers
+        take turns each pass counts.
+        """
+        if len(self._of) > 1 or len(CLOCK.optimizers) > 1 or len(set(self._accumulated)) != 1:
+            return True
+        return self._passes >= self._accumulated[0] - 1
+
+    def _share_buffers(self, module: Any) -> None:
+        """As rank 0 has them: statistics of a batch are those of its share."""
+        for buffer in module.buffers():
+            self._torch.distributed.broadcast(buffer.detach(), 0)
+
+    # -- gradients -----------------------------------------------------------------------------
+
+    def after_backward(self) -> None:
+        """Average what the wrappers do not; what was averaged before stays what it is."""
+        self._passes += 1
+        self._outputs.clear()
+        for replica in list(self._of.values()):
+            if replica.wrapper is None:
+                self._average(replica)
+
+    def _average(self, replica: Replica) -> None:
+        replica.waiting = False
+        parameters = replica.parameters()
+        if not parameters or not self._exchange:
+            return
+        torch, distributed = self._torch, self._torch.distributed
+        present = torch.tensor(
+            [p.grad is not None for p in parameters],
+            dtype=torch.float32,
+            device=parameters[0].device,
+        )
+        distributed.all_reduce(present)
+        for parameter, ranks in zip(parameters, present.tolist(), strict=True):
+            if ranks == 0:
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            replica.partly = replica.partly or ranks < self._place.size
+            replica.reached.add(id(parameter))
+            distributed.all_reduce(parameter.grad)
+            parameter.grad.div_(self._place.size)
+
+    def _before_step(self, optimizer: Any) -> None:
+        """Nothing that waits may be stepped with, nor may anything be missing."""
+        self._accumulated.append(self._passes)
+        self._passes = 0
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        for replica in list(self._of.values()):
+            if replica.waiting:
+                self._accumulated.clear()
+                self._average(replica)
+            mine = [p for p in replica.parameters() if id(p) in stepped]
+            if not mine or not self._exchange:
+                continue
+            replica.steps += 1
+            if replica.wrapper is None and replica.steps > LOOK_STEPS:
+                self._wrap(replica)
+            elif replica.wrapper is not None and not replica.wrapper.find_unused_parameters:
+                self._refuse_missing(p for p in mine if id(p) in replica.reached)
+
+    def _refuse_missing(self, parameters: Iterable[Any]) -> None:
+        if any(parameter.grad is None for parameter in parameters):
+            give_up(
+                "parameters that got gradients in the first steps get none now: those of the "
+                "ranks cannot be averaged any more",
+                "run it without --ddp, or freeze them from the beginning",
+            )
+
+    def _wrap(self, replica: Replica) -> None:
+        module, unused = replica.module(), replica.unused
+        if module is None or not replica.reached:
+            return
+        wrapper = self._torch.nn.parallel.DistributedDataParallel(
+            module, find_unused_parameters=unused
+        )
+        # the wrapper must not keep the script's model alive
+        del wrapper._modules["module"]
+        wrapper.__dict__["module"] = weakref.proxy(module)
+        replica.wrapper = wrapper
+        detail = type(module).__name__ + (", some parameters unused" if unused else "")
+        RECORDER.event(TraitEvent(trait="hidden_ddp", detail=detail))
+
+    def end(self) -> None:
+        """End the process group, where it is ours."""
+        if self._ours and self._torch.distributed.is_initialized():
+            self._torch.distributed.destroy_process_group()

@@ -1,0 +1,227 @@
+"""Training loaders hand each rank its share; those of an evaluation hand all of it to every rank.
+
+The share is taken where an iterator asks the batch sampler for indices, so that the script's own
+sampler, order and number of batches stay. All ranks draw the order alike.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from gpurun.records.frames import drop_frame
+from gpurun.records.spec import Share
+from gpurun.runtime.loaders import LOADERS
+from gpurun.runtime.parallel.draws import Draws
+from gpurun.runtime.parallel.place import Place, give_up
+from gpurun.runtime.parallel.replicas import Replicas
+from gpurun.runtime.parallel.shares import Part, Shared, part_of, read_share
+from gpurun.runtime.patching import replace
+from gpurun.runtime.roots import ROOTS
+
+
+class Sharding:
+    """The loaders of one rank. `last`: the part of a batch that was handed out last, None before
+    any; `replicas` hear that there is one.
+    """
+
+    def __init__(
+        self, torch: Any, share: Share, where: Place, draws: Draws, replicas: Replicas
+    ) -> None:
+        self.last: Part | None = None
+        self._torch = torch
+        self._share = share
+        self._place = where
+        self._draws = draws
+        self._active = replicas.active
+        self._replicas = replicas
+        self._local = threading.local()
+        self._shuffled = False
+        """Whether a loader was seen that draws its order."""
+
+    def install(self) -> None:
+        """Stand between DataLoaders and their samplers."""
+        from torch.utils.data import dataloader
+        from torch.utils.data._utils import fetch
+
+        iterator: Any = dataloader._BaseDataLoaderIter
+        iterator._gpurun_parts, iterator._gpurun_draws = None, False
+        replace(dataloader.DataLoader, "__init__", self._watch_built)
+        replace(dataloader.DataLoader, "__iter__", self._watch_iter)
+        replace(iterator, "__init__", self._watch_init)
+        replace(iterator, "_reset", self._watch_reset)
+        replace(iterator, "_next_index", self._watch_next_index)
+        replace(iterator, "__next__", self._watch_next)
+        replace(fetch._IterableDatasetFetcher, "fetch", _watch_fetch)
+        if self._share is Share.LOCAL:
+            replace(dataloader.DataLoader, "__len__", self._watch_len)
+
+    def trains(self, loader: Any) -> bool:
+        """Whether a loader that is now read feeds the training, as far as can be told."""
+        if not self._torch.is_grad_enabled():
+            return False
+        if LOADERS.training_keys:
+            return LOADERS.key_of(loader) in LOADERS.training_keys
+        roots = ROOTS.modules()
+        if roots:
+            return any(root.training for root in roots)
+        return self._draws_order(loader) or not self._shuffled
+
+    def _draws_order(self, loader: Any) -> bool:
+        sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
+        return not isinstance(sampler, self._torch.utils.data.SequentialSampler)
+
+    def _watch_built(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                original(loader, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            self._shuffled = self._shuffled or self._draws_order(loader)
+
+        return __init__
+
+    def _watch_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __iter__(loader: Any) -> Any:
+            try:
+                if not self._active():
+                    return original(loader)
+                self._local.parts = deque() if self.trains(loader) else None
+                self._draws.leave()
+                try:
+                    return original(loader)
+                finally:
+                    self._local.parts = None
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return __iter__
+
+    def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(iterator: Any, loader: Any) -> None:
+            self._open(iterator)
+            original(iterator, loader)
+            if iterator._gpurun_parts is not None:
+                # workers augment samples of their own: their draws shall not repeat a peer's
+                iterator._base_seed = self._draws.apart(iterator._base_seed)
+
+        return __init__
+
+    def _watch_reset(self, original: Callable[..., None]) -> Callable[..., None]:
+        def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+            self._open(iterator)
+            original(iterator, loader, first_iter)
+
+        return _reset
+
+    def _open(self, iterator: Any) -> None:
+        iterator._gpurun_parts = getattr(self._local, "parts", None)
+        iterator._gpurun_draws = self._active()
+
+    def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _next_index(iterator: Any) -> Any:
+            try:
+                shared = iterator._gpurun_parts is not None
+                take = functools.partial(self._shared, iterator, original) if shared else None
+                if not iterator._gpurun_draws:
+                    return take() if take is not None else original(iterator)
+                iterator._gpurun_draws = _draws_later(iterator._index_sampler)
+                with self._draws.common():
+                    return take() if take is not None else original(iterator)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return _next_index
+
+    def _shared(self, iterator: Any, original: Callable[..., Any]) -> Any:
+        """The indices of this rank's share of the next batch."""
+        rank, size = self._place.rank, self._place.size
+        whole = self._share is Share.LOCAL
+        if iterator._dataset_kind == 1:  # a stream: its reader takes the share
+            places = original(iterator)
+            if not iterator._auto_collation:
+                return self._refuse("a stream of whole batches") if not whole else places
+            count = len(places) if whole else len(places[rank::size]) or 1
+            iterator._gpurun_parts.append(Part(count, len(places)))
+            return Shared(places, rank, size, whole)
+        if whole:
+            batches = [original(iterator) for _ in range(size)]  # an incomplete round ends it
+            iterator._gpurun_parts.append(Part(1, 1))
+            return batches[rank]
+        indices = original(iterator)
+        if not iterator._auto_collation:
+            return self._refuse("a loader without a batch size")
+        try:
+            own, part = part_of(indices, rank, size)
+        except (TypeError, IndexError, KeyError):
+            return self._refuse(f"a batch sampler that yields {type(indices).__name__}s")
+        iterator._gpurun_parts.append(part)
+        return own
+
+    def _refuse(self, what: str) -> Any:
+        give_up(
+            f"the training reads {what}: no share of a batch can be given to each rank",
+            "build the loader with a batch size, or run it without --ddp",
+        )
+
+    def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __next__(iterator: Any) -> Any:
+            parts = iterator._gpurun_parts
+            try:
+                if parts is not None:
+                    self._draws.enter()
+                batch = original(iterator)
+            except BaseException as error:
+                if parts is not None:
+                    self._draws.leave()
+                drop_frame(error)
+                raise
+            if parts:
+                self.last = parts.popleft()
+                self._replicas.fed = True
+            return batch
+
+        return __next__
+
+    def _watch_len(self, original: Callable[..., int]) -> Callable[..., int]:
+        def __len__(loader: Any) -> int:
+            try:
+                batches = original(loader)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            shared = self._active() and loader._dataset_kind == 0 and self.trains(loader)
+            return batches // self._place.size if shared else batches
+
+        return __len__
+
+
+def _draws_later(sampler: Any) -> bool:
+    """Whether a batch sampler may draw after its first batch: torch's own seed themselves then."""
+    parts = (sampler, getattr(sampler, "sampler", sampler))
+    return not all(type(part).__module__ == "torch.utils.data.sampler" for part in parts)
+
+
+def _watch_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
+    def fetch(fetcher: Any, places: Any) -> Any:
+        try:
+            if not isinstance(places, Shared):
+                return original(fetcher, places)
+            samples, share = fetcher.dataset_iter, None
+            if not fetcher.ended:
+                share = read_share(samples, places, fetcher.drop_last)
+            if share is None:
+                fetcher.ended = True
+                raise StopIteration
+            return fetcher.collate_fn(share)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+
+    return fetch

@@ -1,0 +1,70 @@
+"""What of a batch is a rank's own, and what its loss then weighs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+STAND_IN = 2
+"""A rank for which nothing is left trains on so many samples of others, with weight 0: all ranks
+must take part in each step. Two, for layers that normalise over the batch refuse one."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """`own` of the `total` samples of a batch that all ranks share."""
+
+    own: int
+    total: int
+
+    def weight(self, ranks: int) -> float:
+        """What the mean over this rank's samples counts in the mean over `ranks` of these means,
+        for that to be the mean over all samples.
+        """
+        return ranks * self.own / self.total
+
+
+def part_of(indices: Sequence[Any], rank: int, size: int) -> tuple[Sequence[Any], Part]:
+    """The rank's share of a batch of indices, every `size`-th of them, and what part that is.
+
+    Shares differ by one sample at most. Where none is left it is a stand-in, of which nothing is
+    the rank's own.
+    """
+    total = len(indices)
+    own = indices[rank::size]
+    if len(own):
+        return own, Part(len(own), total)
+    return indices[:STAND_IN], Part(0, total)
+
+
+class Shared(list[Any]):
+    """The places of a batch of a stream, on their way to whoever reads it: see `read_share`."""
+
+    def __init__(self, places: Sequence[Any], rank: int, size: int, whole: bool) -> None:
+        super().__init__(places)
+        self.rank, self.size, self.whole = rank, size, whole
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Shared, (list(self), self.rank, self.size, self.whole)
+
+
+def read_share(samples: Any, places: Shared, drop_last: bool) -> list[Any] | None:
+    """The rank's share of the next batch of a stream, None at its end.
+
+    Every rank reads the whole stream, so that all end after the same batch. `places.whole`: a batch
+    a rank, in turn; else each takes its part of one batch. What is left at the end and cannot be
+    shared out is dropped.
+    """
+    read: list[Any] = []
+    wanted = len(places) * (places.size if places.whole else 1)
+    for sample in samples:
+        read.append(sample)
+        if len(read) == wanted:
+            break
+    if places.whole:
+        begin = places.rank * len(places)
+        return read[begin : begin + len(places)] if len(read) == wanted else None
+    if len(read) < places.size or (drop_last and len(read) < wanted):
+        return None
+    return read[places.rank :: places.size]

@@ -1,0 +1,135 @@
+"""A script for one device on two ranks: it trains the same model, or ends by name."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.forked import NURSERY
+from tests.run_events import events
+
+Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
+
+TRAININGS = Path(__file__).parent / "trainings_for_ranks.py"
+RANKS = ("--ddp", "--nproc-per-node", "2")
+ODD = """
+import os, sys
+import torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+kind, rank = sys.argv[1], int(os.environ["RANK"])
+torch.manual_seed(3)
+data = TensorDataset(torch.randn(96, 10), torch.randint(0, 4, (96,)))
+if kind == "distributed":
+    torch.distributed.init_process_group("gloo")
+net = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 4))
+if kind == "distributed":
+    net = nn.parallel.DistributedDataParallel(net)
+if kind == "parallel":
+    net = nn.DataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1 * (rank + 1 if kind == "rate" else 1))
+loader = DataLoader(data, batch_size=None if kind == "singly" else 16, shuffle=True)
+seen = 0
+for epoch in range(2):
+    for i in range(5) if kind == "by hand" else enumerate(loader):
+        x, y = data[:16] if kind == "by hand" else i[1]
+        seen += len(x)
+        out = net(x if x.dim() > 1 else x[None])
+        loss = F.cross_entropy(out, y if y.dim() else y[None])
+        if kind == "mixed":
+            loss = loss + out.pow(2).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if kind == "early" and rank == 1 and epoch == 1:
+            sys.exit(0)
+print(kind, seen)
+"""
+
+
+def summary(text: bytes) -> dict[str, list[float]]:
+    """What the trainings printed: by name, the sum of each parameter."""
+    return dict(json.loads(line) for line in text.splitlines() if line.startswith(b"["))
+
+
+def newest_run(folder: Path) -> Path:
+    runs = folder / ".gpurun" / "runs"
+    return max(runs.iterdir(), key=lambda path: path.stat().st_mtime)
+
+
+def details(folder: Path, trait: str) -> set[str]:
+    told = events(newest_run(folder), "trait")
+    return {event["detail"] for event in told if event["trait"] == trait}
+
+
+def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun) -> None:
+    """The global batch is kept: weights agree to rounding, but for statistics of half a batch."""
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    for folder in (alone, together):
+        folder.mkdir()
+    done = NURSERY.run([str(TRAININGS)], alone, os.environ)
+    assert done.returncode == 0, done.stderr.decode()
+    one = summary(done.stdout)
+    ranks = gpurun(*RANKS, str(TRAININGS), cwd=together)
+    assert ranks.returncode == 0, ranks.stderr.decode()
+    two = summary(ranks.stdout)
+    assert list(two) == list(one)
+    for name, sums in one.items():
+        if name != "normalised":
+            assert two[name] == pytest.approx(sums, rel=1e-4, abs=1e-4), name
+    # BatchNorm normalises over a rank's share: another training, but the same step and order
+    assert two["normalised"] == pytest.approx(one["normalised"], abs=0.5)
+    assert two["normalised"] != pytest.approx(one["normalised"], rel=1e-4, abs=1e-4)
+    assert details(together, "loss_reduction") == {"mean", "sum"}
+    assert details(together, "hidden_ddp") >= {"Net", "Net, some parameters unused", "Sequential"}
+    assert events(newest_run(together), "hook") == []
+    assert {path.name for path in together.iterdir()} == {".gpurun", "best.pt"}
+
+
+def odd(gpurun: Gpurun, folder: Path, kind: str) -> Any:
+    (folder / "odd.py").write_text(ODD)
+    return gpurun(*RANKS, "odd.py", kind, cwd=folder)
+
+
+@pytest.mark.parametrize("kind", ["distributed", "parallel"])
+def test_a_script_that_is_parallel_by_itself_runs(
+    tmp_path: Path, gpurun: Gpurun, kind: str
+) -> None:
+    done = odd(gpurun, tmp_path, kind)
+    assert done.returncode == 0, done.stderr.decode()
+    shared = (
+        kind == "parallel"
+    )  # DataParallel sees one device, and each rank has half of each batch
+    assert done.stdout.decode().split() == [kind, "96" if shared else "192"]
+    assert bool(details(tmp_path, "hidden_ddp")) == shared
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "words"),
+    [
+        ("by hand", 2, "no DataLoader feeds the training"),
+        ("singly", 2, "a loader without a batch size"),
+        ("mixed", 2, "the loss adds a mean over the samples of a batch to a sum"),
+        ("rate", 1, "at step 1 the ranks differ in their learning rates: 0.1, 0.2"),
+        ("early", 1, "rank 1 ended after 7 steps, and rank 0 waits for it"),
+    ],
+)
+def test_what_cannot_train_alike_ends_by_name(
+    tmp_path: Path, gpurun: Gpurun, kind: str, code: int, words: str
+) -> None:
+    done = odd(gpurun, tmp_path, kind)
+    assert done.returncode == code, done.stderr.decode()
+    assert words in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def test_ranks_need_a_number_where_there_is_no_gpu(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    done = gpurun("--ddp", "train.py", cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.returncode == 2
+    assert b"say how many: --nproc-per-node 2" in done.stderr

@@ -1,0 +1,186 @@
+"""A script for one device: several trainings, one after the other, in the ways people write them.
+
+Each prints its name and the sum of each of its parameters at the end.
+"""
+
+import copy
+import json
+import random
+import sys
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+
+
+class Net(nn.Module):
+    def __init__(self, norm=False, spare=False):
+        super().__init__()
+        self.a, self.b = nn.Linear(10, 16), nn.Linear(16, 4)
+        self.norm = nn.BatchNorm1d(16) if norm else nn.Identity()
+        self.spare = nn.Linear(3, 3) if spare else None
+
+    def forward(self, x):
+        return self.b(self.norm(F.relu(self.a(x))))
+
+
+class Stream(IterableDataset):
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __iter__(self):
+        return iter(zip(self.x, self.y, strict=True))
+
+
+def data():
+    torch.manual_seed(3)
+    return torch.randn(203, 10), torch.randint(0, 4, (203,))
+
+
+def shuffled(**changes):
+    return DataLoader(TensorDataset(*data()), 32, shuffle=True, **changes)
+
+
+def train(net, loader, loss_of=F.cross_entropy, every=1, epochs=3):
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs * 7)
+    for _ in range(epochs):
+        for i, (x, y) in enumerate(loader):
+            (loss_of(net(x), y) / every).backward()
+            if (i + 1) % every == 0 or i == 6:
+                nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+    return net
+
+
+def plain():
+    return train(Net(), shuffled())
+
+
+def workers():
+    return train(Net(), shuffled(num_workers=1))
+
+
+def weighted():
+    x, y = data()
+    sampler = WeightedRandomSampler(torch.rand(203), 203)
+    return train(Net(), DataLoader(TensorDataset(x, y), 32, sampler=sampler))
+
+
+def stream():
+    return train(Net(), DataLoader(Stream(*data()), 29, num_workers=1))
+
+
+def accumulated():
+    return train(Net(), shuffled(), every=2)
+
+
+def summed():
+    return train(Net(), shuffled(), lambda out, y: F.cross_entropy(out, y, reduction="sum"))
+
+
+def divided():
+    """By the batch size that the script knows."""
+    return train(
+        Net(), shuffled(), lambda out, y: F.mse_loss(out[:, 0], y.float(), reduction="sum") / 32
+    )
+
+
+def penalised():
+    net = Net()
+
+    def loss(out, y):
+        return F.cross_entropy(out, y) + 1e-3 * sum(p.pow(2).sum() for p in net.parameters())
+
+    return train(net, shuffled(), loss)
+
+
+def spare():
+    return train(Net(spare=True), shuffled())
+
+
+def tiny():
+    """The last batch is one sample: less than there are ranks."""
+    x, y = data()
+    return train(Net(), DataLoader(TensorDataset(x[:65], y[:65]), 32))
+
+
+def normalised():
+    return train(Net(norm=True), shuffled())
+
+
+def gan():
+    x, _ = data()
+    make = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 10))
+    tell = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
+    of_make = torch.optim.Adam(make.parameters(), 1e-3)
+    of_tell = torch.optim.Adam(tell.parameters(), 1e-3)
+    judge = nn.BCEWithLogitsLoss()
+    for _ in range(3):
+        for (real,) in DataLoader(TensorDataset(x), 32, shuffle=True):
+            of_tell.zero_grad()
+            judge(tell(real), torch.ones(len(real), 1)).backward()
+            fake = make(real[:, :5] * 0.5)
+            judge(tell(fake.detach()), torch.zeros(len(real), 1)).backward()
+            of_tell.step()
+            of_make.zero_grad()
+            judge(tell(fake), torch.ones(len(real), 1)).backward()
+            of_make.step()
+    return nn.ModuleList([make, tell])
+
+
+def averaged():
+    """An exponential moving average of the weights."""
+    net = Net()
+    slow = copy.deepcopy(net)
+    optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
+    for _ in range(3):
+        for x, y in shuffled():
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            with torch.no_grad():
+                for ours, theirs in zip(slow.parameters(), net.parameters(), strict=True):
+                    ours.lerp_(theirs, 0.1)
+    return slow
+
+
+def stopped():
+    """Evaluates, saves the best, stops early, loads it."""
+    net, best, patience = Net(), float("inf"), 0
+    loader = shuffled()
+    held = DataLoader(loader.dataset, 50)
+    optimizer = torch.optim.SGD(net.parameters(), 0.5)
+    for _ in range(40):
+        net.train()
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+        net.eval()
+        with torch.no_grad():
+            now = sum(F.cross_entropy(net(x), y, reduction="sum").item() for x, y in held)
+        patience = 0 if now < best else patience + 1
+        if now < best:
+            best = now
+            torch.save(net.state_dict(), "best.pt")
+        if patience == 2:
+            break
+    net.load_state_dict(torch.load("best.pt"))
+    return net
+
+
+CASES = [
+    plain, workers, weighted, stream, accumulated, summed, divided, penalised, spare, tiny,
+    normalised, gan, averaged, stopped,
+]  # fmt: skip
+
+for case in CASES:
+    if len(sys.argv) < 2 or case.__name__ in sys.argv[1:]:
+        torch.manual_seed(7)
+        random.seed(7)
+        sums = [p.detach().double().sum().item() for p in case().parameters()]
+        print(json.dumps([case.__name__, sums]), flush=True)

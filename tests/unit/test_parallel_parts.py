@@ -1,0 +1,171 @@
+"""The parts of hidden data parallelism that need no rank: shares, reductions, draws."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gpurun.runtime.parallel.draws import Draws
+from gpurun.runtime.parallel.place import show_one_device
+from gpurun.runtime.parallel.reduction import Reduction, reduction_of
+from gpurun.runtime.parallel.shares import Part, Shared, part_of, read_share
+
+OWN, TOTAL = 16, 32
+
+
+@pytest.mark.parametrize("total", [1, 2, 3, 7, 32])
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_shares_make_up_the_batch_and_their_weights_its_mean(total: int, size: int) -> None:
+    batch = list(range(total))
+    shares = [part_of(batch, rank, size) for rank in range(size)]
+    assert sorted(i for own, part in shares if part.own for i in own) == batch
+    means = [sum(own) / len(own) * part.weight(size) for own, part in shares]
+    assert sum(means) / size == pytest.approx(sum(batch) / total)
+    assert all(own for own, _ in shares)  # nobody may sit out a step
+
+
+def test_a_rank_without_a_share_stands_in_for_nothing() -> None:
+    own, part = part_of([4, 5], rank=2, size=3)
+    assert (own, part, part.weight(3)) == ([4, 5], Part(0, 2), 0.0)
+
+
+def read_all(length: int, places: list[Shared], drop_last: bool = False) -> list[list[list[int]]]:
+    """What each rank reads of a stream, batch by batch."""
+    every = []
+    for place in places:
+        samples, batches = iter(range(length)), []
+        while (batch := read_share(samples, place, drop_last)) is not None:
+            batches.append(batch)
+        every.append(batches)
+    return every
+
+
+@pytest.mark.parametrize("length", [0, 3, 8, 9, 10, 23])
+def test_ranks_read_a_stream_in_equally_many_batches(length: int) -> None:
+    for whole in (False, True):
+        places = [Shared([None] * 4, rank, 2, whole) for rank in range(2)]
+        first, second = read_all(length, places)
+        assert len(first) == len(second)
+        seen = [i for batch in (*first, *second) for i in batch]
+        assert len(seen) == len(set(seen))
+        assert length - len(seen) < (8 if whole else 2)
+
+
+def test_the_places_of_a_stream_reach_a_worker() -> None:
+    places = pickle.loads(pickle.dumps(Shared([None] * 3, 1, 2, False)))
+    assert (len(places), places.rank, places.size, places.whole) == (3, 1, 2, False)
+
+
+def losses() -> dict[str, Any]:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(6, 10)
+    out = layer(torch.randn(OWN, 6))
+    labels = torch.randint(0, 10, (OWN,))
+    zeros, single = torch.zeros_like(out), F.cross_entropy(out, labels, reduction="none")
+    mask = labels > 2
+    penalty = 1e-4 * sum(p.pow(2).sum() for p in layer.parameters())
+    summed = F.cross_entropy(out, labels, reduction="sum")
+    return {
+        "out": out,
+        "mean: cross entropy": F.cross_entropy(out, labels),
+        "mean: smoothed": F.cross_entropy(out, labels, label_smoothing=0.1),
+        "mean: squares": F.mse_loss(out, zeros),
+        "mean: absolute": F.l1_loss(out, zeros),
+        "mean: binary": F.binary_cross_entropy_with_logits(out, zeros),
+        "mean: divergence": F.kl_div(
+            F.log_softmax(out, 1), torch.softmax(zeros, 1), reduction="batchmean"
+        ),
+        "mean: of singles": single.mean(),
+        "mean: by hand": -F.log_softmax(out, 1)[range(OWN), labels].mean(),
+        "mean: masked": (single * mask).sum() / mask.sum(),
+        "mean: sum by its length": summed / OWN,
+        "mean: scaled": F.cross_entropy(out, labels) * 65536 / 4,
+        "mean: with a penalty": F.cross_entropy(out, labels) + penalty,
+        "sum: cross entropy": summed,
+        "sum: of singles": single.sum(),
+        "sum: smoothed": F.cross_entropy(out, labels, label_smoothing=0.1, reduction="sum"),
+        "sum: by the batch size": summed / TOTAL,
+        "sum: by accumulation": summed / 4,
+        "sum: with a penalty": summed + penalty,
+        "sum: autoencoder": F.binary_cross_entropy(torch.sigmoid(out), zeros, reduction="sum")
+        - 0.5 * torch.sum(1 + out - out.pow(2)),
+        "mixed: both": F.cross_entropy(out, labels) + out.pow(2).sum(),
+        "unknown: root": F.mse_loss(out, zeros).sqrt(),
+    }
+
+
+def test_a_loss_is_told_to_be_a_mean_or_a_sum() -> None:
+    found = losses()
+    outputs = [found.pop("out").grad_fn]
+    for name, loss in found.items():
+        expected = Reduction(name.partition(":")[0])
+        assert reduction_of(loss, OWN, TOTAL, outputs) is expected, name
+
+
+def test_a_loss_that_the_model_returns_is_told_too() -> None:
+    loss = losses()["sum: cross entropy"]
+    assert reduction_of(loss, OWN, TOTAL, [loss.grad_fn]) is Reduction.SUM
+
+
+class TestDraws:
+    """Two ranks one after the other in this process, each with the generators as they were."""
+
+    @pytest.fixture(autouse=True)
+    def _restored(self) -> Any:
+        states = torch.get_rng_state(), random.getstate()
+        yield
+        torch.set_rng_state(states[0])
+        random.setstate(states[1])
+
+    def drawn(self, rank: int) -> dict[str, float]:
+        draws = Draws(torch, rank)
+        draws._seed_torch, draws._seed_random = torch.manual_seed, random.seed
+        draws._seed_numpy = lambda seed: None
+        torch.manual_seed(1)
+        random.seed(1)
+        found = {"before": float(torch.rand(()))}
+        draws.enter()
+        found["apart: dropout"] = float(torch.rand(()))
+        found["apart: augmentation"] = random.random()
+        with draws.common():
+            found["common: order"] = float(torch.rand(()))
+        found["apart: noise"] = float(torch.rand(()))
+        draws.leave()
+        found["common: next order"] = float(torch.rand(()))
+        draws.enter()
+        found["apart: next dropout"] = float(torch.rand(()))
+        return found
+
+    def test_ranks_differ_inside_steps_and_agree_outside(self) -> None:
+        first, second = self.drawn(0), self.drawn(1)
+        for name in first:
+            assert (first[name] != second[name]) == name.startswith("apart"), name
+
+    def test_the_common_order_is_that_of_a_single_process(self) -> None:
+        found = self.drawn(1)
+        torch.manual_seed(1)
+        alone = [float(torch.rand(())) for _ in range(3)]
+        assert [found["before"], found["common: order"], found["common: next order"]] == alone
+
+
+@pytest.mark.parametrize(
+    ("local", "visible", "expected"),
+    [
+        ("1", None, "1"),
+        ("1", "4,6", "6"),
+        ("0", "GPU-ab,GPU-cd", "GPU-ab"),
+        ("2", "4,6", "4"),
+        ("1", "", ""),
+    ],
+)
+def test_each_rank_sees_one_device(local: str, visible: str | None, expected: str) -> None:
+    environment = {"LOCAL_RANK": local}
+    if visible is not None:
+        environment["CUDA_VISIBLE_DEVICES"] = visible
+    show_one_device(environment)
+    assert environment == {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": expected}
