@@ -266,7 +266,7 @@ class Look:
                 folders.append(beside)
         ours = [home]
         if any(folder.is_relative_to(home) for folder in folders):  # `--out .`
-            ours = [home / "runs", home / "tuned"]
+            ours = [home / name for name in ("runs", "tuned", "benchmarks")]
         self.growing = written_below(folders)
         self.snapshot = snapshot(folders, exclude=ours)
 
