@@ -67,15 +67,17 @@ SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
 
 @dataclass(frozen=True)
 class Flags:
-    """The flags that a command knows: those that stand alone, and those that take a value."""
+    """The flags that a command knows: those that stand alone, those that take a value, and those
+    that take two (kept as one text, a line each)."""
 
     switches: tuple[str, ...]
     values: tuple[str, ...]
+    pairs: tuple[str, ...] = ()
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of them."""
-        return (*self.switches, *self.values)
+        return (*self.switches, *self.values, *self.pairs)
 
 
 MAIN = Flags(
@@ -120,7 +122,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         budget_seconds=budget_of(own.get("budget")),
         max_trials=count_of("max-trials", own.get("max-trials")),
         objective=_objective(own.get("objective")),
-        allow=_allow(own.get("allow")),
+        allow=allow_of(own.get("allow")),
         tuned="tuned" in own,
         settings=own.get("settings"),
         save_settings=own.get("save-settings"),
@@ -178,11 +180,18 @@ def split(argv: list[str], flags: Flags = MAIN) -> Words:
         if name in flags.switches:
             if value is not None:
                 raise GpurunError(f"--{name} takes no value", f"write --{name} alone")
-        elif value is None:
-            if position >= len(argv):
-                raise GpurunError(f"--{name} needs a value", f"write --{name} VALUE")
-            value = argv[position]
-            position += 1
+        else:
+            wanted = 2 if name in flags.pairs else 1
+            values = [] if value is None else [value]
+            following = argv[position : position + wanted - len(values)]
+            position += len(following)
+            values += following
+            if len(values) < wanted:
+                raise GpurunError(
+                    f"--{name} needs {'two values' if wanted == 2 else 'a value'}",
+                    f"write --{name} {' '.join(['VALUE'] * wanted)}",
+                )
+            value = "\n".join(values)
         _keep(words, name, value)
     return words
 
@@ -349,7 +358,8 @@ def _objective(text: str | None) -> Objective | None:
         raise GpurunError(f"--objective {text!r} is no objective", f"write {choices}") from None
 
 
-def _allow(text: str | None) -> tuple[str, ...] | None:
+def allow_of(text: str | None) -> tuple[str, ...] | None:
+    """The effects of `--allow`."""
     if text is None:
         return None
     chosen = tuple(word.strip() for word in text.split(",") if word.strip())

@@ -6,14 +6,19 @@ dataclass and a field of `Config`.
 
 from __future__ import annotations
 
-import re
-import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from gpurun.bench.metrics import Metric
-from gpurun.config_tables import DURATION, FRACTIONS, NOT_A_KEY, POSITIVE, checked_table
+from gpurun.config_tables import (
+    DURATION,
+    FRACTIONS,
+    NOT_A_KEY,
+    POSITIVE,
+    checked_table,
+    parse_toml,
+)
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
 from gpurun.options import Objective
@@ -122,19 +127,11 @@ def _read(path: Path, table: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def _parse(text: str, path: Path) -> dict[str, Any]:
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"\(at (line \d+)", str(error))
-        line = place[1] if place else f"line {text.count(chr(10)) + 1} (the end)"
-        what = re.sub(r" \(at [^)]*\)$", "", str(error))
+        return parse_toml(text)
+    except ValueError as error:
         raise GpurunError(
-            f"{path}, {line}: not valid TOML: {what}",
-            f"Mend that line, or move {path.name} away to go on without it.",
+            f"{path}, {error}", f"Mend that line, or move {path.name} away to go on without it."
         ) from None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import math
 import re
+import sys
 import types
 import typing
 from collections.abc import Callable
@@ -59,6 +60,21 @@ def parse_fraction(text: str) -> float:
             f"{text!r} is not a fraction between 0 and 1", "Write a percentage as 5% or 0.05."
         )
     return value
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text; `ValueError` says in which line it is none, and why."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"\(at (line \d+)", str(error))
+        line = place[1] if place else f"line {text.count(chr(10)) + 1} (the end)"
+        what = re.sub(r" \(at [^)]*\)$", "", str(error))
+        raise ValueError(f"{line}: not valid TOML: {what}") from None
 
 
 def checked_table(cls: Any, document: dict[str, Any], path: Path, prefix: str) -> dict[str, Any]:

@@ -112,7 +112,7 @@ class BenchOptions:
     None) of each that is gated. `threshold`: the fraction by which throughput and step time may get
     worse. `exports`: (tracker, file) of each document for a tracker of other make. `store`: the URL
     of the database. `from_history`: the records of REF's branch are the baseline, nothing of it is
-    launched.
+    launched. `ab`: the settings files to compare; `allow`: the effects that these may have.
     """
 
     script: str | None = None
@@ -120,6 +120,8 @@ class BenchOptions:
     compare: str | None = None
     from_history: bool = False
     culprit: bool = False
+    ab: tuple[str, str] | None = None
+    allow: tuple[str, ...] | None = None
     threshold: float | None = None
     max_pairs: int | None = None
     launches: int | None = None

@@ -24,11 +24,12 @@ from gpurun.measure.events import ProcessLog, read_run
 from gpurun.measure.sampler import Sampler
 from gpurun.options import Target, TargetKind
 from gpurun.records.codec import to_json
-from gpurun.records.events import OriginsEvent
+from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.result import RunResult
 from gpurun.records.spec import RunSpec, StopRule, Trees, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.tuner.progress import Progress
+from gpurun.tuner.settled import Settled
 from gpurun.tuner.trial import Request
 from gpurun.tuner.trial_end import ending_status, explained, last_lines, main_log
 
@@ -54,13 +55,18 @@ WHOLE = StopRule(
 
 @dataclass(frozen=True)
 class Start:
-    """Where and with what launches of one tree start. `trees`: what they record files of."""
+    """Where and with what launches of one tree start. `trees`: what they record files of.
+
+    `settled`: the settings that they run with. `planted_seconds`: added to each step on purpose.
+    """
 
     name: str
     folder: Path
     python: Path
     variables: Mapping[str, str]
     trees: Trees | None = None
+    settled: Settled | None = None
+    planted_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -68,7 +74,8 @@ class Launch:
     """A finished launch. `error`: why it is of no use, "" where it is.
 
     `parameters`: those of the model that was first called, None where none was. `printed`: the last
-    lines of its output. `seconds`: what it took from start to end.
+    lines of its output. `seconds`: what it took from start to end. `planted`: what slowed it down
+    on purpose.
     """
 
     start: Start
@@ -79,12 +86,20 @@ class Launch:
     parameters: int | None = None
     origins: tuple[OriginsEvent, ...] = ()
     printed: tuple[str, ...] = ()
+    planted: tuple[PlantedEvent, ...] = ()
 
     @property
     def steps_per_second(self) -> float | None:
         """Training steps a second in the measured window."""
         times = self.result.step_time_ms
         return None if times is None or not times.mean else 1000.0 / times.mean
+
+    @property
+    def planted_step_seconds(self) -> float | None:
+        """What was added to each step on purpose, as it was measured; None where nothing was."""
+        if not self.planted:
+            return None
+        return sum(one.seconds / max(one.delays, self.result.steps, 1) for one in self.planted)
 
     @property
     def whole(self) -> bool:
@@ -173,8 +188,20 @@ class Launcher:
         self.launched += 1
         run_dir = self.folder / "launches" / f"{self.launched:02d}-{start.name}"
         (run_dir / "control").mkdir(parents=True)
-        trial = TrialSpec(stop=rule, seed=SEED, hold_at_first_step=first)
+        trial = TrialSpec(
+            stop=rule,
+            seed=SEED,
+            hold_at_first_step=first,
+            planted_seconds=start.planted_seconds,
+        )
         spec = RunSpec(str(run_dir), os.getpid(), trial=trial, trees=start.trees)
+        if start.settled is not None:
+            spec = replace(
+                spec,
+                settings=start.settled.turned,
+                training_loaders=start.settled.training_loaders,
+                knob_paths=start.settled.knob_paths,
+            )
         write_json(run_dir / "spec.json", to_json(spec))
         began = time.monotonic()
         with closing(Sampler(run_dir)) as sampler:
@@ -194,7 +221,11 @@ class Launcher:
         environment = quiet_services(child_environment(run_dir / "spec.json", start.variables))
         environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
         environment.setdefault("PYTHONHASHSEED", "0")
-        target = Target(TargetKind.SCRIPT, self.benchmark.script, self.benchmark.args)
+        args = self.benchmark.args
+        if start.settled is not None:
+            environment.update(start.settled.environment)
+            args = start.settled.args
+        target = Target(TargetKind.SCRIPT, self.benchmark.script, args)
         layer = self._layers.get(start.name)
         return BoxSpec(
             argv=command_line(target, str(start.python)),
@@ -259,6 +290,7 @@ def _concluded(
         parameters=log.roots[0].parameters if log is not None and log.roots else None,
         origins=tuple(event for one in logs for event in one.origins),
         printed=tuple(last_lines(run_dir / "output.log")[-SHOWN_LINES:]),
+        planted=() if log is None else log.planted,
     )
 
 

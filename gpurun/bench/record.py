@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime, timezone
+from pathlib import Path
 
 from gpurun import __version__
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.launches import Launch
-from gpurun.bench.trees.git import Repository
+from gpurun.bench.trees.git import Repository, open_repository
+from gpurun.errors import GpurunError
 from gpurun.measure.figures import known, mean
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.benchmark import (
@@ -40,6 +42,14 @@ def version_of(repository: Repository) -> Version:
     return Version(repository.head(), repository.branch(), repository.changes().dirty)
 
 
+def version_here(folder: Path) -> Version:
+    """What git knows of the folder; a benchmark may be measured without it."""
+    try:
+        return version_of(open_repository(folder))
+    except GpurunError:
+        return Version()
+
+
 def launch_record(launch: Launch) -> BenchmarkLaunch:
     """The raw values of a launch."""
     result = launch.result
@@ -59,6 +69,7 @@ def launch_record(launch: Launch) -> BenchmarkLaunch:
         foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),
         run_dir=str(launch.folder),
         error=launch.error or None,
+        planted_step_seconds=launch.planted_step_seconds,
     )
 
 
@@ -123,14 +134,18 @@ def _fingerprint(benchmark: Benchmark, launch: Launch) -> BenchmarkFingerprint:
     devices = launch.result.devices
     names = dict.fromkeys(device.device for device in devices)
     here = fingerprint((), benchmark.folder, None)
-    variables = launch.start.variables
+    start = launch.start
+    turned = {} if start.settled is None else dict(start.settled.settings)
     return BenchmarkFingerprint(
         device=", ".join(names) or here["cpu"],
         device_count=len(devices) or max(1, round(here["cores"])),
         driver=here["driver"] if devices else None,
         torch=launch.result.environment.get("torch"),
         script=benchmark.script,
-        settings={name: variables[name] for name in TURNED if name in variables},
+        settings={
+            **{name: start.variables[name] for name in TURNED if name in start.variables},
+            **turned,
+        },
     )
 
 

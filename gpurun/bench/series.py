@@ -9,9 +9,8 @@ from pathlib import Path
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pairs import Tell
 from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rule
-from gpurun.bench.record import Version, record_of, version_of
-from gpurun.bench.trees.git import open_repository, without_redirection
-from gpurun.errors import GpurunError
+from gpurun.bench.record import record_of, version_here
+from gpurun.bench.trees.git import without_redirection
 from gpurun.isolation.mode import Mode
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 
@@ -27,9 +26,8 @@ def measure(
     Interrupted, it is that of the launches until then; KeyboardInterrupt where there is none.
     `folder` receives their run folders. Nothing is set up: the user's environment is measured.
     """
-    version = _version(benchmark.folder)
-    variables = {**without_redirection(os.environ), **benchmark.env, "PWD": str(benchmark.folder)}
-    start = Start("current", benchmark.folder, Path(sys.executable), variables)
+    version = version_here(benchmark.folder)
+    start = Start("current", benchmark.folder, Path(sys.executable), users_variables(benchmark))
     launcher = Launcher(benchmark, folder, mode, tell)
     measured: list[Launch] = []
     try:
@@ -52,12 +50,9 @@ def measure(
     return record_of(benchmark, measured, version, BenchmarkPurpose.BENCH)
 
 
-def _version(folder: Path) -> Version:
-    """What git knows of the folder; a benchmark may be measured without it."""
-    try:
-        return version_of(open_repository(folder))
-    except GpurunError:
-        return Version()
+def users_variables(benchmark: Benchmark) -> dict[str, str]:
+    """The whole environment of a launch in the user's own tree."""
+    return {**without_redirection(os.environ), **benchmark.env, "PWD": str(benchmark.folder)}
 
 
 def _shown(launch: Launch) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from gpurun.bench.launches import Launch
 from gpurun.bench.metrics import Metric
@@ -55,9 +56,37 @@ def figure(metric: Metric, launch: Launch, by_samples: bool) -> float | None:
     return result.joules_per_sample if by_samples else result.energy_joules
 
 
-def check_workload(baseline: Launch, current: Launch) -> None:
-    """`GpurunError` (exit code 4) where two launches, one of each side, did unequal work."""
-    difference = Work.of(current).difference(Work.of(baseline))
+PER_BATCH = (Metric.STEP_TIME,)
+"""What says nothing of two batches of unequal size."""
+
+
+def check_workload(
+    baseline: Launch, current: Launch, batch_may_differ: Sequence[Metric] | None = None
+) -> str | None:
+    """`GpurunError` (exit code 4) where two launches, one of each side, did unequal work.
+
+    `batch_may_differ`: the gated metrics, where the user allows batches of unequal size. The line
+    that is returned then says so.
+    """
+    before, now = Work.of(baseline), Work.of(current)
+    unequal = before.batch_size and now.batch_size and before.batch_size != now.batch_size
+    counted = (baseline.result.samples_per_second, current.result.samples_per_second)
+    if batch_may_differ is None or not unequal or None in counted:
+        _refuse(now.difference(before))
+        return None
+    _refuse(replace(now, batch_size=None, steps=None).difference(before))
+    if any(metric in PER_BATCH for metric in batch_may_differ):
+        raise GpurunError(
+            "the step time says nothing of batches of unequal size",
+            "gate the throughput instead: --metrics throughput",
+        )
+    return (
+        f"the batch size is {before.batch_size:,.10g} and {now.batch_size:,.10g}, as is allowed: "
+        "what is compared is samples/s, and the training is not the same"
+    )
+
+
+def _refuse(difference: tuple[str, float, float] | None) -> None:
     if difference is not None:
         name, now, before = difference
         raise GpurunError(
@@ -67,6 +96,17 @@ def check_workload(baseline: Launch, current: Launch) -> None:
             "or compare from the commit on that changed it",
             ExitCode.NO_BASELINE,
         )
+
+
+def without_effect(launch: Launch) -> list[str]:
+    """The settings of a launch that did not apply there, and why, a line each."""
+    if launch.start.settled is None:
+        return []
+    return [
+        f"{one.knob} was not applied ({one.outcome}): {one.detail}"
+        for one in launch.result.knobs
+        if one.outcome != "applied"
+    ]
 
 
 def disturbance(baseline: Launch, current: Launch) -> str | None:

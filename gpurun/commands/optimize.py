@@ -79,6 +79,8 @@ def optimize(options: Options) -> int:
     with Interruption() as interruption:
         tuned = _tune(options, interruption)
         unwritten = _write(tuned, options)
+        if tuned.failure is None:
+            _enter(tuned, options)
     if tuned.failure is not None:
         raise tuned.failure
     if not options.quiet:
@@ -264,7 +266,7 @@ class Look:
                 folders.append(beside)
         ours = [home]
         if any(folder.is_relative_to(home) for folder in folders):  # `--out .`
-            ours = [home / "runs", home / "tuned"]
+            ours = [home / name for name in ("runs", "tuned", "benchmarks")]
         self.growing = written_below(folders)
         self.snapshot = snapshot(folders, exclude=ours)
 
@@ -297,6 +299,17 @@ def _write(tuned: Tuned, options: Options) -> list[str]:
         saved = Path(options.save_settings)
         jobs.append(("--save-settings", lambda: cache.save(saved, settings)))
     return [line for what, job in jobs if (line := _attempt(what, job)) is not None]
+
+
+def _enter(tuned: Tuned, options: Options) -> None:
+    """Among the records of benchmarks, too; whatever is wrong there, the tuning stands."""
+    from gpurun.bench.tuned import keep_tuning
+
+    try:
+        keep_tuning(tuned.report, options, tuned.folder, tuned.folder.parent.parent)
+    except Exception as error:
+        what = error.what if isinstance(error, GpurunError) else f"{type(error).__name__}: {error}"
+        _say(f"the tuning is not among the records of benchmarks: {what}")
 
 
 def _attempt(what: str, job: Callable[[], None]) -> str | None:

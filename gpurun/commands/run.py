@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from gpurun.records.tuning import SavedSettings
 
 SAMPLE_SECONDS = 0.5
-DEFAULT_ALLOW = ("pipeline", "numerics")
 TORCH_SEEN = b'{"event":"torch"'
 
 
@@ -162,26 +161,12 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
     environment = dict(os.environ)
     if saved is None:
         return options, environment
-    from gpurun.knobs import all_knobs, find
+    from gpurun.tuner.settled import settled
 
-    all_knobs(options.knob_paths)  # a broken one is not the settings' fault
-    args = options.target.args
     source = options.settings or "the tuned settings"
-    for name, value in saved.settings.items():
-        try:
-            knob = find(name, options.knob_paths, saved.tuned_arguments)
-        except GpurunError as error:
-            raise GpurunError(f"{source}: {error.what}", error.todo) from None
-        _check_allowed(name, knob.effect.value, options)
-        try:
-            environment.update(knob.environment(value))
-            args = knob.arguments(value, args)
-        except Exception as error:
-            raise GpurunError(
-                f"{source}: {name} cannot take {value!r} ({type(error).__name__}: {error})",
-                "take it out, or write the file anew with gpurun --optimize --save-settings FILE",
-            ) from error
-    return replace(options, target=replace(options.target, args=args)), environment
+    done = settled(saved, source, options.target.args, options.knob_paths, options.allow)
+    environment.update(done.environment)
+    return replace(options, target=replace(options.target, args=done.args)), environment
 
 
 def _hidden(
@@ -211,16 +196,6 @@ def _tell_refusal(run_dir: Path) -> None:
     if 0 not in refusals:
         for line in next(iter(refusals.values()), "").splitlines():
             _note(line)
-
-
-def _check_allowed(name: str, effect: str, options: Options) -> None:
-    """A change of the training needs the same consent whichever way it comes."""
-    allowed = options.allow or DEFAULT_ALLOW
-    if effect not in allowed:
-        raise GpurunError(
-            f"{name} is a {effect} change, which is not allowed",
-            f"add --allow {','.join((*allowed, effect))}, or drop the setting",
-        )
 
 
 def _run_dir(options: Options) -> Path | None:

@@ -39,6 +39,7 @@ class ProcessLog:
     torch: records.TorchEvent | None = None
     imports: records.ImportsEvent | None = None
     origins: tuple[records.OriginsEvent, ...] = ()
+    planted: tuple[records.PlantedEvent, ...] = ()
     arguments: tuple[records.ArgumentsEvent, ...] = ()
     loaders: tuple[records.LoaderEvent, ...] = ()
     optimizers: tuple[records.OptimizerEvent, ...] = ()
@@ -179,6 +180,7 @@ class _Reader:
             torch=latest(records.TorchEvent),
             imports=latest(records.ImportsEvent),
             origins=every(records.OriginsEvent),
+            planted=every(records.PlantedEvent),
             arguments=every(records.ArgumentsEvent),
             loaders=every(records.LoaderEvent),
             optimizers=every(records.OptimizerEvent),

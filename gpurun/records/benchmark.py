@@ -68,7 +68,8 @@ class BenchmarkLaunch:
     """The raw values of one launch, as its `RunResult` has them. None: not measured.
 
     `error` is the cause where it crashed. `throttle_reasons` and `foreign_processes` are grounds,
-    apart from its timing, to launch it again.
+    apart from its timing, to launch it again. `planted_step_seconds`: what a slow-down planted on
+    purpose was seen to add to each step, None where nothing was planted.
     """
 
     status: str
@@ -85,6 +86,7 @@ class BenchmarkLaunch:
     foreign_processes: int | None = None
     run_dir: str | None = None
     error: str | None = None
+    planted_step_seconds: float | None = None
 
 
 @dataclass(frozen=True)

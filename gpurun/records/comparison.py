@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from gpurun.records.benchmark import BenchmarkLaunch
 from gpurun.records.result import StepTime
@@ -16,7 +17,8 @@ class ComparedSide:
 
     `commit` is that of its tree; `dirty`: the tree differs from it. `record`: the id of its record
     in the store, None where nothing was measured. A figure is None where nothing was measured.
-    `launches` are in the order of the pairs, without the one that warmed up.
+    `launches` are in the order of the pairs, without the one that warmed up. `label` and
+    `settings`: the file and what it turns, where two settings of one tree are compared.
     """
 
     commit: str | None
@@ -31,6 +33,8 @@ class ComparedSide:
     joules_per_sample: float | None
     batch_size: float | None
     launches: tuple[BenchmarkLaunch, ...]
+    label: str | None = None
+    settings: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)

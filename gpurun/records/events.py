@@ -80,6 +80,21 @@ class OriginsEvent:
 
 
 @dataclass(frozen=True)
+class PlantedEvent:
+    """A slow-down that was planted on purpose in this process, written at its end.
+
+    `where`: the file whose code asked for it, "runtime" where the spec did. `step_seconds`: what
+    was to be added to each step; `seconds`: what all `delays` together took, on the host's clock.
+    """
+
+    kind: ClassVar[str] = "planted"
+    where: str
+    step_seconds: float
+    delays: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class ArgumentsEvent:
     """An argparse parser parsed the command line: each option with its flags and its value."""
 

@@ -29,6 +29,7 @@ from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
 from gpurun.records.history import HISTORY_SCHEMA, History
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
+from gpurun.records.selftest import SELFTEST_SCHEMA, Selftest
 from gpurun.records.spec import SPEC_SCHEMA, RunSpec
 from gpurun.records.tuning import SETTINGS_SCHEMA, TUNING_SCHEMA, SavedSettings, TuningReport
 
@@ -47,6 +48,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     SCALING_SCHEMA: ScalingReport,
     HISTORY_SCHEMA: History,
     BISECTION_SCHEMA: BisectionReport,
+    SELFTEST_SCHEMA: Selftest,
 }
 """The record of each whole document, by the name in its `schema` field."""
 

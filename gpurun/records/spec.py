@@ -47,13 +47,15 @@ class TrialSpec:
     `seed` seeds every generator at start; `seed_offset` is added to the seeds that the script sets
     itself, so that repeats can differ although the script seeds. With `hold_at_first_step` the
     process writes `control/first_step` in the run folder and waits for `control/go`, so that the
-    launcher can keep what the script wrote until then.
+    launcher can keep what the script wrote until then. `planted_seconds` are added to each step, a
+    slow-down on purpose.
     """
 
     stop: StopRule
     seed: int = 0
     seed_offset: int = 0
     hold_at_first_step: bool = False
+    planted_seconds: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -145,8 +145,8 @@ def _grid(found: Comparison) -> Grid:
     """Every figure that both sides have; those of half a comparison would read like a finding."""
     columns = (
         Column("figure"),
-        Column("baseline", right=True),
-        Column("current", right=True),
+        Column(found.baseline.label or "baseline", right=True),
+        Column(found.current.label or "current", right=True),
         Column("change", right=True),
     )
     one, other = found.baseline, found.current
@@ -186,6 +186,8 @@ def _ground(found: Comparison) -> str:
 
 
 def _commit(side: ComparedSide) -> str:
+    if side.label is not None:
+        return side.label
     if side.commit is None:
         return "unknown"
     return f"{short(side.commit)}{' with changes' if side.dirty else ''}"

@@ -38,6 +38,10 @@ def arm(spec: RunSpec, torch: Any) -> None:
     """Second stage: audit and stop this process by the spec's rule."""
     assert spec.trial is not None
     CLOCK.every_loss = True
+    if spec.trial.planted_seconds:
+        from gpurun.runtime import planting
+
+        planting.plant(spec.trial.planted_seconds, planting.RUNTIME)
     as_it_is = not spec.settings
     trial = _Trial(Path(spec.run_dir) / "control", spec.trial, torch, as_it_is)
     guarded("look for attention", handwritten.watch)()

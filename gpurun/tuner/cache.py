@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from gpurun.config import load_config
-from gpurun.config_tables import type_in_words
+from gpurun.config_tables import parse_toml, type_in_words
 from gpurun.errors import GpurunError
 from gpurun.launch.command import typed_words
 from gpurun.measure.fingerprint import differences, fingerprint, module_file
@@ -74,14 +74,15 @@ def save(path: Path, saved: SavedSettings) -> None:
 def load(path: Path) -> SavedSettings:
     """Read settings carried by hand; `GpurunError` says what is wrong with the file.
 
-    Only `settings` must be there: who writes a file to try a knob knows nothing of the rest.
+    Only `settings` must be there: who writes a file to try a knob knows nothing of the rest. It is
+    JSON, and TOML where its name ends so.
     """
     try:
         return _read(path, UNSAID)
     except ValueError as error:
+        form = "a table [settings]" if path.suffix == ".toml" else '{"settings": {"knob": value}}'
         raise GpurunError(
-            f"{path} {error}",
-            'write {"settings": {"knob": value}}, or let --optimize --save-settings FILE write it',
+            f"{path} {error}", f"write {form}, or let --optimize --save-settings FILE write it"
         ) from None
 
 
@@ -96,21 +97,36 @@ UNSAID: Mapping[str, Any] = {
 
 def _read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedSettings:
     """The settings in a file; `ValueError` completes a sentence that begins with its name."""
+    toml = path.suffix == ".toml"
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        document = _of_toml(text) if toml else json.loads(text)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror or error}") from None
     except json.JSONDecodeError as error:
         place = f"line {error.lineno} column {error.colno}"
         raise ValueError(f"is not valid JSON: {place}") from None
     except UnicodeDecodeError:
-        raise ValueError("is not valid JSON: it is no text in UTF-8") from None
+        kind = "TOML" if toml else "JSON"
+        raise ValueError(f"is not valid {kind}: it is no text in UTF-8") from None
     if isinstance(document, dict):
         document = {**unsaid, **document}
     faults = _faults(document)
     if faults:
         raise ValueError(f"is no settings file: {'; '.join(faults)}")
     return from_json(SavedSettings, document)
+
+
+def _of_toml(text: str) -> Any:
+    """The document that a TOML text holds; settings are what JSON can hold, too."""
+    try:
+        tables = parse_toml(text)
+    except ValueError as error:
+        raise ValueError(f"cannot be read: {error}") from None
+    try:
+        return json.loads(json.dumps(tables, allow_nan=False))
+    except (TypeError, ValueError):
+        raise ValueError("holds a date, nan or inf, which no setting is") from None
 
 
 def _faults(document: Any) -> list[str]:

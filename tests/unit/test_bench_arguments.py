@@ -36,6 +36,13 @@ def test_figures_may_be_exported_to_several_trackers() -> None:
     )
 
 
+@pytest.mark.parametrize("words", [["--ab", "a.toml", "none"], ["--ab=a.toml", "none"]])
+def test_two_settings_stand_before_the_script(words: list[str]) -> None:
+    options = parse_bench([*words, "--allow", "training", "train.py", "none"])
+    assert (options.ab, options.allow) == (("a.toml", "none"), ("training",))
+    assert (options.script, options.args) == ("train.py", ("none",))
+
+
 @pytest.mark.parametrize(
     ("words", "what"),
     [
@@ -50,6 +57,11 @@ def test_figures_may_be_exported_to_several_trackers() -> None:
         (["--optimize"], "unknown flag --optimize"),
         (["-m", "train"], "unknown flag -m"),
         (["--compare"], "--compare needs a value"),
+        (["--ab", "a.toml"], "--ab needs two values"),
+        (["--ab", "a.toml", "none", "--compare", "main"], "--compare is for two commits"),
+        (["--ab", "a.toml", "none", "--launches", "3"], "--launches is not for --ab"),
+        (["--ab", "a.toml", "none", "--allow", "all"], "--allow 'all' is not a list of effects"),
+        (["--allow", "training"], "--allow needs --ab"),
     ],
 )
 def test_a_wrong_flag_is_an_error_with_a_cure(words: list[str], what: str) -> None:

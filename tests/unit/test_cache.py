@@ -178,6 +178,28 @@ def test_everything_wrong_with_a_settings_file_is_said_in_words(
     assert sorted(refused.value.what.split("; ")) == sorted(f"{here / 's.json'} {what}".split("; "))
 
 
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("[settings\n", "cannot be read: line 1: not valid TOML: "),
+        ("[settings]\nday = 2026-11-22\n", "holds a date, nan or inf"),
+        ("[settings]\nrate = nan\n", "holds a date, nan or inf"),
+        ("speedup = 2.0\n", "is no settings file: 'settings' is missing"),
+    ],
+)
+def test_settings_may_be_toml_and_what_is_wrong_with_it_is_said(
+    here: Path, text: str, what: str
+) -> None:
+    path = here / "s.toml"
+    path.write_text("[settings]\nloader_workers = 2\nallocator = { size = 1 }\n")
+    assert cache.load(path).settings == {"loader_workers": 2, "allocator": {"size": 1}}
+    path.write_text(text)
+    with pytest.raises(GpurunError) as refused:
+        cache.load(path)
+    assert refused.value.what.startswith(f"{path} {what}")
+    assert "[settings]" in refused.value.todo
+
+
 def test_a_command_never_tuned_is_not_told_to_tune_again(here: Path) -> None:
     assert "again" not in refusal(here, ["train.py"]).todo
 

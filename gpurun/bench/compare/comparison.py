@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,29 +44,67 @@ class Asked:
     tell: Tell
 
 
+@dataclass(frozen=True)
+class Contest:
+    """What is held against what. `sides` readies both for the time of a block; it is given the run
+    folder, for the output of what it runs.
+
+    `batch_may_differ`: the user allows that the sides train with batches of unequal size.
+    """
+
+    compared: Compared
+    sides: Callable[[Path], AbstractContextManager[Sides]]
+    purpose: BenchmarkPurpose
+    batch_may_differ: bool = False
+
+
 def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
-    """Compare, keep the records of both sides, and say what was found.
+    """Hold the user's tree against the commit that is its baseline; see `hold_against`."""
+    return hold_against(benchmark, asked, interruption, lambda: _with_baseline(benchmark, asked))
+
+
+def _with_baseline(benchmark: Benchmark, asked: Asked) -> Contest:
+    repository = open_repository(benchmark.folder)
+    baseline = choose_baseline(repository, asked.ref)
+    compared = _versions(repository, baseline.commit)
+    asked.tell(baseline.why)
+    preparation = preparation_of(benchmark)
+
+    def sides(folder: Path) -> AbstractContextManager[Sides]:
+        return compared_sides(
+            repository, baseline.commit, asked.home, preparation, folder, tell=asked.tell
+        )
+
+    return Contest(compared, sides, BenchmarkPurpose.COMPARE)
+
+
+def preparation_of(benchmark: Benchmark) -> Preparation:
+    """What the benchmark needs on each side."""
+    return Preparation(benchmark.folder, benchmark.setup, benchmark.needed, benchmark.env)
+
+
+def hold_against(
+    benchmark: Benchmark,
+    asked: Asked,
+    interruption: Interruption,
+    prepare: Callable[[], Contest],
+    findings: Findings | None = None,
+) -> Comparison:
+    """Compare, keep the records of both sides, and say what was found, in `findings` too.
 
     A benchmark that fails, a baseline that cannot be had and an interruption are told by the
     document; other errors are raised. No signal interrupts any more afterwards, until
     `interruption.release`.
     """
     started = time.monotonic()
-    findings, ending = Findings(), None
-    compared = Compared(Version(), Version())
+    findings, ending = findings or Findings(), None
+    compared, purpose = Compared(Version(), Version()), BenchmarkPurpose.COMPARE
     try:
-        repository = open_repository(benchmark.folder)
-        baseline = choose_baseline(repository, asked.ref)
-        compared = _versions(repository, baseline.commit)
-        asked.tell(baseline.why)
+        contest = prepare()
+        compared, purpose = contest.compared, contest.purpose
         folder = new_run(asked.home)
-        preparation = Preparation(
-            benchmark.folder, benchmark.setup, benchmark.needed, benchmark.env
-        )
-        with compared_sides(
-            repository, baseline.commit, asked.home, preparation, folder, tell=asked.tell
-        ) as sides:
-            _launch(sides, benchmark, folder, asked, findings, interruption)
+        with contest.sides(folder) as sides:
+            _launch(sides, benchmark, folder, asked, findings, interruption, contest)
     except KeyboardInterrupt:
         number = len(findings.pairs)
         done = f"interrupted after {number} pair{'' if number == 1 else 's'}"
@@ -73,12 +112,12 @@ def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> C
     except GpurunError as error:
         if error.code not in FAILURES:
             interruption.hold()
-            _keep(benchmark, findings, compared, asked)
+            _keep(benchmark, findings, compared, asked, purpose)
             raise
         ending = Ending("failed", int(error.code), error.what, error.todo)
     finally:
         interruption.hold()
-    compared = _keep(benchmark, findings, compared, asked)
+    compared = _keep(benchmark, findings, compared, asked, purpose)
     return comparison(benchmark, findings, compared, time.monotonic() - started, ending)
 
 
@@ -89,6 +128,7 @@ def _launch(
     asked: Asked,
     findings: Findings,
     interruption: Interruption,
+    contest: Contest,
 ) -> None:
     """Everything that is launched; at its end nothing may cut the cleaning short."""
     mode, imperfection = require(sides.current.folder, in_place=asked.in_place)
@@ -98,7 +138,14 @@ def _launch(
     launcher = Launcher(benchmark, folder, mode, asked.tell)
     try:
         Comparing(
-            sides, benchmark, launcher, asked.plan, findings, asked.tell, asked.deadline
+            sides,
+            benchmark,
+            launcher,
+            asked.plan,
+            findings,
+            asked.tell,
+            asked.deadline,
+            contest.batch_may_differ,
         ).run()
     finally:
         interruption.hold()
@@ -113,23 +160,33 @@ def _versions(repository: Repository, baseline: str) -> Compared:
     return Compared(Version(baseline, None, False), current, commits=commits)
 
 
-def _keep(benchmark: Benchmark, findings: Findings, compared: Compared, asked: Asked) -> Compared:
+def _keep(
+    benchmark: Benchmark,
+    findings: Findings,
+    compared: Compared,
+    asked: Asked,
+    purpose: BenchmarkPurpose,
+) -> Compared:
     """Keep what was measured of both sides; the versions with their records."""
     return replace(
         compared,
         records=(
-            _kept(benchmark, findings.launches(BASELINE), compared.baseline, asked),
-            _kept(benchmark, findings.launches(CURRENT), compared.current, asked),
+            _kept(benchmark, findings.launches(BASELINE), compared.baseline, asked, purpose),
+            _kept(benchmark, findings.launches(CURRENT), compared.current, asked, purpose),
         ),
     )
 
 
 def _kept(
-    benchmark: Benchmark, launches: Sequence[Launch], version: Version, asked: Asked
+    benchmark: Benchmark,
+    launches: Sequence[Launch],
+    version: Version,
+    asked: Asked,
+    purpose: BenchmarkPurpose,
 ) -> BenchmarkRecord | None:
     if not launches:
         return None
-    record = record_of(benchmark, launches, version, BenchmarkPurpose.COMPARE)
+    record = record_of(benchmark, launches, version, purpose)
     keep(record, asked)
     return record
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.gate import MetricResult, Verdict
@@ -37,14 +38,26 @@ class Ending:
 
 
 @dataclass(frozen=True)
+class Labelled:
+    """The settings of a side, and the name that they have for the user."""
+
+    label: str
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
 class Compared:
     """Both versions with their records, None where nothing was launched to its end; and what lies
-    between: the commits after the baseline up to the current one."""
+    between: the commits after the baseline up to the current one.
+
+    `settings`: those of both, by the name of their file, where the tree is the same.
+    """
 
     baseline: Version
     current: Version
     records: tuple[BenchmarkRecord | None, BenchmarkRecord | None] = (None, None)
     commits: tuple[str, ...] = ()
+    settings: tuple[Labelled, Labelled] | None = None
 
 
 def comparison(
@@ -75,10 +88,10 @@ def comparison(
         pairs=len(findings.pairs),
         p_value=None if speed is None else speed.p_value,
         metrics=tuple(_metric(m, findings) for m in metrics),
-        baseline=_side(compared.baseline, compared.records[0]),
-        current=_side(compared.current, compared.records[1]),
+        baseline=_side(compared, 0),
+        current=_side(compared, 1),
         likely_culprit_commit=culprit,
-        recommendation=_recommendation(verdict, metrics, culprit, findings, ending),
+        recommendation=_recommendation(verdict, metrics, compared, culprit, findings, ending),
         seconds=seconds,
         notes=tuple(findings.notes),
         error=None if ending is None else ending.error,
@@ -104,15 +117,20 @@ def _metric(result: MetricResult, findings: Findings) -> MetricComparison:
     )
 
 
-def _side(version: Version, record: BenchmarkRecord | None) -> ComparedSide:
+def _side(compared: Compared, number: int) -> ComparedSide:
     """The figures are those of the record, by name; None where there is none."""
-    own = ("commit", "dirty", "record", "launches")
+    version = (compared.baseline, compared.current)[number]
+    record = compared.records[number]
+    labelled = None if compared.settings is None else compared.settings[number]
+    own = ("commit", "dirty", "record", "launches", "label", "settings")
     names = [field.name for field in fields(ComparedSide) if field.name not in own]
     return ComparedSide(
         commit=version.commit,
         dirty=bool(version.dirty),
         record=None if record is None else record.id,
         launches=() if record is None else record.launches,
+        label=None if labelled is None else labelled.label,
+        settings=None if labelled is None else dict(labelled.settings),
         **{name: None if record is None else getattr(record, name) for name in names},
     )
 
@@ -127,6 +145,7 @@ def _culprit(compared: Compared) -> str | None:
 def _recommendation(
     verdict: str,
     metrics: Sequence[MetricResult],
+    compared: Compared,
     culprit: str | None,
     findings: Findings,
     ending: Ending | None,
@@ -137,6 +156,9 @@ def _recommendation(
         return "nothing to do"
     if verdict == Verdict.REGRESSION.value:
         worse = [m.metric.value for m in metrics if m.verdict is Verdict.REGRESSION]
+        if compared.settings is not None:
+            kept, left = (one.label for one in compared.settings)
+            return f"keep {kept}: under {left} {' and '.join(worse)} got worse"
         where = "the changes since the baseline" if culprit is None else f"commit {short(culprit)}"
         return f"look at {where}: {' and '.join(worse)} got worse"
     if findings.ended is not None:

@@ -17,7 +17,7 @@ from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rul
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.bench.trees.origin import check_origins
 from gpurun.bench.trees.sides import Side, Sides
-from gpurun.bench.workload import check_workload, disturbance, figure
+from gpurun.bench.workload import check_workload, disturbance, figure, without_effect
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.spec import StopRule
 
@@ -77,7 +77,10 @@ class Findings:
 
 
 class Comparing:
-    """One comparison under way. `deadline`: of `time.monotonic`, when no further pair begins."""
+    """One comparison under way. `deadline`: of `time.monotonic`, when no further pair begins.
+
+    `batch_may_differ`: the user allows that the sides train with batches of unequal size.
+    """
 
     def __init__(
         self,
@@ -88,6 +91,7 @@ class Comparing:
         findings: Findings,
         tell: Tell,
         deadline: float = math.inf,
+        batch_may_differ: bool = False,
     ) -> None:
         self._sides = sides
         self._benchmark = benchmark
@@ -96,6 +100,7 @@ class Comparing:
         self._findings = findings
         self._tell = tell
         self._deadline = deadline
+        self._batch_may_differ = batch_may_differ
         self._again = 0
 
     def run(self) -> None:
@@ -123,9 +128,25 @@ class Comparing:
             launches[side.name] = self._launcher.run(self._start(side), rule, first=True)
         self._refuse_failed(launches)
         for side in (self._sides.baseline, self._sides.current):
-            check_origins(self._sides, side, launches[side.name].origins)
-        check_workload(launches[self._sides.baseline.name], launches[self._sides.current.name])
+            self._check_origins(side, launches[side.name])
+            for line in without_effect(launches[side.name]):
+                self._remember(f"{side.name}: {line}")
+        self._check_workload(launches, self._remember)
         return launches
+
+    def _check_origins(self, side: Side, launch: Launch) -> None:
+        if launch.start.trees is not None:
+            check_origins(self._sides, side, launch.origins)
+
+    def _check_workload(self, launches: Mapping[str, Launch], tell: Tell) -> None:
+        names = (self._sides.baseline.name, self._sides.current.name)
+        note = check_workload(
+            launches[names[0]],
+            launches[names[1]],
+            self._benchmark.metrics if self._batch_may_differ else None,
+        )
+        if note is not None:
+            tell(note)
 
     def _settle(self, first: Mapping[str, Launch]) -> None:
         """Which figures are compared, by what the first launches of both sides measured."""
@@ -158,10 +179,10 @@ class Comparing:
         for side in order:
             launch = self._launcher.run(self._start(side), rule)
             self._refuse_failed({side.name: launch}, f" in pair {number}")
-            check_origins(self._sides, side, launch.origins)
+            self._check_origins(side, launch)
             launches[side.name] = launch
         pair = Pair(launches[sides[0].name], launches[sides[1].name])
-        check_workload(pair.baseline, pair.current)
+        self._check_workload(launches, lambda line: None)
         cause = disturbance(pair.baseline, pair.current)
         if cause is not None and self._again < MOST_AGAIN:
             self._again += 1
@@ -174,8 +195,15 @@ class Comparing:
         return None
 
     def _start(self, side: Side) -> Start:
-        trees = self._sides.watched(side)
-        return Start(side.name, side.folder, side.python, side.variables, trees)
+        return Start(
+            side.name,
+            side.folder,
+            side.python,
+            side.variables,
+            self._sides.watched(side),
+            side.settled,
+            side.planted_seconds,
+        )
 
     def _refuse_failed(self, launches: Mapping[str, Launch], when: str = "") -> None:
         failed = {name: launch for name, launch in launches.items() if launch.error}

@@ -17,6 +17,7 @@ from gpurun.bench.trees.setup_command import run_setup
 from gpurun.bench.trees.worktree import checked_out
 from gpurun.errors import GpurunError
 from gpurun.records.spec import Trees
+from gpurun.tuner.settled import Settled
 
 BASELINE = "baseline"
 CURRENT = "current"
@@ -44,6 +45,7 @@ class Side:
 
     `folder`: where launches start. `python`: what they start with. `variables`: their whole
     environment. `environment`: the side's own python environment, None without a setup command.
+    `settled`: the settings that it runs with. `planted_seconds`: added to each step on purpose.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Side:
     python: Path
     variables: Mapping[str, str]
     environment: Path | None = None
+    settled: Settled | None = None
+    planted_seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -67,8 +71,10 @@ class Sides:
     users: Tree
     notes: tuple[str, ...] = ()
 
-    def watched(self, side: Side) -> Trees:
-        """What the runtime of a side's launches has to watch."""
+    def watched(self, side: Side) -> Trees | None:
+        """What the runtime of a side's launches has to watch; nothing where both are one tree."""
+        if self.baseline.tree == self.current.tree:
+            return None
         roots = (tree.root for tree in (self.baseline.tree, self.current.tree, self.users))
         others = dict.fromkeys(str(root) for root in roots if root != side.tree.root)
         return Trees(own=str(side.tree.root), others=tuple(others))

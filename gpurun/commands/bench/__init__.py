@@ -30,10 +30,17 @@ def _bisect(argv: list[str]) -> int:
     return bisect_command(argv)
 
 
+def _selftest(argv: list[str]) -> int:
+    from gpurun.commands.bench.selftest import run_selftest
+
+    return run_selftest(argv)
+
+
 BELOW: dict[str, Callable[[list[str]], int]] = {
     "accept": _accept,
     "bisect": _bisect,
     "history": _history,
+    "selftest": _selftest,
 }
 """By its word, each command below `gpurun bench`; a script of that name is `./bisect`."""
 

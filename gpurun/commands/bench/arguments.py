@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.arguments import Flags, budget_of, count_of, split
+from gpurun.arguments import Flags, Words, allow_of, budget_of, count_of, split
 from gpurun.bench.metrics import Metric
 from gpurun.bench.trackers import TRACKERS
 from gpurun.config_tables import parse_fraction
@@ -12,14 +12,16 @@ from gpurun.options import BenchOptions
 FLAGS = Flags(
     switches=("from-history", "culprit", "trials-in-place", "quiet", "help"),
     values=(
-        "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "json",
-        "markdown", "export", "store", "out",
+        "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "allow",
+        "json", "markdown", "export", "store", "out",
     ),
+    pairs=("ab",),
 )  # fmt: skip
-OF_COMPARE = (
-    "from-history", "culprit", "threshold", "max-pairs", "metrics", "budget", "markdown",
-)  # fmt: skip
+COMPARING = ("compare", "ab")
+OF_COMPARE = ("threshold", "max-pairs", "metrics", "budget", "markdown")
 """Flags that say nothing where nothing is compared."""
+OF_COMMITS = ("from-history", "culprit")
+"""Flags that say nothing where no commits are compared."""
 OF_PAIRS = ("max-pairs", "budget")
 """Flags that say nothing where only one side is launched."""
 
@@ -28,24 +30,45 @@ def parse_bench(argv: list[str]) -> BenchOptions:
     """The options of `gpurun bench`; `GpurunError` where one is unknown or has no good value."""
     words = split(argv, FLAGS)
     own = words.own
-    idle = [name for name in OF_COMPARE if name in own and "compare" not in own]
-    if idle and "help" not in own:
+    asked = [name for name in COMPARING if name in own]
+    idle = [name for name in OF_COMPARE if name in own and not asked]
+    if "help" in own:
+        return options_of(words)
+    if idle:
         raise GpurunError(f"--{idle[0]} needs --compare REF", "add it, as in --compare main")
-    from_history = "from-history" in own
-    for name in OF_PAIRS:
-        if from_history and name in own:
-            raise GpurunError(
-                f"--{name} is for pairs, and --from-history launches one side",
-                "say by --launches how often that is launched",
-            )
-    if "compare" in own and "launches" in own and not from_history:
-        raise GpurunError("--launches is not for --compare", "limit it by --max-pairs")
+    for name in OF_COMMITS:
+        if name in own and "compare" not in own:
+            raise GpurunError(f"--{name} needs --compare REF", "add it, as in --compare main")
+    if "from-history" in own:
+        for name in OF_PAIRS:
+            if name in own:
+                raise GpurunError(
+                    f"--{name} is for pairs, and --from-history launches one side",
+                    "say by --launches how often that is launched",
+                )
+    elif asked and "launches" in own:
+        raise GpurunError(f"--launches is not for --{asked[0]}", "limit it by --max-pairs")
+    if len(asked) > 1:
+        raise GpurunError(
+            "--compare is for two commits and --ab for two settings", "drop one of them"
+        )
+    if "allow" in own and "ab" not in own:
+        raise GpurunError("--allow needs --ab A B", "drop it: without settings nothing is changed")
+    return options_of(words)
+
+
+def options_of(words: Words) -> BenchOptions:
+    """The options, whatever of them a command knows."""
+    own = words.own
+    first, _, second = own.get("ab", "").partition("\n")
     return BenchOptions(
         script=words.program,
         args=words.args,
         compare=own.get("compare"),
-        from_history=from_history,
+        from_history="from-history" in own,
         culprit="culprit" in own,
+        ab=(first, second) if "ab" in own else None,
+        allow=allow_of(own.get("allow")),
         threshold=_threshold(own.get("threshold")),
         max_pairs=count_of("max-pairs", own.get("max-pairs")),
         launches=count_of("launches", own.get("launches")),

@@ -6,8 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
+from gpurun.bench.compare.document import SPEED
+from gpurun.bench.metrics import Metric
 from gpurun.config import load_config
 from gpurun.errors import GpurunError
+from gpurun.options import BenchOptions
 from gpurun.rundir import find_home
 
 
@@ -34,6 +37,24 @@ def chosen(
                 f"there is no script {benchmark.folder / benchmark.script}", "check the path"
             )
     return found if steps is None else tuple(replace(one, steps=steps) for one in found)
+
+
+def chosen_by(options: BenchOptions) -> tuple[Benchmark, ...]:
+    """Those that the command line is about, gated as it says."""
+    found = chosen(options.script, options.args, options.steps)
+    return tuple(_gated(benchmark, options) for benchmark in found)
+
+
+def _gated(benchmark: Benchmark, options: BenchOptions) -> Benchmark:
+    thresholds = dict(benchmark.thresholds)
+    metrics = benchmark.metrics
+    if options.metrics is not None:
+        metrics = tuple(Metric(name) for name, _ in options.metrics)
+        thresholds = {m: thresholds.get(m, m.default_threshold) for m in metrics}
+    if options.threshold is not None:
+        thresholds |= {m: options.threshold for m in SPEED if m in thresholds}
+    own = {Metric(name): share for name, share in options.metrics or () if share is not None}
+    return replace(benchmark, metrics=metrics, thresholds={**thresholds, **own})
 
 
 def records_home(out: str | None) -> Path:

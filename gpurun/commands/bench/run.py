@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison import Asked, compare
-from gpurun.bench.compare.document import SPEED, together
+from gpurun.bench.compare.document import together
 from gpurun.bench.compare.from_history import compare_with_history
 from gpurun.bench.compare.gate import GatePlan
+from gpurun.bench.compare.settings import compare_settings, read_settings
 from gpurun.bench.history.accepted import with_accepted
-from gpurun.bench.metrics import Metric
 from gpurun.bench.series import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
 from gpurun.bench.trackers import tracked, tracked_records
-from gpurun.commands.bench.chosen import chosen, records_home
+from gpurun.bench.tuned import tuned_note
+from gpurun.commands.bench.chosen import chosen_by, records_home
 from gpurun.commands.bench.culprit import with_culprit
 from gpurun.commands.bench.output import (
     SUMMARY_VARIABLE,
@@ -31,6 +32,7 @@ from gpurun.commands.bench.output import (
     say,
     teller,
 )
+from gpurun.config import load_config
 from gpurun.errors import ExitCode
 from gpurun.isolation.box import require
 from gpurun.options import BenchOptions
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 HELP = f"""\
 usage: gpurun bench [flags] [script.py args...]                measure it, and keep a record
        gpurun bench --compare REF [flags] [script.py args...]  is this tree slower than REF?
+       gpurun bench --ab A B [flags] [script.py args...]       is it slower under B than under A?
+       gpurun bench selftest [flags] [script.py args...]       can the gate fail, here?
        gpurun bench bisect GOOD..BAD [flags] [script.py ...]   which commit made it slower?
        gpurun bench history [NAME]                             what the records show over time
        gpurun bench accept [NAME]                              move the baseline on purpose
@@ -62,6 +66,10 @@ Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or severa
                      5 the benchmark itself failed
   --from-history     launch this tree only, and hold it against the last 10 records of the branch:
                      cheaper and weaker, since a drift of the machine is not cancelled
+  --ab A B           the same for two settings of one script in this tree: files as
+                     --save-settings writes them (JSON, or TOML with a table [settings]),
+                     or none for the script as it is
+  --allow EFFECTS    with --ab: what settings may change, of pipeline,numerics,training
   --threshold 5%     by how much throughput may get worse
   --metrics LIST     what can fail the comparison: throughput,step_time,peak_memory,energy,
                      each with a threshold of its own if you like: peak_memory=2%
@@ -92,15 +100,17 @@ def run_bench(options: BenchOptions) -> int:
     for _, place in options.exports:
         check_outputs(export=place)
     plan = GatePlan() if options.max_pairs is None else GatePlan.up_to(options.max_pairs)
-    found = chosen(options.script, options.args, options.steps)
-    wanted = tuple(_with_flags(benchmark, options) for benchmark in found)
+    wanted = chosen_by(options)
     home = records_home(options.out)
     store = open_store(home, options.store, notice=say)
+    compared = None if options.compare is None else _of_commits(store, options)
+    if options.ab is not None:
+        compared = _of_settings(options.ab, options.allow)
     with Interruption() as interruption:
-        if options.compare is None:
+        if compared is None:
             return _measure(wanted, options, home, store.add, interruption)
         asked = Asked(
-            ref=options.compare,
+            ref=options.compare or "HEAD",
             home=home,
             plan=plan,
             deadline=time.monotonic() + (options.budget_seconds or math.inf),
@@ -108,30 +118,48 @@ def run_bench(options: BenchOptions) -> int:
             keep=store.add,
             tell=teller(options.quiet),
         )
-        return _compare(wanted, options, asked, store, interruption)
-
-
-def _with_flags(benchmark: Benchmark, options: BenchOptions) -> Benchmark:
-    thresholds = dict(benchmark.thresholds)
-    metrics = benchmark.metrics
-    if options.metrics is not None:
-        metrics = tuple(Metric(name) for name, _ in options.metrics)
-        thresholds = {m: thresholds.get(m, m.default_threshold) for m in metrics}
-    if options.threshold is not None:
-        thresholds |= {m: options.threshold for m in SPEED if m in thresholds}
-    own = {Metric(name): share for name, share in options.metrics or () if share is not None}
-    return replace(benchmark, metrics=metrics, thresholds={**thresholds, **own})
+        return _compare(wanted, options, asked, interruption, compared)
 
 
 # -- a comparison ----------------------------------------------------------------------------------
+
+How = Callable[[Benchmark, Asked, Interruption], Comparison]
+"""Compares one benchmark."""
+
+
+def _of_commits(store: BenchmarkStore, options: BenchOptions) -> How:
+    def compared(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+        if options.from_history:
+            found = compare_with_history(benchmark, asked, store, options.launches, interruption)
+        else:
+            found = compare(benchmark, asked, interruption)
+            found = with_accepted(found, store, benchmark.folder, asked.tell)
+        note = tuned_note(store, benchmark)
+        if note is not None:
+            asked.tell(note)
+            found = replace(found, notes=(*found.notes, note))
+        if options.culprit:
+            found = with_culprit(found, benchmark, asked, interruption)
+        return found
+
+    return compared
+
+
+def _of_settings(names: tuple[str, str], allow: tuple[str, ...] | None) -> How:
+    both = (read_settings(names[0]), read_settings(names[1]))
+    config = load_config(Path.cwd())
+    allowed = allow or tuple(effect.value for effect in config.optimize.allow)
+    return lambda benchmark, asked, interruption: compare_settings(
+        benchmark, both, asked, interruption, config.knobs, allowed
+    )
 
 
 def _compare(
     wanted: Sequence[Benchmark],
     options: BenchOptions,
     asked: Asked,
-    store: BenchmarkStore,
     interruption: Interruption,
+    compared: How,
 ) -> int:
     documents: list[Comparison] = []
     for benchmark in wanted:
@@ -142,14 +170,7 @@ def _compare(
                 interruption.release()
             except KeyboardInterrupt:
                 break
-        if options.from_history:
-            document = compare_with_history(benchmark, asked, store, options.launches, interruption)
-        else:
-            document = with_accepted(
-                compare(benchmark, asked, interruption), store, benchmark.folder, asked.tell
-            )
-        if options.culprit:
-            document = with_culprit(document, benchmark, asked, interruption)
+        document = compared(benchmark, asked, interruption)
         documents.append(document)
         if document.verdict == "failed" or not options.quiet:
             write_plain([f"{PREFIX}{line}" for line in comparison_lines(document)])

@@ -1,0 +1,97 @@
+"""Two settings of one script in the same tree, held against each other."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.compare.comparison import Asked, Contest, hold_against
+from gpurun.bench.compare.document import Compared, Labelled
+from gpurun.bench.record import version_here
+from gpurun.bench.series import users_variables
+from gpurun.bench.trees.installed import Tree
+from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
+from gpurun.errors import ExitCode
+from gpurun.records.benchmark import BenchmarkPurpose
+from gpurun.records.comparison import Comparison
+from gpurun.records.tuning import SavedSettings
+from gpurun.tuner import cache
+from gpurun.tuner.interruption import Interruption
+from gpurun.tuner.settled import Settled, settled
+
+NONE = "none"
+"""In place of a settings file: the script as it is."""
+AS_IT_IS = SavedSettings({}, (), None, {}, ())
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One settings file, by the name it was given on the command line; "none": no settings."""
+
+    label: str
+    saved: SavedSettings
+
+
+def read_settings(name: str) -> Settings:
+    """The settings in a file; `GpurunError` says what is wrong with it."""
+    return Settings(name, AS_IT_IS if name == NONE else cache.load(Path(name)))
+
+
+def compare_settings(
+    benchmark: Benchmark,
+    both: tuple[Settings, Settings],
+    asked: Asked,
+    interruption: Interruption,
+    knob_paths: Sequence[str],
+    allow: Sequence[str],
+) -> Comparison:
+    """Hold the second settings against the first, as trees are held against each other.
+
+    `GpurunError` for a knob that there is not, that is not among the effects in `allow`, or cannot
+    take its value. Batches of unequal size are compared only where "training" is allowed.
+    """
+    done = [settled(one.saved, one.label, benchmark.args, knob_paths, allow) for one in both]
+    may_train = "training" in allow
+    contest = _contest(benchmark, (both[0].label, both[1].label), (done[0], done[1]), may_train)
+    for side, one in zip((BASELINE, CURRENT), both, strict=True):
+        asked.tell(f"{side}: {one.label}, {_shown(one)}")
+    found = hold_against(benchmark, asked, interruption, lambda: contest)
+    if found.exit_code == int(ExitCode.NO_BASELINE) and not may_train:
+        consent = "add --allow training to compare samples/s all the same"
+        return replace(found, recommendation=consent)
+    return found
+
+
+def _contest(
+    benchmark: Benchmark, labels: tuple[str, str], both: tuple[Settled, Settled], may_train: bool
+) -> Contest:
+    version = version_here(benchmark.folder)
+    tree = Tree(benchmark.folder.resolve())
+    baseline, current = (
+        Side(
+            name,
+            version.commit or "",
+            tree,
+            benchmark.folder,
+            Path(sys.executable),
+            users_variables(benchmark),
+            settled=one,
+        )
+        for name, one in zip((BASELINE, CURRENT), both, strict=True)
+    )
+    labelled = [Labelled(*pair) for pair in zip(labels, (s.settings for s in both), strict=True)]
+    return Contest(
+        Compared(version, version, settings=(labelled[0], labelled[1])),
+        lambda _: nullcontext(Sides(baseline, current, tree)),
+        BenchmarkPurpose.SETTINGS,
+        batch_may_differ=may_train,
+    )
+
+
+def _shown(settings: Settings) -> str:
+    words = [f"{name}={value}" for name, value in settings.saved.settings.items()]
+    return ", ".join(words) or "the script as it is"

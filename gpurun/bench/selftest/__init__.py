@@ -1,0 +1,1 @@
+"""The gate tried on slow-downs that are known to be there, and on none."""

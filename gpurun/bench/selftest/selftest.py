@@ -1,0 +1,218 @@
+"""HEAD compared with itself three times: as it is, and slowed down in two ways on purpose."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.compare.comparison import (
+    FAILURES,
+    Asked,
+    Contest,
+    hold_against,
+    preparation_of,
+)
+from gpurun.bench.compare.document import SPEED, Compared
+from gpurun.bench.compare.pairs import Findings
+from gpurun.bench.record import Version
+from gpurun.bench.selftest.answers import (
+    EXIT_CODES,
+    FACTOR,
+    MODULE,
+    MOST_THRESHOLD,
+    RUNTIME,
+    UNCHANGED,
+    Plan,
+    delay_for,
+    judged,
+    seconds_a_step,
+    verdict_of,
+)
+from gpurun.bench.selftest.module import plant_in_tree
+from gpurun.bench.trees.git import Repository, open_repository, short
+from gpurun.bench.trees.setup_command import run_setup
+from gpurun.bench.trees.sides import BASELINE, CURRENT, Sides, compared_sides
+from gpurun.errors import GpurunError
+from gpurun.records.benchmark import BenchmarkPurpose
+from gpurun.records.selftest import Selftest, SelftestPart
+from gpurun.rundir import new_run
+from gpurun.tuner.interruption import Interruption
+
+WORST_FIRST = ("interrupted", "wrong", "failed", "inconclusive", "pass")
+TRUSTED = "nothing to do: the gate can fail, and does so for the right reason"
+UNTRUSTED = "do not trust the gate with this benchmark here until that is mended; then run it again"
+
+
+@dataclass
+class _Course:
+    """What is known so far; whatever ends the selftest, it stands here."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+    parts: list[SelftestPart] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def selftest(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Selftest:
+    """Try the gate, and say whether each of its answers is right.
+
+    A benchmark that fails and an interruption are told by the document; other errors are raised. No
+    signal interrupts any more afterwards, until `interruption.release`.
+    """
+    started = time.monotonic()
+    threshold = _threshold(benchmark)
+    course, verdict, code, error, todo = _Course(), "failed", 0, None, ""
+    try:
+        _carry_through(benchmark, FACTOR * threshold, asked, interruption, course)
+        verdict, code, error, todo = _ended(course.parts)
+    except KeyboardInterrupt:
+        verdict, code, todo = "interrupted", interruption.exit_code, "run it again"
+    except GpurunError as caught:
+        if caught.code not in FAILURES:
+            raise
+        code, error, todo = int(caught.code), caught.what, caught.todo
+    finally:
+        interruption.hold()
+    return Selftest(
+        benchmark=benchmark.name,
+        command=(benchmark.script, *benchmark.args),
+        verdict=verdict,
+        exit_code=code,
+        commit=course.commit,
+        dirty=course.dirty,
+        threshold=threshold,
+        max_pairs=asked.plan.looks[-1],
+        parts=tuple(course.parts),
+        recommendation=todo,
+        seconds=time.monotonic() - started,
+        notes=tuple(course.notes),
+        error=error,
+    )
+
+
+def together(documents: list[Selftest]) -> Selftest:
+    """Several benchmarks as one document: that of the worst, which holds the others."""
+    worst = min(documents, key=lambda one: WORST_FIRST.index(one.verdict))
+    return replace(worst, others=tuple(one for one in documents if one is not worst))
+
+
+def _threshold(benchmark: Benchmark) -> float:
+    """Of the speed, which is what a delay costs; `GpurunError` where nothing can be planted."""
+    for metric in SPEED:
+        share = benchmark.thresholds.get(metric)
+        if share is not None and share <= MOST_THRESHOLD:
+            return share
+        if share is not None:
+            raise GpurunError(
+                f"a slow-down of twice the threshold of {share:.0%} leaves too little to measure",
+                f"the selftest takes thresholds up to {MOST_THRESHOLD:.0%}",
+            )
+    raise GpurunError(
+        f"the benchmark {benchmark.name} gates no speed, of which the selftest plants a loss",
+        "add throughput to its metrics, or --metrics throughput",
+    )
+
+
+def _ended(parts: list[SelftestPart]) -> tuple[str, int, str | None, str]:
+    """Verdict, exit code, error and what to do, once all that could be compared was."""
+    last = parts[-1].comparison
+    if last.verdict in ("failed", "interrupted"):
+        return last.verdict, last.exit_code, last.error, last.recommendation
+    verdict = verdict_of(parts)
+    undecided = [p.comparison.recommendation for p in parts if p.right is None]
+    todo = {"pass": TRUSTED, "wrong": UNTRUSTED}.get(verdict, (undecided or [""])[0])
+    return verdict, int(EXIT_CODES[verdict]), None, todo
+
+
+# -- the three comparisons -------------------------------------------------------------------------
+
+
+def _carry_through(
+    benchmark: Benchmark,
+    slowdown: float,
+    asked: Asked,
+    interruption: Interruption,
+    course: _Course,
+) -> None:
+    repository = open_repository(benchmark.folder)
+    head = course.commit = repository.head()
+    _look_at_changes(repository, course, asked)
+    folder = new_run(asked.home)
+    preparation = preparation_of(benchmark)
+    with compared_sides(
+        repository, head, asked.home, preparation, folder, current=head, tell=asked.tell
+    ) as sides:
+        try:
+            _compare_thrice(benchmark, slowdown, sides, asked, interruption, course)
+        finally:
+            interruption.hold()  # nothing may cut the removal of the worktrees short
+
+
+def _look_at_changes(repository: Repository, course: _Course, asked: Asked) -> None:
+    changes = repository.changes()
+    course.dirty = changes.dirty
+    asked.tell(f"both sides are HEAD, {short(course.commit or '')}, in worktrees of their own")
+    if changes.dirty or changes.untracked_python:
+        note = "uncommitted changes are left out: the selftest works on the commit"
+        course.notes.append(note)
+        asked.tell(note)
+
+
+def _compare_thrice(
+    benchmark: Benchmark,
+    slowdown: float,
+    sides: Sides,
+    asked: Asked,
+    interruption: Interruption,
+    course: _Course,
+) -> None:
+    """Each comparison of its own, as long as the one before came to an end."""
+
+    def compare(number: int, plan: Plan, tried: Sides, what: str) -> Findings | None:
+        if number > 1:
+            interruption.release()
+        asked.tell(f"{number} of 3: {what}")
+        findings = Findings()
+        compared = _versions(sides, edited=plan.part == MODULE)
+        contest = Contest(compared, lambda _: nullcontext(tried), BenchmarkPurpose.SELFTEST)
+        found = hold_against(benchmark, asked, interruption, lambda: contest, findings)
+        launches = (findings.launches(BASELINE), findings.launches(CURRENT))
+        course.parts.append(judged(plan, slowdown, found, *launches))
+        return None if found.verdict in ("failed", "interrupted") else findings
+
+    first = compare(1, Plan(UNCHANGED), sides, "nothing differs")
+    if first is None:
+        return
+    step = seconds_a_step(first.launches(BASELINE) + first.launches(CURRENT))
+    if step is None:  # time ended before the first pair
+        return
+    delay = delay_for(slowdown, step)
+    loss = f"{slowdown:.0%} less throughput, {1000 * delay:.3g} ms a step"
+    slowed = replace(sides, current=replace(sides.current, planted_seconds=delay))
+    plan = Plan(RUNTIME, delay, source=RUNTIME)
+    if compare(2, plan, slowed, f"the current side is slowed down by gpurun ({loss})") is None:
+        return
+    file = _planted_file(benchmark, sides, first, delay)
+    inside = str(file.relative_to(sides.current.tree.root.resolve()))
+    if benchmark.setup is not None:
+        interruption.release()
+        asked.tell(f"setup of the current side again: {benchmark.setup}")
+        current = sides.current
+        run_setup(benchmark.setup, CURRENT, current.folder, current.variables, new_run(asked.home))
+    plan = Plan(MODULE, delay, source=str(file), file=inside)
+    compare(3, plan, sides, f"the current side is slowed down in its copy of {inside} ({loss})")
+
+
+def _versions(sides: Sides, *, edited: bool) -> Compared:
+    commit = sides.current.commit
+    return Compared(Version(commit, None, False), Version(commit, None, edited))
+
+
+def _planted_file(benchmark: Benchmark, sides: Sides, first: Findings, delay: float) -> Path:
+    """The file of the current side's worktree in which the delay now stands."""
+    current = sides.current
+    script = (current.folder / benchmark.script).resolve()
+    return plant_in_tree(current.tree, script, first.launches(CURRENT)[0].origins, delay)

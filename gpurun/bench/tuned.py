@@ -1,0 +1,131 @@
+"""What `--optimize` measured, as records of benchmarks: the script as it is, and as it was tuned.
+
+They are written as files, which a store enters into its database when it is next used: a tuning
+neither waits for a database nor fails with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from gpurun.bench.benchmarks import Benchmark, benchmarks, named
+from gpurun.bench.launches import Launch, Start
+from gpurun.bench.record import TURNED, Version, record_of, version_here
+from gpurun.bench.store.files import RecordFiles
+from gpurun.config import Config, load_config
+from gpurun.errors import GpurunError
+from gpurun.options import Options, Target, TargetKind
+from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.codec import RecordError, from_json
+from gpurun.records.result import RunResult
+from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.tuner.settled import Settled
+
+USABLE = ("stopped", "completed")
+"""How a trial ends that measured what it was to measure."""
+
+
+def keep_tuning(report: TuningReport, options: Options, folder: Path, home: Path) -> None:
+    """Keep what was measured in the tuning `folder` in the folder of records `home`.
+
+    `GpurunError` where it cannot be written, or the configuration cannot be read.
+    """
+    benchmark = benchmark_of(load_config(Path.cwd()), options.target, Path.cwd())
+    files = RecordFiles(home)
+    for record in records_of(report, benchmark, folder, version_here(benchmark.folder)):
+        files.write(record)
+
+
+def benchmark_of(config: Config, target: Target, folder: Path) -> Benchmark:
+    """The benchmark that the configuration has for a script, else one named after it.
+
+    Of several for one script that with the same arguments. `folder`: where it was launched.
+    """
+    here = named(config, target.path, target.args, folder)
+    if target.kind is not TargetKind.SCRIPT:
+        return replace(here, name=target.path, script=target.path)
+    script = (folder / target.path).resolve()
+    same = [one for one in benchmarks(config) if (one.folder / one.script).resolve() == script]
+    exact = [one for one in same if one.args == target.args]
+    return replace((*exact, *same, here)[0], args=target.args)
+
+
+def records_of(
+    report: TuningReport, benchmark: Benchmark, folder: Path, version: Version
+) -> tuple[BenchmarkRecord, ...]:
+    """A record of the script as it is, and one of the chosen settings where those were proven.
+
+    The launches are those of the proof; without one, the record is of what was screened as it is.
+    """
+    if report.baseline is None:
+        return ()
+    base = report.baseline.knobs
+    sides = [(base, _trials(report, "pair baseline", base) or _trials(report, "screen", base))]
+    if report.chosen is not None and report.chosen.knobs != base:
+        sides.append((report.chosen.knobs, _trials(report, "pair candidate", report.chosen.knobs)))
+    found = []
+    for knobs, trials in sides:
+        read = (_launch(trial, knobs, benchmark, folder) for trial in trials)
+        launches = [launch for launch in read if launch is not None]
+        if launches:
+            found.append(record_of(benchmark, launches, version, BenchmarkPurpose.OPTIMIZE))
+    return tuple(found)
+
+
+def _trials(report: TuningReport, purpose: str, knobs: Mapping[str, Any]) -> list[TrialRecord]:
+    return [
+        trial
+        for trial in report.trials
+        if trial.purpose == purpose and trial.knobs == knobs and trial.status in USABLE
+    ]
+
+
+def _launch(
+    trial: TrialRecord, knobs: Mapping[str, Any], benchmark: Benchmark, folder: Path
+) -> Launch | None:
+    """The trial as the launch of a benchmark; None where its result is gone."""
+    place = folder / trial.run_dir
+    try:
+        result = from_json(RunResult, json.loads((place / "result.json").read_text("utf-8")))
+    except (OSError, ValueError, RecordError):
+        return None
+    settled = Settled(knobs, benchmark.args, {})
+    start = Start(
+        "current", benchmark.folder, Path(sys.executable), dict(os.environ), settled=settled
+    )
+    return Launch(start, result, "", place, trial.seconds)
+
+
+# -- what a comparison says of them ----------------------------------------------------------------
+
+
+class Queried(Protocol):
+    """What is asked of a store."""
+
+    def query(
+        self, benchmark: str, *, purposes: tuple[BenchmarkPurpose, ...]
+    ) -> list[BenchmarkRecord]:
+        """The records that fit, oldest first."""
+
+
+def tuned_note(store: Queried, benchmark: Benchmark) -> str | None:
+    """That faster settings are known for this very command; None where none are, or who knows."""
+    try:
+        records = store.query(benchmark.name, purposes=(BenchmarkPurpose.OPTIMIZE,))
+    except GpurunError:
+        return None  # what is wrong with the store was told when the records were kept
+    for record in reversed(records):
+        turned = {k: v for k, v in record.fingerprint.settings.items() if k not in TURNED}
+        if turned and (record.script, record.args) == (benchmark.script, benchmark.args):
+            words = ", ".join(f"{name}={value}" for name, value in turned.items())
+            return (
+                f"--optimize found settings for {benchmark.script} on {record.time[:10]}: {words}; "
+                "both sides are measured without them"
+            )
+    return None

@@ -1,0 +1,107 @@
+"""`gpurun bench selftest`: can the gate fail, on this machine and with this benchmark?"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+
+from gpurun.arguments import Flags, split
+from gpurun.bench.compare.comparison import Asked
+from gpurun.bench.compare.gate import GatePlan
+from gpurun.bench.selftest.selftest import selftest, together
+from gpurun.bench.store import open_store
+from gpurun.commands.bench.arguments import options_of
+from gpurun.commands.bench.chosen import chosen_by, records_home
+from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.options import BenchOptions
+from gpurun.records.codec import to_json
+from gpurun.records.selftest import Selftest
+from gpurun.report.selftest import pairs_in_all, selftest_lines
+from gpurun.report.terminal import PREFIX, write_plain
+from gpurun.tuner.interruption import Interruption
+from gpurun.verdict import print_verdict
+
+QUICK_PAIRS = 6
+FLAGS = Flags(
+    switches=("quick", "trials-in-place", "quiet", "help"),
+    values=("threshold", "max-pairs", "metrics", "budget", "steps", "json", "store", "out"),
+)
+HELP = f"""\
+usage: gpurun bench selftest [flags] [script.py args...]
+
+Compares HEAD with itself three times, in worktrees of its own: as it is, where the gate must stay
+green; with every step of one side delayed by gpurun, and by a line in a module of that side's tree,
+where it must go red. Planted is a loss of twice the threshold, and the records of the launches must
+show that it was there. Nothing of it enters a history, and your tree is not touched.
+
+exit code 0 all three are right, 3 undecided, 5 the gate answers wrong or the benchmark fails
+
+  --quick            give up after {QUICK_PAIRS} pairs each: sooner done, more often undecided
+  --threshold 5%     what throughput may lose; twice as much is planted
+  --metrics LIST     what is gated, as in gpurun bench --compare
+  --max-pairs 16     pairs after which an undecided comparison is inconclusive
+  --budget TIME      no pair begins that would end later: 90s, 5m, 1h
+  --steps N          training steps to measure in a launch; as many as it takes by default
+  --json FILE        the result as JSON (- for stdout)
+  --store URL        the database of records; by default bench.db in the folder of records
+  --trials-in-place  let launches write to your files where they cannot be isolated
+  --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
+  --quiet            print nothing but errors and the closing verdict line
+"""
+
+
+def run_selftest(argv: list[str]) -> int:
+    """Try the gate; the exit codes are those of the help text."""
+    options, quick = _parsed(argv)
+    if options.help:
+        sys.stdout.write(HELP)
+        return int(ExitCode.OK)
+    check_outputs(json=options.json)
+    pairs = QUICK_PAIRS if quick else options.max_pairs
+    wanted = chosen_by(options)
+    home = records_home(options.out)
+    store = open_store(home, options.store, notice=say)
+    asked = Asked(
+        ref="HEAD",
+        home=home,
+        plan=GatePlan() if pairs is None else GatePlan.up_to(pairs),
+        deadline=time.monotonic() + (options.budget_seconds or math.inf),
+        in_place=options.trials_in_place,
+        keep=store.add,
+        tell=teller(options.quiet),
+    )
+    found: list[Selftest] = []
+    with Interruption() as interruption:
+        for benchmark in wanted:
+            if found:
+                try:
+                    interruption.release()
+                except KeyboardInterrupt:
+                    break
+            asked.tell(f"selftest of {benchmark.name}")
+            found.append(selftest(benchmark, asked, interruption))
+            if found[-1].verdict not in ("pass", "inconclusive") or not options.quiet:
+                write_plain([f"{PREFIX}{line}" for line in selftest_lines(found[-1])])
+            if interruption.signal is not None:
+                break
+        return _told(together(found), interruption, options)
+
+
+def _told(found: Selftest, interruption: Interruption, options: BenchOptions) -> int:
+    code, verdict = found.exit_code, found.verdict
+    if interruption.signal is not None:
+        code, verdict = interruption.exit_code, "interrupted"
+    emit_json(options.json, to_json(found))
+    answers = {part.part: part.answer for part in found.parts}
+    print_verdict(verdict, code, **answers, pairs=pairs_in_all(found))
+    return code
+
+
+def _parsed(argv: list[str]) -> tuple[BenchOptions, bool]:
+    words = split(argv, FLAGS)
+    quick = "quick" in words.own
+    if quick and "max-pairs" in words.own:
+        raise GpurunError(f"--quick is --max-pairs {QUICK_PAIRS}", "drop one of them")
+    return options_of(words), quick

@@ -1,0 +1,73 @@
+"""Settings made ready for a launch: what each knob asks of the environment and of the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpurun.errors import GpurunError
+from gpurun.knobs import all_knobs, find
+from gpurun.records.spec import Setting
+from gpurun.records.tuning import SavedSettings
+
+DEFAULT_ALLOW = ("pipeline", "numerics")
+
+
+@dataclass(frozen=True)
+class Settled:
+    """What a launch under settings takes. `args`: the script's arguments under them.
+
+    `environment`: the variables that they set. `training_loaders`: as `RunSpec` has them.
+    """
+
+    settings: Mapping[str, Any]
+    args: tuple[str, ...]
+    environment: Mapping[str, str]
+    training_loaders: tuple[str, ...] = ()
+    knob_paths: tuple[str, ...] = ()
+
+    @property
+    def turned(self) -> tuple[Setting, ...]:
+        """The settings as a spec lists them."""
+        return tuple(Setting(name, value) for name, value in self.settings.items())
+
+
+def settled(
+    saved: SavedSettings,
+    source: str,
+    args: tuple[str, ...],
+    knob_paths: Sequence[str] = (),
+    allow: Sequence[str] | None = None,
+) -> Settled:
+    """`saved` settings on top of the script's `args`; `GpurunError` begins with their `source`.
+
+    Refused are a knob that there is not, one whose effect is not among `allow` (None: the default),
+    and a value that its knob cannot take.
+    """
+    all_knobs(knob_paths)  # a broken one is not the settings' fault
+    environment: dict[str, str] = {}
+    for name, value in saved.settings.items():
+        try:
+            knob = find(name, knob_paths, saved.tuned_arguments)
+        except GpurunError as error:
+            raise GpurunError(f"{source}: {error.what}", error.todo) from None
+        _check_allowed(name, knob.effect.value, tuple(allow or DEFAULT_ALLOW))
+        try:
+            environment.update(knob.environment(value))
+            args = knob.arguments(value, args)
+        except Exception as error:
+            raise GpurunError(
+                f"{source}: {name} cannot take {value!r} ({type(error).__name__}: {error})",
+                "take it out, or write the file anew with gpurun --optimize --save-settings FILE",
+            ) from error
+    return Settled(saved.settings, args, environment, saved.training_loaders, tuple(knob_paths))
+
+
+def _check_allowed(name: str, effect: str, allowed: tuple[str, ...]) -> None:
+    """A change of the training needs the same consent whichever way it comes."""
+    if effect not in allowed:
+        raise GpurunError(
+            f"{name} is a {effect} change, which is not allowed",
+            f"add --allow {','.join((*allowed, effect))}, or drop the setting",
+        )

@@ -1,0 +1,68 @@
+"""`gpurun bench selftest` for real: a script in a repository, three comparisons from real launches.
+
+Steps last for what they sleep and the slow-down is large, so that other tests beside it do not
+matter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from gpurun.records.codec import from_json
+from gpurun.records.selftest import Selftest
+from tests.conftest import REPOSITORY
+from tests.repositories import commit, git, new_repository, state
+
+SCRIPT = """
+import torch, work
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(4, 1)
+for (x,) in DataLoader(TensorDataset(torch.zeros(400, 4)), batch_size=8):
+    work.prepare()
+    model(x).sum().backward()
+"""
+WORK = '"""Work."""\nimport time\ndef prepare():\n    time.sleep(0.04)\n'
+TABLE = '[bench]\nscript = "train.py"\nsteps = 12\nmetrics = ["throughput"]\n'
+
+
+def test_both_planted_slow_downs_are_found_and_nothing_is_left_of_them(tmp_path: Path) -> None:
+    folder = new_repository(tmp_path / "project")
+    files = {"train.py": SCRIPT, "work.py": WORK, "gpurun.toml": TABLE, ".gitignore": ".gpurun/\n"}
+    head = commit(folder, files)
+    (folder / "work.py").write_text("raise ValueError('not committed')\n")
+    before = _users(folder)
+    words = ("selftest", "--threshold", "30%", "--max-pairs", "4", "--json", "../found.json")
+    done = subprocess.run(
+        [sys.executable, "-m", "gpurun", "bench", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    found = from_json(Selftest, json.loads((tmp_path / "found.json").read_text()))
+    assert (found.verdict, found.commit, found.dirty) == ("pass", head, True), done.stderr
+    assert done.returncode == 0
+    expected = "verdict=pass exit=0 unchanged=green runtime=red module=red pairs=12"
+    assert done.stderr.splitlines()[-1] == expected
+    assert [part.file for part in found.parts] == [None, None, "work.py"]
+    for part in found.parts[1:]:
+        assert part.planted_step_seconds is not None
+        assert part.step_seconds is not None
+        assert part.planted_step_seconds[0] >= 0.9 * part.step_seconds
+        interval = part.comparison.slowdown_confidence_interval
+        assert interval is not None
+        assert interval[0] > 0.3
+    kept = [json.loads(p.read_text()) for p in (folder / ".gpurun/benchmarks").glob("*.json")]
+    assert [record["purpose"] for record in kept] == ["selftest"] * 6
+    assert _users(folder) == before
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+
+
+def _users(folder: Path) -> dict[str, bytes | str]:
+    """All that is the user's own."""
+    return {k: v for k, v in state(folder).items() if not k.startswith((".git/", ".gpurun"))}
