@@ -13,7 +13,7 @@ from gpurun.isolation.mode import Mode
 from gpurun.isolation.namespaces import leave_mounts
 from gpurun.isolation.newroot import NewRoot, prepare_memory
 from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
-from gpurun.isolation.rank_view import RankView
+from gpurun.isolation.rank_view import RankView, is_below
 
 REAL = ("/dev/shm", "/run", "/tmp/nvidia-mps")
 """Memory that ranks share (NCCL, gloo) and sockets of services: an overlay would cut them off."""
@@ -26,11 +26,15 @@ REAL_FILE_VARIABLES = (b"TORCHELASTIC_ERROR_FILE",)
 def enter_layer(
     order_text: str, command: tuple[str, ...], environment: Mapping[bytes, bytes]
 ) -> None:
-    """From here on this process sees the files through a layer of its own. `OSError` if not."""
+    """From here on this process sees the files through a layer of its own. `OSError` if not.
+
+    An order that says `probe` has what is imperfect about the layer told on standard error.
+    """
     order = json.loads(order_text)
     cwd = os.getcwd()
     process, death_signal = os.getpid(), syscalls.parent_death_signal()
-    folder, lock = rank_cleaner.make_folder(order["places"], order["run"])
+    outside = [place for place in order["places"] if not is_below(os.path.realpath(place), cwd)]
+    folder, lock = rank_cleaner.make_folder(outside or order["places"], order["run"])
     for name in (MEMORY, ROOT, UPPERS):
         os.mkdir(f"{folder}/{name}")
     _start_apart(lambda: rank_cleaner.clean_up_after(process, folder, lock), keep=(lock,))
@@ -50,7 +54,8 @@ def enter_layer(
         report=-1,
     )
     root = _build(box, locked)
-    view = RankView(root.root, root.overlays, locked, order["start_ns"])
+    layered = [pair for pair in root.overlays if not any(is_below(pair[0], x) for x in writable)]
+    view = RankView(root.root, layered, locked, order["start_ns"])
     ours, theirs = socket.socketpair()
     _start_apart(
         lambda: rank_keeper.keep(process, view, theirs), keep=(theirs.fileno(), *view.descriptors)
@@ -62,6 +67,8 @@ def enter_layer(
         syscalls.die_with_parent(death_signal)
     rank_cleaner.write_owner(lock, order["run"], os.readlink("/proc/self/ns/mnt"))
     _hand_over(ours)
+    if order["probe"]:
+        os.write(2, "".join(f"{note}\n" for note in root.notes).encode())
 
 
 def _build(box: BoxOrder, locked: bool) -> NewRoot:

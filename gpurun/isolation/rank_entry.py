@@ -1,7 +1,8 @@
 """What the elastic agent starts as a rank: it becomes the script, above a layer if need be.
 
 Started as `python -I -S -c` with an order in JSON and the rank's command behind it. The process
-that the agent started becomes the script, so exit codes and signals need no passing on. Rank 0 imports nothing more than this module.
+that the agent started becomes the script, so exit codes and signals need no passing on. Rank 0
+imports nothing more than this module.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import errno
 import os
 import signal
 import sys
-from typing import NoReturn
+
+TYPE_CHECKING = False  # of typing, which would take as long to import as all the rest
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 NOT_SET_UP = 70
 
@@ -25,7 +29,10 @@ def main() -> NoReturn:
         try:
             _enter_layer(order, command, environment)
         except Exception as error:  # whatever it is, the script must not run on the real files
-            _say(f"no private layer for rank {environment[b'RANK'].decode()}: {error}")
+            from gpurun.isolation.shim import describe
+
+            rank = os.fsdecode(environment[b"RANK"])
+            _say(f"no private layer for rank {rank}: {describe(error)}")
             os._exit(NOT_SET_UP)
     _become(command, environment)
 

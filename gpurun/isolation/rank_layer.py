@@ -42,7 +42,14 @@ def rank_command(command: Sequence[str], run_dir: Path, writable: Sequence[Path]
     To be asked for when the run begins: what is made on disk from here on counts as the run's.
     `run_dir` and the existing folders in `writable` stay the real ones in all ranks.
     """
+    return _entry_words(command, run_dir, writable, probe=False)
+
+
+def _entry_words(
+    command: Sequence[str], run_dir: Path, writable: Sequence[Path], *, probe: bool
+) -> list[str]:
     order = {
+        "probe": probe,
         "run": os.path.realpath(run_dir),
         "writable": [os.path.realpath(path) for path in (run_dir, *writable)],
         "places": ["/var/tmp", tempfile.gettempdir()],
@@ -55,8 +62,9 @@ def rank_command(command: Sequence[str], run_dir: Path, writable: Sequence[Path]
 
 
 def available() -> tuple[bool, str]:
-    """Whether ranks can have private layers in the current folder; if not, why. Found by trying.
+    """Whether ranks can have private layers in the current folder, found by trying; if not, why.
 
+    If so, what is imperfect about them ("" if nothing): folders that are read-only to these ranks.
     Layers that a killed run left behind are removed on the way.
     """
     for place in _places():
@@ -69,7 +77,7 @@ def available() -> tuple[bool, str]:
         probe = (sys.executable, "-I", "-S", "-c", _PROBE, str(target))
         try:
             done = subprocess.run(
-                rank_command(probe, run, ()),
+                _entry_words(probe, run, (), probe=True),
                 env={**os.environ, "RANK": "1"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -84,11 +92,11 @@ def available() -> tuple[bool, str]:
             finish(run)
     if reached:
         return False, "a probe's file reached the real folder"
+    lines = done.stderr.decode(errors="replace").splitlines()
     if done.returncode != _PROBE_CODE:
-        lines = done.stderr.decode(errors="replace").splitlines()
         words = lines[-1] if lines else f"exit code {done.returncode}"
-        return False, words.removeprefix("gpurun: ")
-    return True, ""
+        return False, words.rpartition("no private layer for rank 1: ")[2]
+    return True, "; ".join(lines)
 
 
 def finish(run_dir: Path, seconds: float = END_SECONDS) -> bool:

@@ -64,7 +64,7 @@ class RankView:
     def upper_of(self, path: str) -> str | None:
         """Where in an upper layer the rank's own version of `path` lies, or would lie."""
         best = max(
-            (pair for pair in self.overlays if _is_below(path, pair[0])),
+            (pair for pair in self.overlays if is_below(path, pair[0])),
             key=lambda pair: len(pair[0]),
             default=None,
         )
@@ -177,5 +177,6 @@ def _is_whiteout(entry: os.DirEntry[str]) -> bool:
     return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.makedev(0, 0)
 
 
-def _is_below(path: str, folder: str) -> bool:
+def is_below(path: str, folder: str) -> bool:
+    """Whether a path is a folder's or lies in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")
