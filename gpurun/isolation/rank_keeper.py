@@ -1,6 +1,6 @@
 """The process beside a rank that keeps its view of rank 0's files up to date.
 
-It refreshes the view every tenth of a second, and at once when the rank asks for it: at a moment
+It refreshes the view every quarter of a second, and at once when the rank asks for it: at a moment
 when rank 0 is known to have done its part (after a collective), the answer then means that all
 which rank 0 wrote before is seen. It ends with the rank's process.
 """
@@ -15,11 +15,11 @@ import time
 
 from gpurun.isolation import creations
 from gpurun.isolation.rank_view import RankView
-from gpurun.records.rank_layers import DONE, address_of
+from gpurun.records.rank_layers import DELETE, DONE, LONGEST, address_of
 
 READY = b"r"
-INTERVAL_SECONDS = 0.1
-MOST_SHARE = 0.02
+INTERVAL_SECONDS = 0.25
+MOST_SHARE = 0.01
 """Of one core, for refreshing."""
 
 ANSWER_SECONDS = 1.0
@@ -52,19 +52,22 @@ def _serve(rank: int, server: socket.socket, listener: int | None, view: RankVie
         if listener is not None and listener in ready:
             creations.answer(listener, view)
         if server.fileno() in ready:
-            _refresh_for_one(server, view)
+            _answer_one(server, view)
         if time.monotonic() >= due:
             due = time.monotonic() + max(INTERVAL_SECONDS, _refresh(view) / MOST_SHARE)
 
 
-def _refresh_for_one(server: socket.socket, view: RankView) -> None:
+def _answer_one(server: socket.socket, view: RankView) -> None:
     with contextlib.suppress(OSError):
         connection, _ = server.accept()
         with connection:
             connection.settimeout(ANSWER_SECONDS)
-            if connection.recv(16):
+            request = connection.recv(LONGEST)
+            if request.startswith(DELETE):
+                view.delete(os.fsdecode(request.removeprefix(DELETE)))
+            elif request:
                 _refresh(view, settled=True)
-                connection.send(DONE)
+            connection.send(DONE)
 
 
 def _refresh(view: RankView, *, settled: bool = False) -> float:

@@ -13,6 +13,7 @@ rank 0 has made the thing anew: then rank 0's is what the run has.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -77,17 +78,43 @@ class RankView:
         except OSError:
             return False
 
+    def adopt(self, path: str) -> bool:
+        """Make a folder of rank 0 the rank's own too, as if it had made it; False if it cannot."""
+        upper = self.upper_of(path)
+        if upper is None or os.path.lexists(upper) or not os.path.isdir(path):
+            return False
+        self._forget_names()
+        self._copy_up(path)
+        return os.path.isdir(upper)
+
+    def delete(self, path: str) -> None:
+        """Take a file or folder from the rank's view at once, its own version of it included."""
+        upper = self.upper_of(path)
+        if upper is None:
+            return
+        if os.path.isdir(upper) and not os.path.islink(upper):
+            shutil.rmtree(upper)
+        elif os.path.lexists(upper):
+            os.unlink(upper)
+        if os.path.lexists(path):
+            self.hide(path)
+        else:
+            self._forget_names()
+
     def hide(self, path: str) -> None:
         """Let the rank see nothing at `path`, where it has no version of its own."""
         upper = self.upper_of(path)
         if upper is None or os.path.lexists(upper):
             return
-        above = os.path.dirname(path)
-        if not os.path.isdir(os.path.dirname(upper)):  # have the kernel make the folders above it
-            seen = self.root + above
-            os.chmod(seen, stat.S_IMODE(os.stat(seen).st_mode))
+        if not os.path.isdir(os.path.dirname(upper)):
+            self._copy_up(os.path.dirname(path))
         os.mknod(upper, stat.S_IFCHR, os.makedev(0, 0))
         self._forget_names()
+
+    def _copy_up(self, folder: str) -> None:
+        """Have the kernel make a folder, and those above it, in the upper layer."""
+        seen = self.root + folder
+        os.chmod(seen, stat.S_IMODE(os.stat(seen).st_mode))
 
     def _reveal(self, path: str, upper: str, settled: bool) -> Iterator[tuple[str, str]]:
         """Remove marks of deletion; gives every folder that lies in both layers."""

@@ -5,8 +5,13 @@ The address is made of the mount namespace, so all processes of the rank know it
 
 from __future__ import annotations
 
-ASK = b"refresh"
+REFRESH = b"refresh"
+DELETE = b"delete "
+"""Followed by an absolute path without links above its last name."""
+
 DONE = b"done"
+LONGEST = 8192
+"""Bytes of a request."""
 
 
 def address_of(mounts: str) -> str:

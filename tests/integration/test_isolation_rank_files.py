@@ -85,6 +85,18 @@ def test_a_folder_that_both_delete_and_make_anew_shows_the_files_of_both(
     assert zero.does("os.listdir('out')") == ["zero.pt"]
 
 
+def test_a_folder_can_be_deleted_in_one_go_while_rank_zero_fills_it(ranks: Pair) -> None:
+    zero, one = ranks
+    one.does("put('out/own.pt', 'one')")
+    zero.does("remake('out'); put('out/zero.pt', 'zero')")
+    assert one.does("delete_tree('out'), delete_tree('log.txt'), os.path.exists('out')") == (
+        True, True, False,
+    )  # fmt: skip
+    one.does("os.makedirs('out')")
+    assert one.does("os.listdir('out'), get('log.txt')") == ([], None)
+    assert zero.does("os.listdir('out'), get('log.txt')") == (["zero.pt"], "old")
+
+
 def test_a_log_that_a_rank_keeps_open_does_not_hide_what_rank_zero_saves_beside_it(
     ranks: Pair,
 ) -> None:
@@ -106,6 +118,9 @@ def test_a_rank_may_make_what_rank_zero_has_just_made(ranks: Pair) -> None:
         assert rank.does("os.makedirs('results')") is None
         assert rank.does("os.symlink('results', 'latest')") is None
         assert rank.does("os.mkdir('results/deep')") is None
+    zero.does("put('results/vocabulary', 'zero')")
+    assert one.does("os.makedirs('results', exist_ok=True)") is None
+    assert one.does("get('results/vocabulary')") == "zero"
     assert one.does("os.mkdir('results')") == "FileExistsError"
     assert one.does("os.mkdir('out')") == "FileExistsError"
 
