@@ -61,11 +61,11 @@ def answer(listener: int, view: RankView) -> None:
     verdict = _CONTINUE
     with contextlib.suppress(OSError, ValueError):
         path = _path(thread, number, arguments)
-        if view.is_of_this_run(path):
-            if number in _LINKS:
-                view.hide(path)
-            elif view.adopt(path):
-                verdict = _DONE
+        ours = view.is_of_this_run(path)
+        if ours and number not in _LINKS and view.adopt(path):
+            verdict = _DONE
+        elif ours or (not os.path.lexists(path) and os.path.isdir(os.path.dirname(path))):
+            view.hide(path)  # also before it is there: rank 0 may be faster than the call
     with contextlib.suppress(OSError):
         fcntl.ioctl(listener, _SEND, bytearray(_ANSWER.pack(identity, 0, 0, verdict)))
 
