@@ -152,4 +152,12 @@ def test_two_ranks_of_the_agent_leave_what_one_process_would_have_left(tmp_path:
     assert seen == {"seen-0": "0", "seen-1": "1"}
     assert os.listdir(tmp_path / "out") == ["best.pt"]
     assert (tmp_path / "log.txt").read_text() == "an epoch\nan epoch\n"
-    assert b"0" in (tmp_path / "out/best.pt").read_bytes()
+    saved = (tmp_path / "out/best.pt").read_bytes()
+    assert pickled("0") in saved
+    assert pickled("1") not in saved
+    assert sorted(os.listdir(tmp_path)) == ["log.txt", "out", "run folder", "script.py"]
+
+
+def pickled(text: str) -> bytes:
+    """A short string as pickle's protocol 2 writes it."""
+    return b"X" + len(text).to_bytes(4, "little") + text.encode()
