@@ -60,6 +60,8 @@ class NewRoot:
         self.known = {step for place in places for step in (*_ancestors(place), place)}
         self.memory_only = False
         self.count = 0
+        self.overlays: list[tuple[str, str]] = []
+        """Each overlay's path and its `upper`: what is written to /a/b lies in upper/a/b."""
 
     def build(self) -> None:
         """Mount everything but /proc, which the caller adds."""
@@ -214,6 +216,7 @@ class NewRoot:
         finally:
             for handle in handles:
                 os.close(handle)
+        self.overlays.append((path, f"{base}/upper"))
 
     def _make_familiar(self, path: str, upper: str) -> None:
         """Make the folders of others on the way to the user's own ones in the upper layer.
@@ -250,7 +253,7 @@ class NewRoot:
     def _shared_memory(self) -> None:
         """A /dev/shm of the same size whose new files vanish with the box."""
         path = SHARED_MEMORY
-        if not os.path.isdir(path) or os.path.islink(path):
+        if not os.path.isdir(path) or os.path.islink(path) or path in self.order.writable:
             return
         if os.listdir(path):
             self._overlay(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import struct
@@ -18,6 +17,7 @@ from pathlib import Path
 import gpurun
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation import services
+from gpurun.isolation.discarding import discard
 from gpurun.isolation.layers import copy_written
 from gpurun.isolation.mode import Mode
 from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
@@ -180,7 +180,7 @@ class Box:
             cwd=str(self.cwd),
             writable=tuple(str(path) for path in writable),
             layers=tuple(os.path.realpath(layer) for layer in spec.layers),
-            familiar=_familiar(cwd, argv, env),
+            familiar=familiar_folders(cwd, argv, env),
             scratch=str(self._scratch),
             terminal=terminal,
             report=report,
@@ -257,7 +257,7 @@ def _make_scratch(spec: BoxSpec) -> Path:
     )
 
 
-def _familiar(cwd: Path, argv: tuple[str, ...], env: dict[str, str]) -> tuple[str, ...]:
+def familiar_folders(cwd: Path, argv: tuple[str, ...], env: dict[str, str]) -> tuple[str, ...]:
     """Folders in which the script is likely to write, on which `newroot` takes special care."""
     named = [env.get(name, "") for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME")]
     named += [part for word in argv for part in (word, word.partition("=")[2])]
@@ -267,16 +267,3 @@ def _familiar(cwd: Path, argv: tuple[str, ...], env: dict[str, str]) -> tuple[st
             path = os.path.realpath(word)
             paths.add(path if os.path.isdir(path) else os.path.dirname(path))
     return tuple(sorted(paths))
-
-
-def discard(folder: Path) -> None:
-    """Remove all of it, also what the script or an overlay has made unreadable."""
-    for place, names, _ in os.walk(folder):
-        for name in names:
-            path = os.path.join(place, name)
-            if not os.path.islink(path):
-                try:
-                    os.chmod(path, 0o700)
-                except OSError:
-                    pass
-    shutil.rmtree(folder, ignore_errors=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
@@ -15,13 +16,23 @@ MS_NOEXEC = 8
 MS_BIND = 4096
 MS_REC = 16384
 MS_PRIVATE = 1 << 18
+MS_SLAVE = 1 << 19
+MS_SHARED = 1 << 20
 MNT_DETACH = 2
 
 _PR_SET_PDEATHSIG = 1
+_PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAGS = 1 << 2 | 1 << 3
+"""Leave the processor's speculation as it is; give a listener."""
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+
 # These numbers are the same on every architecture: they are younger than the unified tables.
+_SYS_FSCONFIG = 431
+_SYS_FSPICK = 433
 _SYS_MOUNT_SETATTR = 442
 _SYS_LANDLOCK_CREATE_RULESET = 444
 _SYS_LANDLOCK_ADD_RULE = 445
@@ -31,6 +42,12 @@ _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41, "ppc64le": 203, "riscv64": 41}
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 1
+_FSPICK_CLOEXEC = 1
+_FSCONFIG_CMD_RECONFIGURE = 7
+_AT_SYMLINK_NOFOLLOW = 0x100
+_STATX_BTIME = 0x800
+_STATX_BYTES = 256
+_STATX_BTIME_OFFSET = 80
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -42,6 +59,10 @@ class _MountAttributes(ctypes.Structure):
         ("propagation", ctypes.c_uint64),
         ("userns_fd", ctypes.c_uint64),
     )
+
+
+class _SocketFilterProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
 class _LandlockRuleset(ctypes.Structure):
@@ -106,6 +127,43 @@ def pivot_root_here() -> None:
     os.chdir("/")
 
 
+def pick_file_system(point: str) -> int:
+    """A file descriptor of the file system mounted at `point`, for `reconfigure` (Linux 5.2)."""
+    flags = _FSPICK_CLOEXEC
+    return _check(
+        _libc.syscall(_SYS_FSPICK, _AT_FDCWD, os.fsencode(point), flags), f"fspick {point}"
+    )
+
+
+def reconfigure(file_system: int) -> None:
+    """Remount without a change: the kernel forgets all names of it that nobody holds open."""
+    command = _FSCONFIG_CMD_RECONFIGURE
+    _check(_libc.syscall(_SYS_FSCONFIG, file_system, command, None, None, 0), "fsconfig")
+
+
+def born_ns(path: str) -> int:
+    """When the inode at `path` was made, in ns since the epoch; a link is not followed.
+
+    Where a file system does not know: when it last changed.
+    """
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
+    statx = getattr(_libc, "statx", None)
+    flags = _AT_SYMLINK_NOFOLLOW
+    if statx is not None and not statx(_AT_FDCWD, os.fsencode(path), flags, _STATX_BTIME, buffer):
+        mask: int = struct.unpack_from("I", buffer)[0]
+        if mask & _STATX_BTIME:
+            seconds, rest = struct.unpack_from("qI", buffer, _STATX_BTIME_OFFSET)
+            return int(seconds) * 1_000_000_000 + int(rest)
+    return os.lstat(path).st_ctime_ns
+
+
+def parent_death_signal() -> int:
+    """The signal set by `die_with_parent`, 0 for none."""
+    number = ctypes.c_int()
+    _check(_libc.prctl(_PR_GET_PDEATHSIG, ctypes.byref(number), 0, 0, 0), "prctl")
+    return number.value
+
+
 def die_with_parent(signal_number: int) -> None:
     """Receive `signal_number` when the thread that forked us ends."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
@@ -119,6 +177,19 @@ def become_subreaper() -> None:
 def forbid_new_privileges() -> None:
     """No setuid program gains anything from here on; Landlock demands it."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+
+
+def seccomp_listener(instructions: bytes) -> int:
+    """Put this process, and all it starts, under a filter; the descriptor of its notifications.
+
+    Takes CAP_SYS_ADMIN in our user namespace. `instructions`: of 8 bytes each.
+    """
+    number = _SYS_SECCOMP.get(os.uname().machine)
+    if number is None:
+        raise OSError(f"seccomp: not known on {os.uname().machine}")
+    program = _SocketFilterProgram(len(instructions) // 8, instructions)
+    mode, flags = _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAGS
+    return _check(_libc.syscall(number, mode, flags, ctypes.byref(program)), "seccomp")
 
 
 def landlock_version() -> int:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 from gpurun.isolation import processes, shim, syscalls
 from gpurun.isolation.mode import Mode
+from gpurun.isolation.namespaces import leave_mounts
 from gpurun.isolation.newroot import prepare_memory
 from gpurun.isolation.order import MEMORY, BoxOrder
 from gpurun.records.codec import from_json
@@ -40,7 +41,7 @@ def main() -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
         syscalls.become_subreaper()
-        locked = order.mode is Mode.OVERLAY and _leave_mounts()
+        locked = order.mode is Mode.OVERLAY and leave_mounts()
         if order.mode is Mode.OVERLAY:
             prepare_memory(order.scratch)
         own_processes = _leave_processes()
@@ -78,27 +79,6 @@ def _read_line(descriptor: int) -> bytes:
             sys.exit(KILLED)
         line += block
     return line
-
-
-def _leave_mounts() -> bool:
-    """Leave the mount namespace; True if that took a user namespace of our own."""
-    user, group = os.geteuid(), os.getegid()
-    locked = False
-    try:
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-    except PermissionError:
-        try:
-            syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
-        except OSError as error:
-            message = f"user namespaces are not permitted ({error.strerror})"
-            raise OSError(error.errno, message) from None
-        # To themselves: the script sees the user that it always sees.
-        _write("/proc/self/setgroups", "deny")
-        _write("/proc/self/uid_map", f"{user} {user} 1")
-        _write("/proc/self/gid_map", f"{group} {group} 1")
-        locked = True
-    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-    return locked
 
 
 def _leave_processes() -> bool:
@@ -170,8 +150,3 @@ def _remove(scratch: str) -> None:
     except OSError:  # never mounted
         pass
     shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _write(path: str, text: str) -> None:
-    with open(path, "w") as file:
-        file.write(text)

@@ -1,0 +1,19 @@
+"""How a rank's process reaches the keeper of its private layer: an address without a file.
+
+The address is made of the mount namespace, so all processes of the rank know it, and only they.
+"""
+
+from __future__ import annotations
+
+REFRESH = b"refresh"
+DELETE = b"delete "
+"""Followed by an absolute path without links above its last name."""
+
+DONE = b"done"
+LONGEST = 8192
+"""Bytes of a request."""
+
+
+def address_of(mounts: str) -> str:
+    """The abstract Unix address for a namespace as `/proc/self/ns/mnt` names it."""
+    return f"\0gpurun-layer-{mounts}"

@@ -1,0 +1,163 @@
+"""A rank above a private layer ends as it would without, and nothing of the layer is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpurun.isolation.syscalls import die_with_parent
+from tests.integration.isolation_launcher import (
+    ME,
+    REPOSITORY,
+    User,
+    gone_within,
+    processes_with,
+    without_namespaces,
+)
+from tests.integration.launched import alive
+from tests.integration.rank_pairs import AVAILABLE, Ranks
+
+DEATH_SIGNAL = "from gpurun.isolation.syscalls import parent_death_signal as p; print(p())"
+
+SAVE_AND_LOAD = """
+import os, shutil, sys, torch
+from pathlib import Path
+rank = os.environ["RANK"]
+if os.path.exists("out"):
+    shutil.rmtree("out")
+os.makedirs("out")
+torch.save({"weights": torch.ones(3), "rank": rank}, "out/best.pt")
+with open("log.txt", "a") as log:
+    log.write("an epoch\\n")
+Path("run folder", "seen-" + rank).write_text(str(torch.load("out/best.pt")["rank"]))
+sys.exit(3 if rank == "1" and "fail" in sys.argv else 0)
+"""
+LAUNCH = """
+import os, sys
+from pathlib import Path
+from gpurun.isolation.rank_layer import finish, rank_command
+from gpurun.launch.elastic import run_elastic
+from gpurun.options import Target, TargetKind
+run = Path("run folder")
+words = rank_command([sys.executable, "-B", "script.py", *sys.argv[1:]], run, ())
+target = Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
+code = run_elastic(("--nproc-per-node=2", "--standalone"), target, os.environ)
+assert finish(run)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("exit 0", 0),
+        ("exit 7", 7),
+        ("kill -TERM $$", -signal.SIGTERM),
+        ("kill -KILL $$", -signal.SIGKILL),
+    ],
+)
+def test_the_agent_gets_the_ending_of_the_script_itself(
+    tmp_path: Path, script: str, code: int
+) -> None:
+    ranks = Ranks(ME, tmp_path, "sh", "-c", script)
+    process = ranks.start(1)
+    process.communicate(timeout=60)
+    assert process.returncode == code
+    assert ranks.leave_nothing()
+
+
+def test_a_signal_to_the_rank_reaches_the_script_and_nothing_outlives_it(
+    user: User, open_path: Path
+) -> None:
+    marker = "86421.75"
+    code = f"trap 'exit 5' USR1; sleep {marker} & setsid sleep {marker} & echo up; wait"
+    ranks = Ranks(user, open_path, "sh", "-c", code)
+    process = ranks.start(1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGUSR1)
+    assert process.wait(60) == 5
+    process.communicate()
+    assert ranks.leave_nothing()
+    assert gone_within(marker, 5)
+
+
+def test_a_rank_still_dies_with_its_parent(user: User, open_path: Path) -> None:
+    ranks = Ranks(user, open_path, user.python, "-B", "-c", DEATH_SIGNAL)
+    process = ranks.start(1, preexec_fn=lambda: die_with_parent(signal.SIGTERM))
+    assert process.communicate(timeout=60)[0] == f"{int(signal.SIGTERM)}\n"
+
+
+def test_what_a_killed_layer_leaves_is_removed_by_the_next_call(
+    user: User, open_path: Path
+) -> None:
+    ranks = Ranks(user, open_path, "sh", "-c", "echo x > own; echo up; exec sleep 1000")
+    process = ranks.start(1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    beside = processes_with(str(ranks.run))
+    assert len(beside) == 2
+    for pid in beside:
+        os.kill(pid, signal.SIGKILL)
+    assert not ranks.asks(
+        "import json, sys; from pathlib import Path;"
+        "from gpurun.isolation.rank_layer import finish;"
+        "print(json.dumps(finish(Path(sys.argv[1]), 0.2)))",
+        str(ranks.run),
+    ), "a layer in use was removed"
+    process.kill()
+    process.communicate()
+    assert ranks.asks(AVAILABLE, str(open_path)) == [True, ""]
+    assert ranks.leave_nothing()
+    assert not any(alive(pid) for pid in beside)
+    assert os.listdir(open_path) == ["run folder"]
+
+
+def test_without_namespaces_it_says_why_and_no_rank_writes_a_real_file(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "RANK": "1"}
+    said = without_namespaces(tmp_path, environment, "-c", AVAILABLE, str(tmp_path))
+    works, reason = json.loads(said.stdout)
+    assert not works
+    assert reason.startswith("user namespaces are not permitted")
+    ranks = Ranks(ME, tmp_path, "touch", "written")
+    done = without_namespaces(tmp_path, environment, *ranks.words[1:])
+    assert done.returncode == 70
+    assert done.stderr.startswith(b"gpurun: no private layer for rank 1: user namespaces")
+    assert sorted(os.listdir(tmp_path)) == ["run folder"]
+
+
+def test_two_ranks_of_the_agent_leave_what_one_process_would_have_left(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SAVE_AND_LOAD)
+    (tmp_path / "run folder").mkdir()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/old.pt").write_text("old")
+    (tmp_path / "log.txt").write_text("an epoch\n")
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCH, "fail"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    assert b"rank 1 failed first: exit code 3" in done.stderr
+    seen = {path.name: path.read_text() for path in (tmp_path / "run folder").iterdir()}
+    assert seen == {"seen-0": "0", "seen-1": "1"}
+    assert os.listdir(tmp_path / "out") == ["best.pt"]
+    assert (tmp_path / "log.txt").read_text() == "an epoch\nan epoch\n"
+    saved = (tmp_path / "out/best.pt").read_bytes()
+    assert pickled("0") in saved
+    assert pickled("1") not in saved
+    assert sorted(os.listdir(tmp_path)) == ["log.txt", "out", "run folder", "script.py"]
+
+
+def pickled(text: str) -> bytes:
+    """A short string as pickle's protocol 2 writes it."""
+    return b"X" + len(text).to_bytes(4, "little") + text.encode()
