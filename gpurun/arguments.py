@@ -20,6 +20,7 @@ EFFECTS = ("pipeline", "numerics", "training")
 
 OWN_SWITCHES = (
     "optimize", "tune-only", "tuned", "trials-in-place", "quiet", "strong", "oversubscribe", "ddp",
+    "shared-writes",
 )  # fmt: skip
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
@@ -117,6 +118,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         elastic=bool(words.torchrun) or asks_for_ranks(environment) or "ddp" in own,
         ddp="ddp" in own,
         oversubscribe="oversubscribe" in own,
+        shared_writes="shared-writes" in own,
         optimize="optimize" in own or "tune-only" in own,
         tune_only="tune-only" in own,
         budget_seconds=budget_of(own.get("budget")),
@@ -143,6 +145,8 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
 
 def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
     """`GpurunError` for a flag that says nothing beside the others, or speaks against one."""
+    if "shared-writes" in own and not options.ddp:
+        raise GpurunError("--shared-writes needs --ddp", "add it, or drop the flag")
     if options.ddp and options.optimize:
         raise GpurunError("--ddp with --optimize is not built yet", "drop one of them")
     if options.ddp and options.target.kind is TargetKind.COMMAND:

@@ -40,6 +40,8 @@ its arguments may be a list to choose from, its own value first: --lr @tune:0.1,
   --trials-in-place     let trials write to your files where they cannot be isolated
   --ddp                 run a script written for one device on --nproc-per-node N ranks: each takes
                         its share of every batch, and the model is trained as on one
+  --shared-writes       with --ddp: ranks may write the same files, where they cannot have
+                        private layers
   --json FILE           write the result as JSON
   --out DIR             keep records there (default .gpurun; also GPURUN_HOME)
   --quiet               print nothing but errors and the closing verdict line

@@ -52,7 +52,7 @@ class Options:
     """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
     `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
     `elastic` says so. `ddp`: they hide from the script that there are several, with `oversubscribe`
-    more than there are devices. What nobody said is
+    more than there are devices, with `shared_writes` writing the same files. What nobody said is
     None; `budget_seconds` and `allow` are always known where `optimize` is. `target` is the script
     as it is; `tuned_arguments` are those of its arguments that were typed as `@tune:` words.
     """
@@ -62,6 +62,7 @@ class Options:
     elastic: bool = False
     ddp: bool = False
     oversubscribe: bool = False
+    shared_writes: bool = False
     optimize: bool = False
     tune_only: bool = False
     budget_seconds: float | None = None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gpurun.errors import GpurunError
 from gpurun.options import Options
 from gpurun.records.codec import to_json
-from gpurun.records.spec import Parallel, RunSpec, Setting, Share
+from gpurun.records.spec import RunSpec, Setting
 from gpurun.rundir import (
     INCOMPLETE,
     check_output,
@@ -60,19 +60,20 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
     if saved is not None and not saved.fingerprint and not options.quiet:
         _note(f"{options.settings} has no fingerprint: not checked against this machine")
     run_dir = _run_dir(options)
+    launched = options
     if options.ddp:
-        options, environment = _hidden(options, environment, run_dir)
+        launched, environment = _hidden(options, environment, run_dir)
     if run_dir is not None:
         run_dir, environment = _prepared(run_dir, options, saved, environment)
     watch = Watch(run_dir)
     started = time.monotonic()
     try:
-        exit_code = _launch(options, environment, watch)
+        exit_code = _launch(launched, environment, watch)
     except GpurunError:
         _forget(run_dir)
         raise
-    if options.ddp and exit_code and run_dir is not None:
-        _tell_refusal(run_dir)
+    if options.ddp and run_dir is not None:
+        _end_hidden(run_dir, exit_code)
     outcome = Outcome(exit_code, time.monotonic() - started, run_dir)
     try:
         _conclude(outcome, options, watch.lost)
@@ -172,30 +173,24 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
 def _hidden(
     options: Options, environment: dict[str, str], run_dir: Path | None
 ) -> tuple[Options, dict[str, str]]:
-    """The flags and the environment of ranks that the script knows nothing of."""
-    from gpurun.launch.hidden import hidden_flags, with_threads
-    from gpurun.launch.share import check_devices
+    from gpurun.commands.hidden import hidden_ranks
 
-    if run_dir is None:
-        raise GpurunError("--ddp needs a folder for what its ranks are told", "name one with --out")
-    flags, ranks = hidden_flags(options.torchrun, run_dir / "ranks")
-    check_devices(ranks, options.oversubscribe)
-    return replace(options, torchrun=flags), with_threads(environment, ranks)
+    try:
+        launched, environment, imperfection = hidden_ranks(options, environment, run_dir)
+    except GpurunError:
+        _forget(run_dir)
+        raise
+    if imperfection and not options.quiet:
+        _note(imperfection)
+    return launched, environment
 
 
-def _tell_refusal(run_dir: Path) -> None:
-    """Why a rank gave up whose own words went into its log."""
-    from gpurun.measure.events import read_run
+def _end_hidden(run_dir: Path, exit_code: int) -> None:
+    from gpurun.commands.hidden import clean_up, refusal
 
-    refusals = {
-        log.process.rank or 0: trait.detail
-        for log in read_run(run_dir).processes
-        for trait in log.traits
-        if trait.trait == "parallel_refused"
-    }
-    if 0 not in refusals:
-        for line in next(iter(refusals.values()), "").splitlines():
-            _note(line)
+    clean_up(run_dir)
+    for line in refusal(run_dir) if exit_code else ():
+        _note(line)
 
 
 def _run_dir(options: Options) -> Path | None:
@@ -214,7 +209,9 @@ def _prepared(
 
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
     if options.ddp:
-        spec = replace(spec, parallel=Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32))
+        from gpurun.commands.hidden import parallel
+
+        spec = replace(spec, parallel=parallel())
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)

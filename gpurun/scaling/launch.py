@@ -92,7 +92,7 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
     if ended.given_up:
         status, error = "timeout", ended.given_up
     elif refusal is not None:
-        status, error = "failed", refusal.partition(": ")[2]
+        status, error = "failed", refusal.partition(": ")[2].splitlines()[0]
     elif _trait(logs, (EXCHANGE,)) is not None and not order.exchange:
         status, error = "failed", NOT_LEFT_OUT
     elif not well:

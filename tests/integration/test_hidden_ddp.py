@@ -91,6 +91,44 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun)
     assert {path.name for path in together.iterdir()} == {".gpurun", "best.pt"}
 
 
+WRITES = """
+import os, shutil
+import torch, torch.nn as nn
+from torch.utils.data import DataLoader, TensorDataset
+shutil.rmtree("out", ignore_errors=True)
+os.makedirs("out")
+with open("log.txt", "a") as log:
+    log.write("begin\\n")
+net = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for epoch in range(2):
+    for (x,) in DataLoader(TensorDataset(torch.randn(64, 4)), 16):
+        optimizer.zero_grad()
+        net(x).pow(2).mean().backward()
+        optimizer.step()
+    torch.save(net.state_dict(), f"out/{epoch}.pt")
+    with open("log.txt", "a") as log:
+        log.write(f"{epoch}\\n")
+shutil.rmtree("out/scratch", ignore_errors=True)
+net.load_state_dict(torch.load("out/1.pt"))
+print(sorted(os.listdir("out")), flush=True)
+"""
+
+
+def test_what_ranks_write_is_what_one_process_writes(tmp_path: Path, gpurun: Gpurun) -> None:
+    """Rank 0's files are the real ones; the others have their own, and nothing of them is left."""
+    (tmp_path / "writes.py").write_text(WRITES)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "old.pt").touch()
+    done = gpurun(*RANKS, "writes.py")
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout == b"['0.pt', '1.pt']\n"
+    (other,) = newest_run(tmp_path).glob("ranks/**/1/stdout.log")
+    assert other.read_bytes() == done.stdout
+    assert (tmp_path / "log.txt").read_text().split() == ["begin", "0", "1"]
+    assert {path.name for path in tmp_path.iterdir()} == {"writes.py", ".gpurun", "out", "log.txt"}
+
+
 def odd(gpurun: Gpurun, folder: Path, kind: str) -> Any:
     (folder / "odd.py").write_text(ODD)
     return gpurun(*RANKS, "odd.py", kind, cwd=folder)

@@ -7,11 +7,13 @@ from typing import Any
 
 from gpurun.records.spec import Parallel, Share
 from gpurun.runtime import seeds
+from gpurun.runtime.parallel import files
 from gpurun.runtime.parallel.place import place, show_one_device
 
 
 def prepare(parallel: Parallel, trial: bool) -> None:
     """First stage, before torch is imported. `trial`: it is seeded as a trial anyway."""
+    files.install(place().rank)
     show_one_device()
     if not trial:
         seeds.seed_everything(parallel.seed, 0)

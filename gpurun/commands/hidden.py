@@ -1,0 +1,71 @@
+"""`--ddp`: ranks that a script for one device knows nothing of, and what they may write."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+from gpurun.launch.hidden import hidden_flags, with_threads
+from gpurun.launch.share import check_devices
+from gpurun.options import Options, Target, TargetKind
+from gpurun.records.spec import Parallel, Share
+
+REFUSED = "parallel_refused"
+"""The trait of a rank that gave up: what, and in a second line what to do."""
+
+
+def hidden_ranks(
+    options: Options, environment: Mapping[str, str], run_dir: Path | None
+) -> tuple[Options, dict[str, str], str]:
+    """What to launch, its environment, and what is imperfect about it ("" if nothing).
+
+    `GpurunError` where there are fewer devices than ranks, or where ranks would write the same
+    files and nobody allowed that.
+    """
+    if run_dir is None:
+        raise GpurunError("--ddp needs a folder for what its ranks are told", "name one with --out")
+    flags, ranks = hidden_flags(options.torchrun, run_dir / "ranks")
+    check_devices(ranks, options.oversubscribe)
+    options, environment = replace(options, torchrun=flags), with_threads(environment, ranks)
+    if ranks == 1 or options.shared_writes:
+        return options, environment, ""
+    from gpurun.isolation.rank_layer import available, rank_command
+    from gpurun.launch.command import command_line
+
+    able, reason = available()
+    if not able:
+        raise GpurunError(
+            f"ranks would write the same files, for they cannot have layers of their own: {reason}",
+            "allow it with --shared-writes if the script writes nothing, or the same in every rank",
+        )
+    words = rank_command(command_line(options.target), run_dir, ())
+    target = Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
+    return replace(options, target=target), environment, reason
+
+
+def parallel() -> Parallel:
+    """What the ranks are told: the global batch is the script's."""
+    return Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32)
+
+
+def clean_up(run_dir: Path) -> None:
+    """Wait until nothing is left of what ranks but the first have written."""
+    from gpurun.isolation.rank_layer import finish
+
+    finish(run_dir)
+
+
+def refusal(run_dir: Path) -> list[str]:
+    """Why a rank gave up whose own words went into its log, in lines."""
+    from gpurun.measure.events import read_run
+
+    told = {
+        log.process.rank or 0: trait.detail
+        for log in read_run(run_dir).processes
+        for trait in log.traits
+        if trait.trait == REFUSED
+    }
+    return [] if 0 in told else next(iter(told.values()), "").splitlines()
