@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
@@ -79,6 +80,10 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun)
     assert ranks.returncode == 0, ranks.stderr.decode()
     two = summary(ranks.stdout)
     assert list(two) == list(one)
+    repeats, repeated = one.pop("dropped"), two.pop("dropped")
+    spread = (stdev(repeats) ** 2 + stdev(repeated) ** 2) ** 0.5 / len(repeats) ** 0.5
+    assert mean(repeated) == pytest.approx(mean(repeats), abs=4 * spread)
+    assert repeated != pytest.approx(repeats, abs=1e-6)  # each rank drops others
     for name, sums in one.items():
         if name != "normalised":
             assert two[name] == pytest.approx(sums, rel=1e-4, abs=1e-4), name

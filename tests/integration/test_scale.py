@@ -34,6 +34,25 @@ for step in range(100_000):
     optimizer.step()
 """
 
+FOR_ONE = """
+import os, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+os.makedirs("out")
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for epoch in range(10_000):
+    for (x,) in DataLoader(TensorDataset(torch.randn(64, 64)), 8, shuffle=True):
+        time.sleep(0.01)
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    torch.save(model.state_dict(), "out/last.pt")
+    os.rename("out/last.pt", f"out/{epoch}.pt")
+"""
+
 SILENT = """
 import os, pathlib, subprocess, sys, time
 pathlib.Path("started").mkdir(exist_ok=True)
@@ -67,6 +86,20 @@ def test_counts_are_compared_and_one_without_memory_is_told(tmp_path: Path, gpur
         ".gpurun", "s.json", "s.png", "train.py",
     ]  # fmt: skip
     assert told.splitlines()[-1].startswith("verdict=ok exit=0 gpus=2 efficiency=")
+
+
+def test_a_script_for_one_device_is_measured_on_two(tmp_path: Path, gpurun: Gpurun) -> None:
+    """Both ranks make the same folder and move the same file: each sees its own."""
+    (tmp_path / "train.py").write_text(FOR_ONE)
+    flags = ("--rounds", "1", "--steps", "20", "--json", "s.json")
+    done = gpurun("--scale", "1,2", *flags, "train.py")
+    assert done.returncode == 0, done.stderr.decode()
+    body = json.loads((tmp_path / "s.json").read_text())
+    one, two = body["points"]
+    assert body["distributed"] is None
+    assert two["samples_per_second"] > one["samples_per_second"] > 0
+    assert two["exposed_communication_percent"] is not None
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".gpurun", "s.json", "train.py"]
 
 
 def test_a_script_that_fails_by_itself_is_shown_and_ends_it(tmp_path: Path, gpurun: Gpurun) -> None:

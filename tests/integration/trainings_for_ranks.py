@@ -173,9 +173,24 @@ def stopped():
     return net
 
 
+def dropped():
+    """Repeats under dropout: the loss of each at its end."""
+    losses = []
+    for seed in range(12):
+        loader = shuffled()
+        torch.manual_seed(100 + seed)
+        net = nn.Sequential(nn.Linear(10, 64), nn.ReLU(), nn.Dropout(0.5), nn.Linear(64, 4))
+        train(net, loader, epochs=2)
+        net.eval()
+        with torch.no_grad():
+            out = net(loader.dataset.tensors[0])
+            losses.append(nn.Parameter(F.cross_entropy(out, loader.dataset.tensors[1])))
+    return nn.ParameterList(losses)
+
+
 CASES = [
     plain, workers, weighted, stream, accumulated, summed, divided, penalised, spare, tiny,
-    normalised, gan, averaged, stopped,
+    normalised, gan, averaged, stopped, dropped,
 ]  # fmt: skip
 
 for case in CASES:
