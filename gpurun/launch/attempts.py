@@ -42,7 +42,10 @@ class Attempts:
 
     @contextlib.contextmanager
     def watching(self, agent: type[Any]) -> Iterator[None]:
-        """Note what agents of this class do meanwhile."""
+        """Note what agents of this class do meanwhile; nothing where torch has other methods."""
+        if not all(hasattr(agent, name) for name in WRAPPED):
+            yield
+            return
         start, monitor, restart = (getattr(agent, name) for name in WRAPPED)
         before = {name: vars(agent).get(name) for name in WRAPPED}
 
@@ -80,7 +83,7 @@ class Attempts:
 
     def _looked(self, agent: Any, group: Any, result: Any) -> Any:
         state = result.state.name
-        restarts = agent._remaining_restarts
+        restarts = getattr(agent, "_remaining_restarts", 0)
         if state == "SUCCEEDED":
             self._end("succeeded")
         elif state == "FAILED" and self.running:
