@@ -28,6 +28,8 @@ PARTS = (
     "order",
     "acts_on",
     "startup_seconds",
+    "early_imports",
+    "seconds_to_start",
     "likely",
     "saves_memory",
     "most_values",
@@ -38,6 +40,9 @@ PARTS = (
 )
 """What a knob has from `KnobBase` where it says nothing itself."""
 ACTS_ON = ("data", "model", "optimizer", "step")
+METHODS = (
+    "candidates", "apply", "refine", "companions", "seconds_to_start", "environment", "arguments",
+)  # fmt: skip
 
 
 def all_knobs(paths: Sequence[str] = (), tuned: Sequence[TunedArgument] = ()) -> tuple[Knob, ...]:
@@ -167,7 +172,7 @@ def _fault(cls: Any) -> tuple[str, str] | None:
             return f"has the `{part}` {getattr(cls, part)!r}, no number", "write a number"
     if cls.acts_on not in ACTS_ON:
         return f"has the `acts_on` {cls.acts_on!r}", f"write one of {', '.join(ACTS_ON)}"
-    for part in ("candidates", "apply", "refine", "companions", "environment", "arguments"):
+    for part in METHODS:
         if not callable(getattr(cls, part)):
             return f"has a `{part}` that is no method", f"define `def {part}(self, ...)`"
     return None

@@ -129,7 +129,8 @@ class Knob(Protocol):
     `saves_memory`: whether it can make a script fit that runs out of memory, its training the same;
     where `facts.out_of_memory`, its candidates save the more the later they come.
     `most_values`: so many of its candidates are tried at most; refinements come on top.
-    `startup_seconds`: what turning it roughly adds to the start of a process, once for each value.
+    `startup_seconds`: what turning it adds at least to the start of a process, once a value.
+    `early_imports`: modules that its values import anyway: a trial's process may do so beforehand.
     """
 
     name: ClassVar[str]
@@ -140,6 +141,7 @@ class Knob(Protocol):
     saves_memory: ClassVar[bool]
     most_values: ClassVar[int]
     startup_seconds: ClassVar[float]
+    early_imports: ClassVar[tuple[str, ...]]
 
     def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
         """Values worth trying on this ground, likeliest first, without the current one."""
@@ -149,6 +151,9 @@ class Knob(Protocol):
 
     def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
         """Settings of other knobs without which this value cannot show what it is worth."""
+
+    def seconds_to_start(self, facts: Facts) -> float:
+        """What turning it roughly adds to the start of a process of this script."""
 
     def environment(self, value: Any) -> dict[str, str]:
         """Environment variables that the value needs before python starts."""
@@ -169,6 +174,7 @@ class KnobBase:
     saves_memory: ClassVar[bool] = False
     most_values: ClassVar[int] = 2
     startup_seconds: ClassVar[float] = 0.0
+    early_imports: ClassVar[tuple[str, ...]] = ()
 
     def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
         """No further value."""
@@ -177,6 +183,10 @@ class KnobBase:
     def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
         """No other setting."""
         return {}
+
+    def seconds_to_start(self, facts: Facts) -> float:
+        """`startup_seconds`, whatever the script."""
+        return self.startup_seconds
 
     def environment(self, value: Any) -> dict[str, str]:
         """No environment variable."""

@@ -14,6 +14,10 @@ from gpurun.knobs.loader_fitness import counts_epochs, why_no_workers
 from gpurun.knobs.loader_need import DataWait, data_wait, hands_out_on_gpu, workers_now
 from gpurun.records.facts import Facts
 
+SHORTER = 4
+"""What a step on a GPU may come down to by other changes: a fourth."""
+CORES_LEFT = 2
+"""For the script itself and the thread that pins its batches."""
 GAIN = 1.05
 """Twice the workers must gain this much to be doubled again."""
 SHORT_EPOCH = 500
@@ -26,10 +30,10 @@ class LoaderWorkers(KnobBase):
     """`DataLoader(num_workers=n)`: samples are loaded in processes of their own.
 
     Helps when the step waits for data. The first guess is the number of workers that hides the
-    measured wait behind the rest of the step, beside a GPU at least one for two cores: a worker
-    computes with one thread, and the step is to become shorter. It is doubled while that gains. A
-    loader that waits for storage profits beyond the number of cores, one that computes does not:
-    only trials tell.
+    measured wait behind the rest of the step, beside a GPU behind a step a fourth as long, and at
+    least one for two cores: a worker computes with one thread, and other changes shorten the step.
+    It is doubled while that gains. A loader that waits for storage profits beyond the number of
+    cores, one that computes does not: only trials tell.
     Short epochs get persistent workers with it, for workers started anew would eat the gain.
 
     How it bites: the transforms' random numbers are drawn in the workers, so they are other draws
@@ -125,7 +129,8 @@ def _first_guesses(facts: Facts, wait: DataWait) -> list[int]:
         return [cores]
     hides = math.ceil(wait.wait_ms / wait.compute_ms) + 1
     if facts.device != "cpu":
-        hides = max(hides, cores // 2)
+        shorter = math.ceil(SHORTER * wait.wait_ms / wait.compute_ms) + 1
+        hides = max(hides, cores // 2, min(shorter, cores - CORES_LEFT))
     return [hides, cores] if 2 * hides > cores > 1 else [hides]
 
 

@@ -34,6 +34,14 @@ def companions(knob: Knob, facts: Facts, value: Any) -> dict[str, Any]:
     return _ask(knob, "companions", dict, facts, value)
 
 
+def seconds_to_start(knob: Knob, facts: Facts) -> float:
+    """What it adds to the start of a process; its class's least where the knob raises."""
+    try:
+        return max(0.0, _ask(knob, "seconds_to_start", float, facts))
+    except KnobRaised:
+        return float(knob.startup_seconds)
+
+
 def environment(knob: Knob, value: Any) -> dict[str, str]:
     """The variables that a value needs."""
     return _ask(knob, "environment", _variables, value)

@@ -20,7 +20,7 @@ from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge
-from gpurun.tuner.plan import with_read_ahead
+from gpurun.tuner.plan import COMPILED_ALREADY, with_read_ahead
 from gpurun.tuner.trial import Request, Trial
 
 LEAST_GAIN = 1.02
@@ -52,17 +52,27 @@ class State:
 
 
 @dataclass(frozen=True)
+class Startup:
+    """Seconds that settings take longer to start than the best ones so far: at their first launch,
+    and at each later one, for which the trials' caches hold what was compiled.
+    """
+
+    first: float = 0.0
+    later: float = 0.0
+
+
+@dataclass(frozen=True)
 class Limits:
     """What bounds the search.
 
-    `out_of_time(best, more)`: no room for a launch like this one that takes so many seconds more to
-    start, and for its proof after it.
+    `out_of_time(best, startup)`: no room for a launch like this one with such a start, and for the
+    proof of its settings after it.
 
     `allowed`: the effects among which `Search.run` looks.
     """
 
     trials: int
-    out_of_time: Callable[[Trial, float], bool]
+    out_of_time: Callable[[Trial, Startup], bool]
     allowed: frozenset[Effect]
 
 
@@ -78,10 +88,30 @@ class Screening:
         self._limits = limits
         self._granted = self._left = limits.trials
         self._told: set[str] = set()
+        self._knobs: dict[str, Knob] = {}
 
     def allow_more(self, trials: int) -> None:
         """Let so many further trials be launched, whatever is left of the earlier ones."""
         self._granted = self._left = trials
+
+    def know(self, knobs: Iterable[Knob]) -> None:
+        """Learn which knobs the settings of this search are about."""
+        self._knobs = {knob.name: knob for knob in knobs}
+
+    def startup(self, knobs: Iterable[Knob], state: State) -> Startup:
+        """What these knobs add to the start on top of the settings so far.
+
+        What computes otherwise is compiled anew, if it is compiled at all.
+        """
+        group = list(knobs)
+        own = sum(asking.seconds_to_start(knob, state.facts) for knob in group)
+        first, later = own, own / COMPILED_ALREADY
+        if any(knob.effect is not Effect.PIPELINE for knob in group):
+            names = state.settings.keys() & self._knobs.keys() - {knob.name for knob in group}
+            kept = [self._knobs[name] for name in names]
+            anew = sum(asking.seconds_to_start(knob, state.facts) for knob in kept)
+            first += anew * (1 - 1 / COMPILED_ALREADY)
+        return Startup(first, later)
 
     def exhausted(self, state: State) -> bool:
         """Whether there is room for no further trial; the reason is noted."""
@@ -95,24 +125,25 @@ class Screening:
         """Why there is room for no further trial; None if there is."""
         if self._left <= 0:
             return f"{self._granted} trials are used up" if self._granted else "no trial is left"
-        if self._limits.out_of_time(state.best, 0.0):
+        if self._limits.out_of_time(state.best, Startup()):
             self.out_of_time = True
             return "the rest of the budget is kept for the proof"
         return None
 
     def too_slow(self, knob: Knob, state: State) -> str | None:
         """Why there is room for no launch with this knob; None if there is."""
-        if not self._limits.out_of_time(state.best, knob.startup_seconds):
+        startup = self.startup([knob], state)
+        if not self._limits.out_of_time(state.best, startup):
             return None
         return (
-            f"it takes about {knob.startup_seconds:.0f} s more to start, "
+            f"it takes about {startup.first:.0f} s more to start, "
             "and the rest of the budget is kept for the proof"
         )
 
-    def launch(self, settings: dict[str, Any], startup_seconds: float, state: State) -> Trial:
+    def launch(self, settings: dict[str, Any], startup: Startup, state: State) -> Trial:
         """One trial of these settings, whose start takes so much longer than that of `best`."""
         prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)
-        waiting = patience(startup_seconds, state.best)
+        waiting = patience(startup.first, state.best)
         self._left -= 1
         return self._launch(
             Request(

@@ -69,6 +69,7 @@ class Search:
 
     def run(self, knobs: Sequence[Knob], state: State) -> None:
         """Keep what gains: sets of likely changes as long as there are any, then the rest."""
+        self._screening.know(knobs)
         open_knobs = []
         for knob in knobs:
             if knob.effect in self._allowed:
@@ -156,7 +157,7 @@ class Search:
                 self._note(f"{knob.name}: {value} not tried: {raised}")
                 continue
             settings = {**state.settings, knob.name: value, **companions}
-            trial = self._screening.launch(settings, knob.startup_seconds, state)
+            trial = self._screening.launch(settings, self._screening.startup([knob], state), state)
             reason, deviation = self._objection(knob, trial, state)
             gain = gain_over(trial, best.trial if best else start)
             state.ladder.append(_row(knob, value, trial, state.best, reason, deviation))

@@ -114,7 +114,8 @@ class Together:
                 continue
             if self._screening.exhausted(state):
                 break
-            trial = self._screening.launch(rest, 0.0, state)
+            startup = self._screening.startup([member.knob], state)
+            trial = self._screening.launch(rest, startup, state)
             effect = strongest(self._effects[name] for name in rest if name in self._effects)
             reason, _ = self._screening.objection(effect, trial, state)
             if reason is None:
@@ -126,7 +127,8 @@ class Together:
         settings = dict(state.settings)
         for member in group:
             settings |= member.settings
-        return self._screening.launch(settings, sum(m.knob.startup_seconds for m in group), state)
+        startup = self._screening.startup((m.knob for m in group), state)
+        return self._screening.launch(settings, startup, state)
 
     def _adopt(
         self, group: list[Member], trial: Trial, deviation: float | None, state: State

@@ -35,6 +35,13 @@ class Trial:
         return None if not peak else 1.0 / peak
 
     @property
+    def seconds_to_data(self) -> float | None:
+        """From the first line of its process to the first loader's opening; None if none was."""
+        if self.log is None or not self.log.epochs:
+            return None
+        return (self.log.epochs[0].clock_ns - self.log.process.clock_ns) / 1e9
+
+    @property
     def throughput(self) -> float | None:
         """Samples (or steps, where samples cannot be counted) a second; None if it failed."""
         if self.record.status not in ("stopped", "completed") or self.result is None:

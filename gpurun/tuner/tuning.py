@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,16 +29,14 @@ from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
     NEEDED_STEPS,
     PROBE,
-    kept_for_proof,
-    launched_again,
-    least_for_proof,
     plan,
     with_read_ahead,
 )
 from gpurun.tuner.proof import Arm, prove
 from gpurun.tuner.screening import Limits, State, ladder_row
 from gpurun.tuner.search import Search
-from gpurun.tuner.standby import MOST, what_to_import
+from gpurun.tuner.standby import MOST, places, what_to_import
+from gpurun.tuner.timetable import Timetable
 from gpurun.tuner.together import likely_members
 from gpurun.tuner.trial import Request, Trial
 
@@ -52,6 +49,8 @@ LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
 LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
 """The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
+LEAST_TO_IMPORT_MORE = 2
+"""Processes on standby: one alone would be late for the next trial."""
 LEAST_TRIAL_SECONDS = 30.0
 """A trial may run this long whatever is left of the budget."""
 
@@ -66,9 +65,7 @@ class Tuning:
         self.findings = Findings()
         self._lab = laboratory
         self._view = view
-        self._deadline = deadline
-        self._budget = deadline - time.monotonic()
-        self._finalists = 1
+        self._time = Timetable(deadline, lambda knob: self._knob(knob).startup_seconds > 0)
         self._objective = options.aim
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
         asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
@@ -76,8 +73,6 @@ class Tuning:
         self._most_trials = options.max_trials or MOST_TRIALS + more
         self._rule = PROBE
         self._prefetch = 2
-        self._usual_seconds = 0.0
-        """What a launch of the script as it is takes."""
         self._evidence: list[Evidence] = []
 
     def run(self) -> None:
@@ -86,12 +81,12 @@ class Tuning:
         state = self._baseline(probe)
         search = self._search(state)
         batch = self._larger_batch(state, search)
-        self._finals().settle(state, batch, self._again(state.best))
+        self._finals().settle(state, batch, self._time.again(state.best))
 
     # -- first trials --------------------------------------------------------------------------
 
     def _probe(self) -> Trial:
-        left = max(LEAST_PROBE_SECONDS, self._deadline - time.monotonic())
+        left = max(LEAST_PROBE_SECONDS, self._time.left)
         trial = self._first_trial({}, left)
         if trial.record.status == "oom":
             trial = self._fitting_trial(trial)
@@ -130,7 +125,7 @@ class Tuning:
             return failed
 
         def left() -> float:
-            return self._left() + self._budget
+            return self._time.left + self._time.budget
 
         facts = facts_of.gather(self.options, machine(), failed.result, failed.log)
         found = make_it_fit(
@@ -167,12 +162,13 @@ class Tuning:
         self._lab.training_loaders = facts.training_loaders
         self._prefetch = max((x.prefetch_factor or 2 for x in facts.loaders), default=2)
         workers = max((x.workers for x in facts.loaders_of_training()), default=0)
-        self._rule = plan(probe.result, facts_of.steps_per_epoch(probe.log), self._budget)
+        self._rule = plan(probe.result, facts_of.steps_per_epoch(probe.log), self._time.budget)
         self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, self._prefetch)
         self._decide(
             f"trials measure {self._rule.min_steps - self._rule.audit_steps} steps "
             f"after {self._rule.audit_steps} audited ones"
         )
+        self._import_early(facts)
         coming = (self._first_set(State(dict(base), probe, facts, [])),) * MOST
         trial = self._launch(Request("screen", base, self._rule, following=coming))
         if trial.throughput is None and self._lab.layers:
@@ -184,8 +180,7 @@ class Tuning:
             trial = self._launch(Request("screen", base, self._rule))
         if trial.throughput is None or trial.result is None:
             raise Ended(*_unusable(trial))
-        torch_seconds = trial.result.seconds_to_torch or 0.0 if self._lab.standby_modules else 0.0
-        self._usual_seconds = trial.record.seconds - torch_seconds
+        self._time.baseline(trial, started_early=bool(self._lab.standby_modules))
         self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return State(
             settings=dict(base),
@@ -195,6 +190,15 @@ class Tuning:
             ladder=self.findings.ladder,
             rejections=self.findings.rejections,
         )
+
+    def _import_early(self, facts: Facts) -> None:
+        """Let the processes on standby import what only some settings need, if they are several."""
+        if not self._lab.standby_modules or places() < LEAST_TO_IMPORT_MORE:
+            return
+        for knob in self._knobs():
+            if knob.early_imports and knob.effect in self._allowed:
+                if not isinstance(asking.candidates(knob, facts), Skip):
+                    self._lab.standby_modules += tuple(knob.early_imports)
 
     # -- search --------------------------------------------------------------------------------
 
@@ -216,15 +220,16 @@ class Tuning:
         knobs = self._knobs()
         trials = self._most_trials - 2
         kept_back = min(BATCH_TRIALS, trials // 3)
-        limits = Limits(max(0, trials - kept_back), self._no_room_to_search, self._allowed)
+        limits = Limits(max(0, trials - kept_back), self._time.no_room_to_search, self._allowed)
         search = Search(self._launch_in_search, self._decide, self._rule, limits)
         search.run(knobs, state)
         if search.out_of_time and len(state.ladder) == len(self.findings.base):
             needed = math.ceil(2 * LEAST_LAUNCHES * state.best.record.seconds)
             raise Ended(
                 "inconclusive",
-                f"the budget of {self._budget:.0f} s left no time to try anything: a trial takes "
-                f"{state.best.record.seconds:.0f} s; give it --budget {needed}s or more",
+                f"the budget of {self._time.budget:.0f} s left no time to try anything: "
+                f"a trial takes {state.best.record.seconds:.0f} s; "
+                f"give it --budget {needed}s or more",
             )
         return search
 
@@ -239,7 +244,7 @@ class Tuning:
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
         trial = replace_state(state)
-        self._finalists = 1 if state.settings == self.findings.base else 2
+        self._time.finalists = 1 if state.settings == self.findings.base else 2
         search.allow_more(min(BATCH_TRIALS, self._trials_left()))
         search.try_knob(knob, proposals, trial)
         return trial if BATCH in trial.settings else None
@@ -269,20 +274,6 @@ class Tuning:
             self._decide(f"the proof ended early, the script as it is failed: {baseline.failure}")
         return baseline
 
-    def _no_room_to_search(self, best: Trial, more: float) -> bool:
-        """A launch that takes so much `more`, and the proof after it, would not fit the budget."""
-        seconds = self._again(best)
-        proven = launched_again(seconds + more, seconds)
-        kept = kept_for_proof(self._usual_seconds, proven, self._budget, self._finalists)
-        return self._left() < seconds + more + kept
-
-    def _again(self, trial: Trial) -> float:
-        """Seconds that another launch like this one is expected to take."""
-        seconds = trial.record.seconds
-        if not any(self._knob(name).startup_seconds for name in trial.record.knobs):
-            return seconds
-        return launched_again(seconds, self._usual_seconds)
-
     def trial_folder(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""
         return self._lab.folder / record.run_dir
@@ -290,7 +281,7 @@ class Tuning:
     # -- small things --------------------------------------------------------------------------
 
     def _launch(self, request: Request) -> Trial:
-        limit = max(LEAST_TRIAL_SECONDS, self._left())
+        limit = max(LEAST_TRIAL_SECONDS, self._time.left)
         request = replace(request, limit_seconds=min(limit, request.limit_seconds))
         number = len(self._lab.trials) + 1
         self._view.trial_started(number, request.purpose, dict(request.settings))
@@ -300,10 +291,12 @@ class Tuning:
 
     def _launch_in_search(self, request: Request) -> Trial:
         """One that hangs is given up while there is time for the shortest proof."""
-        usual = self._usual_seconds
-        room = self._left() - least_for_proof(usual, usual, self._finalists)
-        limit = min(request.limit_seconds, max(LEAST_TRIAL_SECONDS, room))
-        return self._launch(replace(request, limit_seconds=limit))
+        limit = max(LEAST_TRIAL_SECONDS, self._time.room_beside_proof())
+        request = replace(request, limit_seconds=min(request.limit_seconds, limit))
+        trial = self._launch(request)
+        if self._lab.standby_modules:
+            self._time.started_early(trial)
+        return trial
 
     def _launch_arm(
         self,
@@ -320,10 +313,7 @@ class Tuning:
         return max(0, self._most_trials - len(self._lab.trials))
 
     def _no_room(self, seconds: float) -> bool:
-        return self._left() < seconds
-
-    def _left(self) -> float:
-        return self._deadline - time.monotonic()
+        return self._time.left < seconds
 
     def _decide(self, line: str) -> None:
         self.findings.decisions.append(line)

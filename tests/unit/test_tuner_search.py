@@ -13,7 +13,7 @@ from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.tuner.plan import PROBE
-from gpurun.tuner.screening import Limits, State
+from gpurun.tuner.screening import Limits, Startup, State
 from gpurun.tuner.search import Search
 from gpurun.tuner.trial import Request, Trial
 from tests.unit.knob_facts import facts
@@ -88,7 +88,7 @@ def searched(
     base = base or trial(100.0)
     assert base.evidence is not None
     state = State({}, base, facts(argv=argv), [base.evidence, base.evidence])
-    limits = Limits(trials, lambda best, more: late, allowed)
+    limits = Limits(trials, lambda best, startup: late, allowed)
     Search(launch, notes.append, PROBE, limits).run(knobs, state)
     return state, notes
 
@@ -216,7 +216,7 @@ def test_why_a_search_ended_is_said_once_however_often_it_goes_on() -> None:
     notes: list[str] = []
     base = trial(100.0)
     state = State({}, base, facts(), [])
-    limits = Limits(1, lambda best, more: False, ALL)
+    limits = Limits(1, lambda best, startup: False, ALL)
     search = Search(by_value({2: 90.0, 4: 90.0}), notes.append, PROBE, limits)
     search.run([Planted([2, 4])], state)
     search.allow_more(1)
@@ -238,9 +238,9 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
     state = State({}, base, facts(), [base.evidence, base.evidence])
     asked: list[float] = []
 
-    def late(best: Trial, more: float) -> bool:
-        asked.append(more)
-        return more > 50.0 and len(asked) > 5
+    def late(best: Trial, startup: Startup) -> bool:
+        asked.append(startup.first)
+        return startup.first > 50.0 and len(asked) > 5
 
     search = Search(
         by_value({1: 300.0, 3: 400.0, 2: 450.0}), notes.append, PROBE, Limits(9, late, ALL)

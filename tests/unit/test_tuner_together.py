@@ -74,7 +74,7 @@ def searched(
     base = trial(100.0)
     assert base.evidence is not None
     state = State({}, base, facts(), [base.evidence, base.evidence])
-    limits = Limits(trials, lambda best, more: False, frozenset(Effect))
+    limits = Limits(trials, lambda best, startup: False, frozenset(Effect))
     Search(launch, notes.append, PROBE, limits).run(knobs, state)
     return state, asked, notes
 
@@ -216,7 +216,7 @@ def test_what_goes_with_a_change_is_set_and_left_out_with_it() -> None:
     base = trial(100.0)
     assert base.evidence is not None
     state = State({}, base, of_two, [base.evidence, base.evidence])
-    limits = Limits(99, lambda best, more: False, frozenset(Effect))
+    limits = Limits(99, lambda best, startup: False, frozenset(Effect))
     knobs = [LoaderWorkers(), Second(), CpuThreads()]
     Search(launch, lambda note: None, PROBE, limits).run(knobs, state)
     workers = asked[0]["loader_workers"]

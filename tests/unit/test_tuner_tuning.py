@@ -41,6 +41,7 @@ class StandIn:
         self.folder = Path()
         self.layers: tuple[Path, ...] = ()
         self.training_loaders: tuple[str, ...] = ()
+        self.standby_modules: tuple[str, ...] = ()
 
     def run(self, request: Request) -> Trial:
         self.requests.append(request)
@@ -227,9 +228,9 @@ def test_a_launch_of_the_search_that_hangs_leaves_time_for_the_shortest_proof() 
     stand_in = StandIn(steady())
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
     tuning = Tuning(options, stand_in, SilentView(), time.monotonic() + 200)  # type: ignore[arg-type]
-    tuning._usual_seconds = 20.0
     best = stand_in.run(Request("screen", {}, PROBE))
     slow = replace(best, record=replace(best.record, seconds=20.0))
+    tuning._time.baseline(slow, started_early=False)
     tuning._search(State({}, slow, facts(), []))
     limits = [request.limit_seconds for request in stand_in.requests[1:]]
     assert limits

@@ -1,0 +1,67 @@
+"""What the launches of a tuning take, and what its budget has room for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gpurun.tuner.plan import kept_for_proof, launched_again, least_for_proof
+from gpurun.tuner.screening import Startup, gain_over
+from gpurun.tuner.trial import Trial
+
+
+class Timetable:
+    """Seconds by the monotonic clock. `finalists`: how many the proof will have.
+
+    `slow_start(knob)`: whether a setting of this name takes time to start, at first above all.
+    """
+
+    def __init__(self, deadline: float, slow_start: Callable[[str], bool]) -> None:
+        self.budget = deadline - time.monotonic()
+        self.finalists = 1
+        self._deadline = deadline
+        self._slow_start = slow_start
+        self._whole: Trial | None = None
+        self._saved = 0.0
+
+    @property
+    def left(self) -> float:
+        """What is left of the budget; negative once it is spent."""
+        return self._deadline - time.monotonic()
+
+    @property
+    def usual(self) -> float:
+        """What a launch of the script as it is takes; 0 before the first."""
+        return self._whole.record.seconds - self._saved if self._whole is not None else 0.0
+
+    def baseline(self, whole: Trial, started_early: bool) -> None:
+        """Learn from the script as it is. `started_early`: whether later processes will be."""
+        self._whole, self._saved = whole, 0.0
+        if started_early and whole.result is not None:
+            self._saved = whole.result.seconds_to_torch or 0.0
+
+    def started_early(self, trial: Trial) -> None:
+        """Learn what it saves to start a process early: often more than the import of torch."""
+        ours = trial.seconds_to_data
+        whole = None if self._whole is None else self._whole.seconds_to_data
+        if ours is not None and whole is not None:
+            self._saved = max(self._saved, whole - ours)
+
+    def again(self, trial: Trial) -> float:
+        """What another launch like this one is expected to take."""
+        seconds = trial.record.seconds
+        if not any(map(self._slow_start, trial.record.knobs)):
+            return seconds
+        return launched_again(seconds, self.usual)
+
+    def no_room_to_search(self, best: Trial, startup: Startup) -> bool:
+        """Whether a launch with such a start, and the proof after it, would not fit the budget."""
+        seconds = self.again(best)
+        gain = gain_over(best, self._whole) if self._whole is not None else 1.0
+        proven = seconds + startup.later
+        kept = kept_for_proof(self.usual, proven, self.budget, self.finalists, gain)
+        return self.left < seconds + startup.first + kept
+
+    def room_beside_proof(self) -> float:
+        """What is left when the shortest proof has had its time."""
+        return self.left - least_for_proof(self.usual, self.usual, self.finalists)
