@@ -29,6 +29,7 @@ PARTS = (
     "acts_on",
     "startup_seconds",
     "early_imports",
+    "is_likely",
     "seconds_to_start",
     "likely",
     "saves_memory",
@@ -41,7 +42,8 @@ PARTS = (
 """What a knob has from `KnobBase` where it says nothing itself."""
 ACTS_ON = ("data", "model", "optimizer", "step")
 METHODS = (
-    "candidates", "apply", "refine", "companions", "seconds_to_start", "environment", "arguments",
+    "candidates", "apply", "refine", "companions", "is_likely", "seconds_to_start", "environment",
+    "arguments",
 )  # fmt: skip
 
 

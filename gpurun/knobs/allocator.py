@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.compile_tools import GRAPH_MODES
 from gpurun.records.facts import Facts
 
 SETTINGS = {
@@ -57,6 +58,8 @@ class Allocator(KnobBase):
         result = facts.result
         if result.allocator_retries:
             return list(SETTINGS)
+        if facts.current.get("compile") in GRAPH_MODES:
+            return Skip("it did not retry, and what else it holds is for the CUDA graphs")
         allocated, reserved = result.peak_memory_bytes, result.peak_reserved_bytes
         if allocated is None or reserved is None:
             return Skip("the memory was not measured")

@@ -152,6 +152,9 @@ class Knob(Protocol):
     def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
         """Settings of other knobs without which this value cannot show what it is worth."""
 
+    def is_likely(self, facts: Facts) -> bool:
+        """`likely`, of this script."""
+
     def seconds_to_start(self, facts: Facts) -> float:
         """What turning it roughly adds to the start of a process of this script."""
 
@@ -183,6 +186,10 @@ class KnobBase:
     def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
         """No other setting."""
         return {}
+
+    def is_likely(self, facts: Facts) -> bool:
+        """`likely`, whatever the script."""
+        return self.likely
 
     def seconds_to_start(self, facts: Facts) -> float:
         """`startup_seconds`, whatever the script."""

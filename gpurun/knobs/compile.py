@@ -8,13 +8,11 @@ from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.compilations import Compilations
-from gpurun.knobs.compile_tools import missing_on, missing_tool
+from gpurun.knobs.compile_tools import GRAPH_MODES, missing_on, missing_tool
 from gpurun.knobs.graph_rewrites import compile_in_place
 from gpurun.knobs.outputs import COPIED_LATER, map_tensors
 from gpurun.records.facts import Facts
 
-GRAPH_MODES = ("reduce-overhead", "max-autotune")
-"""Modes of torch.compile that record CUDA graphs."""
 MODES = ("default", *GRAPH_MODES)
 SECONDS_A_MODULE = 0.2
 MOST_SECONDS = 120.0
@@ -38,7 +36,8 @@ class Compile(KnobBase):
     order: ClassVar[int] = 22
     acts_on: ClassVar[str] = "model"
     startup_seconds: ClassVar[float] = 10.0
-    early_imports: ClassVar[tuple[str, ...]] = ("torch._inductor.compile_fx",)
+    early_imports: ClassVar[tuple[str, ...]] = ("torch._functorch.aot_autograd",)
+    """Not the inductor: its import starts a process for each core."""
 
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """CUDA graphs first, where device and script can take them: they lose the least."""
@@ -53,6 +52,10 @@ class Compile(KnobBase):
             return Skip(missing)
         graphs = facts.device == "cuda" and not _accumulates(facts)
         return ON_A_GPU if graphs else MODES[:1]
+
+    def is_likely(self, facts: Facts) -> bool:
+        """With CUDA graphs: few launches are what half precision and fused kernels wait for."""
+        return facts.device == "cuda" and not _accumulates(facts)
 
     def seconds_to_start(self, facts: Facts) -> float:
         """By the number of submodules: an H200's host took 13 s for 7 of them, 40 s for 160."""

@@ -12,6 +12,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 TRACED = "gpurun_traced"
 """Attribute of functions of ours that dynamo may look into (see `runtime.untraced`)."""
 
+GRAPH_MODES = ("reduce-overhead", "max-autotune")
+"""Modes of torch.compile that record CUDA graphs."""
 VOLTA = (7, 0)
 """First compute capability for which Triton makes kernels."""
 

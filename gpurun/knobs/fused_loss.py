@@ -12,12 +12,12 @@ from gpurun.knobs.compile_tools import missing_on, missing_tool, traced
 from gpurun.knobs.outputs import STAND_INS
 from gpurun.knobs.uncast import (
     Computed,
-    fits,
     half_of,
     in_float32,
     is_plain_training,
     of_half,
     uncast,
+    without_gaps,
 )
 from gpurun.records.facts import Facts
 
@@ -127,13 +127,12 @@ class _Losses:
             and tensor.dim() >= 2
             and tensor.numel() >= LEAST_ELEMENTS
             and is_plain_training()
-            and fits(tensor)
         )
 
     def make(self, tensor: Any) -> Any:
         """See `outputs.StandIn`."""
         try:
-            made = uncast(tensor, self._loss)
+            made = uncast(without_gaps(tensor), self._loss)
         except Exception as error:
             self._fail(error)
             return tensor.float()

@@ -80,11 +80,15 @@ def uncast(half: Any, loss: Loss | None = None) -> Any:
     return _types().Upcast.apply(half, loss)
 
 
-def fits(half: Any) -> bool:
-    """Whether a cast would keep this tensor's strides (not of one with gaps)."""
+def without_gaps(half: Any) -> Any:
+    """The tensor, with the strides that a cast would give it.
+
+    Compiled models return rows with gaps, whose products are faster.
+    """
     import torch
 
-    return bool(torch.empty_like(half, device="meta").stride() == half.stride())
+    like = torch.empty_like(half, device="meta")
+    return half if like.stride() == half.stride() else half.clone()
 
 
 def half_of(tensor: Any) -> Any | None:

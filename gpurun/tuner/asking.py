@@ -34,6 +34,14 @@ def companions(knob: Knob, facts: Facts, value: Any) -> dict[str, Any]:
     return _ask(knob, "companions", dict, facts, value)
 
 
+def is_likely(knob: Knob, facts: Facts) -> bool:
+    """Whether it is likely enough to gain to be tried at once with others; not if it raises."""
+    try:
+        return _ask(knob, "is_likely", bool, facts)
+    except KnobRaised:
+        return False
+
+
 def seconds_to_start(knob: Knob, facts: Facts) -> float:
     """What it adds to the start of a process; its class's least where the knob raises."""
     try:

@@ -29,6 +29,8 @@ from gpurun.tuner.screening import (
 )
 from gpurun.tuner.trial import Trial
 
+DEAR_SECONDS = 10.0
+"""What takes so long to start is compiled."""
 NOT_MEASURED = "one of the set, its own share not measured"
 
 
@@ -51,7 +53,7 @@ def likely_members(knobs: Sequence[Knob], state: State) -> list[Member]:
     facts = state.facts
     found: list[Member] = []
     for knob in knobs:
-        if not knob.likely or knob.name in facts.current or idle(knob, facts):
+        if knob.name in facts.current or idle(knob, facts) or not asking.is_likely(knob, facts):
             continue
         values = asking.candidates(knob, facts)
         if isinstance(values, Skip) or not values:
@@ -98,9 +100,18 @@ class Together:
             if reason is None:
                 return self._adopt(group, trial, deviation, state)
             self._screening.note(f"not all at once: {reason}")
-            safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
-            group = safe if len(safe) < len(group) else []
+            group = self._safer(group, state)
         return False
+
+    def _safer(self, group: Sequence[Member], state: State) -> list[Member]:
+        """What is left of a set that is of no use: first what starts slowly goes, for it is the
+        likeliest to fail, then all that changes numbers; nothing is left in the end.
+        """
+        dear = max(group, key=lambda m: asking.seconds_to_start(m.knob, state.facts))
+        if asking.seconds_to_start(dear.knob, state.facts) >= DEAR_SECONDS:
+            return [m for m in group if m is not dear]
+        safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
+        return safe if len(safe) < len(group) else []
 
     def leave_one_out(self, state: State) -> None:
         """Measure the share of each adopted change, the doubtful first; drop those without one."""

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from gpurun.knobs import compile as compile_knob
 from gpurun.knobs.fused_loss import half_cross_entropy
 from gpurun.knobs.outputs import COPIED_LATER, STAND_INS, stand_in_for
-from gpurun.knobs.uncast import Computed, fits, half_of, in_float32, of_half, uncast
+from gpurun.knobs.uncast import Computed, half_of, in_float32, of_half, uncast, without_gaps
 
 CLASSES = 8
 INPUTS = torch.randn(2, 5, 6, generator=torch.manual_seed(0))
@@ -273,12 +273,14 @@ def test_models_are_given_plain_tensors() -> None:
     assert named["y"] is TARGETS
 
 
-def test_a_tensor_with_gaps_is_cast_at_once() -> None:
-    """`half.float()` closes the gaps, so that what is handed out would have other strides."""
+def test_a_tensor_with_gaps_is_handed_out_with_the_strides_of_its_cast() -> None:
     half = torch.ones(4, 6, dtype=torch.bfloat16)
-    assert fits(half)
-    assert fits(half.t())
-    assert not fits(half[:, :4])
+    for dense in (half, half.t()):
+        assert without_gaps(dense) is dense
+    for gaps in (half[:, :4], half.t()[:4], half[:1].expand(3, 6)):
+        closed = without_gaps(gaps)
+        assert closed.stride() == gaps.float().stride()
+        assert torch.equal(closed, gaps)
 
 
 class OnGpu:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import pytest
+
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.cpu_threads import CpuThreads
 from gpurun.knobs.loader_workers import LoaderWorkers
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome
 from gpurun.tuner.plan import PROBE
-from gpurun.tuner.screening import Limits, State
+from gpurun.tuner.screening import Limits, Screening, Startup, State
 from gpurun.tuner.search import Search
 from gpurun.tuner.trial import Request, Trial
 from tests.unit.knob_facts import MACHINE, facts
@@ -225,3 +227,56 @@ def test_what_goes_with_a_change_is_set_and_left_out_with_it() -> None:
     assert all(settings.get("cpu_threads", 1) == 1 for settings in asked), "nor tried by itself"
     rows = {row.knob: row.reason for row in state.ladder if row.kept}
     assert rows["cpu_threads"] == "goes with loader_workers"
+
+
+class Compiled(Likely):
+    name: ClassVar[str] = "compiled"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 5
+    startup_seconds: ClassVar[float] = 30.0
+
+
+def test_of_a_set_that_is_of_no_use_what_is_compiled_goes_first_and_then_the_numerics() -> None:
+    def rate(settings: dict[str, Any]) -> float | None:
+        return None if {"compiled", "rounding"} & set(settings) else 150.0
+
+    knobs = [Likely(), Second(), Rounding(), Compiled()]
+    state, asked, _ = searched(knobs, rate, trials=3)
+    assert [set(settings) for settings in asked] == [
+        {"first", "second", "rounding", "compiled"},
+        {"first", "second", "rounding"},
+        {"first", "second"},
+    ]
+    assert set(state.settings) == {"first", "second"}
+
+
+def test_a_knob_may_be_likely_for_some_scripts_alone() -> None:
+    class Choosy(Likely):
+        name: ClassVar[str] = "choosy"
+
+        def is_likely(self, facts: Facts) -> bool:
+            return facts.device == "cuda"
+
+    class Broken(Likely):
+        name: ClassVar[str] = "broken"
+
+        def is_likely(self, facts: Facts) -> bool:
+            raise KeyError("device")
+
+    _, asked, _ = searched([Likely(), Second(), Choosy(), Broken()], product(first=1.5))
+    assert set(asked[0]) == {"first", "second"}
+
+
+def test_changed_numerics_are_compiled_anew_and_a_changed_pipeline_is_not() -> None:
+    state = State({"compiled": True}, trial(100.0), facts(), [])
+    screening = Screening(lambda request: trial(1.0), print, PROBE, no_limits())
+    screening.know([Likely(), Rounding(), Compiled()])
+    assert screening.startup([Likely()], state) == Startup(0.0, 0.0)
+    anew = screening.startup([Rounding()], state)
+    assert (anew.first, anew.later) == (pytest.approx(20.0), 0.0), "the first time only"
+    state.settings.clear()
+    assert screening.startup([Compiled(), Rounding()], state) == Startup(30.0, 10.0)
+
+
+def no_limits() -> Limits:
+    return Limits(99, lambda best, startup: False, frozenset(Effect))

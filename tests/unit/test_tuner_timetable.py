@@ -1,0 +1,54 @@
+"""What launches take, as far as earlier ones tell, and what a budget leaves room for."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpurun.measure.events import ProcessLog
+from gpurun.records.events import EpochEvent, ProcessEvent
+from gpurun.tuner.screening import Startup
+from gpurun.tuner.timetable import Timetable
+from gpurun.tuner.trial import Trial
+from tests.unit.tuner_trials import trial
+
+
+def launch(rate: float, seconds: float, to_data: float, **knobs: str) -> Trial:
+    """A trial that took so long, and so long to its first batch."""
+    found = trial(rate, knobs)
+    process = ProcessEvent(1, None, None, None, ("train.py",), "3.12", 0, clock_ns=10**9)
+    began = EpochEvent(0, "begin", process.clock_ns + int(to_data * 1e9), None, None)
+    log = ProcessLog(Path("events.jsonl"), process, epochs=(began,))
+    return replace(found, record=replace(found.record, seconds=seconds), log=log)
+
+
+def timetable(budget: float) -> Timetable:
+    return Timetable(time.monotonic() + budget, lambda knob: knob == "compile")
+
+
+def test_a_launch_is_shorter_by_what_a_process_started_early_has_imported() -> None:
+    times = timetable(120)
+    assert times.usual == 0.0
+    times.baseline(launch(100, 13.0, to_data=8.0), started_early=True)
+    times.started_early(launch(400, 6.5, to_data=0.5))
+    assert times.usual == pytest.approx(13.0 - 7.5)
+    times.started_early(launch(400, 20.0, to_data=7.5))
+    assert times.usual == pytest.approx(13.0 - 7.5), "one that did not is no reason to forget it"
+
+
+def test_what_was_compiled_once_is_launched_faster_again() -> None:
+    times = timetable(120)
+    times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
+    assert times.again(launch(200, 7.0, to_data=1.0)) == 7.0
+    assert 6.0 < times.again(launch(200, 36.0, to_data=1.0, compile="default")) < 36.0
+
+
+def test_a_clear_gain_leaves_the_search_a_round_of_the_proof_more() -> None:
+    times = timetable(100)
+    times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
+    slow_start = Startup(first=44.0, later=1.0)
+    assert times.no_room_to_search(launch(110, 6.0, to_data=1.0), slow_start)
+    assert not times.no_room_to_search(launch(500, 6.0, to_data=1.0), slow_start)
