@@ -22,6 +22,9 @@ FLOORS = {"float64": 1e-9, "float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
 """Relative errors (norm of the difference by norm) that rounding explains."""
 ON_GPU = 5e-3
 """The same for float32 on a GPU, whose products may be rounded to TF32."""
+IN_BACKWARD = {"float16": 3.0, "bfloat16": 3.0}
+"""So many times as much in gradients of half precision: fused kernels start them from the rounded
+result. An H200 shows 2.1e-2 to 2.8e-2 for bfloat16, which torch's own tests of them allow."""
 SLACK = 3.0
 """The replacement's error may be so many times the original's."""
 MOST_SCORES = 1 << 24
@@ -92,12 +95,13 @@ def _compare(exact: Outcome, original: Outcome, replacement: Outcome) -> None:
     floor = FLOORS.get(kind, FLOORS["float32"])
     if kind == "float32" and original[0].is_cuda:
         floor = ON_GPU
+    floors = [floor] + [floor * IN_BACKWARD.get(kind, 1.0)] * (len(exact) - 1)
     norms = [0.0 if x is None else float(x.norm()) for x in exact]
     for place, norm in enumerate(norms):
         scale = max(norm, LEAST_NORM * max(norms[1:])) if place else norm
         before = _distance(original[place], exact[place]) / (scale or 1.0)
         after = _distance(replacement[place], exact[place]) / (scale or 1.0)
-        if not after <= max(SLACK * before, floor):
+        if not after <= max(SLACK * before, floors[place]):
             what = "gradients" if place else "result"
             raise Unfit(f"the {what} differ by {after:.1e} where the original's do by {before:.1e}")
 

@@ -14,8 +14,8 @@ from gpurun.knobs.loader_fitness import counts_epochs, why_no_workers
 from gpurun.knobs.loader_need import DataWait, data_wait, hands_out_on_gpu, workers_now
 from gpurun.records.facts import Facts
 
-SHORTER = 4
-"""What a step on a GPU may come down to by other changes: a fourth."""
+SHORTER = 8
+"""What a step on a GPU may come down to by other changes: an eighth."""
 CORES_LEFT = 2
 """For the script itself and the thread that pins its batches."""
 GAIN = 1.05
@@ -30,7 +30,7 @@ class LoaderWorkers(KnobBase):
     """`DataLoader(num_workers=n)`: samples are loaded in processes of their own.
 
     Helps when the step waits for data. The first guess is the number of workers that hides the
-    measured wait behind the rest of the step, beside a GPU behind a step a fourth as long, and at
+    measured wait behind the rest of the step, beside a GPU behind a step an eighth as long, and at
     least one for two cores: a worker computes with one thread, and other changes shorten the step.
     It is doubled while that gains. A loader that waits for storage profits beyond the number of
     cores, one that computes does not: only trials tell.

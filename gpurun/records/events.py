@@ -325,6 +325,9 @@ class AuditEvent:
     """Whether torch drew random numbers between the last root call and the optimizer's step."""
     modules: dict[str, str]
     """Class and settings of each submodule of the roots, in the first and last audited step."""
+    gradient_counts: tuple[int, ...] = ()
+    """How many of `gradient_values` are of each parameter, by name in their order; empty in records
+    from before they were counted."""
 
 
 @dataclass(frozen=True)

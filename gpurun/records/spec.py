@@ -48,7 +48,7 @@ class TrialSpec:
     itself, so that repeats can differ although the script seeds. With `hold_at_first_step` the
     process writes `control/first_step` in the run folder and waits for `control/go`, so that the
     launcher can keep what the script wrote until then. `planted_seconds` are added to each step, a
-    slow-down on purpose.
+    slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train.
     """
 
     stop: StopRule
@@ -56,6 +56,7 @@ class TrialSpec:
     seed_offset: int = 0
     hold_at_first_step: bool = False
     planted_seconds: float = 0.0
+    rounded: bool = False
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,10 @@ class LadderRow:
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One short launch. `purpose`: "probe", "screen", "pair baseline" or "pair candidate"."""
+    """One short launch.
+
+    `purpose`: "probe", "screen", "pair baseline", "pair candidate", or "rounding" (the script as it
+    is, parameters rounded)."""
 
     number: int
     purpose: str

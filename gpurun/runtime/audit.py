@@ -188,6 +188,9 @@ class Audit:
             gradient_values=tuple(
                 x for name in sorted(self._gradient_values) for x in self._gradient_values[name]
             ),
+            gradient_counts=tuple(
+                len(self._gradient_values[name]) for name in sorted(self._gradient_values)
+            ),
             input_values=self._input_values,
             fed=tuple(self._fed),
             draws=self._draws,

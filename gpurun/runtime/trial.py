@@ -42,6 +42,10 @@ def arm(spec: RunSpec, torch: Any) -> None:
         from gpurun.runtime import planting
 
         planting.plant(spec.trial.planted_seconds, planting.RUNTIME)
+    if spec.trial.rounded:
+        from gpurun.runtime import rounding
+
+        rounding.install(torch)
     as_it_is = not spec.settings
     trial = _Trial(Path(spec.run_dir) / "control", spec.trial, torch, as_it_is)
     guarded("look for attention", handwritten.watch)()

@@ -28,6 +28,8 @@ class Evidence:
     optimizers: tuple[OptimizerEvent, ...] = ()
     rates: tuple[tuple[int, tuple[float | None, ...]], ...] = ()
     """Learning rates of all groups, from a step on."""
+    rounded: bool = False
+    """Whether parameters were rounded before its first step: the script as it is but for that."""
 
     @property
     def finite_losses(self) -> bool:
@@ -42,6 +44,8 @@ class Comparison:
     candidate: Evidence
     baselines: Sequence[Evidence]
     effect: Effect
+    rounded: Evidence | None = None
+    """A baseline trial whose parameters were rounded, where there is one."""
     partners: Sequence[Evidence] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +86,7 @@ class Comparison:
         return self.same_data and not (drawing and self.effect is not Effect.PIPELINE)
 
 
-def evidence(log: ProcessLog, seed: int) -> Evidence | None:
+def evidence(log: ProcessLog, seed: int, rounded: bool = False) -> Evidence | None:
     """The evidence in a process's log; None if it took no step."""
     clock = step_clock(log)
     if clock is None:
@@ -97,6 +101,7 @@ def evidence(log: ProcessLog, seed: int) -> Evidence | None:
         loaders=tuple(x for x in log.loaders if x.loader in training),
         optimizers=log.optimizers,
         rates=() if log.rates is None else log.rates.changes,
+        rounded=rounded,
     )
 
 

@@ -27,12 +27,15 @@ def judge(
     """Compare candidate trials with baseline trials; any one candidate trial that fails rejects.
 
     A `training` change may alter samples, steps and loss by design: it must only stay finite, not
-    run away, and read the same samples.
+    run away, and read the same samples. Baseline trials with rounded parameters only tell which
+    gradients rounding alone turns.
     """
     training = effect is Effect.TRAINING
+    rounded = next((b for b in baselines if b.rounded), None)
+    baselines = [b for b in baselines if not b.rounded]
     reasons = []
     for check in TRAINING_CHECKS if training else CHECKS:
-        found = (check(Comparison(c, baselines, effect)) for c in candidates)
+        found = (check(Comparison(c, baselines, effect, rounded)) for c in candidates)
         reason = next((r for r in found if r is not None), None)
         if reason is not None:
             reasons.append(reason)
@@ -49,6 +52,12 @@ def judge(
         reasons=tuple(reasons),
         curves=_curves(baselines, candidates) if reasons else None,
     )
+
+
+def may_be_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
+    """Whether all that speaks against a candidate is what rounding does to some models."""
+    asked = effect is Effect.NUMERICS and not verdict.accepted
+    return asked and all(optimisation.ELSEWHERE in reason for reason in verdict.reasons)
 
 
 # -- checks on the loss ----------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import evidence
 from gpurun.tuner.progress import Progress
-from gpurun.tuner.standby import Standby, places
+from gpurun.tuner.standby import Standby, places, what_to_import
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.trial_end import ending_status, explained, main_log, while_compiling
 
@@ -41,6 +41,8 @@ PATIENCE_SECONDS = 120.0
 """A trial may be silent for so long at least; longer where earlier ones took long."""
 LIMIT_SECONDS = 600.0
 """A trial may take so long at least."""
+LEAST_TO_START_EARLY = 2
+"""Places for waiting processes: where there is one alone, the first trial would suffer too much."""
 GRACE_SECONDS = 10.0
 """Once a rank has seen enough and left, the others have so long: they may wait for it forever."""
 
@@ -165,6 +167,7 @@ class Laboratory:
                 seed=BASE_SEED,
                 seed_offset=request.seed_offset,
                 hold_at_first_step=self._holds(request),
+                rounded=request.rounded,
             ),
         )
 
@@ -215,6 +218,8 @@ class Laboratory:
                     self._keep_layer(box)
                 self._standby.stop()
                 (run_dir / "control" / "go").touch()
+                if request.hold and places() >= LEAST_TO_START_EARLY:
+                    self._start_second(run_dir, request)
             if progress.advanced():
                 changed = moment
                 self._on_progress(progress.steps, request.stop.min_steps)
@@ -230,6 +235,16 @@ class Laboratory:
             elif moment - began > limit:
                 return f"not done after {limit:.3g} s"
         return None
+
+    def _start_second(self, run_dir: Path, request: Request) -> None:
+        """Start the second trial's process while the first is measured: only that one is disturbed,
+        and of it nothing is claimed.
+        """
+        log = next((x for x in read_run(run_dir).processes if x.imports is not None), None)
+        modules = None if log is None else what_to_import(self.options, log)
+        if isinstance(modules, tuple):
+            self.standby_modules = modules
+            self._start_next(len(self.trials) + 2, replace(request, following=[request.settings]))
 
     def _patience(self, request: Request) -> tuple[float, float]:
         """Seconds of silence, and seconds in all, after which the trial is given up."""
@@ -278,7 +293,7 @@ class Laboratory:
             foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),
         )
         log = main_log(logs)
-        shown = None if log is None else evidence(log, request.seed_offset)
+        shown = None if log is None else evidence(log, request.seed_offset, request.rounded)
         return Trial(record, result, log, shown, exit_code, self.options.aim)
 
 

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
 from gpurun.tuner.curves import standard_error
 from gpurun.tuner.evidence import Comparison, Evidence
@@ -16,6 +17,9 @@ SAME_GRADIENT = 0.8
 """Cosine between the gradients of two first steps that differ in rounding alone."""
 LIKE_GRADIENT = 0.15
 """And of two that differ in random draws (dropout, augmentation) on the same samples."""
+STEADY_GRADIENT = 0.95
+"""And of a parameter's, where rounding the parameters to half precision does not turn them."""
+ELSEWHERE = "point elsewhere"
 NORM_TOLERANCE = 1.25
 """Factor by which the norm of all gradients, or updates, may always be off."""
 PARAMETER_TOLERANCE = 1.7
@@ -165,9 +169,41 @@ def first_step(case: Comparison) -> str | None:
     needed = SAME_GRADIENT if case.same_draws else LIKE_GRADIENT
     for mine, other in list(_steps(case))[:1]:
         cosine = _cosine(mine.gradient_values, other.gradient_values)
+        if cosine is None or cosine >= needed:
+            continue
+        steady = _steady_places(case)
+        if steady is not None and len(mine.gradient_values) == len(other.gradient_values):
+            mine_there, theirs_there = (
+                [x.gradient_values[place] for place in steady] for x in (mine, other)
+            )
+            cosine = _cosine(mine_there, theirs_there)
         if cosine is not None and cosine < needed:
-            return f"the gradients of step {mine.step} point elsewhere (cosine {cosine:.2f})"
+            return f"the gradients of step {mine.step} {ELSEWHERE} (cosine {cosine:.2f})"
     return None
+
+
+def _steady_places(case: Comparison) -> list[int] | None:
+    """Which of the first step's gradient values rounding alone does not turn; None: not known.
+
+    Where gradients explode on their way back (a deep network before its first step), any rounding
+    turns those of the early layers about, and only those near the loss can be compared.
+    """
+    rounded = case.rounded
+    if rounded is None or case.effect is not Effect.NUMERICS or not rounded.audits:
+        return None
+    plain = next((b for b in case.baselines if b.seed == rounded.seed and b.audits), None)
+    counts = rounded.audits[0].gradient_counts
+    if plain is None or not counts or plain.audits[0].gradient_counts != counts:
+        return None
+    ours, theirs = rounded.audits[0].gradient_values, plain.audits[0].gradient_values
+    places: list[int] = []
+    end = 0
+    for count in counts:
+        begin, end = end, end + count
+        cosine = _cosine(ours[begin:end], theirs[begin:end])
+        if cosine is not None and cosine >= STEADY_GRADIENT:
+            places += range(begin, end)
+    return places
 
 
 def _reproducible(case: Comparison) -> bool:

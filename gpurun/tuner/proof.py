@@ -1,6 +1,6 @@
 """The proof: finalists and baseline launched in turn until a sequential test settles.
 
-Every launch is a fresh process. Rounds alternate their order (A B, B A, ...), so that a drift of
+Every launch is a fresh process. Rounds alternate their order (B A, A B, ...), so that a drift of
 the machine hits both sides alike; the two launches of a round share a seed.
 """
 
@@ -65,7 +65,7 @@ def prove(
         if out_of_time(seconds):
             report("the budget ended before the proof was complete")
             break
-        order = [baseline, *open_arms]
+        order = [*open_arms[::-1], baseline]  # a process may be waiting with what was searched last
         if number % 2:
             order.reverse()
         rates: dict[str, float] = {}

@@ -19,7 +19,7 @@ from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import Evidence
-from gpurun.tuner.guard import judge
+from gpurun.tuner.guard import judge, may_be_rounding
 from gpurun.tuner.plan import COMPILED_ALREADY, with_read_ahead
 from gpurun.tuner.trial import Request, Trial
 
@@ -89,14 +89,17 @@ class Screening:
         self._granted = self._left = limits.trials
         self._told: set[str] = set()
         self._knobs: dict[str, Knob] = {}
+        self._base: dict[str, Any] = {}
+        self._rounded = False
 
     def allow_more(self, trials: int) -> None:
         """Let so many further trials be launched, whatever is left of the earlier ones."""
         self._granted = self._left = trials
 
-    def know(self, knobs: Iterable[Knob]) -> None:
-        """Learn which knobs the settings of this search are about."""
+    def know(self, knobs: Iterable[Knob], base: Mapping[str, Any]) -> None:
+        """Learn which knobs the settings of this search are about, and where it starts."""
         self._knobs = {knob.name: knob for knob in knobs}
+        self._base = dict(base)
 
     def startup(self, knobs: Iterable[Knob], state: State) -> Startup:
         """What these knobs add to the start on top of the settings so far.
@@ -164,10 +167,25 @@ class Screening:
         if trial.evidence is None:
             return "the trial showed nothing of its training", None
         verdict = judge(state.baselines, [trial.evidence], effect)
+        if may_be_rounding(verdict, effect) and self._round(state):
+            verdict = judge(state.baselines, [trial.evidence], effect)
         if not verdict.accepted:
             state.rejections.append(Rejection(trial.record.knobs, verdict))
         reason = None if verdict.accepted else "; ".join(verdict.reasons)
         return reason, verdict.loss_deviation
+
+    def _round(self, state: State) -> bool:
+        """Have a baseline trial with rounded parameters, once; whether one is new."""
+        if self._rounded or self.exhausted(state):
+            return False
+        self._rounded = True
+        self.note("gradients point elsewhere: does rounding alone turn them?")
+        rule = replace(self._rule, min_steps=self._rule.audit_steps + 1, min_seconds=0.0)
+        rule = replace(rule, max_steps=rule.min_steps)
+        trial = self._launch(Request("rounding", self._base, rule, rounded=True))
+        if trial.evidence is not None:
+            state.baselines.append(trial.evidence)
+        return trial.evidence is not None
 
 
 def patience(startup_seconds: float, reference: Trial) -> float:

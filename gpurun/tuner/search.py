@@ -69,7 +69,7 @@ class Search:
 
     def run(self, knobs: Sequence[Knob], state: State) -> None:
         """Keep what gains: sets of likely changes as long as there are any, then the rest."""
-        self._screening.know(knobs)
+        self._screening.know(knobs, state.settings)
         open_knobs = []
         for knob in knobs:
             if knob.effect in self._allowed:

@@ -66,5 +66,7 @@ class Request:
     One that holds (the first) may be silent to its limit: it may have to download its data."""
     limit_seconds: float = math.inf
     """A trial is given up after so long at most, and earlier by what others took."""
+    rounded: bool = False
+    """Whether parameters are rounded before the first step."""
     following: Sequence[Mapping[str, Any]] = ()
     """The settings of the launches after it, as far as one can know; none: the same."""

@@ -88,12 +88,14 @@ for _ in range(2):
 """
 
 
-def trial(tmp_path: Path, script: str, audit_steps: int) -> tuple[str, Path]:
+def trial(
+    tmp_path: Path, script: str, audit_steps: int, *, rounded: bool = False
+) -> tuple[str, Path]:
     """What the script printed as a trial that ends by itself, and the folder of the run."""
-    folder = tmp_path / f"audit{audit_steps}"
+    folder = tmp_path / f"audit{audit_steps}{rounded}"
     folder.mkdir()
     rule = StopRule(10_000, 60, 10_000, 2, audit_steps)
-    spec = RunSpec(str(folder), os.getpid(), trial=TrialSpec(rule, seed=3))
+    spec = RunSpec(str(folder), os.getpid(), trial=TrialSpec(rule, seed=3, rounded=rounded))
     (folder / "train.py").write_text(script)
     done = run_recorded(["train.py"], folder, spec)
     assert done.returncode == 0, done.stderr.decode()
@@ -106,6 +108,18 @@ def test_an_audited_training_is_bit_for_bit_the_same(tmp_path: Path) -> None:
     audited, run = trial(tmp_path, TRAINING, audit_steps=8)
     assert audited == plain
     assert len(events(run, "audit")) == 8
+
+
+def test_rounded_parameters_differ_by_one_rounding_error_and_train_on(tmp_path: Path) -> None:
+    plain, rounded = (
+        events(trial(tmp_path, TRAINING, audit_steps=8, rounded=x)[1], "audit")
+        for x in (False, True)
+    )
+    for one, other in zip(plain, rounded, strict=True):
+        assert other["loss"] != one["loss"]
+        assert other["loss"] == pytest.approx(one["loss"], rel=0.02)
+        assert sum(other["gradient_counts"]) == len(other["gradient_values"])
+    assert all(rounded[-1]["update_norms"].values()), "they are float32 and move"
 
 
 def test_random_parts_of_a_sample_are_told_from_others(tmp_path: Path) -> None:

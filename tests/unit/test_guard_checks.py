@@ -11,7 +11,7 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent, SamplesEvent
 from gpurun.tuner.evidence import Evidence
-from gpurun.tuner.guard import judge
+from gpurun.tuner.guard import judge, may_be_rounding
 
 INFINITE = float("inf")
 UNSEEN = float("nan")
@@ -154,3 +154,40 @@ def test_a_larger_batch_may_train_otherwise_but_not_on_other_samples() -> None:
     assert not verdict.accepted
     verdict = judge(BASELINES, [trial(losses=(1.0,) * 20 + (50.0,) * 20)], Effect.TRAINING)
     assert "runs away" in verdict.reasons[0]
+
+
+VALUES = (0.5, -0.25, 0.1, 0.3, 0.2)
+COUNTS = {"gradient_counts": (2, 3)}
+"""Of two parameters: an early one, and the last before the loss."""
+TURNED = (-0.4, 0.3, 0.1, 0.3, 0.2)
+"""As rounding alone leaves them in a model whose gradients explode on their way back."""
+
+
+def under_rounding(turned: tuple[float, ...], candidate: tuple[float, ...], effect: Effect) -> bool:
+    """Whether a candidate is accepted where rounding the parameters gives `turned` gradients."""
+    plain = trial(**audits(gradient_values=VALUES, **COUNTS))
+    rounded = trial(**audits(gradient_values=turned, **COUNTS), rounded=True)
+    other = trial(**audits(gradient_values=candidate, **COUNTS))
+    verdict = judge([plain, plain, rounded], [other], effect)
+    assert not judge([plain, plain], [other], effect).accepted
+    assert may_be_rounding(judge([plain, plain], [other], effect), effect) == (
+        effect is Effect.NUMERICS
+    )
+    return verdict.accepted
+
+
+def test_gradients_that_rounding_alone_turns_about_may_be_turned_by_a_change_of_numerics() -> None:
+    other = (0.3, 0.45, 0.1, 0.29, 0.21)
+    assert under_rounding(TURNED, other, Effect.NUMERICS)
+    assert not under_rounding(VALUES, other, Effect.NUMERICS), "here rounding explains nothing"
+    assert not under_rounding(TURNED, other, Effect.PIPELINE), "and there nothing is rounded"
+
+
+def test_near_the_loss_they_must_agree_all_the_same() -> None:
+    assert not under_rounding(TURNED, (-0.5, 0.3, -0.1, -0.3, -0.2), Effect.NUMERICS)
+
+
+def test_a_rounded_trial_is_no_baseline() -> None:
+    """It would pass for the noise of the script's own repeats."""
+    far = trial(losses=(1.0, 2.0) * 20, rounded=True)
+    assert judge([trial(), trial(), far], [trial()], Effect.NUMERICS).noise == pytest.approx(0.0)

@@ -71,13 +71,14 @@ def _concluded(laboratory: Laboratory, recorded: Path, record: TrialRecord) -> T
 
 
 def settled(told: TuningReport, trials: list[Trial]) -> Findings:
-    """The end of the tuning, its launches answered by what was recorded, in its order."""
+    """The end of the tuning, its launches answered by what was recorded of each round's sides."""
     screened, waiting = trials[:4], trials[4:]
     findings = Findings(probe=trials[0], ladder=list(told.ladder), decisions=list(told.decisions))
 
     def launch(purpose: str, settings: Mapping[str, Any], number: int, _: object) -> Any:
-        trial = waiting.pop(0)
-        assert (purpose, dict(settings)) == (trial.record.purpose, trial.record.knobs)
+        trial = next(t for t in waiting if t.record.purpose == purpose)
+        waiting.remove(trial)
+        assert trial.record.knobs == dict(settings)
         assert trial.evidence is not None
         assert trial.evidence.seed == number, "both of a round share a seed"
         return trial

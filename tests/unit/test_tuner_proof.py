@@ -54,7 +54,7 @@ def test_rounds_alternate_their_order_and_share_a_seed() -> None:
     machine, baseline, chosen = Machine(3.0), Arm("baseline", {}), Arm("chosen", {"a": 1})
     proven(machine, baseline, chosen)
     assert machine.launched[:4] == [
-        ("pair baseline", 0), ("pair candidate", 0), ("pair candidate", 1), ("pair baseline", 1),
+        ("pair candidate", 0), ("pair baseline", 0), ("pair baseline", 1), ("pair candidate", 1),
     ]  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def test_each_launch_is_told_what_comes_after_it() -> None:
     machine = Machine(1.2)
     proven(machine, Arm("baseline", {}), Arm("chosen", {"a": 1}), Arm("larger batch", {"b": 2}))
     assert len(machine.settings) > 6
-    for number, following in enumerate(machine.following[:-3]):
+    for number, following in enumerate(machine.following[:3]):  # nothing is settled in two rounds
         assert list(following[:3]) == machine.settings[number + 1 : number + 4]
 
 
@@ -106,15 +106,15 @@ def test_a_finalist_that_fails_is_out_and_the_other_goes_on() -> None:
 
 
 def test_a_baseline_launch_that_fails_once_is_repeated() -> None:
-    machine, baseline = Machine(3.0, failing=(1,)), Arm("baseline", {})
+    machine, baseline = Machine(3.0, failing=(2,)), Arm("baseline", {})
     proven(machine, baseline, chosen := Arm("chosen", {"a": 1}))
-    assert machine.launched[:2] == [("pair baseline", 0), ("pair baseline", 0)]
+    assert machine.launched[1:3] == [("pair baseline", 0), ("pair baseline", 0)]
     assert baseline.failure is None
     assert chosen.look().significant
 
 
 def test_a_baseline_that_keeps_failing_ends_the_proof() -> None:
-    machine, baseline = Machine(3.0, failing=(1, 2)), Arm("baseline", {})
+    machine, baseline = Machine(3.0, failing=(2, 3)), Arm("baseline", {})
     proven(machine, baseline, chosen := Arm("chosen", {"a": 1}))
     assert baseline.failure == "a bad day"
     assert chosen.pairs == []

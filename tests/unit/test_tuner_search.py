@@ -12,6 +12,9 @@ from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome, StepTime
+from gpurun.records.tuning import GuardVerdict
+from gpurun.tuner import screening
+from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.screening import Limits, Startup, State
 from gpurun.tuner.search import Search
@@ -343,3 +346,35 @@ def test_values_that_gained_nothing_are_not_launched_again() -> None:
 
     searched([Planted([7]), Other([2])], launch)
     assert asked == [{"planted": 7}, {"other": 2}]
+
+
+def test_where_gradients_point_elsewhere_the_script_is_launched_once_with_rounded_parameters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    elsewhere = "the gradients of step 1 point elsewhere (cosine 0.50)"
+
+    def judge(baselines: Sequence[Evidence], _: object, effect: Effect) -> GuardVerdict:
+        told = any(b.rounded for b in baselines)
+        return GuardVerdict(told, 0.0, 0.0, () if told else (elsewhere,), None)
+
+    monkeypatch.setattr(screening, "judge", judge)
+    asked: list[Request] = []
+
+    def launch(request: Request) -> Trial:
+        asked.append(request)
+        found = trial(200.0 if request.settings else 100.0, request.settings)
+        assert found.evidence is not None
+        return replace(found, evidence=replace(found.evidence, rounded=request.rounded))
+
+    class Numerics(Planted):
+        effect = Effect.NUMERICS
+
+    state, notes = searched([Numerics([1, 2])], launch)
+    assert state.settings == {"planted": 1}
+    assert [(r.rounded, dict(r.settings)) for r in asked] == [
+        (False, {"planted": 1}),
+        (True, {}),
+        (False, {"planted": 2}),
+    ]
+    assert asked[1].stop.max_steps == asked[1].stop.audit_steps + 1, "no more than it takes"
+    assert "gradients point elsewhere: does rounding alone turn them?" in notes

@@ -270,7 +270,7 @@ def test_a_knob_may_be_likely_for_some_scripts_alone() -> None:
 def test_changed_numerics_are_compiled_anew_and_a_changed_pipeline_is_not() -> None:
     state = State({"compiled": True}, trial(100.0), facts(), [])
     screening = Screening(lambda request: trial(1.0), print, PROBE, no_limits())
-    screening.know([Likely(), Rounding(), Compiled()])
+    screening.know([Likely(), Rounding(), Compiled()], {})
     assert screening.startup([Likely()], state) == Startup(0.0, 0.0)
     anew = screening.startup([Rounding()], state)
     assert (anew.first, anew.later) == (pytest.approx(20.0), 0.0), "the first time only"
