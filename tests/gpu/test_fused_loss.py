@@ -14,10 +14,13 @@ pytestmark = pytest.mark.gpu
 
 TRAIN = """
 import json
+import sys
 import torch
 import torch.nn.functional as F
 
 VOCABULARY = 50257
+# torch's CUDA graphs raise where a later pass retains what the recorded one did not
+TWICE = None if "reduce-overhead" in sys.argv else 9
 torch.manual_seed(0)
 model = torch.nn.Sequential(
     torch.nn.Embedding(VOCABULARY, 128), torch.nn.Linear(128, 128), torch.nn.GELU(),
@@ -33,8 +36,8 @@ for step in range(14):
     logits = model(x)
     loss = F.cross_entropy(logits.view(-1, logits.size(-1)), y.view(-1))
     optimizer.zero_grad()
-    loss.backward(retain_graph=step == 9)
-    if step == 9:
+    loss.backward(retain_graph=step == TWICE)
+    if step == TWICE:
         loss.backward()
     peaks.append(torch.cuda.max_memory_allocated())
     gradients.append([p.grad.norm().item() for p in model.parameters()])
@@ -53,7 +56,7 @@ FLOAT32_LOGITS = 8 * 512 * 50257 * 4
 
 
 def train(gpurun: Gpurun, folder: Path, settings: dict[str, Any]) -> KnobRun:
-    return run_under(gpurun, folder, TRAIN, settings)
+    return run_under(gpurun, folder, TRAIN, settings, arguments=tuple(map(str, settings.values())))
 
 
 @pytest.mark.parametrize(
