@@ -87,7 +87,7 @@ def test_a_script_without_torch_whose_result_finds_no_room_says_so(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     (tmp_path / "train.py").write_text(ENDING)
-    done = limited(tmp_path, clean_environment, 300)
+    done = limited(tmp_path, clean_environment, 600)
     assert (done.stdout, done.returncode) == (b"trained\n", 7)
     assert incompleteness(done) == ["gpurun: the record is incomplete: File too large"]
 

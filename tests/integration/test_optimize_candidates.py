@@ -87,7 +87,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
         text = KNOB.format(title=name.title(), name=name, apply="hooks.applied()")
         (folder / "knobs" / f"{name}.py").write_text(f"{text}\n    {method}\n")
     (folder / "train.py").write_text(SCRIPT)
-    limits = "allow = ['pipeline']\npatience = '8s'\nmax_trials = 26\n"
+    limits = "allow = ['pipeline']\npatience = '25s'\nmax_trials = 26\n"
     (folder / "gpurun.toml").write_text(f"knobs = ['knobs']\n[optimize]\n{limits}")
     done = subprocess.run(
         [sys.executable, "-m", "gpurun", "--optimize", "--tune-only", "train.py"],
@@ -106,7 +106,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
     [
         ("dies", "oom", "killed (SIGKILL), most likely for memory"),
         ("eats", "oom", "MemoryError"),
-        ("hangs", "timeout", "hangs: given up after 8 s without a sign of life"),
+        ("hangs", "timeout", "hangs: given up after 25 s without a sign of life"),
         ("raises", "skipped", "raises: KeyError: 'weight'"),
         ("fails", "skipped", "fails: RuntimeError: no such kernel"),
         ("exits", "failed", "exit code 3"),

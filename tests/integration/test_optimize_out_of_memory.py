@@ -83,7 +83,8 @@ def test_for_memory_the_peak_falls_and_the_price_is_named(tmp_path: Path, gpurun
     script = script.replace("nn.GELU()", "nn.GELU(), nn.Tanh(), nn.SiLU(), nn.Tanh(), nn.SiLU()")
     (tmp_path / "train.py").write_text(script)
     options = ("--optimize", "--tune-only", "--objective", "memory", "--json", "found.json")
-    done = gpurun(*options, "--max-trials", "3", "train.py", "0", env=STEADY, timeout=800)
+    limits = ("--max-trials", "3", "--budget", "12m")  # trials take long on a slow machine
+    done = gpurun(*options, *limits, "train.py", "0", env=STEADY, timeout=800)
     assert done.returncode == 0, done.stderr.decode()
     report = json.loads((tmp_path / "found.json").read_text())
     assert (report["verdict"], report["objective"]) == ("smaller", "memory")

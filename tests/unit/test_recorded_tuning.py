@@ -14,26 +14,23 @@ from typing import Any
 import pytest
 
 from gpurun.arguments import parse
-from gpurun.isolation.mode import Mode
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect
-from gpurun.measure import use
 from gpurun.measure.events import read_run
-from gpurun.records.codec import from_json, to_json
-from gpurun.records.spec import RunSpec
-from gpurun.records.tuning import LadderRow, TrialRecord, TuningReport
+from gpurun.records.codec import to_json
+from gpurun.records.tuning import LadderRow, TuningReport
 from gpurun.report.ladder import ladder_lines
 from gpurun.report.markdown import tuning_markdown
 from gpurun.tuner import document as document_of
 from gpurun.tuner.finals import Finals
 from gpurun.tuner.findings import Findings
 from gpurun.tuner.guard import judge
-from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.proof import Arm, prove
 from gpurun.tuner.screening import State, ladder_row, speedup_over, startup
-from gpurun.tuner.trial import Request, Trial
+from gpurun.tuner.trial import Trial
 from tests.recordings import CORES, assert_close, document, unpacked
 from tests.unit.knob_facts import facts
+from tests.unit.recorded_tunings import concluded, report_of
 
 ALLOWED = frozenset({Effect.PIPELINE, Effect.NUMERICS})
 
@@ -45,29 +42,13 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def told(recorded: Path) -> TuningReport:
-    return from_json(TuningReport, document(recorded / "tuning.json"))
+    return report_of(recorded)
 
 
 @pytest.fixture(scope="module")
 def trials(recorded: Path, told: TuningReport) -> list[Trial]:
     """Every trial concluded again, as the laboratory does when it has ended."""
-    options = parse(["--optimize", *told.command], {})
-    laboratory = Laboratory(options, recorded, Mode.OVERLAY, {}, lambda steps, of: None)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(use, "available_cores", lambda: float(CORES))
-        found = [_concluded(laboratory, recorded, record) for record in told.trials]
-    laboratory.close()
-    return found
-
-
-def _concluded(laboratory: Laboratory, recorded: Path, record: TrialRecord) -> Trial:
-    run = recorded / record.run_dir
-    spec = from_json(RunSpec, document(run / "spec.json"))
-    assert spec.trial is not None
-    settings = {s.knob: s.value for s in spec.settings}
-    asked = Request(record.purpose, settings, spec.trial.stop, spec.trial.seed_offset)
-    exit_code = document(run / "result.json")["exit_code"]
-    return laboratory._conclude(record.number, run, asked, exit_code, record.seconds, None)
+    return concluded(recorded, told)
 
 
 def settled(told: TuningReport, trials: list[Trial]) -> Findings:

@@ -1,0 +1,80 @@
+"""Two more tunings of an H200: CUDA graphs among the first changes, gradients that explode."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpurun.knobs.api import Effect
+from gpurun.records.codec import to_json
+from gpurun.stats import sequential_look
+from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.guard import judge, may_be_rounding
+from tests.recordings import assert_close, unpacked
+from tests.unit.recorded_tunings import concluded, report_of
+
+
+@pytest.fixture(scope="module")
+def gpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked("gpt124m_tuning", tmp_path_factory.mktemp("gpt"))
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory: pytest.TempPathFactory) -> list[Evidence]:
+    """What the first four trials showed: as it is twice, all at once, parameters rounded."""
+    recorded = unpacked("resnet50_tuning", tmp_path_factory.mktemp("resnet"))
+    told = report_of(recorded)
+    assert [t.purpose for t in told.trials[:4]] == ["probe", "screen", "screen", "rounding"]
+    shown = [trial.evidence for trial in concluded(recorded, told)[:4]]
+    return [evidence for evidence in shown if evidence is not None]
+
+
+def test_one_trial_of_all_likely_changes_found_what_was_proven(gpt: Path) -> None:
+    told = report_of(gpt)
+    trials = concluded(gpt, told)
+    assert told.chosen is not None
+    assert told.proof is not None
+    (searched,) = (t for t in trials if t.record.purpose == "screen" and t.record.knobs)
+    assert searched.record.knobs == told.chosen.knobs
+    rates = {
+        purpose: [t.throughput for t in trials if t.record.purpose == purpose]
+        for purpose in ("pair baseline", "pair candidate")
+    }
+    pairs = list(zip(rates["pair baseline"], rates["pair candidate"], strict=True))
+    assert pairs == [tuple(pair) for pair in told.proof.pairs]
+    look = sequential_look([(a, b) for a, b in pairs if a and b])
+    assert look.settled
+    assert_close(look.speedup, told.proof.speedup)
+    assert look.speedup is not None
+    assert look.speedup > 8.5
+
+
+def test_the_guard_accepts_the_recorded_training_in_bfloat16(gpt: Path) -> None:
+    told = report_of(gpt)
+    shown = [(t.record.purpose, t.evidence) for t in concluded(gpt, told)]
+    plain = [e for purpose, e in shown if e and purpose in ("probe", "pair baseline")]
+    chosen = [e for purpose, e in shown if e and purpose == "pair candidate"]
+    assert judge(plain, chosen, Effect.NUMERICS).accepted
+
+
+def test_exploding_gradients_pass_where_rounding_alone_turns_them(resnet: list[Evidence]) -> None:
+    first, second, candidate, rounded = resnet
+    assert rounded.rounded
+    without = judge([first, second], [candidate], Effect.NUMERICS)
+    assert [reason.partition(" (")[0] for reason in without.reasons] == [
+        "the gradients of step 1 point elsewhere"
+    ]
+    assert may_be_rounding(without, Effect.NUMERICS)
+    verdict = judge([first, second, rounded], [candidate], Effect.NUMERICS)
+    assert verdict.accepted, to_json(verdict)
+
+
+def test_but_not_where_they_are_wrong_near_the_loss(resnet: list[Evidence]) -> None:
+    first, second, candidate, rounded = resnet
+    audit = candidate.audits[0]
+    turned = replace(audit, gradient_values=tuple(-x for x in audit.gradient_values))
+    wrong = replace(candidate, audits=(turned, *candidate.audits[1:]))
+    verdict = judge([first, second, rounded], [wrong], Effect.NUMERICS)
+    assert "the gradients of step 1 point elsewhere (cosine -1.00)" in verdict.reasons
