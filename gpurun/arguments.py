@@ -15,6 +15,7 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.options import DoctorOptions, Objective, Options, ScaleOptions, Target, TargetKind
 from gpurun.records.arguments import MARK, TunedArgument
+from gpurun.records.spec import Setting
 
 EFFECTS = ("pipeline", "numerics", "training")
 
@@ -24,7 +25,7 @@ OWN_SWITCHES = (
 )  # fmt: skip
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
-    "scale", "rounds", "steps", "plot",
+    "scale", "rounds", "steps", "plot", "ddp-options",
 )  # fmt: skip
 OF_OPTIMIZE = ("max-trials", "objective", "save-settings")
 """Flags that say nothing where nothing is tuned."""
@@ -119,6 +120,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         ddp="ddp" in own,
         oversubscribe="oversubscribe" in own,
         shared_writes="shared-writes" in own,
+        ddp_options=_ddp_options(own),
         optimize="optimize" in own or "tune-only" in own,
         tune_only="tune-only" in own,
         budget_seconds=budget_of(own.get("budget")),
@@ -147,6 +149,8 @@ def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
     """`GpurunError` for a flag that says nothing beside the others, or speaks against one."""
     if "shared-writes" in own and not options.ddp:
         raise GpurunError("--shared-writes needs --ddp", "add it, or drop the flag")
+    if "ddp-options" in own and not options.ddp and options.scale is None:
+        raise GpurunError("--ddp-options needs --ddp or --scale", "add one, or drop the flag")
     if options.ddp and options.optimize:
         raise GpurunError("--ddp with --optimize is not built yet", "drop one of them")
     if options.ddp and options.target.kind is TargetKind.COMMAND:
@@ -344,6 +348,14 @@ def count_of(flag: str, text: str | None) -> int | None:
     if not text.isdigit() or int(text) == 0:
         raise GpurunError(f"--{flag} {text!r} is not a count", "write a number from 1")
     return int(text)
+
+
+def _ddp_options(own: Mapping[str, str]) -> tuple[Setting, ...]:
+    if "ddp-options" not in own:
+        return ()
+    from gpurun.ddp_options import ddp_options
+
+    return ddp_options(own["ddp-options"])
 
 
 def _scale(own: Mapping[str, str]) -> ScaleOptions | None:

@@ -40,6 +40,8 @@ its arguments may be a list to choose from, its own value first: --lr @tune:0.1,
   --trials-in-place     let trials write to your files where they cannot be isolated
   --ddp                 run a script written for one device on --nproc-per-node N ranks: each takes
                         its share of every batch, and the model is trained as on one
+  --ddp-options LIST    with --ddp or --scale: how gradients are exchanged, of static_graph,
+                        gradient_as_bucket_view, bucket_cap_mb=N and compression=bf16
   --shared-writes       with --ddp: ranks may write the same files, where they cannot have
                         private layers
   --json FILE           write the result as JSON

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gpurun.records.arguments import TunedArgument
+from gpurun.records.spec import Setting
 
 
 class TargetKind(enum.Enum):
@@ -52,7 +53,8 @@ class Options:
     """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
     `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
     `elastic` says so. `ddp`: they hide from the script that there are several, with `oversubscribe`
-    more than there are devices, with `shared_writes` writing the same files. What nobody said is
+    more than there are devices, with `shared_writes` writing the same files, with `ddp_options`
+    exchanging gradients so. What nobody said is
     None; `budget_seconds` and `allow` are always known where `optimize` is. `target` is the script
     as it is; `tuned_arguments` are those of its arguments that were typed as `@tune:` words.
     """
@@ -63,6 +65,7 @@ class Options:
     ddp: bool = False
     oversubscribe: bool = False
     shared_writes: bool = False
+    ddp_options: tuple[Setting, ...] = ()
     optimize: bool = False
     tune_only: bool = False
     budget_seconds: float | None = None

@@ -46,9 +46,9 @@ def hidden_ranks(
     return replace(options, target=target), environment, reason
 
 
-def parallel() -> Parallel:
+def parallel(options: Options) -> Parallel:
     """What the ranks are told: the global batch is the script's."""
-    return Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32)
+    return Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32, options=options.ddp_options)
 
 
 def clean_up(run_dir: Path) -> None:

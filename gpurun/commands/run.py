@@ -211,7 +211,7 @@ def _prepared(
     if options.ddp:
         from gpurun.commands.hidden import parallel
 
-        spec = replace(spec, parallel=parallel())
+        spec = replace(spec, parallel=parallel(options))
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)

@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from gpurun.bench.launches import later_rule
 from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
 from gpurun.errors import GpurunError
 from gpurun.isolation.box import require
@@ -19,9 +20,10 @@ from gpurun.report.scaling import print_scaling
 from gpurun.rundir import find_home, new_run, write_json
 from gpurun.scaling.devices import devices
 from gpurun.scaling.distributed import by_source
-from gpurun.scaling.document import Circumstances, document
+from gpurun.scaling.document import Circumstances, document, exchange_bound
 from gpurun.scaling.launches import Launcher
 from gpurun.scaling.rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
+from gpurun.scaling.trying import Trying, told
 from gpurun.tuner.interruption import Interruption
 from gpurun.verdict import print_verdict
 
@@ -93,9 +95,14 @@ def _measure(
         steps=asked.steps,
         deadline=started + (options.budget_seconds or math.inf),
     )
-    rounds = Rounds(launcher, plan, tell)
+    rounds, trying = Rounds(launcher, plan, tell), Trying(launcher, plan, tell)
     try:
         rounds.run()
+        at = exchange_bound(asked, rounds.measured, here)
+        if at is not None and launcher.distributed is None and not rounds.measured.out_of_time:
+            assert rounds.measured.steps is not None
+            rule = later_rule(rounds.measured.steps, ())
+            trying.run(at, rule, on_gpus=bool(here.gpus))
     except KeyboardInterrupt:
         tell("interrupted; what was measured is kept")
     finally:
@@ -109,7 +116,8 @@ def _measure(
         seconds=time.monotonic() - started,
         interrupted=interruption.signal is not None,
     )
-    return document(asked, rounds.measured, around), folder, rounds.measured
+    report = replace(document(asked, rounds.measured, around), tried=told(trying))
+    return report, folder, rounds.measured
 
 
 def _run_folder(options: Options) -> Path:

@@ -75,6 +75,24 @@ class ScalingFinding:
 
 
 @dataclass(frozen=True)
+class ScalingWay:
+    """Another way to exchange gradients, tried where the exchange keeps the script from scaling.
+
+    `ddp_options`: the value of the flag that asks for it. `effect`: "pipeline", or "numerics" where
+    gradients are rounded. `speedup`: factor of throughput over the usual way, at the count of the
+    finding, with its 95 % interval over rounds (None for one round). `faster`: the fastest of those
+    that are faster beyond the noise. `error`: why it could not be launched.
+    """
+
+    ddp_options: str
+    effect: str
+    speedup: float | None
+    speedup_confidence_interval: tuple[float, float] | None
+    faster: bool
+    error: str | None = None
+
+
+@dataclass(frozen=True)
 class ProjectedPoint:
     """A count that was not measured. `efficiency_band`: 95 % of the fits to what may be true of the
     measured points."""
@@ -131,4 +149,5 @@ class ScalingReport:
     projection: ScalingProjection | None
     seconds: float
     notes: tuple[str, ...] = ()
+    tried: tuple[ScalingWay, ...] = ()
     schema: str = SCALING_SCHEMA

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpurun.records.result import StepSplit
-from gpurun.records.scaling import ScalingFinding, ScalingPoint, ScalingReport
+from gpurun.records.scaling import ScalingFinding, ScalingPoint, ScalingReport, ScalingWay
 from gpurun.report.format import (
     byte_size,
     count,
@@ -101,6 +101,7 @@ def scaling_lines(report: ScalingReport) -> list[str]:
         lines.append(f"the script is distributed by itself: {one_line(report.distributed)}")
     for finding in report.findings:
         lines += _finding(finding)
+    lines += [_way(way) for way in report.tried]
     lines += _projection(report)
     lines += [one_line(note) for note in report.notes]
     rounds = f"{count(report.rounds, 'round')} of launches in turn"
@@ -115,6 +116,18 @@ def _finding(finding: ScalingFinding) -> list[str]:
     grade = "critical" if finding.severity >= 0.7 else "warning"
     head = f"{grade}, {finding.type} at {finding.gpus}: {finding.description}{gain}"
     return [head, *(f"  {advice}" for advice in finding.recommendations)]
+
+
+def _way(way: ScalingWay) -> str:
+    head = f"tried: --ddp-options {way.ddp_options}"
+    if way.error is not None:
+        return f"{head}: {one_line(way.error, 80)}"
+    if way.speedup is None:
+        return f"{head}: not measured"
+    bounds = way.speedup_confidence_interval
+    within = "" if bounds is None else f" ({bounds[0]:.2f}–{bounds[1]:.2f})"
+    rounds = ", rounds gradients" if way.effect == "numerics" else ""
+    return f"{head}: {factor(way.speedup)}{within}{rounds}{', faster' if way.faster else ''}"
 
 
 def _projection(report: ScalingReport) -> list[str]:

@@ -11,6 +11,7 @@ from gpurun.measure.figures import known, mean
 from gpurun.options import ScaleOptions
 from gpurun.records.scaling import (
     ProjectedPoint,
+    ScalingFinding,
     ScalingLaunch,
     ScalingPoint,
     ScalingProjection,
@@ -58,7 +59,6 @@ def document(asked: ScaleOptions, measured: Measurements, around: Circumstances)
     compared = efficiencies(_rates(asked, measured))
     spent = [costs(measured, gpus) for gpus in asked.counts if gpus in compared]
     points = tuple(_point(gpus, measured, compared, around) for gpus in asked.counts)
-    on_cpu = not around.devices.gpus
     verdict = _verdict(asked, measured, points, around)
     ahead = project(
         [Measured(n, x.efficiency, x.interval, x.rounds) for n, x in compared.items()],
@@ -76,16 +76,26 @@ def document(asked: ScaleOptions, measured: Measurements, around: Circumstances)
         rounds=measured.rounds,
         steps=measured.steps,
         points=points,
-        findings=findings(
-            {n: x.efficiency for n, x in compared.items()},
-            spent,
-            strong=asked.strong,
-            on_cpu=on_cpu,
-        ),
+        findings=_findings(asked, measured, around.devices),
         projection=None if ahead is None else _projection(ahead, points),
         seconds=around.seconds,
         notes=tuple(_notes(asked, measured, compared, spent, around)),
     )
+
+
+def exchange_bound(asked: ScaleOptions, measured: Measurements, devices: Devices) -> int | None:
+    """The count at which the exchange of gradients keeps the script from scaling; None if none."""
+    found = _findings(asked, measured, devices)
+    return next((x.gpus for x in found if x.type == "multi_gpu_comm"), None)
+
+
+def _findings(
+    asked: ScaleOptions, measured: Measurements, devices: Devices
+) -> tuple[ScalingFinding, ...]:
+    compared = efficiencies(_rates(asked, measured))
+    spent = [costs(measured, gpus) for gpus in asked.counts if gpus in compared]
+    by_count = {n: x.efficiency for n, x in compared.items()}
+    return findings(by_count, spent, strong=asked.strong, on_cpu=not devices.gpus)
 
 
 def _rates(asked: ScaleOptions, measured: Measurements) -> dict[int, dict[int, float]]:

@@ -41,11 +41,12 @@ def efficiencies(rates: Mapping[int, Mapping[int, float]]) -> dict[int, Efficien
     for count, by_round in sorted(measured.items()):
         ratios = [by_round[k] / base[k] for k in sorted(by_round.keys() & base.keys())]
         if count != smallest and ratios:
-            found[count] = _compared(ratios, count / smallest)
+            found[count] = compared(ratios, count / smallest)
     return found
 
 
-def _compared(ratios: list[float], factor: float) -> Efficiency:
+def compared(ratios: list[float], factor: float) -> Efficiency:
+    """What ratios of throughput within rounds say, where `factor` would be ideal."""
     logs = [math.log(ratio / factor) for ratio in ratios]
     efficiency = math.exp(mean(logs))
     return Efficiency(geometric_mean(ratios), efficiency, _interval(logs), len(logs))

@@ -10,7 +10,7 @@ from gpurun.measure import summarise_run
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.records.codec import to_json
 from gpurun.records.result import RunResult
-from gpurun.records.spec import StopRule
+from gpurun.records.spec import Setting, StopRule
 from gpurun.rundir import write_json
 from gpurun.scaling.endings import failed, printed
 from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
@@ -32,13 +32,15 @@ class Order:
     """What to launch: so many ranks, to be stopped by this rule.
 
     `exchange`: False to leave gradients unexchanged. `first`: what it writes before its first step
-    is there for all later launches, and it may take long to get there.
+    is there for all later launches, and it may take long to get there. `options`: how gradients are
+    exchanged, None for what the user asked for.
     """
 
     ranks: int
     rule: StopRule
     exchange: bool = True
     first: bool = False
+    options: tuple[Setting, ...] | None = None
 
 
 @dataclass(frozen=True)

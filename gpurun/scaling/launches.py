@@ -57,6 +57,8 @@ class Launcher:
         assert options.scale is not None
         self.distributed = distributed
         self.folder = folder
+        self.ddp_options = options.ddp_options
+        """How gradients are exchanged where an order does not say."""
         self.launched = 0
         self.longest: dict[int, float] = {}
         """Seconds of the longest launch so far, by ranks."""
@@ -101,6 +103,7 @@ class Launcher:
     def _launch(self, order: Order) -> Launch:
         self.launched += 1
         mute = "" if order.exchange else "-no-exchange"
+        mute += "" if order.options is None else "-other-exchange"
         run_dir = self.folder / "launches" / f"{self.launched:02d}-of-{order.ranks}{mute}"
         (run_dir / "control").mkdir(parents=True)
         trial = TrialSpec(stop=order.rule, seed=SEED, hold_at_first_step=order.first)
@@ -126,7 +129,8 @@ class Launcher:
         if order.ranks == 1 or self.distributed is not None:
             return None
         share = Share.GLOBAL if self._strong else Share.LOCAL
-        return Parallel(share, SEED, order.exchange)
+        options = self.ddp_options if order.options is None else order.options
+        return Parallel(share, SEED, order.exchange, options)
 
     def _box(self, ranks: int, run_dir: Path) -> BoxSpec:
         environment = child_environment(

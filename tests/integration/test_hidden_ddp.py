@@ -96,6 +96,37 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun)
     assert {path.name for path in together.iterdir()} == {".gpurun", "best.pt"}
 
 
+PLAIN = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+torch.manual_seed(0)
+net = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.ReLU(), torch.nn.Linear(64, 1))
+optimizer = torch.optim.SGD(net.parameters(), 0.05)
+data = TensorDataset(torch.randn(64, 8), torch.randn(64, 1))
+for epoch in range(2):
+    for x, y in DataLoader(data, 16, shuffle=True):
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+print(sum(p.double().abs().sum().item() for p in net.parameters()), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "apart"),
+    [("static_graph,gradient_as_bucket_view,bucket_cap_mb=1", 1e-6), ("compression=fp16", 1e-3)],
+)
+def test_gradients_may_be_exchanged_in_other_ways(
+    tmp_path: Path, gpurun: Gpurun, asked: str, apart: float
+) -> None:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    usual, other = (
+        gpurun(*RANKS, *more, "plain.py", cwd=tmp_path) for more in ((), ("--ddp-options", asked))
+    )
+    assert (usual.returncode, other.returncode) == (0, 0), other.stderr.decode()
+    assert float(other.stdout) == pytest.approx(float(usual.stdout), rel=apart)
+
+
 WRITES = """
 import os, shutil
 import torch, torch.nn as nn

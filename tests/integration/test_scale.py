@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
+import pytest
 
 from gpurun.records.schema import all_schemas
 from tests.integration.launched import alive, assert_nothing_outlives_a_kill, pids, start, wait_for
@@ -100,6 +101,47 @@ def test_a_script_for_one_device_is_measured_on_two(tmp_path: Path, gpurun: Gpur
     assert two["samples_per_second"] > one["samples_per_second"] > 0
     assert two["exposed_communication_percent"] is not None
     assert sorted(p.name for p in tmp_path.iterdir()) == [".gpurun", "s.json", "train.py"]
+
+
+EXCHANGING = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.set_num_threads(1)
+model = torch.nn.Sequential(*(torch.nn.Linear(1200, 1200) for _ in range(3)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for epoch in range(10_000):
+    for (x,) in DataLoader(TensorDataset(torch.randn(64, 1200)), 2):
+        loss = model(x).pow(2).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_where_the_exchange_holds_it_up_other_ways_are_tried(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    """17 MB of gradients for two samples: they take longer than the step."""
+    (tmp_path / "train.py").write_text(EXCHANGING)
+    flags = ("--rounds", "1", "--steps", "20", "--json", "s.json")
+    done = gpurun("--scale", "1,2", "--ddp-options", "bucket_cap_mb=30", *flags, "train.py")
+    assert done.returncode == 0, done.stderr.decode()
+    body = json.loads((tmp_path / "s.json").read_text())
+    assert "multi_gpu_comm" in {finding["type"] for finding in body["findings"]}
+    tried = {way["ddp_options"]: way for way in body["tried"]}
+    view = "gradient_as_bucket_view"
+    assert set(tried) == {view, f"{view},static_graph", f"bucket_cap_mb=100,{view}"}
+    assert all(way["speedup"] or way["error"] for way in tried.values())
+    assert tried[f"{view},static_graph"]["speedup"] > 0
+    assert f"tried: --ddp-options {view},static_graph: ×" in done.stderr.decode()
+    specs = [
+        json.loads(p.read_text()) for p in tmp_path.glob(".gpurun/runs/*/launches/*/spec.json")
+    ]
+    asked = [{o["knob"] for o in s["parallel"]["options"]} for s in specs if s["parallel"]]
+    assert {"bucket_cap_mb"} in asked, "the user's own is the usual way"
+    assert {view, "static_graph"} in asked
 
 
 def test_a_script_that_fails_by_itself_is_shown_and_ends_it(tmp_path: Path, gpurun: Gpurun) -> None:

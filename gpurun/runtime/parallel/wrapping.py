@@ -19,6 +19,8 @@ def wrapped(torch: Any, module: Any, unused: bool, options: Sequence[Setting]) -
     """
     given = {option.knob: option.value for option in options}
     compression = given.pop(COMPRESSION, None)
+    if compression == "bf16" and torch.distributed.get_backend() == "gloo":
+        raise TypeError("compression=bf16 needs NCCL; fp16 goes over gloo, too")
     wrapper = torch.nn.parallel.DistributedDataParallel(
         module, find_unused_parameters=unused, **given
     )

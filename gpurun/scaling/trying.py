@@ -1,0 +1,113 @@
+"""Other ways to exchange gradients, tried where the exchange keeps a script from scaling.
+
+Each round launches DistributedDataParallel as it is by default and then each way, the next round
+the other way round; what counts is the ratio within a round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpurun.ddp_options import flag_of
+from gpurun.records.scaling import ScalingWay
+from gpurun.records.spec import Setting, StopRule
+from gpurun.scaling.efficiency import Efficiency, compared
+from gpurun.scaling.launch import Launch, Order
+from gpurun.scaling.launches import Launcher
+from gpurun.scaling.rounds import TOLERANCE, Plan
+
+VIEW = Setting("gradient_as_bucket_view", True)
+WAYS: tuple[tuple[Setting, ...], ...] = (
+    (VIEW,),
+    (VIEW, Setting("static_graph", True)),
+    (Setting("bucket_cap_mb", 100), VIEW),
+    (Setting("compression", "bf16"), VIEW),
+)
+"""Each with views, which spare a copy of every gradient and cost nothing."""
+ROUNDING = "compression"
+"""The option that changes numbers; what is tried of it needs NCCL."""
+
+
+@dataclass
+class Way:
+    """One way to exchange gradients. `rates`: by round, work a second of all ranks."""
+
+    options: tuple[Setting, ...]
+    rates: dict[int, float] = field(default_factory=dict)
+    error: str | None = None
+
+    @property
+    def effect(self) -> str:
+        """What it does to training."""
+        return "numerics" if any(o.knob == ROUNDING for o in self.options) else "pipeline"
+
+
+class Trying:
+    """Tries the ways at one count of ranks; what was found stands whatever ends it."""
+
+    def __init__(self, launcher: Launcher, plan: Plan, tell: Callable[[str], None]) -> None:
+        self.ways: list[Way] = []
+        self._launcher = launcher
+        self._plan = plan
+        self._tell = tell
+        self._default = Way(launcher.ddp_options)
+
+    def run(self, ranks: int, rule: StopRule, *, on_gpus: bool) -> None:
+        """Launch the ways in turn, as many rounds as the counts had."""
+        mine = set(self._default.options)
+        ways = [Way(way) for way in WAYS if not set(way) <= mine]
+        self.ways = [way for way in ways if on_gpus or way.effect != "numerics"]
+        self._tell(f"trying {len(self.ways)} other ways to exchange gradients on {ranks} ranks")
+        for number in range(1, self._plan.rounds + 1):
+            sides = [self._default, *self.ways]
+            for way in sides if number % 2 else sides[::-1]:
+                if way.error is not None:
+                    continue
+                if time.monotonic() + TOLERANCE * self._launcher.longest[ranks] > (
+                    self._plan.deadline
+                ):
+                    return
+                self._take(way, number, self._launcher.run(Order(ranks, rule, options=way.options)))
+
+    def gain(self, way: Way) -> Efficiency | None:
+        """Its throughput over the default's; None where no round has both."""
+        base = self._default.rates
+        ratios = [way.rates[k] / base[k] for k in sorted(way.rates.keys() & base.keys())]
+        return compared(ratios, 1.0) if ratios else None
+
+    def best(self) -> Way | None:
+        """The fastest of those that are faster beyond the noise; None if none is."""
+        found: list[tuple[float, Way]] = []
+        for way in self.ways:
+            gain = self.gain(way)
+            if gain is not None and gain.interval is not None and gain.interval[0] > 1.0:
+                found.append((gain.speedup, way))
+        return max(found, key=lambda x: x[0])[1] if found else None
+
+    def _take(self, way: Way, number: int, launch: Launch) -> None:
+        name = flag_of(way.options) or "as by default"
+        if launch.figures is None:
+            way.error = launch.error
+            self._tell(f"round {number}, {name}: {launch.error}")
+            return
+        way.rates[number] = launch.figures.rate
+        self._tell(f"round {number}, {name}: {launch.figures.step_time_ms:.3g} ms a step")
+
+
+def told(trying: Trying) -> tuple[ScalingWay, ...]:
+    """The ways of the document, those that were launched."""
+    return tuple(_told(trying, way) for way in trying.ways if way.rates or way.error)
+
+
+def _told(trying: Trying, way: Way) -> ScalingWay:
+    gain = trying.gain(way)
+    return ScalingWay(
+        ddp_options=flag_of(way.options),
+        effect=way.effect,
+        speedup=None if gain is None else gain.speedup,
+        speedup_confidence_interval=None if gain is None else gain.interval,
+        faster=way is trying.best(),
+        error=way.error,
+    )
