@@ -151,8 +151,6 @@ def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
         raise GpurunError("--shared-writes needs --ddp", "add it, or drop the flag")
     if "ddp-options" in own and not options.ddp and options.scale is None:
         raise GpurunError("--ddp-options needs --ddp or --scale", "add one, or drop the flag")
-    if options.ddp and options.optimize:
-        raise GpurunError("--ddp with --optimize is not built yet", "drop one of them")
     if options.ddp and options.target.kind is TargetKind.COMMAND:
         raise GpurunError("--ddp needs a Python script", "drop --no-python")
     idle = [name for name in OF_OPTIMIZE if name in own]

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpurun.config import load_config
 from gpurun.config_tables import parse_toml, type_in_words
+from gpurun.ddp_options import flag_of
 from gpurun.errors import GpurunError
 from gpurun.launch.command import typed_words
 from gpurun.measure.fingerprint import differences, fingerprint, module_file
@@ -33,8 +34,16 @@ def fingerprint_of(options: Options) -> dict[str, Any]:
     root = None
     if target.kind is TargetKind.MODULE:
         script, root = module_file(target.path, _import_path()) or (None, None)
-    words = (*options.torchrun, *named, *options.typed.args)
+    words = (*_ranks(options), *named, *options.typed.args)
     return fingerprint(words, Path.cwd(), script, options.knob_paths, root)
+
+
+def _ranks(options: Options) -> tuple[str, ...]:
+    """The words that ask for ranks, ours before torchrun's."""
+    words = ["--ddp"] if options.ddp else []
+    if options.ddp_options:
+        words += ["--ddp-options", flag_of(options.ddp_options)]
+    return (*words, *options.torchrun)
 
 
 def _import_path() -> list[Path]:
@@ -45,7 +54,7 @@ def _import_path() -> list[Path]:
 
 def place(home: Path, options: Options) -> Path:
     """The file that holds the settings of this command."""
-    words = "\0".join((*options.torchrun, os.path.abspath(options.target.path)))
+    words = "\0".join((*_ranks(options), os.path.abspath(options.target.path)))
     words += "\0" + "\0".join(options.typed.args)
     return home / "tuned" / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
 
@@ -62,7 +71,7 @@ def invocation(options: Options) -> tuple[str, ...]:
         words += ["--allow", ",".join(options.allow)]
     if options.out is not None and options.out != configured.run.out:
         words += ["--out", options.out]
-    return (*words, *typed_words(options.torchrun, options.typed))
+    return (*words, *typed_words(_ranks(options), options.typed))
 
 
 def save(path: Path, saved: SavedSettings) -> None:

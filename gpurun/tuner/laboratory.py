@@ -29,6 +29,7 @@ from gpurun.rundir import write_json
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import evidence
+from gpurun.tuner.hidden_ranks import hidden_ranks, refusal
 from gpurun.tuner.progress import Progress
 from gpurun.tuner.standby import Standby, places, what_to_import
 from gpurun.tuner.trial import Request, Trial
@@ -71,7 +72,10 @@ class Laboratory:
         self.standby_modules: tuple[str, ...] = ()
         """What a process imports that is started early; none are if there is nothing."""
         self._standby = Standby()
+        self._hidden = hidden_ranks(options, mode)
         self._environment = dict(environment)
+        if self._hidden is not None:
+            self._environment = self._hidden.environment(environment)
         self._on_progress = on_progress
         self._layer = folder / "layer"
         self._cache = folder / "cache"
@@ -162,6 +166,7 @@ class Laboratory:
             settings=tuple(Setting(k, v) for k, v in request.settings.items()),
             training_loaders=self.training_loaders,
             knob_paths=self.options.knob_paths,
+            parallel=None if self._hidden is None else self._hidden.parallel(BASE_SEED),
             trial=TrialSpec(
                 stop=request.stop,
                 seed=BASE_SEED,
@@ -185,7 +190,7 @@ class Laboratory:
                 raise KnobRaised(f"{name}: {error}") from error
         target = replace(self.options.target, args=arguments)
         return BoxSpec(
-            argv=self._argv(replace(self.options, target=target)),
+            argv=self._argv(replace(self.options, target=target), run_dir),
             env=environment,
             cwd=Path.cwd(),
             writable=(run_dir, self._cache),
@@ -195,7 +200,9 @@ class Laboratory:
             scratch=None,
         )
 
-    def _argv(self, options: Options) -> tuple[str, ...]:
+    def _argv(self, options: Options, run_dir: Path) -> tuple[str, ...]:
+        if self._hidden is not None:
+            return self._hidden.argv(options.target, run_dir, self._cache)
         if options.elastic:
             return agent_command_line(options.torchrun, options.target)
         return command_line(options.target)
@@ -277,6 +284,9 @@ class Laboratory:
         result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
         write_json(run_dir / "result.json", to_json(result))
         status, reason = explained(status, run_dir, result, request)
+        refused = refusal(logs)
+        if refused is not None:
+            status, reason = "failed", refused
         record = TrialRecord(
             number=number,
             purpose=request.purpose,

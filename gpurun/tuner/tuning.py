@@ -331,6 +331,8 @@ def replace_state(state: State) -> State:
 def _unusable(trial: Trial) -> tuple[str, str]:
     record = trial.record
     steps = trial.result.steps if trial.result else 0
+    if record.reason.startswith("--ddp: "):
+        return "script_failed", record.reason
     if record.status == "timeout" and steps >= NEEDED_STEPS:
         return (
             "inconclusive",

@@ -1,0 +1,75 @@
+"""Trials of a script that is written for one device, on several ranks that it knows nothing of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+from gpurun.isolation.box import Mode
+from gpurun.isolation.rank_layer import rank_command
+from gpurun.launch.command import agent_command_line, command_line
+from gpurun.launch.hidden import hidden_flags, with_threads
+from gpurun.launch.share import check_devices
+from gpurun.measure.events import ProcessLog
+from gpurun.options import Options, Target, TargetKind
+from gpurun.records.spec import Parallel, Setting, Share
+
+REFUSED = "parallel_refused"
+"""The trait of a rank that gave up: what, and in a second line what to do."""
+
+
+@dataclass(frozen=True)
+class HiddenRanks:
+    """So many ranks on this host, each a share of every batch. `torchrun`: the flags as typed.
+
+    `layered`: ranks but the first write into layers of their own.
+    """
+
+    torchrun: tuple[str, ...]
+    ranks: int
+    ddp_options: tuple[Setting, ...]
+    layered: bool
+
+    def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """The environment with the cores divided among the ranks."""
+        return with_threads(environment, self.ranks)
+
+    def argv(self, target: Target, run_dir: Path, cache: Path) -> tuple[str, ...]:
+        """The agent's command line; rank 0 prints where the trial prints, the others do not."""
+        flags, _ = hidden_flags(self.torchrun, run_dir / "ranks")
+        if self.layered:
+            words = rank_command(command_line(target), run_dir, (cache,))
+            target = Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
+        return agent_command_line(flags, target)
+
+    def parallel(self, seed: int) -> Parallel:
+        """What the ranks are told: the global batch is the script's."""
+        return Parallel(Share.GLOBAL, seed, options=self.ddp_options)
+
+
+def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:
+    """Those that `--ddp` asks for; None where it does not.
+
+    `GpurunError` where there are too few devices, or where ranks would write the same files and
+    nobody allowed that.
+    """
+    if not options.ddp:
+        return None
+    flags, ranks = hidden_flags(options.torchrun, None)
+    check_devices(ranks, options.oversubscribe)
+    layered = mode is Mode.OVERLAY
+    if not layered and ranks > 1 and not options.shared_writes:
+        raise GpurunError(
+            "ranks would write the same files, for trials are not isolated by overlay mounts here",
+            "allow it with --shared-writes if the script writes nothing, or the same in every rank",
+        )
+    return HiddenRanks(flags, ranks, options.ddp_options, layered)
+
+
+def refusal(logs: tuple[ProcessLog, ...]) -> str | None:
+    """Why the script cannot be run as one of several, in a line; None if no rank said so."""
+    told = (x.detail for log in logs for x in log.traits if x.trait == REFUSED)
+    detail = next(told, None)
+    return None if detail is None else f"--ddp: {detail.splitlines()[0].removeprefix('gpurun: ')}"
