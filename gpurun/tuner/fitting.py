@@ -6,7 +6,7 @@ before, its values in turn, until a trial trains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob, Skip
@@ -25,16 +25,21 @@ def make_it_fit(
     probe: Probe,
     note: Callable[[str], None],
     out_of_time: Callable[[], bool] = lambda: False,
+    beyond: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, Any], Trial] | None:
     """The settings under which the script trains, with the trial; None if there are none.
 
-    `facts` are those of the trial that ran out of memory.
+    `facts` are those of the trial that ran out of memory. `beyond`: settings that were found before
+    and did not hold; only what saves more is tried.
     """
     settings: dict[str, Any] = {}
+    passed = beyond is None
     unknown = False
     for knob in knobs:
         if not knob.saves_memory or knob.effect not in allowed:
             continue
+        if not passed and beyond is not None and knob.name not in beyond:
+            continue  # it failed when it was tried
         values = asking.candidates(knob, facts)
         if isinstance(values, Skip):
             note(f"{knob.name}: not tried: {values.reason}")
@@ -44,6 +49,9 @@ def make_it_fit(
                 note(f"{knob.name}: not tried: the budget is used up")
                 return None
             settings[knob.name] = value
+            if not passed:
+                passed = settings == beyond
+                continue
             note(f"it runs out of memory as it is: trying {_text(settings)}")
             trial = probe(dict(settings))
             if trial.throughput is not None:

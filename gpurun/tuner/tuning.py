@@ -74,6 +74,8 @@ class Tuning:
         self._rule = PROBE
         self._prefetch = 2
         self._evidence: list[Evidence] = []
+        self._unfit: Trial | None = None
+        """The first trial of a script that runs out of memory as it is."""
 
     def run(self) -> None:
         """The whole tuning; `Ended` and KeyboardInterrupt leave `findings` as far as they are."""
@@ -116,11 +118,13 @@ class Tuning:
         trial = self.findings.probe = self._launch(request)
         return trial
 
-    def _fitting_trial(self, failed: Trial) -> Trial:
+    def _fitting_trial(self, failed: Trial, beyond: Mapping[str, Any] | None = None) -> Trial:
         """A first trial of the script made to fit; the one that failed if nothing does that.
 
-        It may take the budget once more: nothing else can be of use to such a script.
+        It may take the budget once more: nothing else can be of use to such a script. `beyond`:
+        settings that fitted once and not again.
         """
+        self._unfit = failed
         if failed.result is None or failed.log is None:
             return failed
 
@@ -135,12 +139,14 @@ class Tuning:
             lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, left())),
             self._decide,
             out_of_time=lambda: left() <= 0,
+            beyond=beyond,
         )
         if found is None:
             self.findings.probe = failed
             return failed
         base, trial = found
         self.findings.base = base
+        self.findings.ladder.clear()
         for name, value in base.items():
             row = ladder_row(self._knob(name), value, trial, speedup=None, deviation=None)
             self.findings.ladder.append(replace(row, kept=True, reason="makes it fit"))
@@ -178,6 +184,11 @@ class Tuning:
             )
             self._lab.drop_layers()
             trial = self._launch(Request("screen", base, self._rule))
+        if trial.record.status == "oom" and base and self._unfit is not None:
+            self._decide("it fitted once, and not again: more is to be saved")
+            again = self._fitting_trial(self._unfit, beyond=base)
+            if again.throughput is not None:
+                return self._baseline(again)
         if trial.throughput is None or trial.result is None:
             raise Ended(*_unusable(trial))
         self._time.baseline(trial, started_early=bool(self._lab.standby_modules))

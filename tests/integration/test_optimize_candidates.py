@@ -87,7 +87,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
         text = KNOB.format(title=name.title(), name=name, apply="hooks.applied()")
         (folder / "knobs" / f"{name}.py").write_text(f"{text}\n    {method}\n")
     (folder / "train.py").write_text(SCRIPT)
-    limits = "allow = ['pipeline']\npatience = '25s'\nmax_trials = 26\n"
+    limits = "allow = ['pipeline']\npatience = '25s'\nmax_trials = 26\nbudget = '12m'\n"
     (folder / "gpurun.toml").write_text(f"knobs = ['knobs']\n[optimize]\n{limits}")
     done = subprocess.run(
         [sys.executable, "-m", "gpurun", "--optimize", "--tune-only", "train.py"],

@@ -40,7 +40,10 @@ class Faster(Parts):
 
 
 def fitted(
-    knobs: Sequence[KnobBase], need: dict[str, Any], allowed: frozenset[Effect] = frozenset(Effect)
+    knobs: Sequence[KnobBase],
+    need: dict[str, Any],
+    allowed: frozenset[Effect] = frozenset(Effect),
+    beyond: dict[str, Any] | None = None,
 ) -> tuple[dict[str, Any] | None, list[dict[str, Any]], list[str]]:
     """The settings found, those tried, and the notes; it fits once everything in `need` is set."""
     tried: list[dict[str, Any]] = []
@@ -54,7 +57,14 @@ def fitted(
         return trial(100.0 if fits else None, settings, status="stopped" if fits else "oom")
 
     ground = facts(out_of_memory=True)
-    found = make_it_fit(knobs, ground, allowed, probe, notes.append)  # type: ignore[arg-type]
+    found = make_it_fit(
+        knobs,  # type: ignore[arg-type]
+        ground,
+        allowed,
+        probe,
+        notes.append,
+        beyond=beyond,
+    )
     return None if found is None else found[0], tried, notes
 
 
@@ -101,3 +111,16 @@ def test_nothing_more_is_tried_once_the_budget_is_used_up() -> None:
     found = make_it_fit([Parts()], ground, frozenset(Effect), probe, notes.append, late)
     assert (found, tried) == (None, [{"parts": 2}])
     assert notes[-1] == "parts: not tried: the budget is used up"
+
+
+def test_what_fitted_once_and_not_again_is_gone_beyond() -> None:
+    assert fitted([Parts(), Offload()], {}, beyond={"parts": 2})[:2] == (
+        {"parts": 4},
+        [{"parts": 4}],
+    )
+    assert fitted([Parts(), Offload()], {}, beyond={"parts": 4})[1] == [
+        {"parts": 4, "offload": True}
+    ]
+    settings, tried, notes = fitted([Parts(), Offload()], {}, beyond={"offload": True})
+    assert (settings, tried) == (None, []), "the other knob failed when it was tried"
+    assert notes[-1].startswith("nothing makes it fit")
