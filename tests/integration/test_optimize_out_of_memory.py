@@ -55,12 +55,12 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     (tmp_path / "train.py").write_text(SCRIPT)
     whole = gpurun("train.py", "0")
     assert whole.returncode == 0, whole.stderr.decode()
-    too_much = gpurun("train.py", "60")
+    too_much = gpurun("train.py", "66")
     assert too_much.returncode == 1
     assert b"can't allocate memory" in too_much.stderr
 
     options = ("--optimize", "--budget", "40s", "--max-trials", "8", "--json", "found.json")
-    done = gpurun(*options, "train.py", "60", timeout=800)
+    done = gpurun(*options, "train.py", "66", timeout=800)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == whole.stdout, "the same batch, the same loss"
 
@@ -74,7 +74,7 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     assert {rows[knob] for knob in made_to_fit} == {(True, "makes it fit")}
     assert b"runs out of memory as it is" in done.stderr
 
-    again = gpurun("--tuned", "train.py", "60")
+    again = gpurun("--tuned", "train.py", "66")
     assert (again.returncode, again.stdout) == (0, whole.stdout), again.stderr.decode()
 
 
