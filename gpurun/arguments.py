@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gpurun.ddp_options import ddp_options
 from gpurun.errors import GpurunError
 from gpurun.options import DoctorOptions, Objective, Options, ScaleOptions, Target, TargetKind
 from gpurun.records.arguments import MARK, TunedArgument
-from gpurun.records.spec import Setting
 
 EFFECTS = ("pipeline", "numerics", "training")
 
@@ -120,7 +120,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         ddp="ddp" in own,
         oversubscribe="oversubscribe" in own,
         shared_writes="shared-writes" in own,
-        ddp_options=_ddp_options(own),
+        ddp_options=ddp_options(own.get("ddp-options")),
         optimize="optimize" in own or "tune-only" in own,
         tune_only="tune-only" in own,
         budget_seconds=budget_of(own.get("budget")),
@@ -346,14 +346,6 @@ def count_of(flag: str, text: str | None) -> int | None:
     if not text.isdigit() or int(text) == 0:
         raise GpurunError(f"--{flag} {text!r} is not a count", "write a number from 1")
     return int(text)
-
-
-def _ddp_options(own: Mapping[str, str]) -> tuple[Setting, ...]:
-    if "ddp-options" not in own:
-        return ()
-    from gpurun.ddp_options import ddp_options
-
-    return ddp_options(own["ddp-options"])
 
 
 def _scale(own: Mapping[str, str]) -> ScaleOptions | None:

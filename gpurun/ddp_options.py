@@ -42,7 +42,7 @@ KNOWN: dict[str, Callable[[str], Any]] = {
 def ddp_options(text: str | None) -> tuple[Setting, ...]:
     """The options that a flag's value lists, by name; `GpurunError` names the first wrong one."""
     found: dict[str, Any] = {}
-    for word in (text or "").split(",") if text is not None else ():
+    for word in [] if text is None else text.split(","):
         name, _, value = word.strip().partition("=")
         if name not in KNOWN:
             raise GpurunError(

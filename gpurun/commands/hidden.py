@@ -8,13 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.launch.hidden import hidden_flags, with_threads
+from gpurun.launch.hidden import hidden_flags, in_layers, with_threads
 from gpurun.launch.share import check_devices
-from gpurun.options import Options, Target, TargetKind
+from gpurun.options import Options
+from gpurun.records.events import PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Share
-
-REFUSED = "parallel_refused"
-"""The trait of a rank that gave up: what, and in a second line what to do."""
 
 
 def hidden_ranks(
@@ -32,8 +30,7 @@ def hidden_ranks(
     options, environment = replace(options, torchrun=flags), with_threads(environment, ranks)
     if ranks == 1 or options.shared_writes:
         return options, environment, ""
-    from gpurun.isolation.rank_layer import available, rank_command
-    from gpurun.launch.command import command_line
+    from gpurun.isolation.rank_layer import available
 
     able, reason = available()
     if not able:
@@ -41,9 +38,7 @@ def hidden_ranks(
             f"ranks would write the same files, for they cannot have layers of their own: {reason}",
             "allow it with --shared-writes if the script writes nothing, or the same in every rank",
         )
-    words = rank_command(command_line(options.target), run_dir, ())
-    target = Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
-    return replace(options, target=target), environment, reason
+    return replace(options, target=in_layers(options.target, run_dir)), environment, reason
 
 
 def parallel(options: Options) -> Parallel:
@@ -66,6 +61,6 @@ def refusal(run_dir: Path) -> list[str]:
         log.process.rank or 0: trait.detail
         for log in read_run(run_dir).processes
         for trait in log.traits
-        if trait.trait == REFUSED
+        if trait.trait == PARALLEL_REFUSED
     }
     return [] if 0 in told else next(iter(told.values()), "").splitlines()

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.launch.share import threads_for
+from gpurun.options import Target, TargetKind
 
 THREADS = "OMP_NUM_THREADS"
 RANKS = "--nproc-per-node"
@@ -35,6 +36,17 @@ def hidden_flags(torchrun: Sequence[str], log_dir: Path | None) -> tuple[tuple[s
 def with_threads(environment: Mapping[str, str], ranks: int) -> dict[str, str]:
     """The environment with the cores divided among the ranks, unless the user divided them."""
     return {THREADS: str(threads_for(ranks)), **environment}
+
+
+def in_layers(target: Target, run_dir: Path, writable: Sequence[Path] = ()) -> Target:
+    """What each rank starts so that all but the first write into layers of their own: a script that
+    knows of no ranks writes the same files in all of them. See `rank_layer.rank_command`.
+    """
+    from gpurun.isolation.rank_layer import rank_command
+    from gpurun.launch.command import command_line
+
+    words = rank_command(command_line(target), run_dir, writable)
+    return Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
 
 
 def _ranks(flags: Sequence[str]) -> int | None:

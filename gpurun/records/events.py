@@ -255,6 +255,10 @@ class HookEvent:
     error: str
 
 
+PARALLEL_REFUSED = "parallel_refused"
+"""The trait of a rank that gave up: what, and in a second line what to do."""
+
+
 @dataclass(frozen=True)
 class TraitEvent:
     """Something the script does by itself that knobs must respect.

@@ -56,8 +56,7 @@ class Circumstances:
 
 def document(asked: ScaleOptions, measured: Measurements, around: Circumstances) -> ScalingReport:
     """The document; it raises nothing for what could not be measured."""
-    compared = efficiencies(_rates(asked, measured))
-    spent = [costs(measured, gpus) for gpus in asked.counts if gpus in compared]
+    compared, spent = _compared(asked, measured)
     points = tuple(_point(gpus, measured, compared, around) for gpus in asked.counts)
     verdict = _verdict(asked, measured, points, around)
     ahead = project(
@@ -76,7 +75,7 @@ def document(asked: ScaleOptions, measured: Measurements, around: Circumstances)
         rounds=measured.rounds,
         steps=measured.steps,
         points=points,
-        findings=_findings(asked, measured, around.devices),
+        findings=_findings(asked, compared, spent, around.devices),
         projection=None if ahead is None else _projection(ahead, points),
         seconds=around.seconds,
         notes=tuple(_notes(asked, measured, compared, spent, around)),
@@ -85,15 +84,21 @@ def document(asked: ScaleOptions, measured: Measurements, around: Circumstances)
 
 def exchange_bound(asked: ScaleOptions, measured: Measurements, devices: Devices) -> int | None:
     """The count at which the exchange of gradients keeps the script from scaling; None if none."""
-    found = _findings(asked, measured, devices)
+    found = _findings(asked, *_compared(asked, measured), devices)
     return next((x.gpus for x in found if x.type == "multi_gpu_comm"), None)
 
 
+def _compared(
+    asked: ScaleOptions, measured: Measurements
+) -> tuple[dict[int, Efficiency], list[Costs]]:
+    """Every count that can be compared, and where its steps go."""
+    found = efficiencies(_rates(asked, measured))
+    return found, [costs(measured, gpus) for gpus in asked.counts if gpus in found]
+
+
 def _findings(
-    asked: ScaleOptions, measured: Measurements, devices: Devices
+    asked: ScaleOptions, compared: dict[int, Efficiency], spent: list[Costs], devices: Devices
 ) -> tuple[ScalingFinding, ...]:
-    compared = efficiencies(_rates(asked, measured))
-    spent = [costs(measured, gpus) for gpus in asked.counts if gpus in compared]
     by_count = {n: x.efficiency for n, x in compared.items()}
     return findings(by_count, spent, strong=asked.strong, on_cpu=not devices.gpus)
 

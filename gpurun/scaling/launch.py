@@ -9,6 +9,7 @@ from gpurun.bench.launches import SHOWN_LINES
 from gpurun.measure import summarise_run
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.records.codec import to_json
+from gpurun.records.events import PARALLEL_REFUSED
 from gpurun.records.result import RunResult
 from gpurun.records.spec import Setting, StopRule
 from gpurun.rundir import write_json
@@ -19,8 +20,6 @@ from gpurun.tuner.trial_end import explained, last_lines
 
 DISTRIBUTED = ("process_group", "ddp")
 """Traits of a script that is distributed by itself."""
-REFUSED = "parallel_refused"
-"""The trait of a rank on which a script for one device cannot be run as one of several."""
 APART = "its ranks trained each by itself, and not at the same time"
 EXCHANGE = "hidden_ddp"
 """The trait of a rank that was made to exchange gradients with the others."""
@@ -90,7 +89,7 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
     )
     write_json(run_dir / "result.json", to_json(result))
     status, error, found = "measured", None, None
-    refusal = _trait(logs, (REFUSED,))
+    refusal = _trait(logs, (PARALLEL_REFUSED,))
     if ended.given_up:
         status, error = "timeout", ended.given_up
     elif refusal is not None:

@@ -21,11 +21,11 @@ from gpurun.bench.launches import (
     SEED,
 )
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
-from gpurun.isolation.rank_layer import rank_command
 from gpurun.launch.command import agent_command_line, command_line
 from gpurun.launch.environment import child_environment
+from gpurun.launch.hidden import in_layers
 from gpurun.measure.sampler import Sampler
-from gpurun.options import Options, Target, TargetKind
+from gpurun.options import Options, Target
 from gpurun.records.codec import to_json
 from gpurun.records.spec import Parallel, RunSpec, Share, TrialSpec
 from gpurun.rundir import write_json
@@ -161,9 +161,7 @@ class Launcher:
         if self._devices.gpus and (self.distributed is None or ranks > self._devices.count):
             flags.append("--virtual-local-rank")
         if self.distributed is None and self._mode is Mode.OVERLAY:
-            # a script that knows of no ranks writes the same files in all of them
-            words = rank_command(command_line(target), run_dir, (self._cache,))
-            target = Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
+            target = in_layers(target, run_dir, (self._cache,))
         return agent_command_line(flags, target)
 
     # -- while it runs -------------------------------------------------------------------------

@@ -98,16 +98,17 @@ class Trying:
 
 def told(trying: Trying) -> tuple[ScalingWay, ...]:
     """The ways of the document, those that were launched."""
-    return tuple(_told(trying, way) for way in trying.ways if way.rates or way.error)
+    best = trying.best()
+    launched = (way for way in trying.ways if way.rates or way.error)
+    return tuple(_told(way, trying.gain(way), faster=way is best) for way in launched)
 
 
-def _told(trying: Trying, way: Way) -> ScalingWay:
-    gain = trying.gain(way)
+def _told(way: Way, gain: Efficiency | None, *, faster: bool) -> ScalingWay:
     return ScalingWay(
         ddp_options=flag_of(way.options),
         effect=way.effect,
         speedup=None if gain is None else gain.speedup,
         speedup_confidence_interval=None if gain is None else gain.interval,
-        faster=way is trying.best(),
+        faster=faster,
         error=way.error,
     )

@@ -8,16 +8,13 @@ from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.isolation.box import Mode
-from gpurun.isolation.rank_layer import rank_command
-from gpurun.launch.command import agent_command_line, command_line
-from gpurun.launch.hidden import hidden_flags, with_threads
+from gpurun.launch.command import agent_command_line
+from gpurun.launch.hidden import hidden_flags, in_layers, with_threads
 from gpurun.launch.share import check_devices
 from gpurun.measure.events import ProcessLog
-from gpurun.options import Options, Target, TargetKind
+from gpurun.options import Options, Target
+from gpurun.records.events import PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Setting, Share
-
-REFUSED = "parallel_refused"
-"""The trait of a rank that gave up: what, and in a second line what to do."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +37,7 @@ class HiddenRanks:
         """The agent's command line; rank 0 prints where the trial prints, the others do not."""
         flags, _ = hidden_flags(self.torchrun, run_dir / "ranks")
         if self.layered:
-            words = rank_command(command_line(target), run_dir, (cache,))
-            target = Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
+            target = in_layers(target, run_dir, (cache,))
         return agent_command_line(flags, target)
 
     def parallel(self, seed: int) -> Parallel:
@@ -70,6 +66,6 @@ def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:
 
 def refusal(logs: tuple[ProcessLog, ...]) -> str | None:
     """Why the script cannot be run as one of several, in a line; None if no rank said so."""
-    told = (x.detail for log in logs for x in log.traits if x.trait == REFUSED)
+    told = (x.detail for log in logs for x in log.traits if x.trait == PARALLEL_REFUSED)
     detail = next(told, None)
     return None if detail is None else f"--ddp: {detail.splitlines()[0].removeprefix('gpurun: ')}"

@@ -31,7 +31,7 @@ from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import evidence
 from gpurun.tuner.hidden_ranks import hidden_ranks, refusal
 from gpurun.tuner.progress import Progress
-from gpurun.tuner.standby import Standby, places, what_to_import
+from gpurun.tuner.standby import Standby, places, several, what_to_import
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.trial_end import ending_status, explained, main_log, while_compiling
 
@@ -42,8 +42,6 @@ PATIENCE_SECONDS = 120.0
 """A trial may be silent for so long at least; longer where earlier ones took long."""
 LIMIT_SECONDS = 600.0
 """A trial may take so long at least."""
-LEAST_TO_START_EARLY = 2
-"""Places for waiting processes: where there is one alone, the first trial would suffer too much."""
 GRACE_SECONDS = 10.0
 """Once a rank has seen enough and left, the others have so long: they may wait for it forever."""
 
@@ -225,7 +223,7 @@ class Laboratory:
                     self._keep_layer(box)
                 self._standby.stop()
                 (run_dir / "control" / "go").touch()
-                if request.hold and places() >= LEAST_TO_START_EARLY:
+                if request.hold and several():
                     self._start_second(run_dir, request)
             if progress.advanced():
                 changed = moment

@@ -143,10 +143,10 @@ class Screening:
             "and the rest of the budget is kept for the proof"
         )
 
-    def launch(self, settings: dict[str, Any], startup: Startup, state: State) -> Trial:
-        """One trial of these settings, whose start takes so much longer than that of `best`."""
+    def launch(self, settings: dict[str, Any], turned: Iterable[Knob], state: State) -> Trial:
+        """One trial of these settings, which differ from those so far in what was `turned`."""
         prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)
-        waiting = patience(startup.first, state.best)
+        waiting = patience(self.startup(turned, state).first, state.best)
         self._left -= 1
         return self._launch(
             Request(

@@ -157,7 +157,7 @@ class Search:
                 self._note(f"{knob.name}: {value} not tried: {raised}")
                 continue
             settings = {**state.settings, knob.name: value, **companions}
-            trial = self._screening.launch(settings, self._screening.startup([knob], state), state)
+            trial = self._screening.launch(settings, [knob], state)
             reason, deviation = self._objection(knob, trial, state)
             gain = gain_over(trial, best.trial if best else start)
             state.ladder.append(_row(knob, value, trial, state.best, reason, deviation))

@@ -33,6 +33,11 @@ def places() -> int:
     return min(MOST, by_cores, max(1, available_memory() // MEMORY_EACH))
 
 
+def several() -> bool:
+    """Whether more than one may wait: one alone would disturb the trial beside it, or be late."""
+    return places() > 1
+
+
 class Standby:
     """Processes that wait for their orders, each in the run folder of a trial to come."""
 

@@ -125,8 +125,7 @@ class Together:
                 continue
             if self._screening.exhausted(state):
                 break
-            startup = self._screening.startup([member.knob], state)
-            trial = self._screening.launch(rest, startup, state)
+            trial = self._screening.launch(rest, [member.knob], state)
             effect = strongest(self._effects[name] for name in rest if name in self._effects)
             reason, _ = self._screening.objection(effect, trial, state)
             if reason is None:
@@ -138,8 +137,7 @@ class Together:
         settings = dict(state.settings)
         for member in group:
             settings |= member.settings
-        startup = self._screening.startup((m.knob for m in group), state)
-        return self._screening.launch(settings, startup, state)
+        return self._screening.launch(settings, [m.knob for m in group], state)
 
     def _adopt(
         self, group: list[Member], trial: Trial, deviation: float | None, state: State

@@ -35,7 +35,7 @@ from gpurun.tuner.plan import (
 from gpurun.tuner.proof import Arm, prove
 from gpurun.tuner.screening import Limits, State, ladder_row
 from gpurun.tuner.search import Search
-from gpurun.tuner.standby import MOST, places, what_to_import
+from gpurun.tuner.standby import MOST, several, what_to_import
 from gpurun.tuner.timetable import Timetable
 from gpurun.tuner.together import likely_members
 from gpurun.tuner.trial import Request, Trial
@@ -49,8 +49,6 @@ LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
 LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
 """The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
-LEAST_TO_IMPORT_MORE = 2
-"""Processes on standby: one alone would be late for the next trial."""
 LEAST_TRIAL_SECONDS = 30.0
 """A trial may run this long whatever is left of the budget."""
 
@@ -204,7 +202,7 @@ class Tuning:
 
     def _import_early(self, facts: Facts) -> None:
         """Let the processes on standby import what only some settings need, if they are several."""
-        if not self._lab.standby_modules or places() < LEAST_TO_IMPORT_MORE:
+        if not self._lab.standby_modules or not several():
             return
         for knob in self._knobs():
             if knob.early_imports and knob.effect in self._allowed:

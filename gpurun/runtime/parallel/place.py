@@ -10,11 +10,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from gpurun.errors import ExitCode
-from gpurun.records.events import TraitEvent
+from gpurun.records.events import PARALLEL_REFUSED, TraitEvent
 from gpurun.runtime.recorder import RECORDER
 
-REFUSED = "parallel_refused"
-"""The trait that says why a rank ended: what, and in a second line what to do."""
 AFTER_YOU_SECONDS = 1.0
 """What goes wrong on every rank is told by rank 0, whose words the terminal shows."""
 DIVERGED = 1
@@ -52,7 +50,7 @@ def show_one_device(environment: MutableMapping[str, str] = os.environ) -> None:
 
 def give_up(what: str, todo: str, code: int = int(ExitCode.USAGE)) -> NoReturn:
     """End this process by name: no `except` of the script may go on with a wrong training."""
-    RECORDER.event(TraitEvent(trait=REFUSED, detail=f"{what}\n{todo}"))
+    RECORDER.event(TraitEvent(trait=PARALLEL_REFUSED, detail=f"{what}\n{todo}"))
     RECORDER.flush()
     if place().rank:
         time.sleep(AFTER_YOU_SECONDS)
