@@ -11,10 +11,11 @@ from typing import Any
 from tests.conftest import REPOSITORY
 
 
-def guard_table(path: Path, *words: str) -> list[dict[str, Any]]:
+def guard_table(folder: Path, *words: str) -> list[dict[str, Any]]:
     """Judge each case once, in a process of its own: only one that has imported torch and not used
     it may be forked, and pytest has used it.
     """
+    path = folder / "table.json"
     script = REPOSITORY / "scripts" / "guard_error_rates.py"
     done = subprocess.run(
         [sys.executable, str(script), "--repeats", "1", "--json", str(path), *words],

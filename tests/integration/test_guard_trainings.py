@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.guard_tables import guard_table
+from tests.once import once
 
 NAMED = {
     "half_precision_overflow", "stale_buffer", "shuffled_labels", "doubled_rate",
@@ -19,14 +20,14 @@ NAMED = {
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """Each case judged once."""
-    return guard_table(tmp_path_factory.mktemp("guard") / "table.json", "--quick")
+    return once(tmp_path_factory, "guard", lambda folder: guard_table(folder, "--quick"))
 
 
 @pytest.fixture(scope="module")
 def of_devices(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """The mistakes that GPUs invite, made without one."""
-    path = tmp_path_factory.mktemp("guard") / "table.json"
-    return guard_table(path, "--device", "cpu", "--quick")
+    words = ("--device", "cpu", "--quick")
+    return once(tmp_path_factory, "guard_of_devices", lambda folder: guard_table(folder, *words))
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import pytest
 
 from tests.conftest import Gpurun
 from tests.integration.knob_runs import KnobRun, run_under
+from tests.once import once
 
 TRAIN = """
 import copy, json
@@ -94,7 +95,7 @@ def bare(folder: Path, **parts: str) -> Any:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """That of the script as it is."""
-    return bare(tmp_path_factory.mktemp("bare"))
+    return once(tmp_path_factory, "bare_float16", bare)
 
 
 FP16 = {"autocast": "fp16"}

@@ -14,6 +14,7 @@ import pytest
 
 from gpurun.knobs.autocast import native_on_cpu
 from tests.integration.knob_runs import KnobRun, run_under
+from tests.once import once
 
 NATIVE_BF16 = pytest.mark.skipif(not native_on_cpu(), reason="this processor emulates bfloat16")
 
@@ -108,7 +109,11 @@ def train(tmp_path: Path, gpurun: Callable[..., Any]) -> Train:
 @pytest.fixture(scope="module")
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the script prints under plain python."""
-    folder = tmp_path_factory.mktemp("bare")
+    return once(tmp_path_factory, "bare_numerics", bare_in)
+
+
+def bare_in(folder: Path) -> Any:
+    """The script under plain python."""
     (folder / "train.py").write_text(TRAIN.replace("OPTIMIZER", ADAMW))
     command = [sys.executable, "train.py"]
     return json.loads(subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout)

@@ -1,11 +1,9 @@
-"""Whole tunings: what they find, what they leave alone, what is applied afterwards."""
+"""A whole tuning: what it finds, what it leaves alone, what is applied afterwards."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +13,11 @@ import pytest
 
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.schema import all_schemas
-from tests.conftest import REPOSITORY, Gpurun
 from tests.integration.isolation_launcher import tree
-from tests.integration.tunings import configure, lines, report_of, run_folder, training
+from tests.integration.tunings import configure, launch, lines, report_of, run_folder
+from tests.once import once
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 WRITER = """
 import os, shutil, sqlite3, subprocess, sys, time, torch
@@ -73,35 +71,6 @@ for step, (x, y) in enumerate(DataLoader(Slow(), batch_size=batch, shuffle=True)
     write_everywhere(step)
 """
 
-FLAGGED = """
-import argparse, sys, time, torch
-from torch.utils.data import DataLoader, Dataset
-torch.set_num_threads(1)
-torch.manual_seed(0)
-parser = argparse.ArgumentParser()
-parser.add_argument("where")
-parser.add_argument("--batch-size", type=int, default=8)
-args = parser.parse_args()
-
-class Quick(Dataset):
-    def __len__(self):
-        return 960
-    def __getitem__(self, index):
-        return torch.ones(8) * index / 960, index % 2
-
-model = torch.nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
-for epoch in range(2):
-    for x, y in DataLoader(Quick(), batch_size=args.batch_size):
-        time.sleep(0.01)
-        loss = torch.nn.functional.cross_entropy(model(x), y)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-print("batch", args.batch_size, args.where)
-sys.exit(0 if sys.stdout.isatty() else 7)  # trials have a terminal, and succeed
-"""
-
 FIGURES = {
     "knobs", "samples_per_second", "step_time_ms", "peak_memory_bytes", "gpu_utilization_percent",
 }  # fmt: skip
@@ -118,20 +87,6 @@ class Tuned:
     after: dict[str, tuple[object, ...]]
 
 
-def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    steering = ("GPURUN_", "PET_", "TORCHELASTIC_")
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(steering)}
-    return subprocess.run(
-        [sys.executable, "-m", "gpurun", *words],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": str(REPOSITORY)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=800,
-        check=False,
-    )
-
-
 def contents(folder: Path) -> dict[str, tuple[object, ...]]:
     """The working folder byte for byte, but for our records in it and the folder's own time."""
     ours = (str(folder / ".gpurun"), str(folder / "settings.json"))
@@ -141,7 +96,11 @@ def contents(folder: Path) -> dict[str, tuple[object, ...]]:
 @pytest.fixture(scope="module")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     """The tuning of a script that waits for its data and writes wherever it can."""
-    folder = tmp_path_factory.mktemp("writer")
+    return once(tmp_path_factory, "writer", tune_writer)
+
+
+def tune_writer(folder: Path) -> Tuned:
+    """Tune it there."""
     (folder / "train.py").write_text(WRITER)
     (folder / "kept.txt").write_text("kept\n")
     (folder / "data.bin").write_bytes(bytes(range(256)))
@@ -154,7 +113,6 @@ def writer(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     return Tuned(folder, report_of(folder), done, before, contents(folder))
 
 
-@pytest.mark.alone
 def test_waiting_for_data_is_at_least_halved_and_proven(writer: Tuned) -> None:
     report = writer.report
     assert writer.done.returncode == 0, writer.done.stderr.decode()
@@ -262,57 +220,3 @@ def test_tuned_applies_what_was_found_without_trials(writer: Tuned) -> None:
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == b"outputs\n"
     assert b"applied loader_workers" in done.stderr
-
-
-def test_a_larger_batch_is_found_through_the_scripts_own_flag_and_applied_by_consent(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "train.py").write_text(FLAGGED)
-    configure(tmp_path, "allow = ['training']\nmax_trials = 3")
-    words = ("--json", "tuned.json", "train.py", "here", "--batch-size=8")
-    done = launch(tmp_path, "--optimize", *words)
-    report = json.loads((tmp_path / "tuned.json").read_text())
-    said = lines(done)
-    assert done.returncode == 7, done.stderr.decode()
-    assert report["verdict"] == "faster", done.stderr.decode()
-    batch = report["chosen"]["knobs"]["batch_size"]
-    assert batch["via"] == "--batch-size"
-    assert done.stdout == f"batch {batch['batch_size']} here\n".encode()
-    assert batch["batch_size"] > 8
-    assert report["larger_batch"]["batch_size"] == batch["batch_size"]
-    assert said[-1].startswith("verdict=failed exit=7")
-    assert all(line.startswith(("gpurun: ", "verdict=", " ", "")) for line in said)
-
-
-def test_two_tunings_in_one_folder_do_not_take_each_other_for_a_change(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(training(20, sleep=0.02))
-    words = [sys.executable, "-m", "gpurun", "--optimize", "--tune-only", "--quiet", "train.py"]
-    both = [
-        subprocess.Popen(
-            words,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            stderr=subprocess.PIPE,
-        )
-        for _ in range(2)
-    ]
-    said = [one.communicate(timeout=800)[1].decode() for one in both]
-    assert all("files changed" not in text for text in said)
-    assert [one.returncode for one in both] == [5, 5], said
-    assert all("it ended after 20 steps" in text for text in said)
-    assert len(list(tmp_path.glob(".gpurun/runs/*/tuning.json"))) == 2
-
-
-def test_ranks_are_tuned_together(tmp_path: Path, gpurun: Gpurun) -> None:
-    source = training(2000).replace(
-        "model = ", "torch.distributed.init_process_group('gloo')\nmodel = "
-    )
-    parallel = "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))"
-    (tmp_path / "train.py").write_text(source.replace("model = torch.nn.Linear(8, 2)", parallel))
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 2\nbudget = '10m'")
-    done = gpurun("--optimize", "--tune-only", "--nproc-per-node", "2", "train.py", timeout=800)
-    report = report_of(tmp_path)
-    trial = report["trials"][0]
-    assert trial["status"] == "stopped", done.stderr.decode()
-    assert trial["samples_per_second"] > 0
-    assert done.returncode in (0, 3)

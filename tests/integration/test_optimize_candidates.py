@@ -10,10 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.conftest import REPOSITORY
 from tests.integration.tunings import lines, report_of
+from tests.once import once
 
 KNOB = '''
 from gpurun.knobs.api import Effect, KnobBase
+from tests.once import once
 
 class {title}(KnobBase):
     """A knob that goes wrong."""
@@ -46,6 +49,9 @@ IN_LAUNCHER = {
     "prepares": "def environment(self, value):\n        raise OSError('no such node')",
     "accompanies": "def companions(self, facts, value):\n        return {'no_such_knob': 1}",
 }
+CHOSEN = {"MALLOC_MMAP_THRESHOLD_": "1048576"}
+"""The user's own choice, beside which another allocation is not tried."""
+
 SCRIPT = """
 import multiprocessing, time, torch
 from torch.utils.data import DataLoader, Dataset
@@ -78,7 +84,11 @@ if __name__ == "__main__":
 @pytest.fixture(scope="module")
 def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], list[str], int]:
     """The report of a tuning with nothing but bad candidates, what it said, and its exit code."""
-    folder = tmp_path_factory.mktemp("candidates")
+    return once(tmp_path_factory, "candidates", tune)
+
+
+def tune(folder: Path) -> tuple[dict[str, Any], list[str], int]:
+    """Tune the script there."""
     (folder / "knobs").mkdir()
     for name, apply in BROKEN.items():
         text = KNOB.format(title=name.title(), name=name, apply=apply)
@@ -87,12 +97,12 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
         text = KNOB.format(title=name.title(), name=name, apply="hooks.applied()")
         (folder / "knobs" / f"{name}.py").write_text(f"{text}\n    {method}\n")
     (folder / "train.py").write_text(SCRIPT)
-    limits = "allow = ['pipeline']\npatience = '25s'\nmax_trials = 26\nbudget = '12m'\n"
+    limits = "allow = ['pipeline']\npatience = '20s'\nmax_trials = 26\nbudget = '12m'\n"
     (folder / "gpurun.toml").write_text(f"knobs = ['knobs']\n[optimize]\n{limits}")
     done = subprocess.run(
         [sys.executable, "-m", "gpurun", "--optimize", "--tune-only", "train.py"],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2])},
+        env={**os.environ, **CHOSEN, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
         timeout=800,
         check=False,
@@ -106,7 +116,7 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], lis
     [
         ("dies", "oom", "killed (SIGKILL), most likely for memory"),
         ("eats", "oom", "MemoryError"),
-        ("hangs", "timeout", "hangs: given up after 25 s without a sign of life"),
+        ("hangs", "timeout", "hangs: given up after 20 s without a sign of life"),
         ("raises", "skipped", "raises: KeyError: 'weight'"),
         ("fails", "skipped", "fails: RuntimeError: no such kernel"),
         ("exits", "failed", "exit code 3"),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.tunings import configure, report_of, training
+
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 RANKS = ("--ddp", "--nproc-per-node", "2")
@@ -83,3 +85,19 @@ def test_what_no_rank_can_share_out_is_named(tmp_path: Path, gpurun: Gpurun) -> 
     said = done.stderr.decode()
     assert "--ddp: no DataLoader feeds the training" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.slow
+def test_ranks_are_tuned_together(tmp_path: Path, gpurun: Gpurun) -> None:
+    source = training(2000).replace(
+        "model = ", "torch.distributed.init_process_group('gloo')\nmodel = "
+    )
+    parallel = "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 2))"
+    (tmp_path / "train.py").write_text(source.replace("model = torch.nn.Linear(8, 2)", parallel))
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 2\nbudget = '10m'")
+    done = gpurun("--optimize", "--tune-only", "--nproc-per-node", "2", "train.py", timeout=800)
+    report = report_of(tmp_path)
+    trial = report["trials"][0]
+    assert trial["status"] == "stopped", done.stderr.decode()
+    assert trial["samples_per_second"] > 0
+    assert done.returncode in (0, 3)

@@ -79,7 +79,7 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
 
 
 def test_for_memory_the_peak_falls_and_the_price_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
-    script = SCRIPT.replace("81920", "163840").replace("batch_size=2048", "batch_size=4096")
+    script = SCRIPT.replace("81920", "114688").replace("batch_size=2048", "batch_size=4096")
     script = script.replace("nn.GELU()", "nn.GELU(), nn.Tanh(), nn.SiLU(), nn.Tanh(), nn.SiLU()")
     (tmp_path / "train.py").write_text(script)
     options = ("--optimize", "--tune-only", "--objective", "memory", "--json", "found.json")

@@ -7,11 +7,13 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import REPOSITORY
+from tests.once import once
 from tests.run_events import events, rows_by, run_in
 
 SCRIPT = """
@@ -91,7 +93,11 @@ class Ran:
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
-    folder = tmp_path_factory.mktemp("compile")
+    return once(tmp_path_factory, "compile", both)
+
+
+def both(folder: Path) -> Ran:
+    """The script under plain python and under gpurun."""
     (folder / "script.py").write_text(f"WHAT = {WHAT}\n{SCRIPT}")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GPURUN_")}
     printed = [

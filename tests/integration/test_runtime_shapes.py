@@ -14,6 +14,7 @@ import pytest
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.measure.window import Window, measured_window
 from gpurun.records.events import StepRow
+from tests.once import once
 from tests.run_events import run_in
 
 SCRIPT = Path(__file__).with_name("runtime_shapes.py")
@@ -38,7 +39,11 @@ class Shape:
 
 @pytest.fixture(scope="module")
 def shapes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Shape]:
-    folder = tmp_path_factory.mktemp("shapes")
+    return once(tmp_path_factory, "shapes", measured)
+
+
+def measured(folder: Path) -> dict[str, Shape]:
+    """Each loop of the script in a process of its own, all under one launch."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GPURUN_")}
     environment["PYTHONPATH"] = str(SCRIPT.parents[2])
     done = subprocess.run(

@@ -10,13 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.once import once
+
 SCRIPT = Path(__file__).with_name("runtime_transparency.py")
 
 
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[int, str, str]]:
     """Exit code, stdout and stderr under python and under gpurun, addresses left out."""
-    folder = tmp_path_factory.mktemp("transparency")
+    return once(tmp_path_factory, "transparency", both)
+
+
+def both(folder: Path) -> list[tuple[int, str, str]]:
+    """The script under plain python, then under gpurun."""
     (folder / "script.py").write_text(SCRIPT.read_text())
     (folder / "broken_module.py").write_text("raise LookupError('while importing')\n")
     found = []

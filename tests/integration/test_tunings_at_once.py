@@ -32,7 +32,7 @@ for _ in range(300):
 def test_both_reach_a_verdict_and_the_settings_kept_can_be_applied(
     tmp_path: Path, clean_environment: dict[str, str], gpurun: Gpurun
 ) -> None:
-    (tmp_path / "train.py").write_text(training(60, sleep=0.05))
+    (tmp_path / "train.py").write_text(training(60, sleep=0.02))
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     words = ("--optimize", "--tune-only", "train.py")
     both = [start(tmp_path, clean_environment, *words) for _ in range(2)]
@@ -49,6 +49,20 @@ def test_both_reach_a_verdict_and_the_settings_kept_can_be_applied(
     done = gpurun("--tuned", "train.py")
     assert done.returncode == 0, done.stderr.decode()
     assert b"applied loader_workers" in done.stderr
+
+
+@pytest.mark.slow
+def test_two_tunings_in_one_folder_do_not_take_each_other_for_a_change(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(training(20, sleep=0.02))
+    words = ("--optimize", "--tune-only", "--quiet", "train.py")
+    both = [start(tmp_path, clean_environment, *words) for _ in range(2)]
+    said = [one.communicate(timeout=800)[1].decode() for one in both]
+    assert all("files changed" not in text for text in said)
+    assert [one.returncode for one in both] == [5, 5], said
+    assert all("it ended after 20 steps" in text for text in said)
+    assert len(list(tmp_path.glob(".gpurun/runs/*/tuning.json"))) == 2
 
 
 def test_settings_are_whole_at_every_moment_of_being_written_by_two(

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+from tests.conftest import REPOSITORY
 
 TRAINING = """
 import time, torch
@@ -39,6 +43,21 @@ def training(steps: int, *, sleep: float = 0.0, batch: int = 4) -> str:
 def configure(folder: Path, text: str) -> None:
     """Write `gpurun.toml` with `text` under `[optimize]`; whole tables may follow."""
     (folder / "gpurun.toml").write_text(f"[optimize]\n{text}\n")
+
+
+def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    """gpurun in a folder, where no test's own fixtures are."""
+    steering = ("GPURUN_", "PET_", "TORCHELASTIC_")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(steering)}
+    return subprocess.run(
+        [sys.executable, "-m", "gpurun", *words],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=800,
+        check=False,
+    )
 
 
 def run_folder(home: Path) -> Path:
