@@ -41,9 +41,9 @@ def hidden_ranks(
     return replace(options, target=in_layers(options.target, run_dir)), environment, reason
 
 
-def parallel(options: Options) -> Parallel:
+def parallel() -> Parallel:
     """What the ranks are told: the global batch is the script's."""
-    return Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32, options=options.ddp_options)
+    return Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32)
 
 
 def clean_up(run_dir: Path) -> None:

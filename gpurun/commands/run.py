@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gpurun.errors import GpurunError
 from gpurun.options import Options
 from gpurun.records.codec import to_json
-from gpurun.records.spec import RunSpec, Setting
+from gpurun.records.spec import Exchange, RunSpec, Setting
 from gpurun.rundir import (
     INCOMPLETE,
     check_output,
@@ -211,7 +211,7 @@ def _prepared(
     if options.ddp:
         from gpurun.commands.hidden import parallel
 
-        spec = replace(spec, parallel=parallel(options))
+        spec = replace(spec, parallel=parallel(), exchange=Exchange(options=options.ddp_options))
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)

@@ -99,7 +99,7 @@ def _measure(
     try:
         rounds.run()
         at = exchange_bound(asked, rounds.measured, here)
-        if at is not None and launcher.distributed is None and not rounds.measured.out_of_time:
+        if at is not None and not rounds.measured.out_of_time:
             assert rounds.measured.steps is not None
             rule = later_rule(rounds.measured.steps, ())
             trying.run(at, rule, on_gpus=bool(here.gpus))

@@ -82,15 +82,24 @@ class Share(enum.Enum):
 class Parallel:
     """Hidden data parallelism: a script written for one device, run on every rank.
 
-    `seed` seeds what must agree among ranks where the script seeds nothing itself. Without
-    `exchange` the ranks work as they would and leave gradients unexchanged: what the exchange costs
-    is the difference. `options`: how gradients are exchanged, by DistributedDataParallel's names
-    (`Setting("gradient_as_bucket_view", True)`); empty for its defaults.
+    `seed` seeds what must agree among ranks where the script seeds nothing itself.
     """
 
     share: Share
     seed: int = 0
-    exchange: bool = True
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How ranks exchange gradients, those of hidden data parallelism and of a script's own DDP.
+
+    `left_out`: they work as they would and leave gradients unexchanged: what the exchange costs is
+    the difference. `options`: by DistributedDataParallel's names
+    (`Setting("gradient_as_bucket_view", True)`), over its defaults; what a script says itself
+    stands.
+    """
+
+    left_out: bool = False
     options: tuple[Setting, ...] = ()
 
 
@@ -106,6 +115,7 @@ class RunSpec:
     for `control/order.json` in the run folder: the spec to run by.
     `trees`: each process records which files it loads from them.
     `parallel`: the script knows of one device, and this process is one rank of several.
+    `exchange`: how it exchanges gradients with the others.
     """
 
     run_dir: str
@@ -117,4 +127,5 @@ class RunSpec:
     standby: tuple[str, ...] = ()
     trees: Trees | None = None
     parallel: Parallel | None = None
+    exchange: Exchange = Exchange()
     schema: str = SPEC_SCHEMA

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpurun.records.events import TorchEvent
-from gpurun.records.spec import RunSpec
+from gpurun.records.spec import Exchange, RunSpec
 from gpurun.runtime import last_words, lifeline, untraced
 from gpurun.runtime.backward import BACKWARD
 from gpurun.runtime.closing import end
@@ -40,6 +40,7 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
     CLOCK.device.attach(torch)
     parts = (
         ("hidden data parallelism", lambda: _arm_parallel(spec, torch)),
+        ("exchange of gradients", lambda: _arm_exchange(spec, torch)),
         ("worker guard", lambda: _guard_workers(torch)),
         ("traits", lambda: TRAITS.install(torch)),
         ("loaders", lambda: LOADERS.install(torch, frozenset(spec.training_loaders))),
@@ -75,7 +76,14 @@ def _arm_parallel(spec: RunSpec, torch: Any) -> None:
     if spec.parallel is not None:
         from gpurun.runtime.parallel import install
 
-        install.arm(spec.parallel, torch)
+        install.arm(spec.parallel, spec.exchange, torch)
+
+
+def _arm_exchange(spec: RunSpec, torch: Any) -> None:
+    if spec.exchange != Exchange():
+        from gpurun.runtime import exchange
+
+        exchange.install(spec.exchange, torch)
 
 
 def _guard_workers(torch: Any) -> None:

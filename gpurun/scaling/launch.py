@@ -20,6 +20,8 @@ from gpurun.tuner.trial_end import explained, last_lines
 
 DISTRIBUTED = ("process_group", "ddp")
 """Traits of a script that is distributed by itself."""
+OWN_EXCHANGE = "ddp"
+"""That of a script whose DistributedDataParallel is its own."""
 APART = "its ranks trained each by itself, and not at the same time"
 EXCHANGE = "hidden_ddp"
 """The trait of a rank that was made to exchange gradients with the others."""
@@ -48,7 +50,8 @@ class Launch:
 
     `status`: "measured", "oom", "timeout" or "failed". `distributed`: the trait by which the script
     turned out to be distributed by itself. `together`: whether its ranks worked with each other;
-    `switchable`: whether the exchange of gradients is ours and can be left out.
+    `switchable`: whether DistributedDataParallel, ours or the script's own, exchanges gradients, so
+    that they can be left unexchanged.
     """
 
     order: Order
@@ -116,7 +119,7 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
         seconds=ended.seconds,
         distributed=_trait(logs, DISTRIBUTED),
         together=together,
-        switchable=_trait(logs, (EXCHANGE,)) is not None,
+        switchable=_trait(logs, (EXCHANGE, OWN_EXCHANGE)) is not None,
         printed=_last_words(run_dir, alone),
     )
 

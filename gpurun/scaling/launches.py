@@ -27,7 +27,7 @@ from gpurun.launch.hidden import in_layers
 from gpurun.measure.sampler import Sampler
 from gpurun.options import Options, Target
 from gpurun.records.codec import to_json
-from gpurun.records.spec import Parallel, RunSpec, Share, TrialSpec
+from gpurun.records.spec import Exchange, Parallel, RunSpec, Share, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.scaling.devices import Devices
 from gpurun.scaling.launch import Ended, Launch, Order, concluded
@@ -107,7 +107,13 @@ class Launcher:
         run_dir = self.folder / "launches" / f"{self.launched:02d}-of-{order.ranks}{mute}"
         (run_dir / "control").mkdir(parents=True)
         trial = TrialSpec(stop=order.rule, seed=SEED, hold_at_first_step=order.first)
-        spec = RunSpec(str(run_dir), os.getpid(), trial=trial, parallel=self._parallel(order))
+        spec = RunSpec(
+            str(run_dir),
+            os.getpid(),
+            trial=trial,
+            parallel=self._parallel(order),
+            exchange=self._exchange(order),
+        )
         write_json(run_dir / "spec.json", to_json(spec))
         began = time.monotonic()
         with closing(Sampler(run_dir)) as sampler:
@@ -129,8 +135,11 @@ class Launcher:
         if order.ranks == 1 or self.distributed is not None:
             return None
         share = Share.GLOBAL if self._strong else Share.LOCAL
+        return Parallel(share, SEED)
+
+    def _exchange(self, order: Order) -> Exchange:
         options = self.ddp_options if order.options is None else order.options
-        return Parallel(share, SEED, order.exchange, options)
+        return Exchange(left_out=not order.exchange, options=options)
 
     def _box(self, ranks: int, run_dir: Path) -> BoxSpec:
         environment = child_environment(

@@ -14,7 +14,7 @@ from gpurun.launch.share import check_devices
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Options, Target
 from gpurun.records.events import PARALLEL_REFUSED
-from gpurun.records.spec import Parallel, Setting, Share
+from gpurun.records.spec import Exchange, Parallel, Setting, Share
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,14 @@ class HiddenRanks:
             target = in_layers(target, run_dir, (cache,))
         return agent_command_line(flags, target)
 
+    @property
+    def exchange(self) -> Exchange:
+        """How they exchange gradients."""
+        return Exchange(options=self.ddp_options)
+
     def parallel(self, seed: int) -> Parallel:
         """What the ranks are told: the global batch is the script's."""
-        return Parallel(Share.GLOBAL, seed, options=self.ddp_options)
+        return Parallel(Share.GLOBAL, seed)
 
 
 def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:

@@ -23,7 +23,7 @@ from gpurun.measure.figures import known
 from gpurun.measure.sampler import Sampler
 from gpurun.options import Options
 from gpurun.records.codec import to_json
-from gpurun.records.spec import ORDER, RunSpec, Setting, TrialSpec
+from gpurun.records.spec import ORDER, Exchange, RunSpec, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
 from gpurun.tuner import asking
@@ -165,6 +165,7 @@ class Laboratory:
             training_loaders=self.training_loaders,
             knob_paths=self.options.knob_paths,
             parallel=None if self._hidden is None else self._hidden.parallel(BASE_SEED),
+            exchange=Exchange() if self._hidden is None else self._hidden.exchange,
             trial=TrialSpec(
                 stop=request.stop,
                 seed=BASE_SEED,

@@ -79,7 +79,7 @@ def test_counts_are_compared_and_one_without_memory_is_told(tmp_path: Path, gpur
     assert two["samples_per_second"] > one["samples_per_second"] > 0
     assert two["speedup"] == 2 * two["efficiency"]
     assert two["imbalance"] is not None
-    assert two["exposed_communication_percent"] is None
+    assert two["exposed_communication_percent"] is not None
     assert three["error"] == "out of memory on rank 1"
     assert three["samples_per_second"] is None
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
@@ -139,7 +139,7 @@ def test_where_the_exchange_holds_it_up_other_ways_are_tried(
     specs = [
         json.loads(p.read_text()) for p in tmp_path.glob(".gpurun/runs/*/launches/*/spec.json")
     ]
-    asked = [{o["knob"] for o in s["parallel"]["options"]} for s in specs if s["parallel"]]
+    asked = [{o["knob"] for o in s["exchange"]["options"]} for s in specs if s["parallel"]]
     assert {"bucket_cap_mb"} in asked, "the user's own is the usual way"
     assert {view, "static_graph"} in asked
 

@@ -44,7 +44,7 @@ def run(
 
 
 def fixed(order: Order) -> Launch:
-    """The exchange of a script that is distributed by itself is not ours to leave out."""
+    """What a script exchanges without DistributedDataParallel is not ours to leave out."""
     return launch(order, switchable=False)
 
 

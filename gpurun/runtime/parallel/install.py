@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from typing import Any
 
-from gpurun.records.spec import Parallel, Share
+from gpurun.records.spec import Exchange, Parallel, Share
 from gpurun.runtime import seeds
 from gpurun.runtime.parallel import files
 from gpurun.runtime.parallel.place import place, show_one_device
@@ -19,7 +19,7 @@ def prepare(parallel: Parallel, trial: bool) -> None:
         seeds.seed_everything(parallel.seed, 0)
 
 
-def arm(parallel: Parallel, torch: Any) -> None:
+def arm(parallel: Parallel, exchange: Exchange, torch: Any) -> None:
     """Second stage, before anything else looks at torch."""
     where = place()
     if where.size == 1:
@@ -31,7 +31,7 @@ def arm(parallel: Parallel, torch: Any) -> None:
     from gpurun.runtime.parallel.sharding import Sharding
 
     draws = Draws(torch, where.rank)
-    replicas = Replicas(torch, where, draws, parallel)
+    replicas = Replicas(torch, where, draws, exchange)
     sharding = Sharding(torch, parallel.share, where, draws, replicas)
     agreement = Agreement(torch, where, replicas)
     draws.install()

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpurun.records.events import TraitEvent
-from gpurun.records.spec import Parallel, Setting
+from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up
 from gpurun.runtime.parallel.wrapping import wrapped
@@ -63,13 +63,12 @@ class Replica:
 class Replicas:
     """The root modules of one rank, kept alike with those of the others."""
 
-    def __init__(self, torch: Any, where: Place, draws: Draws, parallel: Parallel) -> None:
+    def __init__(self, torch: Any, where: Place, draws: Draws, exchange: Exchange) -> None:
         self._torch = torch
         self._place = where
         self._draws = draws
-        self._exchange = parallel.exchange
-        self._options = parallel.options
-        self._static = Setting("static_graph", True) in parallel.options  # each pass like the first
+        self._exchange = not exchange.left_out
+        self._static = Setting("static_graph", True) in exchange.options  # each pass like the first
         self._of: dict[int, Replica] = {}
         self.fed = False
         """Whether a loader hands out shares."""
@@ -260,7 +259,7 @@ class Replicas:
         if module is None or not replica.reached:
             return
         try:
-            replica.wrapper = wrapped(self._torch, module, unused, self._options)
+            replica.wrapper = wrapped(self._torch, module, unused)
         except Exception as error:
             give_up(
                 f"DistributedDataParallel refuses the model: {error_text(error)}",
@@ -270,6 +269,15 @@ class Replicas:
         RECORDER.event(TraitEvent(trait="hidden_ddp", detail=detail))
 
     def end(self) -> None:
-        """End the process group, where it is ours."""
+        """End the process group, where it is ours.
+
+        A reducer that is the last to hold the group ends it with Python's lock held, and waits for
+        threads of gloo that may need the lock to let go of their last work: for ever. So its group
+        outlives it.
+        """
         if self._ours and self._torch.distributed.is_initialized():
+            for replica in self._of.values():
+                if replica.wrapper is not None:
+                    for holder in ("logger", "reducer"):
+                        replica.wrapper.__dict__.pop(holder, None)
             self._torch.distributed.destroy_process_group()
