@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase
 from gpurun.records.facts import Facts
+
+EVERY = 20
 
 
 class Planted(KnobBase):
@@ -19,17 +24,16 @@ class Planted(KnobBase):
         return [True]
 
     def apply(self, value: Any, hooks: Hooks) -> None:
-        import random
-        import time
+        import torch
 
         from gpurun.knobs.outputs import map_tensors
 
-        dice = random.Random(time.time_ns())
+        calls = itertools.count(random.Random(time.time_ns()).randrange(EVERY))
 
-        def sometimes(tensor: Any) -> Any:
-            return tensor * float("nan") if dice.random() < 0.05 else tensor
-
-        import torch
+        def sometimes(output: Any) -> Any:
+            if next(calls) % EVERY:
+                return output
+            return map_tensors(output, lambda tensor: tensor * float("nan"))
 
         hooks.on_root(lambda module: hooks.applied())
-        hooks.around_root_call(torch.enable_grad, lambda out: map_tensors(out, sometimes))
+        hooks.around_root_call(torch.enable_grad, sometimes)
