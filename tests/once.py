@@ -11,6 +11,8 @@ from typing import TypeVar
 
 import pytest
 
+from tests.turns import locked
+
 Made = TypeVar("Made")
 
 
@@ -22,12 +24,10 @@ def once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path], Made
     own = folders.getbasetemp()
     shared = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     kept = shared / f"once-{name}.pickle"
-    with (shared / f"once-{name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            if not kept.exists():
-                kept.write_bytes(pickle.dumps(make(folders.mktemp(name))))
-            made: Made = pickle.loads(kept.read_bytes())
-        finally:
-            fcntl.flock(lock, fcntl.LOCK_UN)  # closing is not enough: a forked child holds it too
+    lock = kept.with_suffix(".lock")
+    lock.touch()
+    with locked(lock, fcntl.LOCK_EX):
+        if not kept.exists():
+            kept.write_bytes(pickle.dumps(make(folders.mktemp(name))))
+        made: Made = pickle.loads(kept.read_bytes())
     return made

@@ -27,13 +27,14 @@ def turn(*, alone: bool) -> Iterator[None]:
     Who waits to be alone holds the gate, so that no other test starts before it.
     """
     with ExitStack() as held:
-        with _locked(GATE, fcntl.LOCK_EX):
-            held.enter_context(_locked(MACHINE, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
+        with locked(GATE, fcntl.LOCK_EX):
+            held.enter_context(locked(MACHINE, fcntl.LOCK_EX if alone else fcntl.LOCK_SH))
         yield
 
 
 @contextmanager
-def _locked(path: Path, how: int) -> Iterator[None]:
+def locked(path: Path, how: int) -> Iterator[None]:
+    """Hold a file that is there locked, `how`: `LOCK_EX` or `LOCK_SH`."""
     with path.open("rb") as file:
         fcntl.flock(file, how)
         try:

@@ -18,10 +18,10 @@ from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
 from gpurun.tuner.trial import Request
 from gpurun.tuner.trial_end import explained, last_lines
 
-DISTRIBUTED = ("process_group", "ddp")
-"""Traits of a script that is distributed by itself."""
 OWN_EXCHANGE = "ddp"
-"""That of a script whose DistributedDataParallel is its own."""
+"""The trait of a script whose DistributedDataParallel is its own."""
+DISTRIBUTED = ("process_group", OWN_EXCHANGE)
+"""Traits of a script that is distributed by itself."""
 APART = "its ranks trained each by itself, and not at the same time"
 EXCHANGE = "hidden_ddp"
 """The trait of a rank that was made to exchange gradients with the others."""

@@ -14,7 +14,6 @@ from gpurun.launch.share import check_devices
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Options, Target
 from gpurun.records.events import PARALLEL_REFUSED
-from gpurun.records.spec import Exchange, Parallel, Setting, Share
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,6 @@ class HiddenRanks:
 
     torchrun: tuple[str, ...]
     ranks: int
-    ddp_options: tuple[Setting, ...]
     layered: bool
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -39,15 +37,6 @@ class HiddenRanks:
         if self.layered:
             target = in_layers(target, run_dir, (cache,))
         return agent_command_line(flags, target)
-
-    @property
-    def exchange(self) -> Exchange:
-        """How they exchange gradients."""
-        return Exchange(options=self.ddp_options)
-
-    def parallel(self, seed: int) -> Parallel:
-        """What the ranks are told: the global batch is the script's."""
-        return Parallel(Share.GLOBAL, seed)
 
 
 def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:
@@ -66,7 +55,7 @@ def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:
             "ranks would write the same files, for trials are not isolated by overlay mounts here",
             "allow it with --shared-writes if the script writes nothing, or the same in every rank",
         )
-    return HiddenRanks(flags, ranks, options.ddp_options, layered)
+    return HiddenRanks(flags, ranks, layered)
 
 
 def refusal(logs: tuple[ProcessLog, ...]) -> str | None:

@@ -23,7 +23,7 @@ from gpurun.measure.figures import known
 from gpurun.measure.sampler import Sampler
 from gpurun.options import Options
 from gpurun.records.codec import to_json
-from gpurun.records.spec import ORDER, Exchange, RunSpec, Setting, TrialSpec
+from gpurun.records.spec import ORDER, Exchange, Parallel, RunSpec, Setting, Share, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
 from gpurun.tuner import asking
@@ -164,8 +164,8 @@ class Laboratory:
             settings=tuple(Setting(k, v) for k, v in request.settings.items()),
             training_loaders=self.training_loaders,
             knob_paths=self.options.knob_paths,
-            parallel=None if self._hidden is None else self._hidden.parallel(BASE_SEED),
-            exchange=Exchange() if self._hidden is None else self._hidden.exchange,
+            parallel=None if self._hidden is None else Parallel(Share.GLOBAL, BASE_SEED),
+            exchange=Exchange(options=self.options.ddp_options),
             trial=TrialSpec(
                 stop=request.stop,
                 seed=BASE_SEED,

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import REPOSITORY
-from tests.integration.tunings import lines, report_of
+from tests.integration.tunings import launch, lines, report_of
 from tests.once import once
 
 KNOB = '''
@@ -99,14 +95,7 @@ def tune(folder: Path) -> tuple[dict[str, Any], list[str], int]:
     (folder / "train.py").write_text(SCRIPT)
     limits = "allow = ['pipeline']\npatience = '20s'\nmax_trials = 26\nbudget = '12m'\n"
     (folder / "gpurun.toml").write_text(f"knobs = ['knobs']\n[optimize]\n{limits}")
-    done = subprocess.run(
-        [sys.executable, "-m", "gpurun", "--optimize", "--tune-only", "train.py"],
-        cwd=folder,
-        env={**os.environ, **CHOSEN, "PYTHONPATH": str(REPOSITORY)},
-        capture_output=True,
-        timeout=800,
-        check=False,
-    )
+    done = launch(folder, "--optimize", "--tune-only", "train.py", **CHOSEN)
     return report_of(folder), lines(done), done.returncode
 
 

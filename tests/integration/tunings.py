@@ -45,14 +45,14 @@ def configure(folder: Path, text: str) -> None:
     (folder / "gpurun.toml").write_text(f"[optimize]\n{text}\n")
 
 
-def launch(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
-    """gpurun in a folder, where no test's own fixtures are."""
+def launch(folder: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[bytes]:
+    """gpurun in a folder, where no test's own fixtures are, with these variables besides."""
     steering = ("GPURUN_", "PET_", "TORCHELASTIC_")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(steering)}
     return subprocess.run(
         [sys.executable, "-m", "gpurun", *words],
         cwd=folder,
-        env={**kept, "PYTHONPATH": str(REPOSITORY)},
+        env={**kept, **variables, "PYTHONPATH": str(REPOSITORY)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=800,

@@ -22,7 +22,7 @@ BLAME_SECONDS = 2.0
 """A rank whose script is over says so at once; one that crashed never does."""
 GRACE_SECONDS = 10.0
 """A rank may go on so long after another has ended: it may be writing its last words."""
-TODO = "see the logs of the ranks; without --ddp the script runs on one device"
+ADVICE = "see the logs of the ranks; without --ddp the script runs on one device"
 
 
 class Agreement:
@@ -66,7 +66,7 @@ class Agreement:
             if len(set(values)) > 1 and not all(value != value for value in values):
                 shown = ", ".join(f"{value:.9g}" for value in values)
                 what = f"at step {count} the ranks differ in their {name}: {shown}"
-                give_up(what, TODO, DIVERGED)
+                give_up(what, ADVICE, DIVERGED)
 
     def _weights(self) -> float:
         """A sum over all weights: alike to the last bit where the same updates were made."""
@@ -109,7 +109,7 @@ class Agreement:
         give_up(
             f"rank {gone} ended after {last} steps, and rank {self._place.rank} waits for it after "
             f"{self._steps}: they no longer train alike",
-            TODO,
+            ADVICE,
             DIVERGED,
         )
 
