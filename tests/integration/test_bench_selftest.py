@@ -58,7 +58,8 @@ def test_both_planted_slow_downs_are_found_and_nothing_is_left_of_them(tmp_path:
         assert part.planted_step_seconds[0] >= 0.9 * part.step_seconds
         interval = part.comparison.slowdown_confidence_interval
         assert interval is not None
-        assert interval[0] > 0.3
+        assert interval[0] > 0.01
+        assert interval[1] > 0.3
     kept = [json.loads(p.read_text()) for p in (folder / ".gpurun/benchmarks").glob("*.json")]
     assert [record["purpose"] for record in kept] == ["selftest"] * 6
     assert _users(folder) == before
