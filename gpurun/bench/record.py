@@ -67,6 +67,7 @@ def launch_record(launch: Launch) -> BenchmarkLaunch:
         measured_seconds=result.measured_seconds,
         throttle_reasons=tuple(dict.fromkeys(reasons)),
         foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),
+        cores_lost_percent=result.cores_lost_percent,
         run_dir=str(launch.folder),
         error=launch.error or None,
         planted_step_seconds=launch.planted_step_seconds,

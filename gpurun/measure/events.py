@@ -56,6 +56,7 @@ class ProcessLog:
     rates: records.RatesEvent | None = None
     waits: records.WaitsEvent | None = None
     stop: records.StopEvent | None = None
+    cores: records.CoresEvent | None = None
     end: records.EndEvent | None = None
 
     def unix_time_ns(self, clock_ns: int) -> int:
@@ -196,5 +197,6 @@ class _Reader:
             rates=latest(records.RatesEvent),
             waits=latest(records.WaitsEvent),
             stop=latest(records.StopEvent),
+            cores=latest(records.CoresEvent),
             end=latest(records.EndEvent),
         )

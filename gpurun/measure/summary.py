@@ -91,7 +91,16 @@ def summarise_run(
         seconds_to_torch=_seconds_to_torch(main.log) if main else None,
         startup_seconds=_startup_seconds(main) if main else None,
         attempts=read_attempts(run_dir),
+        cores_lost_percent=max(known(map(_cores_lost, logs)), default=None),
     )
+
+
+def _cores_lost(log: ProcessLog) -> float | None:
+    seen = log.cores
+    if seen is None or seen.end_ns <= seen.begin_ns:
+        return None
+    lost = known((seen.waited_ns, seen.stolen_ns))
+    return min(100.0 * sum(lost) / (seen.end_ns - seen.begin_ns), 100.0) if lost else None
 
 
 def _trained_together(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:

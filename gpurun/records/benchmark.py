@@ -67,9 +67,10 @@ class BenchmarkFingerprint:
 class BenchmarkLaunch:
     """The raw values of one launch, as its `RunResult` has them. None: not measured.
 
-    `error` is the cause where it crashed. `throttle_reasons` and `foreign_processes` are grounds,
-    apart from its timing, to launch it again. `planted_step_seconds`: what a slow-down planted on
-    purpose was seen to add to each step, None where nothing was planted.
+    `error` is the cause where it crashed. `throttle_reasons`, `foreign_processes` and
+    `cores_lost_percent` are grounds, apart from its timing, to launch it again.
+    `planted_step_seconds`: what a slow-down planted on purpose was seen to add to each step, None
+    where nothing was planted.
     """
 
     status: str
@@ -84,6 +85,7 @@ class BenchmarkLaunch:
     measured_seconds: float | None
     throttle_reasons: tuple[str, ...] = ()
     foreign_processes: int | None = None
+    cores_lost_percent: float | None = None
     run_dir: str | None = None
     error: str | None = None
     planted_step_seconds: float | None = None

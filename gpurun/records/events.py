@@ -383,6 +383,22 @@ class StopEvent:
 
 
 @dataclass(frozen=True)
+class CoresEvent:
+    """What others had of the cores while a trial was measured, from `begin_ns` to `end_ns`.
+
+    `waited_ns`: a thread of the training was ready and had no core. `stolen_ns`: other virtual
+    machines had cores that it may use, of all of them together. None where the system counts
+    neither.
+    """
+
+    kind: ClassVar[str] = "cores"
+    begin_ns: int
+    end_ns: int
+    waited_ns: int | None
+    stolen_ns: int | None
+
+
+@dataclass(frozen=True)
 class LastWordsEvent:
     """A rank's python exits; `error`: the uncaught exception by which it does, None without one."""
 

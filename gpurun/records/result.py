@@ -136,6 +136,9 @@ class RunResult:
     """From python's start to the steady pace: what the warm-up steps took beyond it included."""
     attempts: tuple[Attempt, ...] = ()
     """Each start of this node's ranks; empty where no agent started any."""
+    cores_lost_percent: float | None = None
+    """Of the time in which a trial was measured: the training was ready to run, and other programs
+    or other virtual machines had its cores. None: not a trial, or nobody counts."""
     topology: Topology | None = None
     """How the machine's devices hang together; None for one process, where it was not looked at."""
     schema: str = RESULT_SCHEMA

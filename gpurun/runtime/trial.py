@@ -11,7 +11,16 @@ from typing import Any
 
 from gpurun.records.events import StopEvent
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
-from gpurun.runtime import arguments, closing, ending, handwritten, imported, seeds, services
+from gpurun.runtime import (
+    arguments,
+    closing,
+    cores,
+    ending,
+    handwritten,
+    imported,
+    seeds,
+    services,
+)
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
@@ -64,6 +73,7 @@ class _Trial:
         self._ranks = ending.Ranks(control, torch)
         self._held = not spec.hold_at_first_step
         self._hold = guarded("hold at the first step", self._wait_for_go)
+        self._begin_cores = guarded("cores", self._read_cores)
         self._audit: Any = None
         self._waits: Any = None
         self._begin()
@@ -84,13 +94,15 @@ class _Trial:
         self._look_for_waits = guarded("waits", self._waits.after_step)
         self._count = 0
         self._began: int | None = None
+        self._cores: cores.Reading | None = None
         self._last = now()
         self._paused_ns = 0
         self._recent: deque[int] = deque(maxlen=32)
 
     def finish(self) -> None:
-        """Write what the audit has gathered."""
+        """Write what the audit has gathered, and what others had of the cores."""
         guarded("audit", self._audit.finish)()
+        guarded("cores", self._tell_cores)()
 
     def step(self, count: int) -> None:
         """After each step of the clock."""
@@ -108,6 +120,7 @@ class _Trial:
             self._look_for_waits(audited)
         elif audited == rule.audit_steps + rule.warmup_steps:
             self._began = end
+            self._begin_cores()
         elif self._began is not None:
             self._pause(end - self._last)
         reason = self._enough(count, end)
@@ -133,6 +146,14 @@ class _Trial:
         else:
             recent.append(duration)
 
+    def _read_cores(self) -> None:
+        self._cores = cores.read()
+
+    def _tell_cores(self) -> None:
+        begin, self._cores = self._cores, None
+        if begin is not None:
+            RECORDER.event(cores.lost_between(begin, cores.read()))
+
     def _wait_for_go(self) -> None:
         if self._as_it_is:
             guarded("imports", imported.tell)()
@@ -144,6 +165,7 @@ class _Trial:
             time.sleep(0.01)
 
     def _last_words(self, reason: str, count: int, end: int) -> None:
+        guarded("cores", self._tell_cores)()
         CLOCK.drain(DEVICE_SECONDS)
         RECORDER.event(
             StopEvent(reason=reason, steps=count, window_begin_ns=self._began, window_end_ns=end)

@@ -21,7 +21,7 @@ from gpurun.bench.workload import check_workload, disturbance, figure, without_e
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.spec import StopRule
 
-MOST_AGAIN = 4
+MOST_AGAIN = 8
 """Pairs that are launched again because something befell one half; further ones count."""
 
 Tell = Callable[[str], None]
