@@ -9,7 +9,7 @@ from gpurun.bench.launches import Launch
 from gpurun.bench.metrics import Metric
 from gpurun.errors import ExitCode, GpurunError
 
-LOST_APART = 3.0
+WAITS_APART = 3.0
 """Percent of the measured time: where one half waited so much more for cores, it was disturbed."""
 
 
@@ -130,12 +130,12 @@ def disturbance(baseline: Launch, current: Launch) -> str | None:
     if None not in beside and any(beside) and not all(beside):
         half = names[0] if beside[0] else names[1]
         return f"another process computed on the GPU in the {half} half only"
-    lost = [launch.result.cores_lost_percent for launch in (baseline, current)]
-    if lost[0] is not None and lost[1] is not None and abs(lost[0] - lost[1]) > LOST_APART:
-        half = 0 if lost[0] > lost[1] else 1
+    waits = [launch.result.cores_lost_percent or 0.0 for launch in (baseline, current)]
+    if abs(waits[0] - waits[1]) > WAITS_APART:
+        half = 0 if waits[0] > waits[1] else 1
         return (
-            f"the {names[half]} half had to wait for cores for {lost[half]:.0f} % of its time, and "
-            f"the other for {lost[1 - half]:.0f} %"
+            f"the {names[half]} half waited for cores for {waits[half]:.0f} % of its time, and the "
+            f"other for {waits[1 - half]:.0f} %"
         )
     return None
 

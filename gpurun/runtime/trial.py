@@ -120,9 +120,10 @@ class _Trial:
             self._look_for_waits(audited)
         elif audited == rule.audit_steps + rule.warmup_steps:
             self._began = end
-            self._begin_cores()
         elif self._began is not None:
             self._pause(end - self._last)
+        if audited == max(rule.audit_steps + rule.warmup_steps, 1):
+            self._begin_cores()
         reason = self._enough(count, end)
         if reason != "max_steps":  # every rank stops there by itself, at the same step
             reason = self._ranks.agreed(count, reason)
