@@ -132,10 +132,9 @@ def disturbance(baseline: Launch, current: Launch) -> str | None:
         return f"another process computed on the GPU in the {half} half only"
     waits = [launch.result.cores_lost_percent or 0.0 for launch in (baseline, current)]
     if abs(waits[0] - waits[1]) > WAITS_APART:
-        half = 0 if waits[0] > waits[1] else 1
         return (
-            f"the {names[half]} half waited for cores for {waits[half]:.0f} % of its time, and the "
-            f"other for {waits[1 - half]:.0f} %"
+            f"the {names[waits.index(max(waits))]} half waited for cores for {max(waits):.0f} % of "
+            f"its time, and the other for {min(waits):.0f} %"
         )
     return None
 
