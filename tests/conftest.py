@@ -71,7 +71,7 @@ def gpurun(tmp_path: Path, clean_environment: dict[str, str]) -> Gpurun:
         *arguments: str | Path,
         cwd: Path = tmp_path,
         env: Mapping[str, str] | None = None,
-        timeout: float = 300,
+        timeout: float = 600,
     ) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run(
             [sys.executable, "-m", "gpurun", *map(str, arguments)],

@@ -44,7 +44,7 @@ try:
             time.sleep(600)
         if ask.get("kill"):
             box.kill()
-        said["code"] = box.wait(60)
+        said["code"] = box.wait(240)
 except GpurunError as error:
     said = {"error": error.what, "todo": error.todo}
 print(json.dumps(said))
@@ -66,7 +66,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
 
 
 def without_namespaces(
-    cwd: Path, environment: Mapping[str, str], *words: str, timeout: float = 120
+    cwd: Path, environment: Mapping[str, str], *words: str, timeout: float = 300
 ) -> subprocess.CompletedProcess[bytes]:
     """`python words...` where no namespace can be made; skips where that cannot be arranged."""
     done = subprocess.run(
@@ -164,7 +164,7 @@ def ordinary_user() -> User | None:
             try:
                 user = User(name, python)
                 probe = user.start("import sys, gpurun; print(sys.version_info >= (3, 10))")
-                if probe.communicate(timeout=60)[0].strip() == "True":
+                if probe.communicate(timeout=300)[0].strip() == "True":
                     return user
             except (KeyError, OSError):
                 continue

@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-DEADLINE_SECONDS = 60
-ORPHAN_SECONDS = 3
+DEADLINE_SECONDS = 300
+"""Only a safety net: a machine may stand still for seconds, and share its cores."""
+ORPHAN_SECONDS = 60
+"""Far less than what tests start lives by itself."""
 
 
 def start(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.integration.isolation_launcher import open_folder
+from tests.integration.launched import DEADLINE_SECONDS
 
 USER = "ada"
 PASSWORD = "s3cret-word"
@@ -50,7 +51,7 @@ class Server:
         options = ["-p", str(self.port), "-k", str(self.folder), "-h", "127.0.0.1"]
         settings = ["-c", "fsync=off", "-c", "shared_buffers=8MB", "-c", "max_connections=20"]
         self._process = self._popen("postgres", "-D", str(self.data), *options, *settings)
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + DEADLINE_SECONDS
         while True:
             try:
                 self.execute("SELECT 1")
@@ -64,7 +65,7 @@ class Server:
     def stop(self) -> None:
         """End it at once; what was committed is there when it is started again."""
         self._process.send_signal(signal.SIGQUIT)
-        self._process.wait(60)
+        self._process.wait(DEADLINE_SECONDS)
 
     def create(self) -> None:
         secret = self.folder / "secret"
@@ -75,7 +76,7 @@ class Server:
         words = ["-U", USER, "--auth-local=trust", "--auth-host=scram-sha-256", "--no-sync"]
         words += ["--encoding=UTF8", "--locale=C", "--no-instructions", f"--pwfile={secret}"]
         made = self._popen("initdb", "-D", str(self.data), *words)
-        assert made.wait(120) == 0, (self.folder / "log").read_text()
+        assert made.wait(DEADLINE_SECONDS) == 0, (self.folder / "log").read_text()
 
     def _popen(self, program: str, *words: str) -> subprocess.Popen[bytes]:
         owner = pwd.getpwnam(self.owner) if self.owner else None

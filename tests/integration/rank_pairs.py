@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.integration.isolation_launcher import REPOSITORY, User
+from tests.integration.launched import DEADLINE_SECONDS
 
 ASK = """
 import json, os, sys
@@ -30,7 +31,7 @@ FINISH = """
 import json, sys
 from pathlib import Path
 from gpurun.isolation.rank_layer import finish
-print(json.dumps(finish(Path(sys.argv[1]))))
+print(json.dumps(finish(Path(sys.argv[1]), 60)))
 """
 
 OBEDIENT = """
@@ -83,7 +84,7 @@ class Rank:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.close()
-        code = self.process.wait(60)
+        code = self.process.wait(DEADLINE_SECONDS)
         self.process.stdout.close()
         return code
 
@@ -100,7 +101,7 @@ class Ranks:
 
     def asks(self, code: str, *words: str) -> Any:
         """What the launcher's side answers."""
-        answer, _ = self.user.start(code, *words).communicate(timeout=60)
+        answer, _ = self.user.start(code, *words).communicate(timeout=DEADLINE_SECONDS)
         return json.loads(answer)
 
     def start(self, rank: int, **options: Any) -> subprocess.Popen[str]:

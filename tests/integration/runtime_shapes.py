@@ -9,6 +9,7 @@ import json
 import multiprocessing
 import os
 import threading
+import time
 from pathlib import Path
 
 import torch
@@ -329,7 +330,14 @@ def closes_every_descriptor():
 
 
 def leaves_at_once():
-    plain()
+    model = net()
+    optimizer = sgd(model)
+    for number, (x, y) in enumerate(DataLoader(data(), batch_size=8)):
+        if number == 7:
+            time.sleep(0.6)  # longer than the record may lag behind
+        optimizer.zero_grad()
+        loss_of(model(x), y).backward()
+        optimizer.step()
     os._exit(0)
 
 

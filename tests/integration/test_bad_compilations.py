@@ -18,6 +18,7 @@ from gpurun.tuner.plan import PROBE
 from gpurun.tuner.trial import Request
 from tests.conftest import Gpurun
 from tests.integration.knob_runs import KnobRun, run_under
+from tests.integration.launched import ORPHAN_SECONDS
 
 SCRIPT = """
 import json, torch
@@ -149,7 +150,7 @@ def test_compiling_that_never_ends_is_a_trial_given_up_and_leaves_no_process(
     compiler: Callable[[str], dict[str, str]],
 ) -> None:
     laboratory = trials(script(), compiler(HANGS))
-    hung = laboratory.run(Request("screen", COMPILE, PROBE, patience_seconds=12))
+    hung = laboratory.run(Request("screen", COMPILE, PROBE, patience_seconds=20))
     assert hung.throughput is None
     assert hung.record.status == "timeout"
     assert hung.record.reason.startswith("compiling did not end within ")
@@ -171,7 +172,7 @@ def test_compiling_that_fails_is_no_failure_of_the_script(
     assert "error: no such header here" in outcome.detail
 
 
-def processes_of(folder: Path, patience: float = 5.0) -> list[Any]:
+def processes_of(folder: Path, patience: float = ORPHAN_SECONDS) -> list[Any]:
     """Command lines of living processes that were started for a trial below `folder`."""
     deadline = time.monotonic() + patience
     while (found := _living(str(folder).encode())) and time.monotonic() < deadline:

@@ -28,7 +28,7 @@ def test_a_slowed_tree_is_a_regression_against_the_records_of_main(tmp_path: Pat
         store.add(replace(first, id=f"{first.id}-{hours}", time=time))
 
     git(folder, "checkout", "-q", "-b", "slower")
-    culprit = commit(folder, {"work.py": WORK.format(sleep=0.12)})
+    culprit = commit(folder, {"work.py": WORK.format(sleep=0.25)})
     words = ("--compare", "main", "--from-history", "--launches", "1", "--json", "found.json")
     done = bench(folder, *words)
     assert done.returncode == 1, done.stderr

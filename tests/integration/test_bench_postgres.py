@@ -98,7 +98,7 @@ def test_writers_at_once_lose_nothing_though_each_finds_no_tables_yet(
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     words = [sys.executable, "-c", WRITER, str(tmp_path), server.url("bench")]
     writers = [subprocess.Popen([*words, str(100 * n)], env=environment) for n in range(2)]
-    assert [process.wait(120) for process in writers] == [0, 0]
+    assert [process.wait(300) for process in writers] == [0, 0]
     expected = [record(100 * n + number).id for n in range(2) for number in range(5)]
     assert ids(at(server, tmp_path / "other").query()) == expected
 

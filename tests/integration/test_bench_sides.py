@@ -78,6 +78,13 @@ def assert_nothing_left(folder: Path) -> None:
     assert not (folder / ".git" / "worktrees").exists()
 
 
+def compared_without_leftovers(folder: Path) -> bool:
+    """Whether nothing is left of worktrees after a comparison."""
+    with both(folder):
+        pass
+    return not places(folder)
+
+
 def start(folder: Path, seconds: float, times: str) -> subprocess.Popen[str]:
     """A process that is ready to hold worktrees."""
     process = subprocess.Popen(
@@ -160,7 +167,7 @@ def test_the_worktree_goes_whatever_ends_the_comparison(
 
 
 def test_what_a_killed_process_left_goes_with_the_next_comparison(folder: Path) -> None:
-    process, tree = hold(folder, 60)
+    process, tree = hold(folder, 600)
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert (tree / "scripts" / "train.py").read_text() == "old"
@@ -173,7 +180,7 @@ def test_what_a_killed_process_left_goes_with_the_next_comparison(folder: Path) 
 
 @pytest.mark.parametrize("left", ["a file of git's missing", "no tree"])
 def test_a_worktree_that_was_half_made_or_half_removed_goes_too(folder: Path, left: str) -> None:
-    process, tree = hold(folder, 60)
+    process, tree = hold(folder, 600)
     process.send_signal(signal.SIGKILL)
     process.wait()
     (tree / ".git").unlink()
@@ -190,16 +197,13 @@ def test_a_kill_in_the_middle_of_making_or_removing_leaves_nothing_either(folder
         time.sleep(milliseconds / 1000)
         process.kill()
         process.wait()
-        for _ in range(3):  # a git that it had just started may outlive it, and hold the place
-            with both(folder):
-                pass
-            if not places(folder):
-                break
+        # a git that it had just started may outlive it, and hold the place
+        assert wait_for(lambda: compared_without_leftovers(folder))
         assert_nothing_left(folder)
 
 
 def test_the_worktree_of_a_living_process_is_left_alone(folder: Path) -> None:
-    process, tree = hold(folder, 60)
+    process, tree = hold(folder, 600)
     try:
         with both(folder):
             assert (tree / "scripts" / "train.py").read_text() == "old"
@@ -243,7 +247,7 @@ def test_another_repositorys_leftovers_in_shared_records_go_too(
 ) -> None:
     other = new_repository(tmp_path / "other")
     first = commit(other, {"a.py": "1"})
-    process, _ = hold(folder, 60)
+    process, _ = hold(folder, 600)
     process.send_signal(signal.SIGKILL)
     process.wait()
     with checked_out(open_repository(other), first, folder / ".gpurun"):
@@ -420,7 +424,7 @@ def test_an_interrupted_setup_ends_with_all_that_it_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = folder.parent / "pid"
-    preparation = Preparation(folder, setup=f"sleep 60 & echo $! > {pids}; wait")
+    preparation = Preparation(folder, setup=f"sleep 6000 & echo $! > {pids}; wait")
 
     def interrupt() -> None:
         wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.isolation_launcher import ME
+from tests.integration.launched import DEADLINE_SECONDS
 from tests.integration.small_disk import on_a_small_disk
 from tests.integration.tunings import configure, lines, training
 
@@ -16,10 +17,14 @@ import os, resource, sys
 from pathlib import Path
 from gpurun.isolation.box import Box, BoxSpec, Mode
 cwd = Path(sys.argv[1])
-argv = ("sh", "-c", "sleep 1; seq 100000; exit 3")  # the limit comes first: it is not the box's
-with Box(BoxSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd.parent / "log")) as box:
+told = cwd / "told"
+told.mkdir()
+argv = ("sh", "-c", "until [ -e told/go ]; do sleep 0.02; done; seq 100000; exit 3")
+spec = BoxSpec(argv, dict(os.environ), cwd, (told,), (), Mode.OVERLAY, cwd.parent / "log")
+with Box(spec) as box:
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-    print(box.wait(30))
+    (told / "go").touch()  # the limit is the launcher's, not the box's
+    print(box.wait(240))
 """
 TUNE = """
 ( until ls .gpurun/runs/*/trials/{trial}/events-* > /dev/null 2>&1; do sleep 0.02; done
@@ -36,7 +41,7 @@ exit $code
 def test_a_trial_that_prints_more_than_there_is_room_for_goes_on(open_path: Path) -> None:
     cwd = open_path / "project"
     cwd.mkdir()
-    printed, _ = ME.start(LIMITED_LOG, str(cwd)).communicate(timeout=60)
+    printed, _ = ME.start(LIMITED_LOG, str(cwd)).communicate(timeout=DEADLINE_SECONDS)
     assert printed == "3\n"
     assert (open_path / "log").stat().st_size == 5000
 
@@ -47,11 +52,11 @@ def test_a_disk_that_fills_while_tuning_is_one_line_and_the_trials_before_are_ke
     tmp_path: Path, clean_environment: dict[str, str], trial: int
 ) -> None:
     """In the search, and in the proof."""
-    source = training(60, sleep=0.005) + "    print('.' * 200, flush=True)\n"
+    source = training(120, sleep=0.01) + "    print('.' * 200, flush=True)\n"
     (tmp_path / "train.py").write_text(source)
     configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
     command = TUNE.format(trial=f"{trial:02d}")
-    done = on_a_small_disk(tmp_path, clean_environment, command, kilobytes=1500)
+    done = on_a_small_disk(tmp_path, clean_environment, command, kilobytes=3000)
     assert done.returncode == 2, done.stderr.decode()
     assert done.stdout == b""
     said = lines(done)

@@ -19,6 +19,7 @@ from tests.integration.isolation_launcher import (
     ordinary_user,
     processes_with,
 )
+from tests.integration.launched import DEADLINE_SECONDS, ORPHAN_SECONDS
 
 STUBBORN = """
 import os, signal, subprocess, sys, time
@@ -102,8 +103,8 @@ def test_a_box_dies_with_its_launcher_however_suddenly(case: tuple[User, str, Pa
     launcher.kill()
     launcher.wait()
     launcher.stdout.close()
-    assert gone_within(marker, 20)
-    assert empty_within(scratch, 20)
+    assert gone_within(marker, ORPHAN_SECONDS)
+    assert empty_within(scratch, ORPHAN_SECONDS)
 
 
 def empty_within(folder: Path, seconds: float) -> bool:
@@ -123,11 +124,11 @@ def test_a_launcher_that_forgets_its_box_leaves_no_files(open_path: Path) -> Non
         "import os, sys; from pathlib import Path\n"
         "from gpurun.isolation.box import Box, BoxSpec, Mode\n"
         "cwd, scratch = map(Path, sys.argv[1:])\n"
-        "Box(BoxSpec(('true',), {}, cwd, (), (), Mode.OVERLAY, cwd / 'log', scratch)).wait(60)\n"
+        "Box(BoxSpec(('true',), {}, cwd, (), (), Mode.OVERLAY, cwd / 'log', scratch)).wait(240)\n"
         "os._exit(0)\n"
     )
-    assert ME.start(code, str(cwd), str(scratch)).wait(60) == 0
-    assert empty_within(scratch, 20)
+    assert ME.start(code, str(cwd), str(scratch)).wait(DEADLINE_SECONDS) == 0
+    assert empty_within(scratch, ORPHAN_SECONDS)
 
 
 def test_the_pid_is_that_of_the_script_as_the_launcher_sees_it(open_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_the_pid_is_that_of_the_script_as_the_launcher_sees_it(open_path: Path) 
         "with Box(spec) as box:\n"
         "    print(Path(f'/proc/{box.pid}/cmdline').read_text().split(chr(0))[:2], box.poll())\n"
     )
-    printed, _ = ME.start(code, str(cwd)).communicate(timeout=60)
+    printed, _ = ME.start(code, str(cwd)).communicate(timeout=DEADLINE_SECONDS)
     assert printed == "['sleep', '597'] None\n"
 
 

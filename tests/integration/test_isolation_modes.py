@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from tests.integration.isolation_launcher import ME, User, tree, without_namespaces
+from tests.integration.launched import DEADLINE_SECONDS
 
 CHOOSE = """
 import os, sys
@@ -23,7 +24,7 @@ def chosen(cwd: Path, environment: dict[str, str], *words: str) -> str:
 
 def test_overlays_are_chosen_where_they_work_and_the_probe_leaves_nothing(open_path: Path) -> None:
     before = tree(open_path)
-    printed, _ = ME.start(CHOOSE, str(open_path)).communicate(timeout=60)
+    printed, _ = ME.start(CHOOSE, str(open_path)).communicate(timeout=DEADLINE_SECONDS)
     assert printed == "overlay | \n"
     assert tree(open_path) == before
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.integration.isolation_launcher import (
     processes_with,
     without_namespaces,
 )
-from tests.integration.launched import alive
+from tests.integration.launched import DEADLINE_SECONDS, ORPHAN_SECONDS, alive
 from tests.integration.rank_pairs import AVAILABLE, Ranks
 
 DEATH_SIGNAL = "from gpurun.isolation.syscalls import parent_death_signal as p; print(p())"
@@ -67,7 +68,7 @@ def test_the_agent_gets_the_ending_of_the_script_itself(
 ) -> None:
     ranks = Ranks(ME, tmp_path, "sh", "-c", script)
     process = ranks.start(1)
-    process.communicate(timeout=60)
+    process.communicate(timeout=DEADLINE_SECONDS)
     assert process.returncode == code
     assert ranks.leave_nothing()
 
@@ -75,23 +76,23 @@ def test_the_agent_gets_the_ending_of_the_script_itself(
 def test_a_signal_to_the_rank_reaches_the_script_and_nothing_outlives_it(
     user: User, open_path: Path
 ) -> None:
-    marker = "86421.75"
+    marker = f"86421.{uuid.uuid4().int % 10**12:012}"  # as whom else this runs beside it
     code = f"trap 'exit 5' USR1; sleep {marker} & setsid sleep {marker} & echo up; wait"
     ranks = Ranks(user, open_path, "sh", "-c", code)
     process = ranks.start(1)
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     process.send_signal(signal.SIGUSR1)
-    assert process.wait(60) == 5
+    assert process.wait(DEADLINE_SECONDS) == 5
     process.communicate()
     assert ranks.leave_nothing()
-    assert gone_within(marker, 5)
+    assert gone_within(marker, ORPHAN_SECONDS)
 
 
 def test_a_rank_still_dies_with_its_parent(user: User, open_path: Path) -> None:
     ranks = Ranks(user, open_path, user.python, "-B", "-c", DEATH_SIGNAL)
     process = ranks.start(1, preexec_fn=lambda: die_with_parent(signal.SIGTERM))
-    assert process.communicate(timeout=60)[0] == f"{int(signal.SIGTERM)}\n"
+    assert process.communicate(timeout=DEADLINE_SECONDS)[0] == f"{int(signal.SIGTERM)}\n"
 
 
 def test_what_a_killed_layer_leaves_is_removed_by_the_next_call(

@@ -61,11 +61,11 @@ def test_a_rank_that_only_waits_for_a_file_sees_it_soon(ranks: Pair) -> None:
     zero, one = ranks
     assert one.does("get('flag')") is None
     zero.does("put('flag', 'up')")
-    assert wait_for(lambda: one.does("get('flag')") == "up", 10)
+    assert wait_for(lambda: one.does("get('flag')") == "up")
 
     one.does("os.unlink('flag')")
     zero.does("replace('flag', 'up again')")
-    assert wait_for(lambda: one.does("get('flag')") == "up again", 10)
+    assert wait_for(lambda: one.does("get('flag')") == "up again")
 
 
 @pytest.mark.parametrize("first", [0, 1])

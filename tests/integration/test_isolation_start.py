@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.integration.isolation_launcher import ME
+from tests.integration.launched import DEADLINE_SECONDS
 
 SLOW_READER = """
 import os, sys, time
@@ -27,5 +28,5 @@ except GpurunError as error:
 def test_a_missing_program_is_told_though_the_launcher_is_slow_to_listen(open_path: Path) -> None:
     cwd = open_path / "project"
     cwd.mkdir()
-    printed, _ = ME.start(SLOW_READER, str(cwd)).communicate(timeout=60)
+    printed, _ = ME.start(SLOW_READER, str(cwd)).communicate(timeout=DEADLINE_SECONDS)
     assert printed.startswith("the trial's program could not be started: ./nowhere: No such file")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.isolation_launcher import ME, User, ordinary_user, tree
+from tests.integration.launched import DEADLINE_SECONDS
 
 EVERY_WAY = """
 import ctypes, mmap, os, shutil, sqlite3, subprocess, sys
@@ -218,14 +219,14 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
         f"argv = ('sh', '-c', {command + '; cat data/samples plain.txt new'!r})\n"
         "log = cwd.parent / 'log'\n"
         "with Box(BoxSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, log)) as box:\n"
-        "    code = box.wait(60)\n"
+        "    code = box.wait(240)\n"
         "print(code, box.notes, log.read_text().split(),\n"
         "      [(cwd / n).read_text() for n in ('data/samples', 'plain.txt')], os.listdir(cwd))\n"
     )
     launcher = User(None, someone.python).start(
         code, str(cwd / "data"), str(cwd / "name"), who, str(cwd)
     )
-    printed, _ = launcher.communicate(timeout=60)
+    printed, _ = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert printed.split("[", 1)[0].split() == ["0"]
     assert "['dataplainx', 'y', 'z'] ['data', 'plain']" in printed
     assert "new" not in printed.rsplit("[", 1)[1]
@@ -238,9 +239,13 @@ torch.save({"w": torch.ones(3)}, "model.pt")
 assert torch.load("model.pt")["w"].sum() == 3
 loader = DataLoader(TensorDataset(torch.arange(64.0)), batch_size=8, num_workers=2)
 assert sum(batch[0].sum().item() for batch in loader) == 2016
+read, write = os.pipe()
 child = os.fork()
-os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": os.environ["FREE_PORT"]}
-dist.init_process_group("gloo", rank=int(child == 0), world_size=2)
+rank = int(child == 0)
+port = int(os.read(read, 5)) if rank else 0  # rank 0 takes any that is free
+store = dist.TCPStore("127.0.0.1", port, 2, is_master=not rank, wait_for_workers=False)
+if not rank: os.write(write, str(store.port).encode())
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
 total = torch.ones(1); dist.all_reduce(total); assert total.item() == 2
 dist.destroy_process_group()
 if child == 0: os._exit(0)
@@ -250,12 +255,8 @@ print("trained")
 
 
 def test_torch_saves_loads_in_workers_and_reduces_among_processes_in_a_box(open_path: Path) -> None:
-    import socket
-
     cwd = open_path / "project"
     cwd.mkdir()
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    said = ME.script(cwd, TORCH, env={"FREE_PORT": str(port)})
+    said = ME.script(cwd, TORCH)
     assert said["log"].splitlines()[-1] == "trained", said
     assert [path.name for path in cwd.iterdir()] == ["train.py"]

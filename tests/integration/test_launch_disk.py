@@ -95,7 +95,10 @@ def test_a_script_without_torch_whose_result_finds_no_room_says_so(
 # -- a disk that fills -----------------------------------------------------------------------------
 
 FILLS = """
-    if (left := left - 1) == 0:
+    left -= 1
+    if left == 1:
+        time.sleep(0.6)  # longer than the record may lag behind: what was until here is written
+    if left == 0:
         try:
             open("ballast", "wb").write(bytes(1 << 20))
         except OSError:

@@ -12,7 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launched import alive, assert_nothing_outlives_a_kill, pids, start
+from tests.integration.launched import (
+    DEADLINE_SECONDS,
+    alive,
+    assert_nothing_outlives_a_kill,
+    pids,
+    start,
+)
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
@@ -110,7 +116,7 @@ def test_a_signal_ends_the_ranks_and_is_the_exit_code(
     )
     ranks = pids(tmp_path, 2)
     launcher.send_signal(number)
-    _, errors = launcher.communicate(timeout=40)
+    _, errors = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert launcher.returncode == code
     assert b"SignalException" not in errors, "no traceback of the agent"
     assert not any(alive(pid) for pid in ranks)

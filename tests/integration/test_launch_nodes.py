@@ -13,7 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launched import DEADLINE_SECONDS, alive, pids, start, wait_for
+from tests.integration.launched import (
+    DEADLINE_SECONDS,
+    ORPHAN_SECONDS,
+    alive,
+    pids,
+    start,
+    wait_for,
+)
 
 RANK = """
 import os
@@ -45,8 +52,6 @@ time.sleep(600)
 """
 
 SCRIPT = "script.py"
-START_SECONDS = 2 * DEADLINE_SECONDS
-"""Four processes import torch at once."""
 HEARTBEATS = "keep_alive_interval=2,keep_alive_max_attempt=5"
 ADDRESSES = ("10.213.0.1", "10.213.0.2")
 
@@ -64,7 +69,7 @@ def free_port() -> int:
 
 
 def finish(launcher: subprocess.Popen[bytes]) -> tuple[int, str, str]:
-    output, errors = launcher.communicate(timeout=2 * DEADLINE_SECONDS)
+    output, errors = launcher.communicate(timeout=DEADLINE_SECONDS)
     return launcher.returncode, output.decode(), errors.decode()
 
 
@@ -113,7 +118,7 @@ def test_the_launcher_that_keeps_the_rendezvous_is_killed_and_the_other_ends(
     assert first.startswith("gpurun: the rendezvous is gone")
     assert "ranks here were stopped" in second
     assert verdict.startswith("verdict=failed exit=1")
-    assert wait_for(lambda: not any(map(alive, ranks)), 5)
+    assert wait_for(lambda: not any(map(alive, ranks)), ORPHAN_SECONDS)
     host.communicate()
 
 
@@ -172,10 +177,11 @@ def test_a_host_whose_launcher_is_killed_is_missed_by_the_other_and_leaves_no_or
             )
         )
     # a rank and its loader's worker each
-    trainings = [pids(folder, 2, START_SECONDS) for folder in folders]
+    trainings = [pids(folder, 2) for folder in folders]
     launchers[1].send_signal(signal.SIGKILL)
     code, _, errors = finish(launchers[0])
     assert code == 1, errors
     assert f"node {ADDRESSES[1]} is gone" in errors.splitlines()[0]
-    assert wait_for(lambda: not any(alive(pid) for both in trainings for pid in both), 10)
+    everyone = [pid for both in trainings for pid in both]
+    assert wait_for(lambda: not any(map(alive, everyone)), ORPHAN_SECONDS)
     launchers[1].communicate()

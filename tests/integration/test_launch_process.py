@@ -11,7 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.launched import alive, assert_nothing_outlives_a_kill, pids, start, wait_for
+from tests.integration.launched import (
+    DEADLINE_SECONDS,
+    alive,
+    assert_nothing_outlives_a_kill,
+    pids,
+    start,
+    wait_for,
+)
 
 PATIENT = """
 import os, pathlib, signal, sys, time
@@ -68,7 +75,7 @@ def test_a_signal_ends_the_script_and_is_the_exit_code(
     launcher = start(tmp_path, clean_environment, write(tmp_path, PATIENT))
     (script,) = pids(tmp_path, 1)
     launcher.send_signal(number)
-    _, errors = launcher.communicate(timeout=30)
+    _, errors = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert launcher.returncode == code
     assert errors.splitlines()[-1].startswith(f"verdict=killed exit={code}".encode())
     assert not alive(script)
@@ -83,7 +90,7 @@ def test_script_handles_signals_itself(tmp_path: Path, clean_environment: dict[s
     assert wait_for(lambda: bool(list(tmp_path.glob("SIGUSR1.*.seen"))))
     assert launcher.poll() is None
     launcher.send_signal(signal.SIGTERM)
-    launcher.communicate(timeout=30)
+    launcher.communicate(timeout=DEADLINE_SECONDS)
     assert launcher.returncode == 40 + signal.SIGTERM
 
 
@@ -153,7 +160,7 @@ def test_a_command_gets_python_s_ignored_signals_back(
     launcher = start(
         tmp_path, clean_environment, "--no-python", "sh", "-c", "grep SigIgn /proc/$$/status"
     )
-    output, _ = launcher.communicate(timeout=30)
+    output, _ = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert int(output.split()[1], 16) & (1 << (signal.SIGPIPE - 1)) == 0
 
 

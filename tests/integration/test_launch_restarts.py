@@ -11,20 +11,22 @@ from typing import Any
 from tests.conftest import Gpurun
 
 ATTEMPTS = """
-import os, pathlib, signal, time
+import os, signal, time
 attempt, rank = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), os.environ["RANK"]
 print("attempt", attempt, "rank", rank, flush=True)
 if attempt == 0 and rank == "1":
     os.kill(os.getpid(), signal.SIGKILL)
 if attempt == 1:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    bad = pathlib.Path("bad")
-    if rank == "1":
-        bad.touch()
-        raise ValueError("bad sample 17")
-    while not bad.exists():
+    if rank == "0":
+        open("deaf", "w").close()
+    while not os.path.exists("deaf"):  # else the agent ends rank 0 before it has begun
         time.sleep(0.01)
-    time.sleep(0.2)
+    if rank == "1":
+        os.symlink(f"/proc/{os.getpid()}/exe", "lost")  # leads nowhere once this has ended
+        raise ValueError("bad sample 17")
+    while not os.path.islink("lost") or os.path.exists("lost"):
+        time.sleep(0.01)
     raise ConnectionError("closed by peer")  # as a rank does that loses another
 """
 

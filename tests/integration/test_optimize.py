@@ -30,7 +30,7 @@ class Slow(Dataset):
     def __len__(self):
         return 240
     def __getitem__(self, index):
-        time.sleep(0.004)
+        time.sleep(0.008)
         draw = torch.Generator().manual_seed(index)
         return torch.randn(8, generator=draw), index % 2
 
@@ -106,7 +106,7 @@ def tune_writer(folder: Path) -> Tuned:
     (folder / "data.bin").write_bytes(bytes(range(256)))
     (folder / "checkpoints").mkdir()
     (folder / "checkpoints" / "best.pt").write_bytes(b"hours of training")
-    configure(folder, "allow = ['pipeline']\nmax_trials = 3")
+    configure(folder, "allow = ['pipeline']\nmax_trials = 4\nbudget = '12m'")
     before = contents(folder)
     words = ("--tune-only", "--json", "-", "--save-settings", "settings.json", "train.py")
     done = launch(folder, "--optimize", *words)

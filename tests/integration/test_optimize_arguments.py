@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 torch.manual_seed(0)
 mode, *words = sys.argv[1:]
 given = dict(zip(words[::2], words[1::2]))
-pause = float(given["--pause"]) * (2 if mode == "slow" else 1)
+pause = float(given["--pause"]) * (4 if mode == "slow" else 1)
 model = torch.nn.Linear(8, 2)
 optimizer = torch.optim.SGD(model.parameters(), lr=float(given.get("--lr", "0.1")))
 for step in range(200):
@@ -31,7 +31,7 @@ for step in range(200):
     optimizer.step()
 print(sys.argv[1:])
 """
-ASKED = ("fast", "--lr", "@tune:0.1,0.2", "--pause", "@tune[pipeline]:0.02,0.03,0.004,none")
+ASKED = ("fast", "--lr", "@tune:0.1,0.2", "--pause", "@tune[pipeline]:0.02,0.05,0.004,none")
 
 
 def tune(folder: Path, gpurun: Gpurun, *words: str) -> tuple[dict[str, Any], list[str], str]:
@@ -51,7 +51,7 @@ def test_an_argument_is_tuned_trained_with_and_carried(tmp_path: Path, gpurun: G
     rows = {(r["knob"], r["value"]): r for r in report["ladder"]}
     assert rows["--pause", "0.004"]["kept"]
     assert rows["--pause", "0.004"]["effect"] == "pipeline"
-    assert rows["--pause", "0.03"]["reason"] == "no gain"
+    assert rows["--pause", "0.05"]["reason"] == "no gain"
     assert "could not convert string to float" in rows["--pause", "none"]["reason"]
     assert ("--lr", "0.2") not in rows
     assert any("--lr: not tried (training changes not allowed)" in line for line in said)

@@ -44,7 +44,7 @@ def test_a_larger_batch_is_found_through_the_scripts_own_flag_and_applied_by_con
     tmp_path: Path,
 ) -> None:
     (tmp_path / "train.py").write_text(FLAGGED)
-    configure(tmp_path, "allow = ['training']\nmax_trials = 3")
+    configure(tmp_path, "allow = ['training']\nmax_trials = 4\nbudget = '12m'")
     words = ("--json", "tuned.json", "train.py", "here", "--batch-size=8")
     done = launch(tmp_path, "--optimize", *words)
     report = json.loads((tmp_path / "tuned.json").read_text())

@@ -93,7 +93,7 @@ def tune(folder: Path) -> tuple[dict[str, Any], list[str], int]:
         text = KNOB.format(title=name.title(), name=name, apply="hooks.applied()")
         (folder / "knobs" / f"{name}.py").write_text(f"{text}\n    {method}\n")
     (folder / "train.py").write_text(SCRIPT)
-    limits = "allow = ['pipeline']\npatience = '20s'\nmax_trials = 26\nbudget = '12m'\n"
+    limits = "allow = ['pipeline']\npatience = '30s'\nmax_trials = 26\nbudget = '12m'\n"
     (folder / "gpurun.toml").write_text(f"knobs = ['knobs']\n[optimize]\n{limits}")
     done = launch(folder, "--optimize", "--tune-only", "train.py", **CHOSEN)
     return report_of(folder), lines(done), done.returncode
@@ -105,7 +105,7 @@ def tune(folder: Path) -> tuple[dict[str, Any], list[str], int]:
     [
         ("dies", "oom", "killed (SIGKILL), most likely for memory"),
         ("eats", "oom", "MemoryError"),
-        ("hangs", "timeout", "hangs: given up after 20 s without a sign of life"),
+        ("hangs", "timeout", "hangs: given up after 30 s without a sign of life"),
         ("raises", "skipped", "raises: KeyError: 'weight'"),
         ("fails", "skipped", "fails: RuntimeError: no such kernel"),
         ("exits", "failed", "exit code 3"),

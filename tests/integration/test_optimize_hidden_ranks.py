@@ -22,10 +22,10 @@ from torch.utils.data import DataLoader, Dataset
 
 class Slow(Dataset):
     def __len__(self):
-        return 960
+        return 1440
     def __getitem__(self, index):
         time.sleep(0.006)
-        return torch.full((8,), index / 960), torch.tensor([float(index % 2)])
+        return torch.full((8,), index / 1440), torch.tensor([float(index % 2)])
 
 if __name__ == "__main__":
     torch.manual_seed(0)

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.isolation_launcher import gone_within, processes_with, tree
-from tests.integration.launched import start, wait_for
+from tests.integration.launched import DEADLINE_SECONDS, ORPHAN_SECONDS, start, wait_for
 from tests.integration.tunings import report_of, training
 
 ENDLESS = "import subprocess, sys\nsubprocess.Popen(['sleep', sys.argv[1]])\n" + training(
@@ -61,10 +61,10 @@ def test_a_signal_ends_the_tuning_and_keeps_what_was_measured(
     assert scratch
     os.killpg(launcher.pid, number)  # as a terminal does
     os.killpg(launcher.pid, number)  # and again, by an impatient user
-    out, err = launcher.communicate(timeout=60)
+    out, err = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert launcher.returncode == code, err.decode()
-    assert gone_within(marker, 5)
-    assert wait_for(lambda: not any(path.exists() for path in scratch), 20)
+    assert gone_within(marker, ORPHAN_SECONDS)
+    assert wait_for(lambda: not any(path.exists() for path in scratch), ORPHAN_SECONDS)
     said = err.decode().splitlines()
     assert "gpurun: interrupted; what was measured is kept" in said
     assert said[-1].startswith(f"verdict=interrupted exit={code}")
@@ -88,8 +88,8 @@ def test_a_kill_of_the_launcher_leaves_no_trial_and_no_scratch_folder(
     scratch = scratch_of(processes_with(marker))
     launcher.kill()
     launcher.wait()
-    assert gone_within(marker, 5)
-    assert wait_for(lambda: not any(path.exists() for path in scratch), 20)
+    assert gone_within(marker, ORPHAN_SECONDS)
+    assert wait_for(lambda: not any(path.exists() for path in scratch), ORPHAN_SECONDS)
 
 
 def test_what_nohup_has_switched_off_does_not_interrupt(
@@ -100,7 +100,7 @@ def test_what_nohup_has_switched_off_does_not_interrupt(
     launcher = start(tmp_path, clean_environment, *words, nohup=True)
     assert wait_for(lambda: bool(list(tmp_path.glob(".gpurun/runs/*/trials/01/events-*"))))
     os.killpg(launcher.pid, signal.SIGHUP)
-    _, err = launcher.communicate(timeout=60)
+    _, err = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert err.decode().splitlines()[-1].startswith("verdict=too_few_steps exit=5")
 
 
@@ -125,14 +125,14 @@ def test_ctrl_c_gives_the_terminal_back(
     reader.start()
     assert wait_for(lambda: bool(list(tmp_path.glob(".gpurun/runs/*/trials/02/events-*"))))
     os.write(ours, b"\x03")
-    assert launcher.wait(timeout=60) == 130
+    assert launcher.wait(timeout=DEADLINE_SECONDS) == 130
     assert termios.tcgetattr(theirs) == before
     os.close(theirs)
-    reader.join(timeout=10)
+    reader.join(timeout=DEADLINE_SECONDS)
     text = b"".join(shown)
     assert text.rfind(HIDE_CURSOR) < text.rfind(SHOW_CURSOR) or HIDE_CURSOR not in text
     assert b"verdict=interrupted exit=130" in text
-    assert gone_within(marker, 5)
+    assert gone_within(marker, ORPHAN_SECONDS)
 
 
 def read_all(descriptor: int, shown: list[bytes]) -> None:

@@ -59,7 +59,7 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     assert too_much.returncode == 1
     assert b"can't allocate memory" in too_much.stderr
 
-    options = ("--optimize", "--budget", "40s", "--max-trials", "8", "--json", "found.json")
+    options = ("--optimize", "--budget", "60s", "--max-trials", "8", "--json", "found.json")
     done = gpurun(*options, "train.py", "66", timeout=800)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == whole.stdout, "the same batch, the same loss"

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import REPOSITORY
-from tests.integration.launched import alive, pids, wait_for
+from tests.integration.launched import (
+    DEADLINE_SECONDS,
+    ORPHAN_SECONDS,
+    alive,
+    pids,
+    wait_for,
+)
 from tests.run_events import events, processes, rows_by
 
 BOOTSTRAP = REPOSITORY / "gpurun" / "runtime" / "bootstrap"
@@ -71,10 +77,10 @@ def start(
     )
 
 
-def finish(child: subprocess.Popen[bytes], seconds: float = 60) -> tuple[int, str, str]:
+def finish(child: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr; one that hangs is killed with its session, and fails."""
     try:
-        out, err = child.communicate(timeout=seconds)
+        out, err = child.communicate(timeout=DEADLINE_SECONDS)
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         raise
@@ -88,7 +94,7 @@ def test_nothing_in_the_script_sees_or_delays_the_end(tmp_path: Path) -> None:
 import atexit, threading, time
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 atexit.register(print, "atexit ran")
-threading.Thread(target=time.sleep, args=(300,)).start()
+threading.Thread(target=time.sleep, args=(3000,)).start()
 class Batches(TensorDataset):
     def __getitem__(self, index):
         open(f"{os.getpid()}.pid", "w").close()
@@ -109,7 +115,7 @@ while True:
     assert (code, err) == (0, "")
     assert out == "step " * 11  # the twelfth print never comes, and what was printed is flushed
     workers = pids(tmp_path, 2)
-    assert wait_for(lambda: not any(alive(pid) for pid in workers), 10)
+    assert wait_for(lambda: not any(alive(pid) for pid in workers), ORPHAN_SECONDS)
     (stop,) = events(tmp_path / "run", "stop")
     assert (stop["reason"], stop["steps"]) == ("enough", 12)
     assert stop["window_begin_ns"] < stop["window_end_ns"]
@@ -203,16 +209,17 @@ if __name__ == "__main__":
 """,
         trees={"own": str(tmp_path.resolve()), "others": [str(tmp_path / "other")]},
     )
-    code, _, err = finish(child, 120)
+    code, _, err = finish(child)
     assert code == 0, err
     assert "Error" not in err
-    assert not any(alive(pid) for pid in pids(tmp_path, 2))
+    ranks = pids(tmp_path, 2)
+    assert wait_for(lambda: not any(alive(pid) for pid in ranks), ORPHAN_SECONDS)
     stops = events(tmp_path / "run", "stop")
     assert [stop["reason"] for stop in stops] == ["enough", "enough"]
     assert len({stop["steps"] for stop in stops}) == 1
-    ranks = [told for told in processes(tmp_path / "run") if told[-1]["event"] == "end"]
-    assert len(ranks) == 2
-    for told in ranks:
+    ended = [told for told in processes(tmp_path / "run") if told[-1]["event"] == "end"]
+    assert len(ended) == 2
+    for told in ended:
         (origins,) = (x for x in told if x["event"] == "origins")
         assert [str(tmp_path / "script.py")] == [file for _, file in origins["own"]]
         assert "torch" in [name for name, _ in origins["installed"]]
@@ -242,6 +249,6 @@ if __name__ == "__main__":
     trainer.join()
 """,
     )
-    code, _, err = finish(child, 120)
+    code, _, err = finish(child)
     assert (code, err) == (0, "")
     assert (tmp_path / "leaving.txt").read_text() == "left\n"

@@ -12,7 +12,15 @@ import jsonschema
 import pytest
 
 from gpurun.records.schema import all_schemas
-from tests.integration.launched import alive, assert_nothing_outlives_a_kill, pids, start, wait_for
+from tests.integration.launched import (
+    DEADLINE_SECONDS,
+    ORPHAN_SECONDS,
+    alive,
+    assert_nothing_outlives_a_kill,
+    pids,
+    start,
+    wait_for,
+)
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
@@ -28,7 +36,7 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 pathlib.Path(f"written-{rank}").touch()
 for step in range(100_000):
-    time.sleep(0.01)
+    time.sleep(0.08 if size == 1 else 0.01)  # two are faster, whatever disturbs them
     loss = model(torch.randn(8, 64)).pow(2).mean()
     optimizer.zero_grad()
     loss.backward()
@@ -45,7 +53,7 @@ model = torch.nn.Linear(64, 64)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for epoch in range(10_000):
     for (x,) in DataLoader(TensorDataset(torch.randn(64, 64)), 8, shuffle=True):
-        time.sleep(0.01)
+        time.sleep(0.01 if "RANK" in os.environ else 0.08)  # two are faster, as above
         loss = model(x).pow(2).mean()
         optimizer.zero_grad()
         loss.backward()
@@ -77,7 +85,7 @@ def test_counts_are_compared_and_one_without_memory_is_told(tmp_path: Path, gpur
     assert body["distributed"] == "train.py uses init_process_group"
     assert one["efficiency"] == 1.0
     assert two["samples_per_second"] > one["samples_per_second"] > 0
-    assert two["speedup"] == 2 * two["efficiency"]
+    assert two["speedup"] == pytest.approx(2 * two["efficiency"])
     assert two["imbalance"] is not None
     assert two["exposed_communication_percent"] is not None
     assert three["error"] == "out of memory on rank 1"
@@ -125,7 +133,7 @@ def test_where_the_exchange_holds_it_up_other_ways_are_tried(
 ) -> None:
     """17 MB of gradients for two samples: they take longer than the step."""
     (tmp_path / "train.py").write_text(EXCHANGING)
-    flags = ("--rounds", "1", "--steps", "20", "--json", "s.json")
+    flags = ("--rounds", "1", "--steps", "50", "--json", "s.json")
     done = gpurun("--scale", "1,2", "--ddp-options", "bucket_cap_mb=30", *flags, "train.py")
     assert done.returncode == 0, done.stderr.decode()
     body = json.loads((tmp_path / "s.json").read_text())
@@ -183,12 +191,12 @@ def test_an_interruption_keeps_what_was_measured(
     assert pids(tmp_path, 1)
     below = _tree_of(launcher.pid)  # the names are those in the box
     launcher.send_signal(signal.SIGINT)
-    _, told = launcher.communicate(timeout=60)
+    _, told = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert launcher.returncode == 130, told
     assert told.splitlines()[-1].startswith(b"verdict=interrupted exit=130")
     body = json.loads((tmp_path / "s.json").read_text())
     assert body["points"][0]["error"] == "not measured: interrupted"
-    assert wait_for(lambda: not any(alive(pid) for pid in below), 5)
+    assert wait_for(lambda: not any(alive(pid) for pid in below), ORPHAN_SECONDS)
 
 
 def _tree_of(pid: int) -> list[int]:

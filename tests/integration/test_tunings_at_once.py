@@ -21,9 +21,9 @@ import sys
 from pathlib import Path
 from gpurun.records.tuning import SavedSettings
 from gpurun.tuner import cache
-size = int(sys.argv[2])
+size, stop = int(sys.argv[2]), Path(sys.argv[3])
 saved = SavedSettings({"loader_workers": size}, ("key",) * size, 2.0, {}, ("train.py",))
-for _ in range(300):
+while not stop.exists():
     cache.save(Path(sys.argv[1]), saved)
 """
 
@@ -33,7 +33,7 @@ def test_both_reach_a_verdict_and_the_settings_kept_can_be_applied(
     tmp_path: Path, clean_environment: dict[str, str], gpurun: Gpurun
 ) -> None:
     (tmp_path / "train.py").write_text(training(60, sleep=0.02))
-    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 3\nbudget = '10m'")
+    configure(tmp_path, "allow = ['pipeline']\nmax_trials = 4\nbudget = '10m'")
     words = ("--optimize", "--tune-only", "train.py")
     both = [start(tmp_path, clean_environment, *words) for _ in range(2)]
     said = [one.communicate(timeout=800)[1].decode() for one in both]
@@ -68,19 +68,23 @@ def test_two_tunings_in_one_folder_do_not_take_each_other_for_a_change(
 def test_settings_are_whole_at_every_moment_of_being_written_by_two(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    place = tmp_path / "tuned" / "settings.json"
+    place, stop = tmp_path / "tuned" / "settings.json", tmp_path / "stop"
     writers = [
         subprocess.Popen(
-            [sys.executable, "-c", SAVES, str(place), str(size)], env=clean_environment
+            [sys.executable, "-c", SAVES, str(place), str(size), str(stop)],
+            env=clean_environment,
         )
         for size in (1, 5000)
     ]
-    seen = set()
-    while any(writer.poll() is None for writer in writers):
-        if place.exists():
-            saved = cache.load(place)
-            assert len(saved.training_loaders) == saved.settings["loader_workers"]
-            seen.add(len(saved.training_loaders))
-    assert [writer.returncode for writer in writers] == [0, 0]
-    assert seen == {1, 5000}
+    seen: list[int] = []
+    try:
+        while set(seen) != {1, 5000} or len(seen) < 300:
+            assert [writer.poll() for writer in writers] == [None, None]
+            if place.exists():
+                saved = cache.load(place)
+                assert len(saved.training_loaders) == saved.settings["loader_workers"]
+                seen.append(len(saved.training_loaders))
+    finally:
+        stop.touch()
+    assert [writer.wait() for writer in writers] == [0, 0]
     assert [path.name for path in place.parent.iterdir()] == [place.name]

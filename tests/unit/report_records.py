@@ -192,7 +192,7 @@ def in_child(
     command = [sys.executable, "-c", code, str(path)]
     if columns is None:
         done = subprocess.run(
-            command, env=env, cwd=folder, capture_output=True, text=True, check=True, timeout=60
+            command, env=env, cwd=folder, capture_output=True, text=True, check=True, timeout=300
         )
         return done.stdout, done.stderr
     return _on_terminal(command, env, folder, columns)
@@ -212,7 +212,7 @@ def _on_terminal(
             shown += chunk
         assert child.stdout is not None
         stdout = child.stdout.read()
-        assert child.wait(timeout=60) == 0, shown.decode()
+        assert child.wait(timeout=300) == 0, shown.decode()
     os.close(ours)
     return stdout, shown.decode().replace("\r\n", "\n")
 

@@ -27,7 +27,7 @@ from gpurun.bench.trees.claim import claimed
 with claimed(Path(sys.argv[1]), Path("/repository")) as folder:
     folder.mkdir()
     print("held", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 """
 
 

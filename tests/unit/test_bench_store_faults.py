@@ -62,7 +62,7 @@ def is_sound(home: Path) -> bool:
 def test_writers_at_once_lose_nothing_though_each_finds_no_tables_yet(tmp_path: Path) -> None:
     writers = [writer(tmp_path, 100 * n, 15) for n in range(3)]
     for n, process in enumerate(writers):
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=300)
         assert output.split() == [str(number) for number in range(100 * n, 100 * n + 15)]
     expected = [name for n in range(3) for name in numbers(15, 100 * n)]
     assert ids(opened(tmp_path).query()) == expected
@@ -73,7 +73,7 @@ def test_processes_that_meet_a_damaged_file_at_once_set_it_aside_once(tmp_path: 
     opened(tmp_path).add(record(1))
     (tmp_path / "bench.db").write_bytes(b"damaged" * 1000)
     writers = [writer(tmp_path, 100 * n, 5) for n in (1, 2, 3)]
-    said = "".join(process.communicate(timeout=120)[0] for process in writers)
+    said = "".join(process.communicate(timeout=300)[0] for process in writers)
     assert said.count("notice:") == 1
     assert "refused:" not in said
     (aside,) = tmp_path.glob("bench.db.corrupt-*")
@@ -235,7 +235,7 @@ def as_one_who_needs_permission() -> tuple[str, ...]:
 
 
 def told(home: Path, first: int = 20) -> str:
-    output, _ = writer(home, first, 1, as_one_who_needs_permission()).communicate(timeout=60)
+    output, _ = writer(home, first, 1, as_one_who_needs_permission()).communicate(timeout=300)
     (line,) = output.splitlines()
     return line
 

@@ -270,7 +270,7 @@ def test_a_forked_worker_neither_waits_nor_touches_a_copy(copies: CopiesAhead) -
     with copies._lock:
         child = os.fork()
         if child == 0:
-            threading.Timer(20, os._exit, [1]).start()
+            threading.Timer(300, os._exit, [1]).start()
             taken = threading.Thread(target=lambda: copies.take(second[0], CPU, blocking=True))
             taken.start()
             taken.join()

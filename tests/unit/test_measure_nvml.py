@@ -233,7 +233,7 @@ def test_a_process_that_waits_beside_the_trial_is_no_stranger(
     nvml: StandIn, tmp_path: Path
 ) -> None:
     def parent() -> subprocess.Popen[bytes]:
-        child = subprocess.Popen(["sh", "-c", "sleep 60 & echo $!; wait"], stdout=subprocess.PIPE)
+        child = subprocess.Popen(["sh", "-c", "sleep 600 & echo $!; wait"], stdout=subprocess.PIPE)
         children.append(child)
         return child
 
