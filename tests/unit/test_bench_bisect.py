@@ -19,6 +19,7 @@ from gpurun.bench.bisect.measuring import Measuring
 from gpurun.bench.bisect.pool import TreePool
 from gpurun.bench.bisect.searching import Searching, so_far
 from gpurun.bench.bisect.state import SearchState, StateFile, fresh_state, state_file
+from gpurun.bench.compare.pairs import MOST_AGAIN
 from gpurun.bench.launches import Launch, Launcher, Start
 from gpurun.bench.trees.git import Repository
 from gpurun.bench.trees.installed import Tree
@@ -231,7 +232,7 @@ def test_a_disturbed_pair_is_launched_again(tmp_path: Path) -> None:
     assert found.culprit == name(CULPRIT)
     told = [line for line in course.lines if line.startswith("a pair is launched again")]
     assert told == ["a pair is launched again: the GPU was throttled in the 090909090 half only "
-                    "(thermal)"] * 4  # fmt: skip
+                    "(thermal)"] * MOST_AGAIN  # fmt: skip
 
 
 def test_a_search_that_was_killed_after_any_pair_goes_on_from_its_file(tmp_path: Path) -> None:
