@@ -2,42 +2,86 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
+import socket
 import sys
 import time
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 
+from gpurun import __version__
 from gpurun.bench.launches import later_rule
 from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
 from gpurun.errors import GpurunError
-from gpurun.isolation.box import require
+from gpurun.isolation.box import Mode, require
+from gpurun.launch.cluster import AUTO
+from gpurun.launch.elastic import NODE_LOST
+from gpurun.launch.meeting import Meeting, NodeGone, Place, join, place_of
 from gpurun.options import Options, ScaleOptions, TargetKind
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
 from gpurun.report.scaling import print_scaling
 from gpurun.rundir import find_home, new_run, write_json
-from gpurun.scaling.devices import devices
+from gpurun.scaling.arguments import check_counts
+from gpurun.scaling.devices import Devices, devices
 from gpurun.scaling.distributed import by_source
 from gpurun.scaling.document import Circumstances, document, exchange_bound
+from gpurun.scaling.following import Following
+from gpurun.scaling.here import Here
 from gpurun.scaling.launches import Launcher
+from gpurun.scaling.messages import Facts, Over
+from gpurun.scaling.nodes import Nodes, ending
 from gpurun.scaling.rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
 from gpurun.scaling.trying import Trying, told
 from gpurun.tuner.interruption import Interruption
 from gpurun.verdict import print_verdict
 
+OF_NODES = ("--nnodes", "--nproc-per-node", "--rdzv", "--node-rank", "--master", "--local-addr")
+"""Flags of torchrun that say which nodes there are and where they meet."""
+
 
 def scale(options: Options) -> int:
-    """Measure and report; 0, 5 where the script fails, 3 where the budget ended too early."""
+    """Measure and report; 0, 5 where the script fails, 3 where the budget ended too early.
+
+    On a node that is not the first of several: take part, and end as the first one does.
+    """
     asked = options.scale
     assert asked is not None
-    _check(options, asked)
     with Interruption() as interruption:
-        report, folder, measured = _measure(options, asked, interruption)
+        place, here = _place(options), devices()
+        _check(options, asked, here, place)
+        if place is None:
+            return _lead(options, asked, here, None, interruption)
+        tell = teller(options.quiet)
+        tell(f"meeting the other nodes at {place.host}:{place.port}")
+        meeting = join(place)
+        if meeting.node:
+            return _follow(options, asked, here, meeting, interruption)
+        nodes = Nodes(meeting, here.count if place.ranks is None else place.ranks, tell)
+        return _lead(options, asked, here, nodes, interruption)
+
+
+def _lead(
+    options: Options,
+    asked: ScaleOptions,
+    here: Devices,
+    nodes: Nodes | None,
+    interruption: Interruption,
+) -> int:
+    """Say what to launch, measure it, report it."""
+    with ending(nodes, interruption) as over:
+        check_outputs(json=options.json)
+        check_outputs(plot=asked.plot)
+        if nodes is not None:
+            _check_nodes(asked, here, nodes.ranks, nodes.meeting.place.nodes)
+        report, folder, measured = _measure(options, asked, here, nodes, interruption)
         if interruption.signal is not None:
             report = replace(report, exit_code=interruption.exit_code)
         _keep(report, folder, options, asked)
+        over(report.verdict, report.exit_code)
     if report.verdict == "failed":
         _show_failure(report, measured, folder)
     if not options.quiet:
@@ -53,22 +97,38 @@ def scale(options: Options) -> int:
     return report.exit_code
 
 
-def _check(options: Options, asked: ScaleOptions) -> None:
-    """Whatever would only come out after minutes of launches is refused at once."""
+def _place(options: Options) -> Place | None:
+    """Where several nodes meet; None where no flag asks for more than this one.
+
+    `PET_NNODES` alone does not: an operator sets it for trainings, and a measurement on one node of
+    its job is no training.
+    """
+    if not any(word.startswith("--nnodes=") for word in options.torchrun):
+        return None
+    place = place_of(options.torchrun, os.environ)
+    idle = [w.partition("=")[0] for w in options.torchrun if not w.startswith(OF_NODES)]
+    if place is not None and idle:
+        raise GpurunError(f"{idle[0]} is not for --scale, which starts its ranks itself", "drop it")
+    return place
+
+
+def _check(options: Options, asked: ScaleOptions, here: Devices, place: Place | None) -> None:
+    """Whatever would only come out after minutes of launches, or of waiting, is refused at once."""
     target = options.target
     if target.kind is TargetKind.SCRIPT and not os.path.exists(target.path):
         raise GpurunError(f"there is no script {target.path}", "check the path")
-    if options.torchrun:
+    if options.torchrun and place is None and AUTO not in options.torchrun:
         raise GpurunError(
-            f"{options.torchrun[0].partition('=')[0]} is not for --scale, which starts its ranks "
-            "itself, on one node",
-            "drop it",
+            f"{options.torchrun[0].partition('=')[0]} is not for --scale on one node, which starts "
+            "its ranks itself",
+            "drop it, or name several nodes with --nnodes",
         )
-    check_outputs(json=options.json)
     if asked.plot == "-":
         raise GpurunError("--plot - : a picture is not for a terminal", "name a file, x.png")
-    check_outputs(plot=asked.plot)
-    devices().check(asked.counts, asked.oversubscribe)
+    if place is None:
+        here.check(asked.counts, asked.oversubscribe)
+    elif place.ranks is not None:
+        _check_nodes(asked, here, place.ranks, place.nodes)
     hint = by_source(target) if asked.strong else None
     if hint is not None:
         raise GpurunError(
@@ -77,8 +137,17 @@ def _check(options: Options, asked: ScaleOptions) -> None:
         )
 
 
+def _check_nodes(asked: ScaleOptions, here: Devices, ranks: int, nodes: int) -> None:
+    here.check((ranks,), asked.oversubscribe)
+    check_counts(asked.counts, ranks, nodes)
+
+
 def _measure(
-    options: Options, asked: ScaleOptions, interruption: Interruption
+    options: Options,
+    asked: ScaleOptions,
+    here: Devices,
+    nodes: Nodes | None,
+    interruption: Interruption,
 ) -> tuple[ScalingReport, Path, Measurements]:
     """Launch until there is enough; what was measured is reported whatever ends it."""
     started = time.monotonic()
@@ -86,9 +155,11 @@ def _measure(
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     if imperfection:
         tell(imperfection)
+    if nodes is not None:
+        nodes.gather(_facts(options, asked, here, mode))
+        started = time.monotonic()
     folder = _run_folder(options)
-    here = devices()
-    launcher = Launcher(options, folder, mode, here, by_source(options.target), tell)
+    launcher = Launcher(options, folder, mode, here, by_source(options.target), tell, nodes)
     plan = Plan(
         counts=asked.counts,
         rounds=asked.rounds or DEFAULT_ROUNDS,
@@ -105,6 +176,8 @@ def _measure(
             trying.run(at, rule, on_gpus=bool(here.gpus))
     except KeyboardInterrupt:
         tell("interrupted; what was measured is kept")
+    except NodeGone as error:
+        tell(f"the nodes cannot talk any more: {error}; what was measured is kept")
     finally:
         interruption.hold()
         launcher.close()
@@ -115,9 +188,73 @@ def _measure(
         folder=folder,
         seconds=time.monotonic() - started,
         interrupted=interruption.signal is not None,
+        nodes=1 if nodes is None else nodes.meeting.place.nodes,
+        ranks_a_node=None if nodes is None else nodes.ranks,
     )
     report = replace(document(asked, rounds.measured, around), tried=told(trying))
     return report, folder, rounds.measured
+
+
+def _follow(
+    options: Options,
+    asked: ScaleOptions,
+    here: Devices,
+    meeting: Meeting,
+    interruption: Interruption,
+) -> int:
+    """Launch what the first node says; what ends this node is told to it."""
+    tell = teller(options.quiet)
+    following = Following(meeting, tell)
+    tell(f"node {meeting.node} of {meeting.place.nodes}: the first one says what to launch")
+    over, why = Over("failed", NODE_LOST), "it failed there"
+    own: Here | None = None
+    try:
+        mode, _ = require(Path.cwd(), in_place=options.trials_in_place)
+        facts = _facts(options, asked, here, mode)
+        own = Here(options, _run_folder(options), mode, here, meeting.node)
+        following.introduce(facts)
+        over = following.follow(own)
+    except KeyboardInterrupt:
+        over, why = Over("interrupted", interruption.exit_code), "it was interrupted there"
+    except NodeGone as error:
+        say(f"the first node is gone: {error}")
+    except GpurunError as error:
+        why = error.what
+        raise
+    finally:
+        interruption.hold()
+        if own is not None:
+            own.close()
+        following.leave(why)
+    if over.why:
+        say(f"the first node: {over.why}")
+    print_verdict(over.verdict, over.exit_code, node=meeting.node)
+    return over.exit_code
+
+
+def _facts(options: Options, asked: ScaleOptions, here: Devices, mode: Mode) -> Facts:
+    """What all nodes must agree in."""
+    target, text = options.target, b""
+    if target.kind is TargetKind.SCRIPT:
+        try:
+            text = Path(target.path).read_bytes()
+        except OSError as error:
+            raise GpurunError(
+                f"{target.path} cannot be read: {error.strerror}", "check the path"
+            ) from None
+    return Facts(
+        host=socket.gethostname(),
+        device=here.name,
+        ranks=sys.maxsize if asked.oversubscribe else here.count,
+        command=(target.kind.value, target.path, *target.args),
+        script=hashlib.sha256(text).hexdigest(),
+        counts=asked.counts,
+        strong=asked.strong,
+        exchange=options.ddp_options,
+        isolation=mode.value,
+        gpurun=__version__,
+        torch=version("torch"),
+    )
 
 
 def _run_folder(options: Options) -> Path:
@@ -160,6 +297,9 @@ def _show_failure(report: ScalingReport, measured: Measurements, folder: Path) -
         if launch is None or (launch.status == "oom" and point is not report.points[0]):
             continue
         ranks = "1 rank" if point.gpus == 1 else f"{point.gpus} ranks"
+        if launch.status == "lost":
+            say(f"{ranks} could not be measured: {launch.error}")
+            continue
         say(f"the script fails with {ranks}: {launch.error}")
         for line in launch.printed:
             say(f"output: {line}")

@@ -1,7 +1,8 @@
 """Several ranks: torch's own elastic agent and rendezvous, with an honest ending.
 
 torchrun's agent exits 1 whatever happened and prints a page; here the first failing rank's own code
-comes back and one line names it. The only module of the parent that imports torch.
+comes back and one line names it. With `meeting.py` the only module of the parent that imports
+torch.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def run_elastic(
     attempt is kept in the run folder that `environment` names.
     """
     with _environment(environment), _signal_handlers(), _ticking(tick, interval):
-        run = _import_torchrun()
+        run = import_torchrun()
         for name, level in PAGES_OF_TEXT.items():
             logging.getLogger(name).setLevel(level)
         return _run(run, _arguments(run, torchrun, target), Attempts(_run_dir(environment)))
@@ -70,7 +71,7 @@ def run_elastic(
 
 def local_ranks(word: str) -> int:
     """How many ranks "gpu", "cpu" or "auto" makes here; `ValueError` where it makes none."""
-    return int(_import_torchrun().determine_local_world_size(word))
+    return int(import_torchrun().determine_local_world_size(word))
 
 
 def main(argv: list[str]) -> int:
@@ -105,16 +106,16 @@ def _run(run: Any, arguments: argparse.Namespace, attempts: Attempts) -> int:
         return NODE_LOST
     except (RendezvousError, DistError, OSError) as error:
         if attempts.running:
-            attempts.end("broken", _first_line(error))
-            say(f"the rendezvous is gone, its node too, it seems: {_first_line(error)}")
+            attempts.end("broken", first_line(error))
+            say(f"the rendezvous is gone, its node too, it seems: {first_line(error)}")
             say("the ranks here were stopped; look at what that node's launcher says")
             return NODE_LOST
         raise GpurunError(
-            f"the ranks did not meet: {_first_line(error)}",
+            f"the ranks did not meet: {first_line(error)}",
             "check --nnodes, --rdzv-endpoint, --master-addr and --master-port",
         ) from error
     except (ValueError, AssertionError) as error:
-        raise GpurunError(_first_line(error), "see torchrun --help") from error
+        raise GpurunError(first_line(error), "see torchrun --help") from error
     return 0
 
 
@@ -139,7 +140,7 @@ def _arguments(run: Any, torchrun: Sequence[str], target: Target) -> argparse.Na
     """What torchrun's own parser makes of the flags, `PET_*` variables included."""
     torchrun = with_nodes(torchrun, os.environ)
     parser = run.get_args_parser()
-    parser.error = _usage_error
+    parser.error = usage_error
     kind = {TargetKind.MODULE: ["--module"], TargetKind.COMMAND: ["--no-python"]}
     arguments: argparse.Namespace = parser.parse_args(
         [*torchrun, *kind.get(target.kind, ()), target.path]
@@ -160,11 +161,12 @@ def _arguments(run: Any, torchrun: Sequence[str], target: Target) -> argparse.Na
     return arguments
 
 
-def _usage_error(message: str) -> NoReturn:
+def usage_error(message: str) -> NoReturn:
+    """What torchrun's parser does instead of ending the process."""
     raise GpurunError(message, "see torchrun --help for the flags that ask for ranks")
 
 
-def _import_torchrun() -> Any:
+def import_torchrun() -> Any:
     """torch.distributed.run; collecting garbage while it loads would take a tenth of the time."""
     collecting = gc.isenabled()
     gc.disable()
@@ -180,7 +182,8 @@ def _import_torchrun() -> Any:
     return run
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """What an error says, without the pages that torch adds."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

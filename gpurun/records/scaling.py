@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from gpurun.records.result import StepSplit
 
@@ -78,10 +79,12 @@ class ScalingFinding:
 class ScalingWay:
     """Another way to exchange gradients, tried where the exchange keeps the script from scaling.
 
-    `ddp_options`: the value of the flag that asks for it. `effect`: "pipeline", or "numerics" where
-    gradients are rounded. `speedup`: factor of throughput over the usual way, at the count of the
-    finding, with its 95 % interval over rounds (None for one round). `faster`: the fastest of those
-    that are faster beyond the noise. `error`: why it could not be launched.
+    `ddp_options`: the value of the flag that asks for it; `settings`: what a settings file would
+    hold besides. `effect`: "pipeline", "numerics" where gradients are rounded, "training" where
+    there are fewer exchanges a sample. `speedup`: factor of throughput over the usual way, at the
+    count of the finding, with its 95 % interval over rounds (None for one round). `faster`: the
+    fastest of those that are faster beyond the noise and leave training as it is. `error`: why it
+    could not be launched.
     """
 
     ddp_options: str
@@ -90,6 +93,7 @@ class ScalingWay:
     speedup_confidence_interval: tuple[float, float] | None
     faster: bool
     error: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,9 @@ class ScalingReport:
     `mode`: "weak" (each device keeps the script's batch) or "strong" (all of them share it).
     `verdict`: "ok", "failed" (the script, at the counts whose points have an error), "incomplete"
     (the budget ended before every count was measured) or "interrupted". `device`: what a rank had:
-    "NVIDIA H200", or "CPU cores". `distributed`: by what the script is known to be distributed by
-    itself, None where it is not. `projection`: None where too little was measured for one.
+    "NVIDIA H200", or "CPU cores"; `devices`: those of all `nodes`. `distributed`: by what the
+    script is known to be distributed by itself, None where it is not. `projection`: None where too
+    little was measured for one.
     """
 
     mode: str
@@ -150,4 +155,6 @@ class ScalingReport:
     seconds: float
     notes: tuple[str, ...] = ()
     tried: tuple[ScalingWay, ...] = ()
+    nodes: int = 1
+    """Machines that took part."""
     schema: str = SCALING_SCHEMA

@@ -36,7 +36,8 @@ def print_scaling(report: ScalingReport) -> None:
 def title(report: ScalingReport) -> str:
     """What was measured, in a line."""
     over = ", shared by more ranks" if report.oversubscribed else ""
-    return f"{KIND[report.mode]} ({count(report.devices, 'device')}: {report.device}{over})"
+    nodes = "" if report.nodes == 1 else f" on {report.nodes} nodes"
+    return f"{KIND[report.mode]} ({count(report.devices, 'device')}{nodes}: {report.device}{over})"
 
 
 def grid(report: ScalingReport) -> Grid:
@@ -118,16 +119,22 @@ def _finding(finding: ScalingFinding) -> list[str]:
     return [head, *(f"  {advice}" for advice in finding.recommendations)]
 
 
+PRICES = {"numerics": ", rounds gradients", "training": ", changes training"}
+"""What a way costs besides, by its effect."""
+
+
 def _way(way: ScalingWay) -> str:
-    head = f"tried: --ddp-options {way.ddp_options}"
+    knobs = [f"{name} {value}" for name, value in way.settings.items()]
+    flag = [f"--ddp-options {way.ddp_options}"] if way.ddp_options else []
+    head = f"tried: {', '.join(knobs + flag)}"
     if way.error is not None:
         return f"{head}: {one_line(way.error, 80)}"
     if way.speedup is None:
         return f"{head}: not measured"
     bounds = way.speedup_confidence_interval
     within = "" if bounds is None else f" ({bounds[0]:.2f}–{bounds[1]:.2f})"
-    rounds = ", rounds gradients" if way.effect == "numerics" else ""
-    return f"{head}: {factor(way.speedup)}{within}{rounds}{', faster' if way.faster else ''}"
+    price = PRICES.get(way.effect, "")
+    return f"{head}: {factor(way.speedup)}{within}{price}{', faster' if way.faster else ''}"
 
 
 def _projection(report: ScalingReport) -> list[str]:

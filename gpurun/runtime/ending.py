@@ -53,8 +53,11 @@ class Ranks:
         return reason if count >= int(last) else None
 
     def meet(self) -> None:
-        """Wait until every rank has written its record: a rank that misses a peer raises."""
+        """Wait until every rank of this host has written its record: one that misses a peer
+        raises."""
         rank, size = self._place()
+        here = os.environ.get("LOCAL_WORLD_SIZE", "")
+        size = min(size, int(here)) if here.isdigit() else size
         if size == 1:
             return
         (self._control / f"stopped-{rank}").touch()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpurun.arguments import count_of
 from gpurun.errors import GpurunError
@@ -19,6 +19,21 @@ def scale_options(own: Mapping[str, str]) -> ScaleOptions:
         plot=own.get("plot"),
         oversubscribe="oversubscribe" in own,
     )
+
+
+def check_counts(counts: Sequence[int], ranks: int, nodes: int) -> None:
+    """`GpurunError` where a count does not fill nodes of `ranks` each, or needs more of them."""
+    for count in counts:
+        if count > ranks * nodes:
+            raise GpurunError(
+                f"--scale: {count} is above the {ranks * nodes} ranks of {nodes} nodes",
+                "leave it out",
+            )
+        if count > ranks and count % ranks:
+            raise GpurunError(
+                f"--scale: {count} does not fill nodes of {ranks} ranks",
+                f"write multiples of {ranks}, or say how many a node has with --nproc-per-node",
+            )
 
 
 def _counts(text: str) -> tuple[int, ...]:

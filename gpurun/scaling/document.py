@@ -44,7 +44,10 @@ CODES = {
 
 @dataclass(frozen=True)
 class Circumstances:
-    """What is not in the launches themselves. `folder`: of the run; `interrupted`: by a signal."""
+    """What is not in the launches themselves. `devices`: of the first of `nodes` nodes, each of
+    which has `ranks_a_node` ranks (None where there is one node); `folder`: of the run;
+    `interrupted`: by a signal.
+    """
 
     command: tuple[str, ...]
     devices: Devices
@@ -52,6 +55,18 @@ class Circumstances:
     folder: Path
     seconds: float
     interrupted: bool
+    nodes: int = 1
+    ranks_a_node: int | None = None
+
+    @property
+    def device_count(self) -> int:
+        """Devices that ranks can have, of all nodes."""
+        each = self.ranks_a_node or self.devices.count
+        return min(each, self.devices.count) * self.nodes
+
+    def oversubscribed(self, ranks: int) -> bool:
+        """Whether so many ranks share devices."""
+        return min(ranks, self.ranks_a_node or ranks) > self.devices.count
 
 
 def document(asked: ScaleOptions, measured: Measurements, around: Circumstances) -> ScalingReport:
@@ -59,8 +74,10 @@ def document(asked: ScaleOptions, measured: Measurements, around: Circumstances)
     compared, spent = _compared(asked, measured)
     points = tuple(_point(gpus, measured, compared, around) for gpus in asked.counts)
     verdict = _verdict(asked, measured, points, around)
+    # one link is fitted: that within a node and that between them are two
+    fitted = compared if around.nodes == 1 else {}
     ahead = project(
-        [Measured(n, x.efficiency, x.interval, x.rounds) for n, x in compared.items()],
+        [Measured(n, x.efficiency, x.interval, x.rounds) for n, x in fitted.items()],
         asked.strong,
     )
     return ScalingReport(
@@ -69,8 +86,8 @@ def document(asked: ScaleOptions, measured: Measurements, around: Circumstances)
         exit_code=int(CODES[verdict]),
         command=around.command,
         device=around.devices.name,
-        devices=around.devices.count,
-        oversubscribed=max(asked.counts) > around.devices.count,
+        devices=around.device_count,
+        oversubscribed=around.oversubscribed(max(asked.counts)),
         distributed=around.distributed,
         rounds=measured.rounds,
         steps=measured.steps,
@@ -78,6 +95,7 @@ def document(asked: ScaleOptions, measured: Measurements, around: Circumstances)
         findings=_findings(asked, compared, spent, around.devices),
         projection=None if ahead is None else _projection(ahead, points),
         seconds=around.seconds,
+        nodes=around.nodes,
         notes=tuple(_notes(asked, measured, compared, spent, around)),
     )
 
@@ -244,7 +262,8 @@ def _notes(
         threads = around.devices.threads
         smallest = "a single rank" if asked.counts[0] == 1 else f"{asked.counts[0]} ranks"
         notes.append(
-            f"no GPU: the ranks share {around.devices.cores:g} cores"
+            f"no GPU: the ranks {'of a node ' if around.nodes > 1 else ''}share "
+            f"{around.devices.cores:g} cores"
             + (
                 f", with {threads} threads each"
                 if threads
@@ -264,7 +283,12 @@ def _notes(
         )
     if measured.out_of_time:
         notes.append("the budget ended before all rounds were launched")
-    if sum(gpus > 1 for gpus in compared) < 2:
+    if around.nodes > 1:
+        notes.append(
+            "no projection: its model has one kind of link, and several nodes have two; the step "
+            "from one node to more is in the table"
+        )
+    elif sum(gpus > 1 for gpus in compared) < 2:
         notes.append("no projection: that takes two measured counts above 1")
     steps = [x.figures.steps for _, x in measured.launches if x.figures is not None]
     if measured.steps is not None and steps and min(steps) < measured.steps / 2:

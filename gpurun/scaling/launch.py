@@ -34,7 +34,7 @@ class Order:
 
     `exchange`: False to leave gradients unexchanged. `first`: what it writes before its first step
     is there for all later launches, and it may take long to get there. `options`: how gradients are
-    exchanged, None for what the user asked for.
+    exchanged, None for what the user asked for. `settings`: knobs to turn, which must apply.
     """
 
     ranks: int
@@ -42,16 +42,17 @@ class Order:
     exchange: bool = True
     first: bool = False
     options: tuple[Setting, ...] | None = None
+    settings: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True)
 class Launch:
     """A finished launch. `figures` is None where `error` says why it is of no use.
 
-    `status`: "measured", "oom", "timeout" or "failed". `distributed`: the trait by which the script
-    turned out to be distributed by itself. `together`: whether its ranks worked with each other;
-    `switchable`: whether DistributedDataParallel, ours or the script's own, exchanges gradients, so
-    that they can be left unexchanged.
+    `status`: "measured", "oom", "timeout", "lost" (with a node) or "failed". `distributed`: the
+    trait by which the script turned out to be distributed by itself. `together`: whether its ranks
+    worked with each other; `switchable`: whether DistributedDataParallel, ours or the script's own,
+    exchanges gradients, so that they can be left unexchanged.
     """
 
     order: Order
@@ -69,11 +70,13 @@ class Launch:
 
 @dataclass(frozen=True)
 class Ended:
-    """How its box ended. `given_up`: why it had to be ended from outside, "" if it had not."""
+    """How its box ended. `given_up`: why it had to be ended from outside, "" if it had not; `lost`:
+    that was so because a node is gone."""
 
     exit_code: int | None
     seconds: float
     given_up: str
+    lost: bool = False
 
 
 def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone: bool) -> Launch:
@@ -94,13 +97,15 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
     status, error, found = "measured", None, None
     refusal = _trait(logs, (PARALLEL_REFUSED,))
     if ended.given_up:
-        status, error = "timeout", ended.given_up
+        status, error = "lost" if ended.lost else "timeout", ended.given_up
     elif refusal is not None:
         status, error = "failed", refusal.partition(": ")[2].splitlines()[0]
     elif _trait(logs, (EXCHANGE,)) is not None and not order.exchange:
         status, error = "failed", NOT_LEFT_OUT
     elif not well:
         status, error = _why(order, run_dir, result, alone)
+    elif (left := _not_applied(order, logs)) is not None:
+        status, error = "failed", left
     else:
         waits = together and order.exchange
         measured = figures(logs, order.ranks, strong=strong, exchange=waits)
@@ -122,6 +127,18 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
         switchable=_trait(logs, (EXCHANGE, OWN_EXCHANGE)) is not None,
         printed=_last_words(run_dir, alone),
     )
+
+
+def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
+    """Why a knob did not apply on some rank; None where all did that were to."""
+    for wanted in order.settings:
+        told = [(log, e) for log in logs for e in log.knobs if e.knob == wanted.knob]
+        unlike = next((e for _, e in told if e.outcome != "applied"), None)
+        if unlike is not None:
+            return f"{wanted.knob}: {unlike.detail}"
+        if len({log.process.rank for log, _ in told}) < order.ranks:
+            return f"{wanted.knob} was not applied on every rank"
+    return None
 
 
 def _ended_well(logs: tuple[ProcessLog, ...], ranks: int, exit_code: int | None) -> bool:

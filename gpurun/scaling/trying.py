@@ -26,6 +26,9 @@ WAYS: tuple[tuple[Setting, ...], ...] = (
     (Setting("compression", "bf16"), VIEW),
 )
 """Each with views, which spare a copy of every gradient and cost nothing."""
+FEWER = Setting("accumulation", 2)
+"""An exchange for every two batches, which changes training."""
+STATIC = Setting("static_graph", True)
 ROUNDING = "compression"
 """The option that changes numbers; what is tried of it needs NCCL."""
 
@@ -35,12 +38,28 @@ class Way:
     """One way to exchange gradients. `rates`: by round, work a second of all ranks."""
 
     options: tuple[Setting, ...]
+    settings: tuple[Setting, ...] = ()
     rates: dict[int, float] = field(default_factory=dict)
     error: str | None = None
+    seconds: float | None = None
+    """Of its last launch."""
+
+    @property
+    def name(self) -> str:
+        """As it is called in a line."""
+        knobs = (f"{setting.knob} {setting.value}" for setting in self.settings)
+        return ", ".join((*knobs, *filter(None, [flag_of(self.options)]))) or "as by default"
+
+    @property
+    def batches(self) -> int:
+        """Of the script, in a step: a launch of so many steps takes that much longer."""
+        return int(FEWER.value) if FEWER in self.settings else 1
 
     @property
     def effect(self) -> str:
         """What it does to training."""
+        if self.settings:
+            return "training"
         return "numerics" if any(o.knob == ROUNDING for o in self.options) else "pipeline"
 
 
@@ -58,18 +77,22 @@ class Trying:
         """Launch the ways in turn, as many rounds as the counts had."""
         mine = set(self._default.options)
         ways = [Way(way) for way in WAYS if not set(way) <= mine]
-        self.ways = [way for way in ways if on_gpus or way.effect != "numerics"]
+        ways = [way for way in ways if on_gpus or way.effect != "numerics"]
+        # a static graph has each pass exchange like the first one
+        fewer = [] if STATIC in mine else [Way(self._default.options, (FEWER,))]
+        self.ways = [*ways, *fewer]
         self._tell(f"trying {len(self.ways)} other ways to exchange gradients on {ranks} ranks")
+        usual = self._launcher.longest[ranks]
         for number in range(1, self._plan.rounds + 1):
             sides = [self._default, *self.ways]
             for way in sides if number % 2 else sides[::-1]:
                 if way.error is not None:
                     continue
-                if time.monotonic() + TOLERANCE * self._launcher.longest[ranks] > (
-                    self._plan.deadline
-                ):
-                    return
-                self._take(way, number, self._launcher.run(Order(ranks, rule, options=way.options)))
+                expected = TOLERANCE * (way.seconds or usual * way.batches)
+                if time.monotonic() + expected > self._plan.deadline:
+                    continue
+                order = Order(ranks, rule, options=way.options, settings=way.settings)
+                self._take(way, number, self._launcher.run(order))
 
     def gain(self, way: Way) -> Efficiency | None:
         """Its throughput over the default's; None where no round has both."""
@@ -78,22 +101,26 @@ class Trying:
         return compared(ratios, 1.0) if ratios else None
 
     def best(self) -> Way | None:
-        """The fastest of those that are faster beyond the noise; None if none is."""
+        """The fastest of those that are faster beyond the noise and train alike; None if none."""
         found: list[tuple[float, Way]] = []
         for way in self.ways:
-            gain = self.gain(way)
+            gain = None if way.effect == "training" else self.gain(way)
             if gain is not None and gain.interval is not None and gain.interval[0] > 1.0:
                 found.append((gain.speedup, way))
         return max(found, key=lambda x: x[0])[1] if found else None
 
     def _take(self, way: Way, number: int, launch: Launch) -> None:
-        name = flag_of(way.options) or "as by default"
+        name, way.seconds = way.name, launch.seconds
         if launch.figures is None:
             way.error = launch.error
             self._tell(f"round {number}, {name}: {launch.error}")
             return
+        if way.settings and launch.figures.samples_per_second is None:
+            way.error = "its samples cannot be counted, so its steps cannot be compared"
+            return
         way.rates[number] = launch.figures.rate
-        self._tell(f"round {number}, {name}: {launch.figures.step_time_ms:.3g} ms a step")
+        per_batch = launch.figures.step_time_ms / way.batches
+        self._tell(f"round {number}, {name}: {per_batch:.3g} ms a batch")
 
 
 def told(trying: Trying) -> tuple[ScalingWay, ...]:
@@ -111,4 +138,5 @@ def _told(way: Way, gain: Efficiency | None, *, faster: bool) -> ScalingWay:
         speedup_confidence_interval=None if gain is None else gain.interval,
         faster=faster,
         error=way.error,
+        settings={setting.knob: setting.value for setting in way.settings},
     )

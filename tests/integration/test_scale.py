@@ -19,6 +19,7 @@ from tests.integration.launched import (
     assert_nothing_outlives_a_kill,
     pids,
     start,
+    tree_of,
     wait_for,
 )
 
@@ -138,12 +139,17 @@ def test_where_the_exchange_holds_it_up_other_ways_are_tried(
     assert done.returncode == 0, done.stderr.decode()
     body = json.loads((tmp_path / "s.json").read_text())
     assert "multi_gpu_comm" in {finding["type"] for finding in body["findings"]}
-    tried = {way["ddp_options"]: way for way in body["tried"]}
+    tried = {way["ddp_options"]: way for way in body["tried"] if not way["settings"]}
     view = "gradient_as_bucket_view"
     assert set(tried) == {view, f"{view},static_graph", f"bucket_cap_mb=100,{view}"}
     assert all(way["speedup"] or way["error"] for way in tried.values())
     assert tried[f"{view},static_graph"]["speedup"] > 0
     assert f"tried: --ddp-options {view},static_graph: ×" in done.stderr.decode()
+    (fewer,) = (way for way in body["tried"] if way["settings"])
+    assert (fewer["settings"], fewer["ddp_options"]) == ({"accumulation": 2}, "bucket_cap_mb=30")
+    assert fewer["speedup"] > 0
+    assert (fewer["effect"], fewer["faster"]) == ("training", False)
+    assert "tried: accumulation 2, --ddp-options bucket_cap_mb=30: ×" in done.stderr.decode()
     specs = [
         json.loads(p.read_text()) for p in tmp_path.glob(".gpurun/runs/*/launches/*/spec.json")
     ]
@@ -178,7 +184,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(
     words = ("--scale", "2,3", "--oversubscribe", "--trials-in-place", "train.py")
     launcher = start(tmp_path, {**clean_environment, "PIDS": str(seen)}, *words)
     assert len(pids(seen, 2)) == 2
-    assert_nothing_outlives_a_kill(launcher, _tree_of(launcher.pid))
+    assert_nothing_outlives_a_kill(launcher, tree_of(launcher.pid))
 
 
 def test_an_interruption_keeps_what_was_measured(
@@ -189,7 +195,7 @@ def test_an_interruption_keeps_what_was_measured(
     words = ("--scale", "1,2", "--trials-in-place", "--json", "s.json", "train.py")
     launcher = start(tmp_path, environment, *words)
     assert pids(tmp_path, 1)
-    below = _tree_of(launcher.pid)  # the names are those in the box
+    below = tree_of(launcher.pid)  # the names are those in the box
     launcher.send_signal(signal.SIGINT)
     _, told = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert launcher.returncode == 130, told
@@ -197,16 +203,3 @@ def test_an_interruption_keeps_what_was_measured(
     body = json.loads((tmp_path / "s.json").read_text())
     assert body["points"][0]["error"] == "not measured: interrupted"
     assert wait_for(lambda: not any(alive(pid) for pid in below), ORPHAN_SECONDS)
-
-
-def _tree_of(pid: int) -> list[int]:
-    """All processes below one, of whichever sessions."""
-    below: list[int] = []
-    waiting = [pid]
-    while waiting:
-        parent = waiting.pop()
-        for path in Path(f"/proc/{parent}/task").glob("*/children"):
-            children = [int(word) for word in path.read_text().split()]
-            below += children
-            waiting += children
-    return below

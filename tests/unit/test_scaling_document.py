@@ -16,7 +16,7 @@ from gpurun.records.scaling import ScalingReport
 from gpurun.records.schema import all_schemas
 from gpurun.records.spec import StopRule
 from gpurun.report.plots.scaling import draw_scaling
-from gpurun.report.scaling import grid, scaling_lines
+from gpurun.report.scaling import grid, scaling_lines, title
 from gpurun.scaling.document import document
 from gpurun.scaling.findings import severity
 from gpurun.scaling.launch import Launch, Order
@@ -153,6 +153,24 @@ def test_ranks_that_ignore_each_other_are_called_so() -> None:
 def test_weak_scaling_does_not_pass_for_strong() -> None:
     report = document(asked(1, 2, strong=True), measured(*turns({1: 10.0, 2: 10.0})), around())
     assert any("this is weak scaling" in note for note in report.notes)
+
+
+def test_several_nodes_are_counted_together_and_nothing_is_projected_over_two_kinds_of_links() -> (
+    None
+):
+    nodes = around(nodes=2, ranks_a_node=4)
+    report = document(asked(1, 4, 8), measured(*turns({1: 10.0, 4: 11.0, 8: 13.0})), nodes)
+    assert (report.nodes, report.devices, report.oversubscribed) == (2, 8, False)
+    assert report.projection is None
+    assert any(
+        note.startswith("no projection: its model has one kind of link") for note in report.notes
+    )
+    assert "(8 devices on 2 nodes: NVIDIA H200)" in title(report)
+    shared = around(CPU, nodes=2, ranks_a_node=4)
+    report = document(asked(1, 8), measured(*turns({1: 10.0, 8: 13.0})), shared)
+    assert report.oversubscribed, "a node has 2 cores, and 4 ranks"
+    assert report.devices == 4
+    assert any("the ranks of a node share 2 cores" in note for note in report.notes)
 
 
 def test_a_machine_that_others_use_is_told() -> None:

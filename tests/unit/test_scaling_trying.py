@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from gpurun.scaling.trying import WAYS, Trying, told
 from tests.unit.scaling_launches import failure, launch
 
 VIEW = "gradient_as_bucket_view"
+FEWER = "accumulation 2"
 RULE = later_rule(20, ())
 
 
@@ -31,7 +33,8 @@ class Ranks:
     def run(self, order: Order) -> Launch:
         assert order.options is not None
         assert order.ranks == 4
-        name = flag_of(order.options)
+        knobs = [f"{setting.knob} {setting.value}" for setting in order.settings]
+        name = " ".join([*knobs, *filter(None, [flag_of(order.options)])])
         self.turns.append(name)
         factor = self.factors.get(name, 1.0)
         if not factor:
@@ -50,7 +53,7 @@ def tried(ranks: Ranks, rounds: int = 3, seconds: float = math.inf, *, gpus: boo
 def test_all_ways_take_turns_with_the_usual_one() -> None:
     ranks = Ranks({})
     tried(ranks, rounds=2)
-    names = ["", *map(flag_of, WAYS)]
+    names = ["", *map(flag_of, WAYS), FEWER]
     assert ranks.turns == [*names, *names[::-1]]
 
 
@@ -64,6 +67,37 @@ def test_the_fastest_beyond_the_noise_is_named() -> None:
     interval = found[both].speedup_confidence_interval
     assert interval is not None
     assert interval[0] < 1.25 < interval[1]
+
+
+def test_fewer_exchanges_are_measured_and_named_no_winner_for_they_change_training() -> None:
+    found = told(tried(Ranks({FEWER: 0.5, VIEW: 0.95})))
+    fewer = next(way for way in found if way.settings)
+    assert fewer.settings == {"accumulation": 2}
+    assert (fewer.effect, fewer.ddp_options, fewer.faster) == ("training", "", False)
+    assert fewer.speedup == pytest.approx(2.0, rel=0.01)
+    assert [way.ddp_options for way in found if way.faster] == [VIEW]
+
+
+def test_fewer_exchanges_are_not_tried_where_each_pass_exchanges_like_the_first() -> None:
+    ranks = Ranks({}, (Setting("static_graph", True),))
+    assert not any(way.settings for way in tried(ranks).ways)
+
+
+def test_steps_of_two_batches_are_not_compared_where_samples_cannot_be_counted() -> None:
+    ranks = Ranks({})
+    run = ranks.run
+
+    def uncounted(order: Order) -> Launch:
+        seen = run(order)
+        assert seen.figures is not None
+        return replace(seen, figures=replace(seen.figures, samples_per_second=None))
+
+    ranks.run = uncounted  # type: ignore[method-assign]
+    found = told(tried(ranks))
+    fewer = next(way for way in found if way.settings)
+    assert fewer.speedup is None
+    assert fewer.error == "its samples cannot be counted, so its steps cannot be compared"
+    assert all(way.speedup for way in found if not way.settings)
 
 
 def test_nothing_is_named_where_nothing_is_faster() -> None:

@@ -1,0 +1,215 @@
+"""One launch on this node: isolated like a trial, one rank a device.
+
+One rank is a plain process, several are started by torch's elastic agent. All of them stop after
+the same number of steps, which is known before: ranks that had to agree when to stop could wait for
+each other. A rank that fails ends its launch, and so does a silence of all of them.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from gpurun.bench.launches import (
+    FIRST_PATIENCE,
+    LEAST_PATIENCE,
+    POLL_SECONDS,
+    SAMPLE_SECONDS,
+    SEED,
+)
+from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
+from gpurun.launch.command import agent_command_line, command_line
+from gpurun.launch.environment import child_environment
+from gpurun.launch.hidden import in_layers
+from gpurun.measure.sampler import Sampler
+from gpurun.options import Options
+from gpurun.records.codec import to_json
+from gpurun.records.spec import Exchange, Parallel, RunSpec, Share, TrialSpec
+from gpurun.rundir import write_json
+from gpurun.scaling.devices import Devices
+from gpurun.scaling.launch import Ended, Order
+from gpurun.scaling.messages import Part
+from gpurun.tuner.progress import Progress
+
+NOT_WITH_OTHERS = "some of its ranks did not end with the others"
+GIVEN_UP_ELSEWHERE = "given up, as on another node"
+GRACE_SECONDS = 10.0
+"""Once a rank has ended its trial the others have so long at least, and as long as it took."""
+
+
+class Elsewhere(enum.Enum):
+    """What became of a launch on other nodes. ENDED: there; ours has some time to end, too."""
+
+    RUNS = "runs"
+    ENDED = "ended"
+    GIVEN_UP = "given up"
+
+
+class Here:
+    """Launches the script on this node, one launch at a time. `close` removes what they shared.
+
+    `folder` receives a run folder for each launch. `node`: the number of this one among several.
+    """
+
+    def __init__(
+        self, options: Options, folder: Path, mode: Mode, devices: Devices, node: int = 0
+    ) -> None:
+        assert options.scale is not None
+        self.folder = folder
+        self.longest: dict[int, float] = {}
+        """Seconds of the longest launch so far, by ranks."""
+        self.layer: Path | None = None
+        """What the first launch wrote before its first step, if it was kept."""
+        self._options = options
+        self._strong = options.scale.strong
+        self._mode = mode
+        self._devices = devices
+        self._node = node
+        self._cache = folder / "cache"
+        self._cache.mkdir()
+
+    def run(
+        self, part: Part, elsewhere: Callable[[], Elsewhere] = lambda: Elsewhere.RUNS
+    ) -> tuple[Path, Ended]:
+        """Launch, and wait for the end; KeyboardInterrupt kills it first.
+
+        `elsewhere`: what became of the launch on other nodes, so that ours ends with it.
+        """
+        order = part.order
+        run_dir = self.folder / "launches" / part.name
+        (run_dir / "control").mkdir(parents=True)
+        spec = RunSpec(
+            str(run_dir),
+            os.getpid(),
+            settings=order.settings,
+            trial=TrialSpec(stop=order.rule, seed=SEED, hold_at_first_step=order.first),
+            parallel=self._parallel(part),
+            exchange=Exchange(left_out=not order.exchange, options=part.options),
+        )
+        write_json(run_dir / "spec.json", to_json(spec))
+        began = time.monotonic()
+        with closing(Sampler(run_dir)) as sampler:
+            sampler.look_around()
+            with Box(self._box(part, run_dir)) as box:
+                given_up = self._watch(box, order, run_dir, sampler, elsewhere)
+                if given_up:
+                    box.kill()
+                exit_code = None if given_up else box.poll()
+        seconds = time.monotonic() - began
+        self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), seconds)
+        return run_dir, Ended(exit_code, seconds, given_up)
+
+    def close(self) -> None:
+        """Remove what only launches needed."""
+        self.layer = None
+        for kind in ("cache", "layer"):
+            discard(self.folder / kind)
+
+    # -- before --------------------------------------------------------------------------------
+
+    def _parallel(self, part: Part) -> Parallel | None:
+        if part.order.ranks == 1 or part.distributed is not None:
+            return None
+        share = Share.GLOBAL if self._strong else Share.LOCAL
+        return Parallel(share, SEED)
+
+    def _box(self, part: Part, run_dir: Path) -> BoxSpec:
+        environment = child_environment(
+            run_dir / "spec.json",
+            quiet_services(self._devices.environment(part.ranks, os.environ)),
+        )
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self._cache / "inductor"))
+        environment.setdefault("PYTHONHASHSEED", "0")
+        return BoxSpec(
+            argv=self._argv(part, run_dir),
+            env=environment,
+            cwd=Path.cwd(),
+            writable=(run_dir, self._cache),
+            layers=() if self.layer is None or not part.layered else (self.layer,),
+            mode=self._mode,
+            log=run_dir / "output.log",
+        )
+
+    def _argv(self, part: Part, run_dir: Path) -> tuple[str, ...]:
+        target = self._options.target
+        if part.order.ranks == 1 and part.distributed is None:
+            return command_line(target)
+        flags = [
+            *self._meeting(part),
+            f"--nproc-per-node={part.ranks}",
+            "--max-restarts=0",
+            f"--log-dir={run_dir / 'ranks'}",
+            "--redirects=3",
+        ]
+        if self._devices.gpus and (part.distributed is None or part.ranks > self._devices.count):
+            flags.append("--virtual-local-rank")
+        if part.distributed is None and self._mode is Mode.OVERLAY:
+            target = in_layers(target, run_dir, (self._cache,))
+        return agent_command_line(flags, target)
+
+    def _meeting(self, part: Part) -> tuple[str, ...]:
+        """The flags by which the agents of a launch find each other."""
+        if part.nodes == 1:
+            return ("--standalone",)
+        return (
+            f"--nnodes={part.nodes}",
+            f"--node-rank={self._node}",
+            f"--master-addr={part.host}",
+            f"--master-port={part.port}",
+        )
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    def _watch(
+        self,
+        box: Box,
+        order: Order,
+        run_dir: Path,
+        sampler: Sampler,
+        elsewhere: Callable[[], Elsewhere],
+    ) -> str:
+        """Wait for the end; why the launch had to be given up, "" if it ended by itself."""
+        progress = Progress(run_dir, run_dir / "output.log")
+        patience = self._patience(order)
+        began = changed = sampled = time.monotonic()
+        held = order.first
+        deadline: float | None = None
+        while box.poll() is None:
+            time.sleep(POLL_SECONDS)
+            moment = time.monotonic()
+            if held and (run_dir / "control" / "first_step").exists():
+                held = False
+                self._keep_layer(box)
+                (run_dir / "control" / "go").touch()
+            if progress.advanced():
+                changed = moment
+            if moment - sampled > SAMPLE_SECONDS:
+                sampled = moment
+                sampler.tick(box.pid)
+            others = elsewhere()
+            if others is Elsewhere.GIVEN_UP:
+                return GIVEN_UP_ELSEWHERE
+            if deadline is None and (progress.stopped or others is Elsewhere.ENDED):
+                deadline = moment + max(GRACE_SECONDS, moment - began)
+            if deadline is not None and moment > deadline:
+                return NOT_WITH_OTHERS
+            if moment - changed > patience:
+                return f"hangs: given up after {patience:.3g} s without a sign of life"
+        return ""
+
+    def _patience(self, order: Order) -> float:
+        """Seconds of silence after which a launch is given up."""
+        if self._options.patience_seconds is not None:
+            return self._options.patience_seconds
+        if order.first:
+            return FIRST_PATIENCE
+        return max(LEAST_PATIENCE, 4 * max(self.longest.values(), default=0.0))
+
+    def _keep_layer(self, box: Box) -> None:
+        layer = self.folder / "layer"
+        if box.capture_layer(layer):
+            self.layer = layer
