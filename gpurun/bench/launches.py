@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
+from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import command_line
 from gpurun.launch.environment import child_environment
 from gpurun.measure import summarise_run
@@ -218,9 +219,8 @@ class Launcher:
     def _box(self, start: Start, run_dir: Path) -> BoxSpec:
         cache = self.folder / "caches" / start.name
         cache.mkdir(parents=True, exist_ok=True)
-        environment = quiet_services(child_environment(run_dir / "spec.json", start.variables))
-        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "inductor"))
-        environment.setdefault("PYTHONHASHSEED", "0")
+        variables = quiet_services(child_environment(run_dir / "spec.json", start.variables))
+        environment = for_short_launches(variables, cache, str(start.python))
         args = self.benchmark.args
         if start.settled is not None:
             environment.update(start.settled.environment)

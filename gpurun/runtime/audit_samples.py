@@ -20,7 +20,14 @@ from gpurun.records.events import SamplesEvent
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import LoaderState
-from gpurun.runtime.tensors import checksum, is_tensor, leaves, plain, tensors
+from gpurun.runtime.tensors import (
+    checksum,
+    is_tensor,
+    leaves,
+    mean_and_deviation,
+    plain,
+    tensors,
+)
 
 REFETCH_SEED = 20011
 REFETCH_SECONDS = 2.0
@@ -205,8 +212,7 @@ def _contents(
 def _moments(value: Any) -> tuple[float, float] | None:
     if not is_tensor(value) or value.numel() < 2 or value.dtype.itemsize > 8:
         return None
-    numbers = plain(value).float()
-    mean, deviation = float(numbers.mean()), float(numbers.std())
+    mean, deviation = mean_and_deviation(value)
     if not (math.isfinite(mean) and math.isfinite(deviation)):
         return None
     return float(f"{mean:.{DIGITS}g}"), float(f"{deviation:.{DIGITS}g}")

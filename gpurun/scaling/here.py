@@ -22,6 +22,7 @@ from gpurun.bench.launches import (
     SEED,
 )
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
+from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import agent_command_line, command_line
 from gpurun.launch.environment import child_environment
 from gpurun.launch.hidden import in_layers
@@ -118,15 +119,11 @@ class Here:
         return Parallel(share, SEED)
 
     def _box(self, part: Part, run_dir: Path) -> BoxSpec:
-        environment = child_environment(
-            run_dir / "spec.json",
-            quiet_services(self._devices.environment(part.ranks, os.environ)),
-        )
-        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self._cache / "inductor"))
-        environment.setdefault("PYTHONHASHSEED", "0")
+        variables = quiet_services(self._devices.environment(part.ranks, os.environ))
+        environment = child_environment(run_dir / "spec.json", variables)
         return BoxSpec(
             argv=self._argv(part, run_dir),
-            env=environment,
+            env=for_short_launches(environment, self._cache),
             cwd=Path.cwd(),
             writable=(run_dir, self._cache),
             layers=() if self.layer is None or not part.layered else (self.layer,),

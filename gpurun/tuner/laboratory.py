@@ -15,6 +15,7 @@ from gpurun.errors import GpurunError
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard
 from gpurun.isolation.services import quiet_services
 from gpurun.knobs import find
+from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import agent_command_line, command_line
 from gpurun.launch.environment import child_environment
 from gpurun.measure import summarise_run
@@ -176,9 +177,8 @@ class Laboratory:
         )
 
     def _box(self, run_dir: Path, settings: Mapping[str, Any]) -> BoxSpec:
-        environment = quiet_services(child_environment(run_dir / "spec.json", self._environment))
-        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(self._cache / "inductor"))
-        environment.setdefault("PYTHONHASHSEED", "0")
+        variables = child_environment(run_dir / "spec.json", self._environment)
+        environment = for_short_launches(quiet_services(variables), self._cache)
         arguments = self.options.target.args
         for name, value in settings.items():
             try:

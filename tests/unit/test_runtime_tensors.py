@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gpurun.runtime.tensors import COPIED_VALUES, host_copy, moved_by
+from gpurun.runtime.tensors import COPIED_VALUES, host_copy, mean_and_deviation, moved_by
 
 
 def test_the_change_of_a_small_tensor_is_exact() -> None:
@@ -50,3 +50,19 @@ def test_a_copy_does_not_follow_the_tensor() -> None:
     before = host_copy(tensor)
     tensor.zero_()
     assert before.tolist() == [1.0] * 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.uint8, torch.float64])
+def test_mean_and_deviation_are_those_of_torch_however_large_the_tensor(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    tensor = (100 * torch.rand(3, 150, 151)).to(dtype)
+    numbers = tensor.double()
+    assert mean_and_deviation(tensor) == pytest.approx(
+        (float(numbers.mean()), float(numbers.std()))
+    )
+
+
+def test_numbers_that_are_not_finite_show_in_the_mean() -> None:
+    tensor = torch.zeros(100_000)
+    tensor[0], tensor[-1] = float("inf"), float("-inf")
+    assert mean_and_deviation(tensor)[0] != mean_and_deviation(tensor)[0]
