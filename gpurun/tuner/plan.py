@@ -28,9 +28,6 @@ MAX_STEPS = 5000
 
 PROOF_ROUNDS = 4
 """The search leaves time for so many rounds of the proof: a launch of each side."""
-CLEAR_GAIN = 2.0
-CLEAR_PROOF_ROUNDS = 3
-"""And for so many where the gain is that clear: fewer launches tell it from noise."""
 LEAST_PROOF_ROUNDS = 2
 """And for so many even where they take most of the budget: fewer can show nothing."""
 PROOF_SHARE = 0.6
@@ -80,15 +77,14 @@ def launched_again(seconds: float, usual: float) -> float:
 
 
 def kept_for_proof(
-    usual: float, candidate: float, budget_seconds: float, finalists: int = 1, gain: float = 1.0
+    usual: float, candidate: float, budget_seconds: float, finalists: int = 1
 ) -> float:
     """Seconds that the search leaves for the proof of so many finalists.
 
     `usual` and `candidate`: what a launch of the script as it is takes, and one of a finalist.
-    `gain`: how many times the best of them is as fast, as far as one trial tells.
+    However clear a gain is, three launches that differ by a third among themselves cannot prove it.
     """
-    rounds = CLEAR_PROOF_ROUNDS if gain >= CLEAR_GAIN else PROOF_ROUNDS
-    wanted = min(rounds * (usual + finalists * candidate), PROOF_SHARE * budget_seconds)
+    wanted = min(PROOF_ROUNDS * (usual + finalists * candidate), PROOF_SHARE * budget_seconds)
     return max(least_for_proof(usual, candidate, finalists), wanted)
 
 

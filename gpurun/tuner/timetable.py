@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from gpurun.tuner.plan import kept_for_proof, launched_again, least_for_proof
-from gpurun.tuner.screening import Startup, gain_over
+from gpurun.tuner.screening import Startup
 from gpurun.tuner.trial import Trial
 
 
@@ -57,9 +57,7 @@ class Timetable:
     def no_room_to_search(self, best: Trial, startup: Startup) -> bool:
         """Whether a launch with such a start, and the proof after it, would not fit the budget."""
         seconds = self.again(best)
-        gain = gain_over(best, self._whole) if self._whole is not None else 1.0
-        proven = seconds + startup.later
-        kept = kept_for_proof(self.usual, proven, self.budget, self.finalists, gain)
+        kept = kept_for_proof(self.usual, seconds + startup.later, self.budget, self.finalists)
         return self.left < seconds + startup.first + kept
 
     def room_beside_proof(self) -> float:
