@@ -143,6 +143,15 @@ class Screening:
             "and the rest of the budget is kept for the proof"
         )
 
+    def too_slow_without(self, knob: Knob, state: State) -> str | None:
+        """Why there is room for no launch that leaves this knob out; None if there is.
+
+        What computes otherwise without it is compiled anew.
+        """
+        if asking.seconds_to_start(knob, state.facts) > 0:
+            return None  # what takes the time to start is what is left out
+        return self.too_slow(knob, state)
+
     def launch(self, settings: dict[str, Any], turned: Iterable[Knob], state: State) -> Trial:
         """One trial of these settings, which differ from those so far in what was `turned`."""
         prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)

@@ -9,6 +9,10 @@ from gpurun.tuner.plan import kept_for_proof, launched_again, least_for_proof
 from gpurun.tuner.screening import Startup
 from gpurun.tuner.trial import Trial
 
+COMPILED_BEFORE = 0.7
+"""A launch that took less than this part of the longest one with the same compiler settings found
+in the trials' caches what it needed: the next like it will not be shorter."""
+
 
 class Timetable:
     """Seconds by the monotonic clock. `finalists`: how many the proof will have.
@@ -23,6 +27,8 @@ class Timetable:
         self._slow_start = slow_start
         self._whole: Trial | None = None
         self._saved = 0.0
+        self._longest: dict[tuple[tuple[str, str], ...], float] = {}
+        """Seconds of the longest launch, by the settings in it that take time to start."""
 
     @property
     def left(self) -> float:
@@ -40,7 +46,14 @@ class Timetable:
         if started_early and whole.result is not None:
             self._saved = whole.result.seconds_to_torch or 0.0
 
-    def started_early(self, trial: Trial) -> None:
+    def launched(self, trial: Trial, started_early: bool) -> None:
+        """Learn from a trial of the search. `started_early`: whether its process could be."""
+        slow = self._slow_settings(trial)
+        self._longest[slow] = max(self._longest.get(slow, 0.0), trial.record.seconds)
+        if started_early:
+            self._started_early(trial)
+
+    def _started_early(self, trial: Trial) -> None:
         """Learn what it saves to start a process early: often more than the import of torch."""
         ours = trial.seconds_to_data
         whole = None if self._whole is None else self._whole.seconds_to_data
@@ -50,9 +63,14 @@ class Timetable:
     def again(self, trial: Trial) -> float:
         """What another launch like this one is expected to take."""
         seconds = trial.record.seconds
-        if not any(map(self._slow_start, trial.record.knobs)):
+        slow = self._slow_settings(trial)
+        if not slow or seconds < COMPILED_BEFORE * self._longest.get(slow, 0.0):
             return seconds
         return launched_again(seconds, self.usual)
+
+    def _slow_settings(self, trial: Trial) -> tuple[tuple[str, str], ...]:
+        settings = trial.record.knobs.items()
+        return tuple(sorted((k, str(v)) for k, v in settings if self._slow_start(k)))
 
     def no_room_to_search(self, best: Trial, startup: Startup) -> bool:
         """Whether a launch with such a start, and the proof after it, would not fit the budget."""

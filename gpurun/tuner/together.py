@@ -125,6 +125,10 @@ class Together:
                 continue
             if self._screening.exhausted(state):
                 break
+            why = self._screening.too_slow_without(member.knob, state)
+            if why is not None:
+                self._screening.note(f"{member.knob.name}: its share is not measured: {why}")
+                continue
             trial = self._screening.launch(rest, [member.knob], state)
             effect = strongest(self._effects[name] for name in rest if name in self._effects)
             reason, _ = self._screening.objection(effect, trial, state)

@@ -303,8 +303,7 @@ class Tuning:
         limit = max(LEAST_TRIAL_SECONDS, self._time.room_beside_proof())
         request = replace(request, limit_seconds=min(request.limit_seconds, limit))
         trial = self._launch(request)
-        if self._lab.standby_modules:
-            self._time.started_early(trial)
+        self._time.launched(trial, started_early=bool(self._lab.standby_modules))
         return trial
 
     def _launch_arm(

@@ -33,9 +33,9 @@ def test_a_launch_is_shorter_by_what_a_process_started_early_has_imported() -> N
     times = timetable(120)
     assert times.usual == 0.0
     times.baseline(launch(100, 13.0, to_data=8.0), started_early=True)
-    times.started_early(launch(400, 6.5, to_data=0.5))
+    times.launched(launch(400, 6.5, to_data=0.5), started_early=True)
     assert times.usual == pytest.approx(13.0 - 7.5)
-    times.started_early(launch(400, 20.0, to_data=7.5))
+    times.launched(launch(400, 20.0, to_data=7.5), started_early=True)
     assert times.usual == pytest.approx(13.0 - 7.5), "one that did not is no reason to forget it"
 
 
@@ -43,7 +43,22 @@ def test_what_was_compiled_once_is_launched_faster_again() -> None:
     times = timetable(120)
     times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
     assert times.again(launch(200, 7.0, to_data=1.0)) == 7.0
-    assert 6.0 < times.again(launch(200, 36.0, to_data=1.0, compile="default")) < 36.0
+    first = launch(200, 36.0, to_data=1.0, compile="default")
+    times.launched(first, started_early=False)
+    assert 6.0 < times.again(first) < 36.0
+
+
+def test_what_found_all_compiled_is_launched_no_faster_the_next_time() -> None:
+    times = timetable(120)
+    times.baseline(launch(100, 5.0, to_data=0.4), started_early=False)
+    for found in (
+        launch(600, 19.0, to_data=0.9, compile="default", loader_workers="14"),
+        second := launch(700, 9.0, to_data=0.8, compile="default", loader_workers="28"),
+    ):
+        times.launched(found, started_early=False)
+    assert times.again(second) == 9.0
+    other = launch(700, 12.0, to_data=0.8, compile="reduce-overhead")
+    assert times.again(other) < 12.0, "another mode is compiled anew"
 
 
 def test_the_search_ends_where_four_rounds_of_the_proof_would_not_fit_any_more() -> None:
