@@ -13,7 +13,8 @@ from gpurun.records.facts import Facts
 
 GAIN = 1.03
 """Twice the batch must gain this much throughput to be doubled again."""
-FIRST_FACTORS = (2, 4)
+FIRST_FACTORS = (4, 2)
+"""The larger first: a device that is not busy gains by both, and each is compiled anew."""
 MEMORY_SHARE = 0.9
 """Ten per cent of the memory stay free."""
 STEPS_AN_EPOCH = 4
@@ -44,7 +45,7 @@ class BatchSize(KnobBase):
     order: ClassVar[int] = 90
 
     def candidates(self, facts: Facts) -> Sequence[dict[str, Any]] | Skip:
-        """Twice and four times the batch, where they fit."""
+        """Four times and twice the batch, where they fit."""
         present = _present(facts)
         if isinstance(present, Skip):
             return present
@@ -58,7 +59,7 @@ class BatchSize(KnobBase):
     def refine(self, facts: Facts, value: dict[str, Any], gain: float) -> dict[str, Any] | None:
         """Twice as large while that gains; `gain` is over the best value tried before."""
         base, size = value["from"], value["batch_size"]
-        if size < FIRST_FACTORS[-1] * base or gain <= GAIN or not _fits(facts, base, 2 * size):
+        if size < max(FIRST_FACTORS) * base or gain <= GAIN or not _fits(facts, base, 2 * size):
             return None
         return {**value, "batch_size": 2 * size}
 

@@ -130,7 +130,7 @@ def _baseline(findings: Findings) -> Candidate | None:
     if findings.baseline is not None and findings.baseline.results:
         return _candidate(findings.baseline)
     trial: Trial | None = findings.probe
-    if trial is None or trial.result is None or trial.throughput is None:
+    if trial is None or trial.result is None or (trial.throughput is None and not findings.base):
         return None
     return Candidate(
         knobs=dict(findings.base),

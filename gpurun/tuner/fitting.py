@@ -14,6 +14,9 @@ from gpurun.records.facts import Facts
 from gpurun.tuner import asking
 from gpurun.tuner.trial import Trial
 
+HELD_STEPS = 3
+"""After so many steps the optimizer's state is there and memory grows no more."""
+
 Probe = Callable[[dict[str, Any]], Trial]
 """Settings → a first trial under them."""
 
@@ -29,8 +32,9 @@ def make_it_fit(
 ) -> tuple[dict[str, Any], Trial] | None:
     """The settings under which the script trains, with the trial; None if there are none.
 
-    `facts` are those of the trial that ran out of memory. `beyond`: settings that were found before
-    and did not hold; only what saves more is tried.
+    A trial that was still training when its time was up counts: nothing that saves memory will be
+    faster than what saves less of it. `facts` are those of the trial that ran out of memory.
+    `beyond`: settings that were found before and did not hold; only what saves more is tried.
     """
     settings: dict[str, Any] = {}
     passed = beyond is None
@@ -54,7 +58,7 @@ def make_it_fit(
                 continue
             note(f"it runs out of memory as it is: trying {_text(settings)}")
             trial = probe(dict(settings))
-            if trial.throughput is not None:
+            if trial.throughput is not None or _was_training(trial):
                 return settings, trial
             if trial.record.status != "oom":
                 note(f"{knob.name} {value}: {trial.record.reason}")
@@ -64,6 +68,11 @@ def make_it_fit(
     if settings and not unknown:
         note(f"nothing makes it fit, not even {_text(settings)}")
     return None
+
+
+def _was_training(trial: Trial) -> bool:
+    steps = 0 if trial.result is None else trial.result.steps
+    return trial.record.status == "timeout" and steps >= HELD_STEPS
 
 
 def _text(settings: dict[str, Any]) -> str:

@@ -76,21 +76,19 @@ def launched_again(seconds: float, usual: float) -> float:
     return min(seconds, usual + (seconds - usual) / COMPILED_ALREADY)
 
 
-def kept_for_proof(
-    usual: float, candidate: float, budget_seconds: float, finalists: int = 1
-) -> float:
-    """Seconds that the search leaves for the proof of so many finalists.
+def kept_for_proof(usual: float, candidate: float, budget_seconds: float) -> float:
+    """Seconds that the search leaves for the proof of its finalist.
 
     `usual` and `candidate`: what a launch of the script as it is takes, and one of a finalist.
     However clear a gain is, three launches that differ by a third among themselves cannot prove it.
     """
-    wanted = min(PROOF_ROUNDS * (usual + finalists * candidate), PROOF_SHARE * budget_seconds)
-    return max(least_for_proof(usual, candidate, finalists), wanted)
+    wanted = min(PROOF_ROUNDS * (usual + candidate), PROOF_SHARE * budget_seconds)
+    return max(least_for_proof(usual, candidate), wanted)
 
 
-def least_for_proof(usual: float, candidate: float, finalists: int = 1) -> float:
-    """Seconds that the shortest proof of so many finalists takes."""
-    return LEAST_PROOF_ROUNDS * (usual + finalists * candidate)
+def least_for_proof(usual: float, candidate: float) -> float:
+    """Seconds that the shortest proof takes."""
+    return LEAST_PROOF_ROUNDS * (usual + candidate)
 
 
 def with_read_ahead(rule: StopRule, settings: Mapping[str, Any], prefetch: int) -> StopRule:

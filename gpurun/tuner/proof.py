@@ -14,6 +14,7 @@ from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
 from gpurun.stats import DEFAULT, Look, sequential_look
 from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.plan import PROOF_ROUNDS
 from gpurun.tuner.trial import Trial
 
 RETRIES = 1
@@ -55,26 +56,32 @@ def prove(
 ) -> None:
     """Run rounds until every finalist is settled or the time is up.
 
-    `seconds`: what a launch is expected to take, as long as no round has told.
+    Where the time is short the first finalist has it. `seconds`: what a launch is expected to take,
+    as long as no round has told.
     """
-    seconds *= 1 + len(finalists)
+    costs = dict.fromkeys((arm.name for arm in (baseline, *finalists)), seconds)
+    told = False
     for number in range(DEFAULT.looks[-1]):
         open_arms = [arm for arm in finalists if not arm.done]
         if not open_arms:
             break
-        if out_of_time(seconds):
+        if len(open_arms) > 1 and out_of_time(_with_all(baseline, open_arms, costs)):
+            open_arms = open_arms[:1]
+            if not told:
+                report(f"the rest of the budget is for the proof of {open_arms[0].name}")
+            told = True
+        if out_of_time(_round_of(baseline, open_arms, costs)):
             report("the budget ended before the proof was complete")
             break
         order = [*open_arms[::-1], baseline]  # a process may be waiting with what was searched last
         if number % 2:
             order.reverse()
         rates: dict[str, float] = {}
-        seconds = 0.0
         # the next round has the reverse order
         coming = [arm.settings for arm in (*order, *order[::-1], *order)]
         for place, arm in enumerate(order, 1):
             trial = _launch(arm, baseline, launch, number, coming[place:])
-            seconds += trial.record.seconds
+            costs[arm.name] = trial.record.seconds
             if trial.record.status == "timeout" and out_of_time(0.0):
                 report("the budget ended in the middle of a round")
                 return
@@ -82,6 +89,18 @@ def prove(
         if baseline.failure is not None:
             break
         _pair(baseline, open_arms, rates, report)
+
+
+def _round_of(baseline: Arm, arms: Sequence[Arm], costs: Mapping[str, float]) -> float:
+    """Seconds that a round of these finalists is expected to take."""
+    return sum(costs[arm.name] for arm in (baseline, *arms))
+
+
+def _with_all(baseline: Arm, arms: Sequence[Arm], costs: Mapping[str, float]) -> float:
+    """Seconds of a round of all of these and of what the first of them may need after it."""
+    first = arms[0]
+    later = max(0, PROOF_ROUNDS - 1 - len(first.pairs))
+    return _round_of(baseline, arms, costs) + later * _round_of(baseline, [first], costs)
 
 
 def _launch(

@@ -15,14 +15,14 @@ in the trials' caches what it needed: the next like it will not be shorter."""
 
 
 class Timetable:
-    """Seconds by the monotonic clock. `finalists`: how many the proof will have.
+    """Seconds by the monotonic clock. `batch_to_come`: whether another batch size will be tried.
 
     `slow_start(knob)`: whether a setting of this name takes time to start, at first above all.
     """
 
     def __init__(self, deadline: float, slow_start: Callable[[str], bool]) -> None:
         self.budget = deadline - time.monotonic()
-        self.finalists = 1
+        self.batch_to_come = False
         self._deadline = deadline
         self._slow_start = slow_start
         self._whole: Trial | None = None
@@ -75,9 +75,15 @@ class Timetable:
     def no_room_to_search(self, best: Trial, startup: Startup) -> bool:
         """Whether a launch with such a start, and the proof after it, would not fit the budget."""
         seconds = self.again(best)
-        kept = kept_for_proof(self.usual, seconds + startup.later, self.budget, self.finalists)
-        return self.left < seconds + startup.first + kept
+        kept = kept_for_proof(self.usual, seconds + startup.later, self.budget)
+        return self.left < seconds + startup.first + kept + self._kept_for_batch(best)
+
+    def _kept_for_batch(self, best: Trial) -> float:
+        """What a launch of the best settings with another batch takes, which is compiled anew."""
+        if not self.batch_to_come or best is self._whole:
+            return 0.0
+        return max(best.record.seconds, self._longest.get(self._slow_settings(best), 0.0))
 
     def room_beside_proof(self) -> float:
         """What is left when the shortest proof has had its time."""
-        return self.left - least_for_proof(self.usual, self.usual, self.finalists)
+        return self.left - least_for_proof(self.usual, self.usual)

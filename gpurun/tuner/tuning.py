@@ -231,6 +231,7 @@ class Tuning:
         kept_back = min(BATCH_TRIALS, trials // 3)
         limits = Limits(max(0, trials - kept_back), self._time.no_room_to_search, self._allowed)
         search = Search(self._launch_in_search, self._decide, self._rule, limits)
+        self._time.batch_to_come = not isinstance(self._other_batches(state), Skip)
         search.run(knobs, state)
         if search.out_of_time and len(state.ladder) == len(self.findings.base):
             needed = math.ceil(2 * LEAST_LAUNCHES * state.best.record.seconds)
@@ -244,19 +245,21 @@ class Tuning:
 
     def _larger_batch(self, state: State, search: Search) -> State | None:
         """Tune the batch size on top of the kept settings; None if no other batch is faster."""
-        if self._objective is Objective.MEMORY:
-            self._decide("batch size: not tried: a larger one takes more memory")
-            return None
-        knob = find(BATCH, self.options.knob_paths)
-        proposals = self._tuned_by_its_flag(state.facts) or asking.candidates(knob, state.facts)
+        proposals = self._other_batches(state)
+        self._time.batch_to_come = False
         if isinstance(proposals, Skip):
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
         trial = replace_state(state)
-        self._time.finalists = 1 if state.settings == self.findings.base else 2
         search.allow_more(min(BATCH_TRIALS, self._trials_left()))
-        search.try_knob(knob, proposals, trial)
+        search.try_knob(find(BATCH, self.options.knob_paths), proposals, trial)
         return trial if BATCH in trial.settings else None
+
+    def _other_batches(self, state: State) -> list[Any] | Skip:
+        if self._objective is Objective.MEMORY:
+            return Skip("a larger one takes more memory")
+        knob = find(BATCH, self.options.knob_paths)
+        return self._tuned_by_its_flag(state.facts) or asking.candidates(knob, state.facts)
 
     def _tuned_by_its_flag(self, facts: Facts) -> Skip | None:
         """Who lists batch sizes wants those; two changes of one flag would undo each other."""

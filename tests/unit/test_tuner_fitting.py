@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
@@ -10,6 +11,7 @@ from gpurun.records.facts import Facts
 from gpurun.tuner.fitting import make_it_fit
 from gpurun.tuner.trial import Trial
 from tests.unit.knob_facts import facts
+from tests.unit.report_records import run_result
 from tests.unit.tuner_trials import trial
 
 
@@ -111,6 +113,20 @@ def test_nothing_more_is_tried_once_the_budget_is_used_up() -> None:
     found = make_it_fit([Parts()], ground, frozenset(Effect), probe, notes.append, late)
     assert (found, tried) == (None, [{"parts": 2}])
     assert notes[-1] == "parts: not tried: the budget is used up"
+
+
+def test_what_still_trains_when_its_time_is_up_fits() -> None:
+    """A GPT at batch 160 took 5 s a step once it fitted, and the trial's limit came first."""
+
+    def slow(steps: int) -> Trial:
+        found = trial(None, {"parts": 2}, status="timeout", reason="not done after 107 s")
+        return replace(found, result=run_result(steps=steps))
+
+    ground = facts(out_of_memory=True)
+    for steps, held in ((12, {"parts": 2}), (0, None)):
+        shown = slow(steps)
+        found = make_it_fit([Parts()], ground, frozenset(Effect), lambda _, it=shown: it, print)
+        assert (None if found is None else found[0]) == held
 
 
 def test_what_fitted_once_and_not_again_is_gone_beyond() -> None:

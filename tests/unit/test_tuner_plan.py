@@ -58,4 +58,3 @@ def test_the_search_leaves_most_of_a_small_budget_and_four_rounds_of_a_large_one
     assert kept_for_proof(4.0, 4.0, budget_seconds=300.0) == 32.0
     assert kept_for_proof(6.0, 6.0, budget_seconds=60.0) == 36.0
     assert kept_for_proof(20.0, 20.0, budget_seconds=60.0) == 80.0
-    assert kept_for_proof(20.0, 20.0, budget_seconds=60.0, finalists=2) == 120.0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -94,6 +96,24 @@ def test_the_budget_ends_the_proof_between_rounds() -> None:
     assert told[-1] == "the budget ended before the proof was complete"
     assert not chosen.done
     assert proof_of(chosen) is None
+
+
+def test_where_time_is_short_it_is_for_the_first_finalist() -> None:
+    baseline, chosen = Arm("baseline", {}), Arm("chosen", {"a": 1})
+    larger = Arm("larger batch", {"b": 2})
+    left = [10.0]  # launches of a second each
+    rates = itertools.cycle((100.0, 130.0, 80.0, 110.0, 70.0))  # nothing settles so soon
+
+    def launch(purpose: str, settings: Mapping[str, Any], *rest: Any) -> Trial:
+        left[0] -= 1.0
+        found = trial(next(rates), settings)
+        return replace(found, record=replace(found.record, seconds=1.0))
+
+    told: list[str] = []
+    prove(baseline, [chosen, larger], launch, lambda s: left[0] < s, told.append, 1.0)
+    assert len(larger.pairs) == 2
+    assert len(chosen.pairs) == 4
+    assert told.count("the rest of the budget is for the proof of chosen") == 1
 
 
 def test_a_finalist_that_fails_is_out_and_the_other_goes_on() -> None:

@@ -68,3 +68,15 @@ def test_the_search_ends_where_four_rounds_of_the_proof_would_not_fit_any_more()
     best = launch(900, 6.0, to_data=1.0)
     assert times.no_room_to_search(best, Startup(first=44.0, later=1.0))
     assert not times.no_room_to_search(best, Startup(first=38.0, later=1.0))
+
+
+def test_a_batch_size_to_come_has_its_room_once_something_was_kept() -> None:
+    times = timetable(100)
+    times.baseline(baseline := launch(100, 5.0, to_data=1.0), started_early=False)
+    times.batch_to_come = True
+    times.launched(best := launch(900, 20.0, to_data=1.0, compile="default"), started_early=False)
+    later = Startup(first=22.0)
+    assert not times.no_room_to_search(baseline, later), "what is likely comes first"
+    assert times.no_room_to_search(best, later)
+    times.batch_to_come = False
+    assert not times.no_room_to_search(best, later)
