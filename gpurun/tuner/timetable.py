@@ -48,6 +48,8 @@ class Timetable:
 
     def launched(self, trial: Trial, started_early: bool) -> None:
         """Learn from a trial of the search. `started_early`: whether its process could be."""
+        if trial.throughput is None:
+            return  # it ended early, or its settings name what does not exist
         slow = self._slow_settings(trial)
         self._longest[slow] = max(self._longest.get(slow, 0.0), trial.record.seconds)
         if started_early:
