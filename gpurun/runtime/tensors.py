@@ -53,12 +53,14 @@ def mean_and_deviation(tensor: Any) -> tuple[float, float]:
 
     numbers = plain(tensor).reshape(-1)
     count = numbers.numel()
+    if count < 2:  # a sparse one may hold no more
+        return math.nan, math.nan
     if numbers.device.type != "cpu":
         numbers = numbers.float()
         return float(numbers.mean()), float(numbers.std())
-    parts = [part.to(torch.float64) for part in numbers.split(SERIAL_VALUES)]
-    mean = sum(float(part.sum()) for part in parts) / count
-    squares = sum(float((part - mean).square_().sum()) for part in parts)
+    parts = numbers.split(SERIAL_VALUES)
+    mean = sum(float(part.to(torch.float64).sum()) for part in parts) / count
+    squares = sum(float((part.to(torch.float64) - mean).square_().sum()) for part in parts)
     return mean, math.sqrt(squares / (count - 1))
 
 

@@ -121,9 +121,10 @@ class Here:
     def _box(self, part: Part, run_dir: Path) -> BoxSpec:
         variables = quiet_services(self._devices.environment(part.ranks, os.environ))
         environment = child_environment(run_dir / "spec.json", variables)
+        argv = self._argv(part, run_dir)
         return BoxSpec(
-            argv=self._argv(part, run_dir),
-            env=for_short_launches(environment, self._cache),
+            argv=argv,
+            env=for_short_launches(environment, self._cache, argv[0]),
             cwd=Path.cwd(),
             writable=(run_dir, self._cache),
             layers=() if self.layer is None or not part.layered else (self.layer,),

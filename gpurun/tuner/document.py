@@ -130,7 +130,10 @@ def _baseline(findings: Findings) -> Candidate | None:
     if findings.baseline is not None and findings.baseline.results:
         return _candidate(findings.baseline)
     trial: Trial | None = findings.probe
-    if trial is None or trial.result is None or (trial.throughput is None and not findings.base):
+    if trial is None or trial.result is None:
+        return None
+    made_to_fit = bool(findings.base) and trial.record.knobs == findings.base
+    if trial.throughput is None and not made_to_fit:
         return None
     return Candidate(
         knobs=dict(findings.base),

@@ -46,7 +46,10 @@ class Finals:
         chosen = Arm("chosen", state.settings) if state.settings != found.base else None
         larger = Arm("larger batch", batch.settings) if batch is not None else None
         found.chosen, found.larger = chosen, larger
-        baseline = self._prove([arm for arm in (chosen, larger) if arm is not None], seconds)
+        arms = [arm for arm in (chosen, larger) if arm is not None]
+        if Effect.TRAINING in self._allowed:
+            arms.reverse()  # where time is short the first has it: what was consented to
+        baseline = self._prove(arms, seconds)
         objections: dict[str, str] = {}
         judged = None if chosen is None else self._judged(baseline, chosen)
         if judged is not None and not judged.accepted:

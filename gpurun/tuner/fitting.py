@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.records.events import StepRow
 from gpurun.records.facts import Facts
 from gpurun.tuner import asking
 from gpurun.tuner.trial import Trial
 
 HELD_STEPS = 3
-"""After so many steps the optimizer's state is there and memory grows no more."""
+"""After so many steps the optimizer's state is there."""
+STILL_STEPPING = 3.0
+"""A last step that is longer ago than so many steps take is the last: it hangs."""
 
 Probe = Callable[[dict[str, Any]], Trial]
 """Settings → a first trial under them."""
@@ -32,9 +35,10 @@ def make_it_fit(
 ) -> tuple[dict[str, Any], Trial] | None:
     """The settings under which the script trains, with the trial; None if there are none.
 
-    A trial that was still training when its time was up counts: nothing that saves memory will be
-    faster than what saves less of it. `facts` are those of the trial that ran out of memory.
-    `beyond`: settings that were found before and did not hold; only what saves more is tried.
+    A trial that was still training when its time was up counts: to train slowly is more than not at
+    all, and what saves more memory is rarely faster. `facts` are those of the trial that ran out of
+    memory. `beyond`: settings that were found before and did not hold; only what saves more is
+    tried.
     """
     settings: dict[str, Any] = {}
     passed = beyond is None
@@ -71,8 +75,16 @@ def make_it_fit(
 
 
 def _was_training(trial: Trial) -> bool:
-    steps = 0 if trial.result is None else trial.result.steps
-    return trial.record.status == "timeout" and steps >= HELD_STEPS
+    """Whether it was stepping up to its limit, and did not hang."""
+    if trial.record.status != "timeout" or trial.log is None:
+        return False
+    tables = [table for table in trial.log.steps.values() if len(table) >= HELD_STEPS]
+    if not tables:
+        return False
+    ends = max(tables, key=len)[StepRow.END_NS]
+    usual = (ends[-1] - ends[0]) / (len(ends) - 1)
+    since = trial.log.process.clock_ns + trial.record.seconds * 1e9 - ends[-1]
+    return since < STILL_STEPPING * usual
 
 
 def _text(settings: dict[str, Any]) -> str:

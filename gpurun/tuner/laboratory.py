@@ -178,7 +178,7 @@ class Laboratory:
 
     def _box(self, run_dir: Path, settings: Mapping[str, Any]) -> BoxSpec:
         variables = child_environment(run_dir / "spec.json", self._environment)
-        environment = for_short_launches(quiet_services(variables), self._cache)
+        environment = quiet_services(variables)
         arguments = self.options.target.args
         for name, value in settings.items():
             try:
@@ -188,9 +188,10 @@ class Laboratory:
             except (KnobRaised, GpurunError) as error:
                 raise KnobRaised(f"{name}: {error}") from error
         target = replace(self.options.target, args=arguments)
+        argv = self._argv(replace(self.options, target=target), run_dir)
         return BoxSpec(
-            argv=self._argv(replace(self.options, target=target), run_dir),
-            env=environment,
+            argv=argv,
+            env=for_short_launches(environment, self._cache, argv[0]),
             cwd=Path.cwd(),
             writable=(run_dir, self._cache),
             layers=self.layers,

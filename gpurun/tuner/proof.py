@@ -66,9 +66,10 @@ def prove(
         if not open_arms:
             break
         if len(open_arms) > 1 and out_of_time(_with_all(baseline, open_arms, costs)):
+            others = ", ".join(arm.name for arm in open_arms[1:])
             open_arms = open_arms[:1]
             if not told:
-                report(f"the rest of the budget is for the proof of {open_arms[0].name}")
+                report(f"time is short: {open_arms[0].name} is launched without {others}")
             told = True
         if out_of_time(_round_of(baseline, open_arms, costs)):
             report("the budget ended before the proof was complete")
@@ -97,9 +98,15 @@ def _round_of(baseline: Arm, arms: Sequence[Arm], costs: Mapping[str, float]) ->
 
 
 def _with_all(baseline: Arm, arms: Sequence[Arm], costs: Mapping[str, float]) -> float:
-    """Seconds of a round of all of these and of what the first of them may need after it."""
+    """Seconds of a round of all of these and of what the first of them may need after it.
+
+    That is up to its next look; before any round has told what one takes, up to its first.
+    """
     first = arms[0]
-    later = max(0, PROOF_ROUNDS - 1 - len(first.pairs))
+    done = len(first.pairs)
+    wanted = PROOF_ROUNDS if done else DEFAULT.looks[0]
+    look = next((n for n in DEFAULT.looks if n > done and n >= wanted), done + 1)
+    later = look - done - 1
     return _round_of(baseline, arms, costs) + later * _round_of(baseline, [first], costs)
 
 

@@ -10,8 +10,8 @@ from gpurun.tuner.screening import Startup
 from gpurun.tuner.trial import Trial
 
 COMPILED_BEFORE = 0.7
-"""A launch that took less than this part of the longest one with the same compiler settings found
-in the trials' caches what it needed: the next like it will not be shorter."""
+"""A launch that started in less than this part of the slowest start with the same compiler settings
+found in the trials' caches what it needed: the next like it will not be shorter."""
 
 
 class Timetable:
@@ -28,7 +28,7 @@ class Timetable:
         self._whole: Trial | None = None
         self._saved = 0.0
         self._longest: dict[tuple[tuple[str, str], ...], float] = {}
-        """Seconds of the longest launch, by the settings in it that take time to start."""
+        """Seconds of the slowest start, by the settings that take time to start."""
 
     @property
     def left(self) -> float:
@@ -50,8 +50,8 @@ class Timetable:
         """Learn from a trial of the search. `started_early`: whether its process could be."""
         if trial.throughput is None:
             return  # it ended early, or its settings name what does not exist
-        slow = self._slow_settings(trial)
-        self._longest[slow] = max(self._longest.get(slow, 0.0), trial.record.seconds)
+        if slow := self._slow_settings(trial):
+            self._longest[slow] = max(self._longest.get(slow, 0.0), _start(trial))
         if started_early:
             self._started_early(trial)
 
@@ -66,7 +66,7 @@ class Timetable:
         """What another launch like this one is expected to take."""
         seconds = trial.record.seconds
         slow = self._slow_settings(trial)
-        if not slow or seconds < COMPILED_BEFORE * self._longest.get(slow, 0.0):
+        if not slow or _start(trial) < COMPILED_BEFORE * self._longest.get(slow, 0.0):
             return seconds
         return launched_again(seconds, self.usual)
 
@@ -84,8 +84,16 @@ class Timetable:
         """What a launch of the best settings with another batch takes, which is compiled anew."""
         if not self.batch_to_come or best is self._whole:
             return 0.0
-        return max(best.record.seconds, self._longest.get(self._slow_settings(best), 0.0))
+        start = _start(best)
+        slowest = self._longest.get(self._slow_settings(best), start)
+        return best.record.seconds + max(0.0, slowest - start)
 
     def room_beside_proof(self) -> float:
         """What is left when the shortest proof has had its time."""
         return self.left - least_for_proof(self.usual, self.usual)
+
+
+def _start(trial: Trial) -> float:
+    """Seconds to its pace; all that it took where that is not known."""
+    known = None if trial.result is None else trial.result.startup_seconds
+    return trial.record.seconds if known is None else known

@@ -187,6 +187,8 @@ class Tuning:
             again = self._fitting_trial(self._unfit, beyond=base)
             if again.throughput is not None:
                 return self._baseline(again)
+            if again is not self._unfit:
+                raise Ended(*_unusable(again))
         if trial.throughput is None or trial.result is None:
             raise Ended(*_unusable(trial))
         self._time.baseline(trial, started_early=bool(self._lab.standby_modules))
@@ -231,7 +233,8 @@ class Tuning:
         kept_back = min(BATCH_TRIALS, trials // 3)
         limits = Limits(max(0, trials - kept_back), self._time.no_room_to_search, self._allowed)
         search = Search(self._launch_in_search, self._decide, self._rule, limits)
-        self._time.batch_to_come = not isinstance(self._other_batches(state), Skip)
+        to_come = kept_back > 0 and not isinstance(self._other_batches(state), Skip)
+        self._time.batch_to_come = to_come
         search.run(knobs, state)
         if search.out_of_time and len(state.ladder) == len(self.findings.base):
             needed = math.ceil(2 * LEAST_LAUNCHES * state.best.record.seconds)

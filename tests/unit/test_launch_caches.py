@@ -19,7 +19,9 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (site / "uncompiled").mkdir(parents=True)
     (site / "uncompiled" / "__init__.py").write_text("VALUE = 1\n")
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr(caches, "LARGEST_IMPORT", "uncompiled")
+    (site / "uncompiled" / "later.py").write_text("VALUE = 2\n")
+    monkeypatch.setattr(caches, "PACKAGE", "uncompiled")
+    monkeypatch.setattr(caches, "MODULES", ("__init__.py", "later.py", "no_such_file.py"))
     monkeypatch.setattr(sys, "pycache_prefix", None)
     return site
 
@@ -40,17 +42,62 @@ def test_bytecode_that_is_there_is_used_where_it_is(package: Path, tmp_path: Pat
     assert environment["PYTHONDONTWRITEBYTECODE"] == "1"
 
 
+def test_what_was_only_imported_in_part_is_compiled_once_more(
+    package: Path, tmp_path: Path
+) -> None:
+    """A script that never compiled its model has not imported torch's compiler."""
+    user = {"PYTHONPATH": str(package), "PATH": "/usr/bin:/bin"}
+    subprocess.run([sys.executable, "-c", "import uncompiled"], env=user, check=True)
+    assert list(package.rglob("__init__*.pyc"))
+    assert "PYTHONPYCACHEPREFIX" in for_short_launches(user, tmp_path)
+
+
+def test_bytecode_that_may_not_be_read_is_as_good_as_none(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(self: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(Path, "exists", denied)
+    assert "PYTHONPYCACHEPREFIX" in for_short_launches({}, tmp_path)
+
+
+def test_python_that_is_told_to_write_none_writes_none(package: Path, tmp_path: Path) -> None:
+    """With -B the launched one gets it too: another place would only hide what is there."""
+    code = (
+        "import sys; from pathlib import Path; from gpurun.launch import caches;"
+        "caches.PACKAGE, caches.MODULES = 'uncompiled', ('__init__.py',);"
+        "print(caches.ELSEWHERE in caches.for_short_launches({}, Path('.')))"
+    )
+    here = str(Path(caches.__file__).parents[2])
+    env = {"PYTHONPATH": f"{package}:{here}", "PATH": "/usr/bin:/bin"}
+    for flags, said in (((), "True"), (("-B",), "False")):
+        ran = subprocess.run(
+            [sys.executable, *flags, "-c", code],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert ran.stdout.strip() == said
+
+
 def test_another_interpreter_s_bytecode_is_its_own_affair(package: Path, tmp_path: Path) -> None:
     assert "PYTHONPYCACHEPREFIX" not in for_short_launches({}, tmp_path, "/elsewhere/bin/python")
 
 
 def test_what_the_user_set_stays(package: Path, tmp_path: Path) -> None:
-    user = {"TORCHINDUCTOR_CACHE_DIR": "/a", "PYTHONHASHSEED": "7", "PYTHONPYCACHEPREFIX": "/b"}
+    user = {
+        "TORCHINDUCTOR_CACHE_DIR": "/a",
+        "PYTHONHASHSEED": "7",
+        "PYTHONPYCACHEPREFIX": "/b",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
     assert for_short_launches(user, tmp_path) == user
 
 
 def test_without_torch_there_is_nothing_to_compile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(caches, "LARGEST_IMPORT", "no_such_package_anywhere")
+    monkeypatch.setattr(caches, "PACKAGE", "no_such_package_anywhere")
     assert set(for_short_launches({}, tmp_path)) == {"TORCHINDUCTOR_CACHE_DIR", "PYTHONHASHSEED"}

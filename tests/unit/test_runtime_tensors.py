@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
-from gpurun.runtime.tensors import COPIED_VALUES, host_copy, mean_and_deviation, moved_by
+from gpurun.runtime.tensors import (
+    COPIED_VALUES,
+    SERIAL_VALUES,
+    host_copy,
+    mean_and_deviation,
+    moved_by,
+)
 
 
 def test_the_change_of_a_small_tensor_is_exact() -> None:
@@ -66,3 +74,26 @@ def test_numbers_that_are_not_finite_show_in_the_mean() -> None:
     tensor = torch.zeros(100_000)
     tensor[0], tensor[-1] = float("inf"), float("-inf")
     assert mean_and_deviation(tensor)[0] != mean_and_deviation(tensor)[0]
+
+
+def test_a_part_of_a_sparse_sample_without_two_numbers_has_no_deviation() -> None:
+    sparse = torch.tensor([[0.0, 3.0], [0.0, 0.0]]).to_sparse()
+    assert all(math.isnan(figure) for figure in mean_and_deviation(sparse))
+
+
+def test_no_sum_is_large_enough_for_torch_to_ask_all_its_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From 32,768 numbers on (at::internal::GRAIN_SIZE) it does."""
+    sizes: list[int] = []
+    split = torch.Tensor.split
+
+    def parts(tensor: torch.Tensor, size: int) -> tuple[torch.Tensor, ...]:
+        found = split(tensor, size)
+        sizes.extend(part.numel() for part in found)
+        return found
+
+    monkeypatch.setattr(torch.Tensor, "split", parts)
+    mean_and_deviation(torch.rand(3, 224, 224))
+    assert sum(sizes) == 3 * 224 * 224
+    assert max(*sizes, COPIED_VALUES, SERIAL_VALUES) < 32_768

@@ -120,6 +120,17 @@ def test_without_a_proof_the_first_trial_stands_for_the_baseline() -> None:
         assert report[name] is None
 
 
+def test_made_to_fit_is_what_the_trial_ran_under_and_nothing_else() -> None:
+    """It fitted once and then not again: no other run's figures stand beside those settings."""
+    base = {"checkpointing": "blocks"}
+    slow = replace(finished(None), record=trial(2, base, None))
+    report = written(Findings(base=base, probe=slow, verdict="inconclusive"), trial(2, base, None))
+    assert report["verdict"] == "fits"
+    assert report["baseline"]["knobs"] == base
+    gone = Findings(base=base, probe=finished(None), verdict="script_failed")
+    assert written(gone, trial(1, {}, None))["baseline"] is None
+
+
 def test_what_was_never_measured_is_null() -> None:
     report = written(Findings(verdict="script_failed"), trial(1, {}, None))
     for name in ("baseline", "chosen", "speedup", "larger_batch", "other_load"):

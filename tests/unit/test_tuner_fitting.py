@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.measure.events import ProcessLog
+from gpurun.measure.steps import StepTable
+from gpurun.records.events import ProcessEvent, StepRow
 from gpurun.records.facts import Facts
 from gpurun.tuner.fitting import make_it_fit
 from gpurun.tuner.trial import Trial
 from tests.unit.knob_facts import facts
-from tests.unit.report_records import run_result
 from tests.unit.tuner_trials import trial
 
 
@@ -118,15 +121,22 @@ def test_nothing_more_is_tried_once_the_budget_is_used_up() -> None:
 def test_what_still_trains_when_its_time_is_up_fits() -> None:
     """A GPT at batch 160 took 5 s a step once it fitted, and the trial's limit came first."""
 
-    def slow(steps: int) -> Trial:
-        found = trial(None, {"parts": 2}, status="timeout", reason="not done after 107 s")
-        return replace(found, result=run_result(steps=steps))
+    def slow(steps: int, last_after: float) -> Trial:
+        """Ended by its limit of 107 s, its last step done after `last_after` seconds."""
+        table = StepTable()
+        for number in range(steps):
+            row: list[Any] = [0] * StepRow.WIDTH
+            row[StepRow.END_NS] = int((last_after - 5 * (steps - 1 - number)) * 1e9)
+            row[StepRow.SAMPLES], row[StepRow.LOSS] = None, 1.0
+            table.append(row)
+        process = ProcessEvent(1, None, None, None, ("train.py",), "3.12", 0, clock_ns=0)
+        found = trial(None, {"parts": 2}, status="timeout", reason="not done", seconds=107.0)
+        return replace(found, log=ProcessLog(Path("e"), process, steps={"optimizer": table}))
 
-    ground = facts(out_of_memory=True)
-    for steps, held in ((12, {"parts": 2}), (0, None)):
-        shown = slow(steps)
+    for steps, last_after, held in ((12, 104.0, True), (12, 60.0, False), (2, 104.0, False)):
+        shown, ground = slow(steps, last_after), facts(out_of_memory=True)
         found = make_it_fit([Parts()], ground, frozenset(Effect), lambda _, it=shown: it, print)
-        assert (None if found is None else found[0]) == held
+        assert (found is not None) == held, (steps, last_after)
 
 
 def test_what_fitted_once_and_not_again_is_gone_beyond() -> None:

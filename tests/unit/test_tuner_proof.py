@@ -113,7 +113,7 @@ def test_where_time_is_short_it_is_for_the_first_finalist() -> None:
     prove(baseline, [chosen, larger], launch, lambda s: left[0] < s, told.append, 1.0)
     assert len(larger.pairs) == 2
     assert len(chosen.pairs) == 4
-    assert told.count("the rest of the budget is for the proof of chosen") == 1
+    assert told.count("time is short: chosen is launched without larger batch") == 1
 
 
 def test_a_finalist_that_fails_is_out_and_the_other_goes_on() -> None:

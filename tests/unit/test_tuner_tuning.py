@@ -211,6 +211,24 @@ def test_a_larger_batch_that_trains_otherwise_keeps_its_verdict(
     assert "rejected by the loss guard: the loss is off" in found.ladder[1].reason
 
 
+@pytest.mark.parametrize(("allow", "first"), [(("pipeline",), "a"), (TRAINING, "b")])
+def test_what_was_consented_to_is_proven_first(
+    monkeypatch: pytest.MonkeyPatch, allow: tuple[str, ...], first: str
+) -> None:
+    asked: list[list[str]] = []
+    real = Tuning._prove
+
+    def prove_of(self: Tuning, arms: list[Any], seconds: float) -> Any:
+        asked.append(["b" if "batch_size" in arm.settings else "a" for arm in arms])
+        return real(self, arms, seconds)
+
+    monkeypatch.setattr(Tuning, "_prove", prove_of)
+    rates = steady(loader_workers=2.0, batch_size=1.5)
+    prove(monkeypatch, rates, {"loader_workers": 4}, BATCH_64, allow=allow)
+    assert asked[0][0] == first
+    assert sorted(asked[0]) == ["a", "b"]
+
+
 def test_batch_sizes_that_the_user_lists_are_the_only_ones_tried() -> None:
     words = ["--optimize", "train.py", "--batch-size", "@tune:32,64"]
     options = replace(parse(words, {}), allow=TRAINING)
