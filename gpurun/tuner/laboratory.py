@@ -177,8 +177,7 @@ class Laboratory:
         )
 
     def _box(self, run_dir: Path, settings: Mapping[str, Any]) -> BoxSpec:
-        variables = child_environment(run_dir / "spec.json", self._environment)
-        environment = quiet_services(variables)
+        environment = quiet_services(child_environment(run_dir / "spec.json", self._environment))
         arguments = self.options.target.args
         for name, value in settings.items():
             try:
