@@ -11,19 +11,23 @@ from gpurun.knobs.compilations import Compilations
 from gpurun.knobs.compile_tools import GRAPH_MODES, missing_on, missing_tool
 from gpurun.knobs.graph_rewrites import compile_in_place
 from gpurun.knobs.outputs import COPIED_LATER, map_tensors
+from gpurun.knobs.padded_logits import copy_of
 from gpurun.records.facts import Facts
 
 MODES = ("default", *GRAPH_MODES)
 SECONDS_A_MODULE = 0.2
 MOST_SECONDS = 120.0
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")
+BUSY_PERCENT = 80.0
+"""A GPU so busy does not wait for the host: what graphs copy is then more than what they save."""
 
 
 class Compile(KnobBase):
     """`module.compile(mode=...)` on the root module, in place: keys, class and pickles stay.
 
     "default" fuses kernels; "reduce-overhead" also records CUDA graphs, which pays for small
-    kernels (2.3× on ResNet-50 at batch 32); "max-autotune" also searches matrix-product kernels.
+    kernels (2.3× on ResNet-50 at batch 32), and not where they keep the GPU busy: inputs and
+    outputs of graphs are copied. "max-autotune" also searches matrix-product kernels.
 
     How it bites: compiling takes seconds to minutes at the first step and again when shapes change
     (a partial last batch, evaluation). CUDA graphs overwrite their outputs at the next step, so
@@ -50,8 +54,12 @@ class Compile(KnobBase):
         missing = missing_tool(facts.device, facts.machine.compute_capability)
         if missing is not None:
             return Skip(missing)
-        graphs = facts.device == "cuda" and not _accumulates(facts)
-        return ON_A_GPU if graphs else MODES[:1]
+        if facts.device != "cuda" or _accumulates(facts):
+            return MODES[:1]
+        busy = facts.result.gpu_utilization_percent or 0.0
+        if facts.current.get(self.name) in GRAPH_MODES and busy >= BUSY_PERCENT:
+            return sorted(ON_A_GPU, key=GRAPH_MODES.__contains__)
+        return ON_A_GPU
 
     def is_likely(self, facts: Facts) -> bool:
         """With CUDA graphs: few launches are what half precision and fused kernels wait for."""
@@ -189,4 +197,4 @@ def _accumulates(facts: Facts) -> bool:
 
 def _clone(tensor: Any) -> Any:
     kept = not tensor.is_cuda or any(copies(tensor) for copies in COPIED_LATER)
-    return tensor if kept else tensor.clone()
+    return tensor if kept else copy_of(tensor)

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.compilations import MOST_WORDS, Compilations
 from gpurun.knobs.compile_tools import missing_on, missing_tool, traced
+from gpurun.knobs.graph_rewrites import REWRITES
 from gpurun.knobs.outputs import STAND_INS
+from gpurun.knobs.padded_logits import ENDS_IN_ZEROS, PADDED, columns, length_of, padding
 from gpurun.knobs.uncast import (
     Computed,
     half_of,
@@ -17,7 +19,6 @@ from gpurun.knobs.uncast import (
     is_plain_training,
     of_half,
     uncast,
-    without_gaps,
 )
 from gpurun.records.facts import Facts
 
@@ -41,13 +42,15 @@ class FusedLoss(KnobBase):
     Beside `autocast`. What the model returns is not cast to float32 but handed out as a tensor that
     is cast when the script first reads its numbers; `torch.nn.functional.cross_entropy` computes in
     float32 all the same, without writing float32 logits or their gradient to memory. Helps where
-    vocabularies are large: eager cast, loss and backward move some ten times what it does.
+    vocabularies are large: eager cast, loss and backward move some ten times what it does. Where
+    the model is compiled as well, its last layer computes rows of whole cache lines.
 
     How it bites: other rounding in the loss. `type(logits)` is a subclass of Tensor, each `grad_fn`
     has another name, and gradients of logits are rounded to half precision before a script sees
     them. Extension modules that take the address of logits past torch raise. Compiling takes
     seconds at the first step. Left alone are a loss inside the model's forward, scripts that
-    compile, checkpoints around the loss, and other losses: those get the logits cast as before.
+    compile, checkpoints around the loss, targets that are probabilities, and other losses: those
+    get the logits cast as before.
     """
 
     name: ClassVar[str] = "fused_loss"
@@ -73,6 +76,7 @@ class FusedLoss(KnobBase):
             return
         losses = _Losses(hooks)
         STAND_INS.append(losses)
+        REWRITES.append(padding(lambda elements: elements >= LEAST_ELEMENTS))
         hooks.on_root(losses.root_found)
         hooks.on_step(losses.step_done)
         hooks.around_root_call(nullcontext, inputs=losses.inputs)
@@ -132,7 +136,7 @@ class _Losses:
     def make(self, tensor: Any) -> Any:
         """See `outputs.StandIn`."""
         try:
-            made = uncast(without_gaps(tensor), self._loss)
+            made = uncast(tensor, self._loss)
         except Exception as error:
             self._fail(error)
             return tensor.float()
@@ -145,29 +149,36 @@ class _Losses:
         """A `uncast.Loss`: None, for torch to compute it, where we cannot."""
         import torch
 
-        call = _call(further, named)
-        half = half_of(logits)
-        if not self._active or call is None or half is None:
+        half: Any = half_of(logits)
+        call = None if half is None else _call(half, further, named)
+        if not self._active or call is None:
             return None
-        target, weight, *options = call
+        target, weight, options = call[0], call[1], call[2:]
+        extra = length_of(half) - half.shape[1] if PADDED.have(half) else 0
 
-        def gradient(half: Any, slope: Any, target: Any, weight: Any) -> Any:
-            given = (half, slope, target, weight, *options)
+        def gradient(half: Any, slope: Any, target: Any, weight: Any, scale: Any) -> Any:
+            given = (half, scale, slope, target, weight, *options, extra)
             try:
-                return self._run(half_cross_entropy_gradient, *given)
+                whole = self._run(half_cross_entropy_gradient, *given)
             except Exception as error:  # in a thread of autograd torch suppresses none
                 self._fail(error)
-            return half_cross_entropy_gradient(*given)
+                whole = half_cross_entropy_gradient(*given)
+            if not extra:
+                return whole
+            found = columns(whole, half.shape[1])
+            ENDS_IN_ZEROS.add(found, half.shape[1])
+            return found
 
-        def plainly(logits: Any, target: Any, weight: Any) -> Any:
-            return half_cross_entropy(logits, target, weight, *options)
+        def plainly(logits: Any, target: Any, weight: Any, scale: Any) -> Any:
+            return _by_torch(logits, target, weight, *options)
 
         try:
             with torch.no_grad():
-                value = self._run(half_cross_entropy, half, *call)
-                kind = (half.dtype, half.dim(), target.dtype, weight is None, *options)
+                value, scale = self._run(half_cross_entropy, half, *call)
+                kind = (half.dtype, half.dim(), target.dtype, weight is None, *options, extra)
                 if kind not in self._known:
-                    gradient(half, torch.ones_like(value), target, weight)  # compiled for its size
+                    slope = torch.ones_like(value)
+                    gradient(half, slope, target, weight, scale)  # compiled for its size
                     self._prove(half[:ROWS], target[:ROWS], *call[1:])
                     self._known.add(kind)
         except Exception as error:  # if the script is at fault, torch says so
@@ -175,7 +186,7 @@ class _Losses:
         if not self._active:
             return None
         self._hooks.applied(f"cross entropy of {str(half.dtype).removeprefix('torch.')} logits")
-        return of_half(logits, Computed(value, gradient, plainly), (target, weight))
+        return of_half(logits, Computed(value, gradient, plainly), (target, weight, scale))
 
     def _run(self, function: Any, half: Any, *others: Any) -> Any:
         import torch
@@ -191,14 +202,22 @@ class _Losses:
 
     def _prove(self, half: Any, *call: Any) -> None:
         """Compare loss and gradient of some rows with what torch computes of them."""
-        slope = half_cross_entropy(half, *call).cos()
-        for function, given, tolerance in (
-            (half_cross_entropy, call, LOSS_TOLERANCE),
-            (half_cross_entropy_gradient, (slope, *call), GRADIENT_TOLERANCE),
+        import torch
+
+        def by_torch(half: Any) -> Any:
+            return _by_torch(half.float(), *call)
+
+        found: Any = torch.func.vjp(by_torch, half)
+        right, gradient_of = found
+        slope = right.cos()
+        value, scale = self._run(half_cross_entropy, half, *call)
+        gradient = self._run(half_cross_entropy_gradient, half, scale, slope, *call, 0)
+        for ours, theirs, tolerance in (
+            (value, right, LOSS_TOLERANCE),
+            (gradient, gradient_of(slope)[0], GRADIENT_TOLERANCE),
         ):
-            ours, right = self._run(function, half, *given), function(half, *given)
-            least = tolerance * float(right.float().nan_to_num().abs().max())
-            if not ours.allclose(right, tolerance, least, equal_nan=True):
+            least = tolerance * float(theirs.float().nan_to_num().abs().max())
+            if not ours.allclose(theirs, tolerance, least, equal_nan=True):
                 raise ArithmeticError("loss or gradient differ from what torch computes")
 
     def _fail(self, error: Exception) -> None:
@@ -211,30 +230,31 @@ class _Losses:
             self._hooks.revoked(reason)
 
 
-def _call(further: tuple[Any, ...], named: dict[str, Any]) -> Call | None:
+def _call(half: Any, further: tuple[Any, ...], named: dict[str, Any]) -> Call | None:
     """What is asked for beside the logits; None if that is not ours to compute."""
     import torch
 
     given = {**dict(zip(("target", "weight"), further, strict=False)), **named}
-    target, weight = given.get("target"), given.get("weight")
+    target: Any = given.get("target")
+    weight = given.get("weight")
     parts = [target] if weight is None else [target, weight]
     ours = all(type(part) is torch.Tensor and not part.requires_grad for part in parts)
     old = given.get("size_average") is not None or given.get("reduce") is not None
-    if old or not ours:
+    if old or not ours or half.dim() < 2:
+        return None
+    if target.dtype is not torch.long or target.shape != half.shape[:1] + half.shape[2:]:
         return None
     ignored, reduction = given.get("ignore_index", -100), given.get("reduction", "mean")
     return target, weight, ignored, reduction, given.get("label_smoothing", 0.0)
 
 
-@traced
-def half_cross_entropy(
-    half: Any, target: Any, weight: Any, ignored: Any, reduction: Any, smoothing: Any
+def _by_torch(
+    logits: Any, target: Any, weight: Any, ignored: int, reduction: str, smoothing: float
 ) -> Any:
-    """The loss, of what is compiled; as torch computes it under autocast."""
     import torch
 
     return torch.nn.functional.cross_entropy(
-        half.float(),
+        logits,
         target,
         weight,
         ignore_index=ignored,
@@ -244,14 +264,70 @@ def half_cross_entropy(
 
 
 @traced
-def half_cross_entropy_gradient(half: Any, slope: Any, *call: Any) -> Any:
-    """Its gradient, in half precision; the softmax is computed again, as nothing is kept of it."""
+def half_cross_entropy(
+    half: Any, target: Any, weight: Any, ignored: int, reduction: str, smoothing: float
+) -> tuple[Any, Any]:
+    """The loss, of what is compiled, as torch computes it under autocast; and what its gradient
+    needs to know of each row: the logarithm of the sum of the exponentials.
+    """
+    logits = half.float()
+    top = logits.amax(1, keepdim=True)
+    mass = (logits - top).exp().sum(1, keepdim=True)
+    scale = top + mass.log()
+    taken, counts, weights = weigh(logits, target, weight, ignored)
+    loss = ((scale - logits.gather(1, taken)) * weights).where(counts, 0.0)
+    if smoothing:
+        uniform = scale * logits.shape[1] - logits.sum(1, keepdim=True)
+        if weight is not None:
+            weighted = logits * spread(weight, logits)
+            uniform = scale * weight.sum() - weighted.sum(1, keepdim=True)
+        share = smoothing / logits.shape[1]
+        loss = (1 - smoothing) * loss + share * uniform.where(counts, 0.0)
+    if reduction == "none":
+        return loss.squeeze(1), scale
+    total = loss.sum()
+    return (total / weights.sum() if reduction == "mean" else total), scale
+
+
+@traced
+def half_cross_entropy_gradient(
+    half: Any, scale: Any, slope: Any, target: Any, weight: Any,
+    ignored: int, reduction: str, smoothing: float, extra: int,
+) -> Any:  # fmt: skip
+    """Its gradient, in half precision, with so many columns of zeros at its end."""
     import torch
 
-    def loss_of(half: Any) -> Any:
-        return half_cross_entropy(half, *call)
+    logits = half.float()
+    taken, counts, weights = weigh(logits, target, weight, ignored)
+    classes = spread(torch.arange(logits.shape[1], device=half.device), logits)
+    ours: Any = (1 - smoothing) * weights
+    whole, others = ours, 0.0
+    if smoothing:
+        share = smoothing / logits.shape[1] * counts
+        others = share if weight is None else share * spread(weight, logits)
+        whole = ours + share * (logits.shape[1] if weight is None else weight.sum())
+    found = (logits - scale).exp() * whole - others - torch.where(classes == taken, ours, 0.0)
+    if reduction == "none":
+        slope = slope.unsqueeze(1)
+    elif reduction == "mean":
+        slope = slope / weights.sum()
+    found = (found * slope).where(counts, 0.0).to(half.dtype)
+    return torch.nn.functional.pad(found, (0, extra)) if extra else found
 
-    return torch.func.vjp(loss_of, half)[1](slope)[0]
+
+@traced
+def weigh(logits: Any, target: Any, weight: Any, ignored: int) -> tuple[Any, Any, Any]:
+    """The classes of the targets, which of them count, and what each weighs."""
+    target = target.unsqueeze(1)
+    counts = target != ignored
+    taken = target.where(counts, 0)
+    return taken, counts, counts.to(logits.dtype) * (1 if weight is None else weight[taken])
+
+
+@traced
+def spread(classes: Any, logits: Any) -> Any:
+    """Values by class, so that they meet the logits."""
+    return classes.view(-1, *[1] * (logits.dim() - 2))
 
 
 COMPILED = (half_cross_entropy, half_cross_entropy_gradient)

@@ -45,12 +45,21 @@ class Numbers:
     def __init__(self, half: Any) -> None:
         self.data = half
         self.is_half = True
+        self.has_gaps = _as_seen(half) is not half
 
     def cast(self) -> None:
         """From now on they are float32."""
         if self.is_half:
             self.data = self.data.float()
-            self.is_half = False
+            self.is_half = self.has_gaps = False
+
+    def close_gaps(self) -> bool:
+        """Lay them out as the script sees them; False if they are."""
+        had_gaps = self.has_gaps
+        if had_gaps:
+            self.data = self.data.clone()
+            self.has_gaps = False
+        return had_gaps
 
 
 Loss = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any | None]
@@ -74,21 +83,26 @@ class Computed:
 def uncast(half: Any, loss: Loss | None = None) -> Any:
     """A tensor in place of `half.float()`, linked to `half` in the graph of autograd.
 
+    Its strides are those that a cast gives, also where there are gaps between the rows of `half`.
+
     In plain training `loss` is called in place of `torch.nn.functional.cross_entropy`; it returns
     None where the call is to be made as it is.
     """
     return _types().Upcast.apply(half, loss)
 
 
-def without_gaps(half: Any) -> Any:
-    """The tensor, with the strides that a cast would give it.
-
-    Compiled models return rows with gaps, whose products are faster.
-    """
+def _as_seen(half: Any) -> Any:
+    """A tensor with the strides that a cast gives: where there are no gaps, this one."""
     import torch
 
     like = torch.empty_like(half, device="meta")
-    return half if like.stride() == half.stride() else half.clone()
+    return half if like.stride() == half.stride() else like
+
+
+def _laid_out_like(tensor: Any) -> Any:
+    import torch
+
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
 
 
 def half_of(tensor: Any) -> Any | None:
@@ -200,11 +214,18 @@ def _types() -> Any:
             try:
                 if func in in_half and _is_half_alone(first, args[1:], kwargs):
                     numbers, views, loss = first._numbers, first._views, first._loss
-                    found = func(_replay(numbers.data, views), *args[1:], **kwargs)
+                    try:
+                        found = func(_replay(numbers.data, views), *args[1:], **kwargs)
+                    except RuntimeError:  # a view that there is only without the gaps
+                        if not numbers.close_gaps():
+                            raise
+                        found = func(_replay(numbers.data, views), *args[1:], **kwargs)
                     if func in choices:
                         return tree_map_only(torch.Tensor, _as_float32, found)
                     if func in moves:
-                        return cls(Numbers(found), found, (), loss)
+                        return uncast_again(found, loss)
+                    if numbers.has_gaps:
+                        found = func(_laid_out_like(first), *args[1:], **kwargs)
                     return cls(numbers, found, (*views, (func, args[1:], kwargs)), loss)
                 args, kwargs = tree_map_only(cls, plain, (args, kwargs))
                 result = func(*args, **kwargs)
@@ -223,8 +244,8 @@ def _types() -> Any:
             return False
         return not any(isinstance(x, Uncast) for x in tree_leaves((further, named)))
 
-    def uncast_again(half: Any) -> Any:
-        return Uncast(Numbers(half), half)
+    def uncast_again(half: Any, loss: Loss | None = None) -> Any:
+        return Uncast(Numbers(half), _as_seen(half), (), loss)
 
     def _as_float32(tensor: Any) -> Any:
         return tensor.float() if tensor.is_floating_point() else tensor
@@ -236,7 +257,7 @@ def _types() -> Any:
         def forward(ctx: Any, half: Any, loss: Loss | None) -> Any:
             ctx.set_materialize_grads(False)
             ctx.dtype = half.dtype
-            return Uncast(Numbers(half.detach()), half, (), loss)
+            return uncast_again(half.detach(), loss)
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gpurun.knobs.padded_logits import LINE
 from tests.conftest import Gpurun
 from tests.integration.knob_runs import KnobRun, run_under
 
@@ -20,10 +21,11 @@ import collections, json, sys
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from gpurun.knobs import autocast, fused_loss, outputs
+from gpurun.knobs import autocast, fused_loss, outputs, padded_logits
 
 autocast.native_on_cpu = lambda: True
 fused_loss.LEAST_ELEMENTS = 2000
+padded_logits.MOST_COLUMNS = 1.0
 torch.set_num_threads(1)
 VOCABULARY = 97
 WEIGHT = torch.linspace(0.5, 2, VOCABULARY)
@@ -86,7 +88,7 @@ def train(kind):
     critic = Critic() if kind == "fed back" else None
     parameters = [*model.parameters(), *(critic.parameters() if critic else ())]
     optimizer = torch.optim.AdamW(parameters, lr=1e-2)
-    figures, seen, kept = [], [], []
+    figures, seen, kept, lengths = [], [], [], set()
 
     def step(x, loss_of, backward=lambda loss: loss.backward()):
         y = (x + 1) % VOCABULARY
@@ -107,6 +109,8 @@ def train(kind):
         hits = (logits.argmax(-1) == y).float().mean()
         figures.extend([loss.item(), norm.item(), hits.item()])
         kept.append(logits)
+        if type(logits).__name__ == "Uncast":
+            lengths.add(logits._numbers.data.stride(-2))
 
     draw = lambda *shape: torch.randint(0, VOCABULARY, shape)
     if kind == "every way":
@@ -132,7 +136,8 @@ def train(kind):
     assert all(bool(x.isfinite().all()) for x in kept)
     if kind == "ddp":
         dist.destroy_process_group()
-    return {"figures": figures, "seen": seen, "kept": [type(x).__name__ for x in kept]}
+    kinds = [type(x).__name__ for x in kept]
+    return {"figures": figures, "seen": seen, "kept": kinds, "rows": sorted(lengths)}
 
 found = {}
 for kind in sys.argv[1].split(","):
@@ -183,7 +188,8 @@ def test_the_training_is_that_of_autocast_alone(train: Train) -> None:
     assert found["every way"]["fused"]["kept"].count("Tensor") == 3, "one batch is too small"
     for kind in ("tuple", "dict", "ddp", "fed back", "gaps"):
         assert set(found[kind]["fused"]["kept"]) == {"Uncast"}
-    assert run.printed["graphs"] == 2 * 2, "once a kind of loss and its gradient, for any batch"
+    graphs = run.printed["graphs"]
+    assert graphs == 2 * 3, "loss and gradient of two kinds and of rows with gaps, for any batch"
 
 
 def test_what_cannot_be_compiled_is_computed_as_before(train: Train, tmp_path: Path) -> None:
@@ -200,8 +206,15 @@ def test_what_cannot_be_compiled_is_computed_as_before(train: Train, tmp_path: P
 
 
 @pytest.mark.slow
-def test_beside_a_compiled_model_and_a_loss_scale(train: Train) -> None:
-    run = train({**FUSED, "autocast": "fp16", "compile": "default"}, "flat,fed back")
-    assert told(run) == [("applied", "cross entropy of float16 logits")]
+@pytest.mark.parametrize(
+    ("precision", "kinds"),
+    [("float16", "flat,fed back"), ("bfloat16", "flat,tuple,ddp")],
+)
+def test_beside_a_compiled_model_and_a_loss_scale(train: Train, precision: str, kinds: str) -> None:
+    """Its last layer computes whole cache lines then."""
+    autocast = {"float16": "fp16", "bfloat16": "bf16"}[precision]
+    run = train({**FUSED, "autocast": autocast, "compile": "default"}, kinds)
+    assert told(run) == [("applied", f"cross entropy of {precision} logits")]
+    assert run.printed["found"]["flat"]["fused"]["rows"] == [2 * LINE]
     assert {outcome for outcome, _ in told(run, "compile")} == {"applied"}
     same_training(run)

@@ -106,12 +106,80 @@ def test_calls_that_are_not_understood_are_torchs(
     assert told.words == []
 
 
+@pytest.mark.parametrize("shape", [(6, 5), (3, 5, 2)])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("ignored", [-100, 1])
+def test_loss_and_gradient_are_torchs(
+    shape: tuple[int, ...], weighted: bool, smoothing: float, reduction: str, ignored: int
+) -> None:
+    """Of real numbers here: what is rounded to half precision is only the numbers' own type."""
+    torch.manual_seed(0)
+    logits = torch.randn(shape, dtype=torch.float64)
+    logits[0, 3] = -torch.inf if not smoothing else 0.0
+    target = torch.randint(0, 3, (shape[0], *shape[2:]))
+    target[1] = 1
+    weight = torch.rand(5) if weighted else None
+    options = (weight, ignored, reduction, smoothing)
+
+    def by_torch(logits: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(
+            logits.float(),
+            target,
+            weight,
+            ignore_index=ignored,
+            reduction=reduction,
+            label_smoothing=smoothing,
+        )
+
+    right, gradient_of = torch.func.vjp(by_torch, logits)
+    slope = torch.rand_like(right)
+    value, scale = fused_loss.half_cross_entropy(logits, target, *options)
+    torch.testing.assert_close(value, right, equal_nan=True)
+    for extra in (0, 3) if len(shape) == 2 else (0,):
+        gradient = fused_loss.half_cross_entropy_gradient(
+            logits, scale, slope, target, *options, extra
+        )
+        torch.testing.assert_close(
+            gradient[:, :5], gradient_of(slope)[0], atol=1e-6, rtol=1e-5, equal_nan=True
+        )
+        assert gradient.shape[1] == 5 + extra
+        assert not gradient[:, 5:].any()
+
+
+def test_where_no_target_counts_the_loss_is_what_torch_says(losses: Any) -> None:
+    logits = losses.make(half())
+    loss = F.cross_entropy(logits, torch.full((8,), -100))
+    assert loss.isnan()
+
+
+@pytest.mark.parametrize(
+    "target",
+    [torch.full((8, 4), 0.25), TARGETS.to(torch.uint8), TARGETS[:1].expand(8)[None].T],
+)
+def test_targets_other_than_classes_are_torchs(losses: Any, told: Told, target: Any) -> None:
+    logits = losses.make(half())
+    try:
+        right = F.cross_entropy(REAL.bfloat16().float(), target)
+    except (RuntimeError, ValueError) as error:
+        with pytest.raises(type(error)):
+            F.cross_entropy(logits, target)
+    else:
+        assert F.cross_entropy(logits, target).item() == pytest.approx(right.item())
+    assert told.words == []
+
+
 @pytest.mark.parametrize("name", ["half_cross_entropy", "half_cross_entropy_gradient"])
 def test_a_compiler_that_is_wrong_is_found_out(
     losses: Any, told: Told, compiled: dict[str, Any], name: str
 ) -> None:
     right = getattr(fused_loss, name)
-    compiled[name] = lambda *args: right(*args) * 1.1
+    wrong = {
+        "half_cross_entropy": lambda *args: (right(*args)[0] * 1.1, right(*args)[1]),
+        "half_cross_entropy_gradient": lambda *args: right(*args) * 1.1,
+    }
+    compiled[name] = wrong[name]
     given = half()
     F.cross_entropy(losses.make(given), TARGETS).backward()
     ((outcome, reason),) = told.words

@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from gpurun.knobs import compile as compile_knob
-from gpurun.knobs.fused_loss import half_cross_entropy
+from gpurun.knobs.fused_loss import half_cross_entropy, half_cross_entropy_gradient
 from gpurun.knobs.outputs import COPIED_LATER, STAND_INS, stand_in_for
-from gpurun.knobs.uncast import Computed, half_of, in_float32, of_half, uncast, without_gaps
+from gpurun.knobs.uncast import Computed, half_of, in_float32, of_half, uncast
 
 CLASSES = 8
 INPUTS = torch.randn(2, 5, 6, generator=torch.manual_seed(0))
@@ -32,17 +32,19 @@ Use = Callable[[torch.Tensor], Any]
 
 def loss_of(logits: Any, further: tuple[Any, ...], named: dict[str, Any]) -> Any:
     """As the knob computes it, but for the compiler."""
-    half = half_of(logits)
+    half, target, options = half_of(logits), further[0], (None, -100, "mean", 0.0)
     if half is None:
         return None
 
-    def plainly(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return half_cross_entropy(logits, target, None, -100, "mean", 0.0)
+    def plainly(logits: torch.Tensor, target: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits, target)
 
-    def gradient(half: torch.Tensor, slope: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        return torch.func.vjp(lambda x: plainly(x, target), half)[1](slope)[0]
+    def gradient(half: torch.Tensor, slope: torch.Tensor, target: Any, scale: Any) -> torch.Tensor:
+        found: torch.Tensor = half_cross_entropy_gradient(half, scale, slope, target, *options, 0)
+        return found
 
-    return of_half(logits, Computed(plainly(half, further[0]), gradient, plainly), further[:1])
+    value, scale = half_cross_entropy(half, target, *options)
+    return of_half(logits, Computed(value, gradient, plainly), (target, scale))
 
 
 class Used:
@@ -273,14 +275,39 @@ def test_models_are_given_plain_tensors() -> None:
     assert named["y"] is TARGETS
 
 
-def test_a_tensor_with_gaps_is_handed_out_with_the_strides_of_its_cast() -> None:
-    half = torch.ones(4, 6, dtype=torch.bfloat16)
-    for dense in (half, half.t()):
-        assert without_gaps(dense) is dense
-    for gaps in (half[:, :4], half.t()[:4], half[:1].expand(3, 6)):
-        closed = without_gaps(gaps)
-        assert closed.stride() == gaps.float().stride()
-        assert torch.equal(closed, gaps)
+GAPPED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "columns of longer rows": lambda half: half[..., :4],
+    "transposed": lambda half: half.transpose(0, 2)[:4],
+    "expanded": lambda half: half[:1].expand(3, 3, 6),
+}
+
+
+@pytest.mark.parametrize("name", GAPPED)
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x,
+        lambda x: x.view(-1, x.size(-1)) if x.is_contiguous() else x,
+        lambda x: x.view(-1) if x.is_contiguous() else x.reshape(-1),
+        lambda x: x[:, :-1].contiguous().view(-1, x.size(-1)),
+        lambda x: x.transpose(1, 2).flatten(),
+        lambda x: x.unsqueeze(0)[0, 1:],
+    ],
+)
+def test_gaps_between_rows_are_not_seen(name: str, use: Use) -> None:
+    """Strides, views and gradients are those of the cast, which has no gaps."""
+    real = torch.arange(54.0).reshape(3, 3, 6).bfloat16()
+    given, again = real.clone().requires_grad_(), real.clone().requires_grad_()
+    half = GAPPED[name](given)
+    logits, cast = uncast(half), GAPPED[name](again).float()
+    ours, right = use(logits), use(cast)
+    assert (logits.stride(), logits.is_contiguous()) == (cast.stride(), cast.is_contiguous())
+    assert (ours.shape, ours.stride()) == (right.shape, right.stride())
+    assert half_of(logits) is not None, "nothing was cast"
+    assert torch.equal(ours.detach() * 2, right.detach() * 2)
+    (ours * ours).sum().backward()
+    (right * right).sum().backward()
+    assert torch.equal(given.grad, again.grad)
 
 
 class OnGpu:
