@@ -27,6 +27,7 @@ class Timetable:
         self._slow_start = slow_start
         self._whole: Trial | None = None
         self._saved = 0.0
+        self._tried = False
         self._longest: dict[tuple[tuple[str, str], ...], float] = {}
         """Seconds of the slowest start, by the settings that take time to start."""
 
@@ -48,6 +49,7 @@ class Timetable:
 
     def launched(self, trial: Trial, started_early: bool) -> None:
         """Learn from a trial of the search. `started_early`: whether its process could be."""
+        self._tried = True
         if trial.throughput is None:
             return  # it ended early, or its settings name what does not exist
         if slow := self._slow_settings(trial):
@@ -75,7 +77,13 @@ class Timetable:
         return tuple(sorted((k, str(v)) for k, v in settings if self._slow_start(k)))
 
     def no_room_to_search(self, best: Trial, startup: Startup) -> bool:
-        """Whether a launch with such a start, and the proof after it, would not fit the budget."""
+        """Whether a launch with such a start, and the proof after it, would not fit the budget.
+
+        Where steps take seconds nothing would: what is tried first may turn out so fast that its
+        own launches hardly count in the shortest proof.
+        """
+        if not self._tried and best is self._whole:
+            return self.left < self.usual + startup.first + least_for_proof(self.usual, 0.0)
         seconds = self.again(best)
         kept = kept_for_proof(self.usual, seconds + startup.later, self.budget)
         return self.left < seconds + startup.first + kept + self._kept_for_batch(best)

@@ -66,8 +66,19 @@ def test_the_search_ends_where_four_rounds_of_the_proof_would_not_fit_any_more()
     times = timetable(100)
     times.baseline(launch(100, 6.0, to_data=1.0), started_early=False)
     best = launch(900, 6.0, to_data=1.0)
+    times.launched(best, started_early=False)
     assert times.no_room_to_search(best, Startup(first=44.0, later=1.0))
     assert not times.no_room_to_search(best, Startup(first=38.0, later=1.0))
+
+
+def test_something_is_tried_however_slow_the_script_is() -> None:
+    """A GPT of 96 sequences, checkpointed to fit: 70 s a trial, no room after three."""
+    times = timetable(280)
+    times.baseline(baseline := launch(37, 70.0, to_data=1.0), started_early=False)
+    assert not times.no_room_to_search(baseline, Startup(first=44.0, later=1.0))
+    assert times.no_room_to_search(baseline, Startup(first=75.0, later=1.0))
+    times.launched(launch(38, 70.0, to_data=1.0), started_early=False)
+    assert times.no_room_to_search(baseline, Startup(first=44.0, later=1.0)), "only at first"
 
 
 def test_a_batch_size_to_come_has_its_room_once_something_was_kept() -> None:
