@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
@@ -22,17 +21,16 @@ from gpurun.launch.command import command_line
 from gpurun.launch.environment import child_environment
 from gpurun.measure import summarise_run
 from gpurun.measure.events import ProcessLog, read_run
-from gpurun.measure.sampler import Sampler
 from gpurun.options import Target, TargetKind
 from gpurun.records.codec import to_json
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.result import RunResult
 from gpurun.records.spec import RunSpec, StopRule, Trees, TrialSpec
 from gpurun.rundir import write_json
-from gpurun.tuner.progress import Progress
 from gpurun.tuner.settled import Settled
 from gpurun.tuner.trial import Request
 from gpurun.tuner.trial_end import ending_status, explained, last_lines, main_log
+from gpurun.tuner.watch import Watch, launch
 
 WARMUP_STEPS = 10
 LEAST_STEPS = 12
@@ -41,8 +39,6 @@ WINDOW_SECONDS = 4.0
 """What a measured window lasts, where the script trains for so long."""
 MOST_STEPS = 5000
 SEED = 1234
-POLL_SECONDS = 0.05
-SAMPLE_SECONDS = 0.5
 FIRST_PATIENCE = 1800.0
 """The first launch may be silent for so many seconds: it may download its data or compile."""
 LEAST_PATIENCE = 120.0
@@ -163,15 +159,15 @@ class Launcher:
 
         `first`: the launch that warms up its tree.
         """
-        launch = self._launch(start, rule, first)
-        if launch.error and not first and start.name in self._layers:
+        done = self._launch(start, rule, first)
+        if done.error and not first and start.name in self._layers:
             self._note(
                 "the script does not run on top of what its first launch wrote: "
                 "every launch starts from the untouched folder"
             )
             del self._layers[start.name]
-            launch = self._launch(start, rule, first)
-        return launch
+            done = self._launch(start, rule, first)
+        return done
 
     def forget(self, name: str) -> None:
         """Remove what launches of the tree `name` shared: the tree is no more."""
@@ -204,15 +200,9 @@ class Launcher:
                 knob_paths=start.settled.knob_paths,
             )
         write_json(run_dir / "spec.json", to_json(spec))
-        began = time.monotonic()
-        with closing(Sampler(run_dir)) as sampler:
-            sampler.look_around()
-            with Box(self._box(start, run_dir)) as box:
-                given_up = self._watch(box, start, run_dir, sampler, first)
-                if given_up:
-                    box.kill()
-                exit_code = None if given_up else box.poll()
-        seconds = time.monotonic() - began
+        patience = FIRST_PATIENCE if first else max(LEAST_PATIENCE, 4 * self.longest)
+        watch = Watch(patience, partial(self._keep_layer, start.name) if first else None)
+        exit_code, seconds, given_up = launch(self._box(start, run_dir), run_dir, watch)
         self.longest = max(self.longest, seconds)
         return _concluded(start, rule, run_dir, exit_code, seconds, given_up)
 
@@ -237,29 +227,11 @@ class Launcher:
             log=run_dir / "output.log",
         )
 
-    def _watch(self, box: Box, start: Start, run_dir: Path, sampler: Sampler, first: bool) -> str:
-        """Wait for the end; why the launch had to be given up, "" if it ended by itself."""
-        progress = Progress(run_dir, run_dir / "output.log")
-        patience = FIRST_PATIENCE if first else max(LEAST_PATIENCE, 4 * self.longest)
-        changed = sampled = time.monotonic()
-        held = first
-        while box.poll() is None:
-            time.sleep(POLL_SECONDS)
-            moment = time.monotonic()
-            if held and (run_dir / "control" / "first_step").exists():
-                held = False
-                layer = self.folder / "layers" / start.name
-                if box.capture_layer(layer):
-                    self._layers[start.name] = layer
-                (run_dir / "control" / "go").touch()
-            if progress.advanced():
-                changed = moment
-            if moment - sampled > SAMPLE_SECONDS:
-                sampled = moment
-                sampler.tick(box.pid)
-            if moment - changed > patience:
-                return f"hangs: given up after {patience:.3g} s without a sign of life"
-        return ""
+    def _keep_layer(self, name: str, box: Box, go: Callable[[], None]) -> None:
+        layer = self.folder / "layers" / name
+        if box.capture_layer(layer):
+            self._layers[name] = layer
+        go()
 
 
 def _concluded(

@@ -9,24 +9,15 @@ from __future__ import annotations
 
 import enum
 import os
-import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 
-from gpurun.bench.launches import (
-    FIRST_PATIENCE,
-    LEAST_PATIENCE,
-    POLL_SECONDS,
-    SAMPLE_SECONDS,
-    SEED,
-)
+from gpurun.bench.launches import FIRST_PATIENCE, LEAST_PATIENCE, SEED
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import agent_command_line, command_line
 from gpurun.launch.environment import child_environment
 from gpurun.launch.hidden import in_layers
-from gpurun.measure.sampler import Sampler
 from gpurun.options import Options
 from gpurun.records.codec import to_json
 from gpurun.records.spec import Exchange, Parallel, RunSpec, Share, TrialSpec
@@ -35,6 +26,7 @@ from gpurun.scaling.devices import Devices
 from gpurun.scaling.launch import Ended, Order
 from gpurun.scaling.messages import Part
 from gpurun.tuner.progress import Progress
+from gpurun.tuner.watch import Watch, launch
 
 NOT_WITH_OTHERS = "some of its ranks did not end with the others"
 GIVEN_UP_ELSEWHERE = "given up, as on another node"
@@ -92,15 +84,9 @@ class Here:
             exchange=Exchange(left_out=not order.exchange, options=part.options),
         )
         write_json(run_dir / "spec.json", to_json(spec))
-        began = time.monotonic()
-        with closing(Sampler(run_dir)) as sampler:
-            sampler.look_around()
-            with Box(self._box(part, run_dir)) as box:
-                given_up = self._watch(box, order, run_dir, sampler, elsewhere)
-                if given_up:
-                    box.kill()
-                exit_code = None if given_up else box.poll()
-        seconds = time.monotonic() - began
+        keep = self._keep_layer if order.first else None
+        watch = Watch(self._patience(order), keep, _Together(elsewhere))
+        exit_code, seconds, given_up = launch(self._box(part, run_dir), run_dir, watch)
         self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), seconds)
         return run_dir, Ended(exit_code, seconds, given_up)
 
@@ -162,43 +148,6 @@ class Here:
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def _watch(
-        self,
-        box: Box,
-        order: Order,
-        run_dir: Path,
-        sampler: Sampler,
-        elsewhere: Callable[[], Elsewhere],
-    ) -> str:
-        """Wait for the end; why the launch had to be given up, "" if it ended by itself."""
-        progress = Progress(run_dir, run_dir / "output.log")
-        patience = self._patience(order)
-        began = changed = sampled = time.monotonic()
-        held = order.first
-        deadline: float | None = None
-        while box.poll() is None:
-            time.sleep(POLL_SECONDS)
-            moment = time.monotonic()
-            if held and (run_dir / "control" / "first_step").exists():
-                held = False
-                self._keep_layer(box)
-                (run_dir / "control" / "go").touch()
-            if progress.advanced():
-                changed = moment
-            if moment - sampled > SAMPLE_SECONDS:
-                sampled = moment
-                sampler.tick(box.pid)
-            others = elsewhere()
-            if others is Elsewhere.GIVEN_UP:
-                return GIVEN_UP_ELSEWHERE
-            if deadline is None and (progress.stopped or others is Elsewhere.ENDED):
-                deadline = moment + max(GRACE_SECONDS, moment - began)
-            if deadline is not None and moment > deadline:
-                return NOT_WITH_OTHERS
-            if moment - changed > patience:
-                return f"hangs: given up after {patience:.3g} s without a sign of life"
-        return ""
-
     def _patience(self, order: Order) -> float:
         """Seconds of silence after which a launch is given up."""
         if self._options.patience_seconds is not None:
@@ -207,7 +156,25 @@ class Here:
             return FIRST_PATIENCE
         return max(LEAST_PATIENCE, 4 * max(self.longest.values(), default=0.0))
 
-    def _keep_layer(self, box: Box) -> None:
+    def _keep_layer(self, box: Box, go: Callable[[], None]) -> None:
         layer = self.folder / "layer"
         if box.capture_layer(layer):
             self.layer = layer
+        go()
+
+
+class _Together:
+    """Ends a launch with those of other nodes, and where some of its ranks outlive the others."""
+
+    def __init__(self, elsewhere: Callable[[], Elsewhere]) -> None:
+        self._elsewhere = elsewhere
+        self._deadline: float | None = None
+
+    def __call__(self, box: Box, progress: Progress, seconds: float) -> str:
+        others = self._elsewhere()
+        if others is Elsewhere.GIVEN_UP:
+            return GIVEN_UP_ELSEWHERE
+        if self._deadline is None and (progress.stopped or others is Elsewhere.ENDED):
+            self._deadline = seconds + max(GRACE_SECONDS, seconds)
+        late = self._deadline is not None and seconds > self._deadline
+        return NOT_WITH_OTHERS if late else ""

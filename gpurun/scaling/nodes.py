@@ -13,7 +13,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from gpurun.bench.launches import POLL_SECONDS
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.launch.meeting import Meeting, NodeGone, free_port
 from gpurun.scaling.handing_over import keep_records
@@ -30,6 +29,7 @@ from gpurun.scaling.messages import (
     write_message,
 )
 from gpurun.tuner.interruption import Interruption
+from gpurun.tuner.watch import POLL_SECONDS
 
 ANSWER_SECONDS = 60.0
 """A node that does not answer within this time is gone: it has nothing else to do."""

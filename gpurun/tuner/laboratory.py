@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -35,9 +36,8 @@ from gpurun.tuner.progress import Progress
 from gpurun.tuner.standby import Standby, places, several, what_to_import
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.trial_end import ending_status, explained, main_log, while_compiling
+from gpurun.tuner.watch import Watch, wait
 
-POLL_SECONDS = 0.05
-SAMPLE_SECONDS = 0.5
 BASE_SEED = 1234
 PATIENCE_SECONDS = 120.0
 """A trial may be silent for so long at least; longer where earlier ones took long."""
@@ -121,8 +121,8 @@ class Laboratory:
                 with waiting or Box(order) as box:
                     self._start_next(number + 1, request)
                     sampler.beside = self._standby.pids
-                    given_up = self._watch(box, run_dir, request, sampler)
-                    if given_up is not None:
+                    given_up = wait(box, run_dir, sampler, self._watch(run_dir, request))
+                    if given_up:
                         box.kill()
                     exit_code = None if given_up else box.poll()
             finally:
@@ -208,39 +208,29 @@ class Laboratory:
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def _watch(self, box: Box, run_dir: Path, request: Request, sampler: Sampler) -> str | None:
-        """Wait for the end; why the trial had to be given up, None if it ended by itself."""
-        progress = Progress(run_dir, run_dir / "output.log")
+    def _watch(self, run_dir: Path, request: Request) -> Watch:
         patience, limit = self._patience(request)
-        began = changed = sampled = time.monotonic()
-        held = self._holds(request)
-        stopped: float | None = None
-        while box.poll() is None:
-            time.sleep(POLL_SECONDS)
-            moment = time.monotonic()
-            if held and (run_dir / "control" / "first_step").exists():
-                held = False
-                if request.hold:
-                    self._keep_layer(box)
-                self._standby.stop()
-                (run_dir / "control" / "go").touch()
-                if request.hold and several():
-                    self._start_second(run_dir, request)
-            if progress.advanced():
-                changed = moment
-                self._on_progress(progress.steps, request.stop.min_steps)
-            if moment - sampled > SAMPLE_SECONDS:
-                sampled = moment
-                sampler.tick(box.pid)
-            if progress.stopped and stopped is None:
-                stopped = moment
-            if stopped is not None and moment - stopped > GRACE_SECONDS:
+        told, left = 0, math.inf
+
+        def at_first_step(box: Box, go: Callable[[], None]) -> None:
+            if request.hold:
+                self._keep_layer(box)
+            self._standby.stop()
+            go()
+            if request.hold and several():
+                self._start_second(run_dir, request)
+
+        def look(box: Box, progress: Progress, seconds: float) -> str:
+            nonlocal told, left
+            if progress.steps != told:
+                told = progress.steps
+                self._on_progress(told, request.stop.min_steps)
+            left = min(left, seconds if progress.stopped else math.inf)
+            if seconds - left > GRACE_SECONDS:
                 box.kill()
-            elif moment - changed > patience:
-                return f"hangs: given up after {patience:.3g} s without a sign of life"
-            elif moment - began > limit:
-                return f"not done after {limit:.3g} s"
-        return None
+            return f"not done after {limit:.3g} s" if seconds > limit else ""
+
+        return Watch(patience, at_first_step if self._holds(request) else None, look)
 
     def _start_second(self, run_dir: Path, request: Request) -> None:
         """Start the second trial's process while the first is measured: only that one is disturbed,
@@ -275,11 +265,11 @@ class Laboratory:
         request: Request,
         exit_code: int | None,
         seconds: float,
-        given_up: str | None,
+        given_up: str,
     ) -> Trial:
         ended_ns = time.time_ns()
         logs = read_run(run_dir).processes
-        status = ending_status(logs, exit_code, given_up is not None)
+        status = ending_status(logs, exit_code, bool(given_up))
         result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
         write_json(run_dir / "result.json", to_json(result))
         status, reason = explained(status, run_dir, result, request)
@@ -296,7 +286,7 @@ class Laboratory:
             peak_memory_bytes=result.peak_memory_bytes,
             final_loss=result.final_loss,
             seconds=seconds,
-            reason=reason if given_up is None else while_compiling(logs, ended_ns, given_up),
+            reason=while_compiling(logs, ended_ns, given_up) if given_up else reason,
             run_dir=os.path.relpath(run_dir, self.folder),
             others_cpu_percent=None if result.host is None else result.host.others_cpu_percent,
             foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),
