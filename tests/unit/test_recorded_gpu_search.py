@@ -1,17 +1,20 @@
-"""Two more tunings of an H200: CUDA graphs among the first changes, gradients that explode."""
+"""More tunings of an H200: graphs among the first changes, a larger batch, exploding gradients."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gpurun.knobs.api import Effect
 from gpurun.records.codec import to_json
+from gpurun.records.tuning import Proof
 from gpurun.stats import sequential_look
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge, may_be_rounding
+from gpurun.tuner.trial import Trial
 from tests.recordings import assert_close, unpacked
 from tests.unit.recorded_tunings import concluded, report_of
 
@@ -36,19 +39,46 @@ def test_one_trial_of_all_likely_changes_found_what_was_proven(gpt: Path) -> Non
     trials = concluded(gpt, told)
     assert told.chosen is not None
     assert told.proof is not None
-    (searched,) = (t for t in trials if t.record.purpose == "screen" and t.record.knobs)
-    assert searched.record.knobs == told.chosen.knobs
-    rates = {
-        purpose: [t.throughput for t in trials if t.record.purpose == purpose]
-        for purpose in ("pair baseline", "pair candidate")
-    }
-    pairs = list(zip(rates["pair baseline"], rates["pair candidate"], strict=True))
-    assert pairs == [tuple(pair) for pair in told.proof.pairs]
+    searched = [t for t in trials if t.record.purpose == "screen" and t.record.knobs]
+    assert searched[0].record.knobs == told.chosen.knobs
+    left_out = [len(searched[0].record.knobs) - len(t.record.knobs) for t in searched[1:]]
+    assert left_out == [1] * len(left_out), "then only what each of the set is worth"
+    assert proven_again(told.chosen.knobs, trials, told.proof) > 9.0
+
+
+def proven_again(knobs: dict[str, Any], trials: list[Trial], proof: Proof) -> float:
+    """The speedup of these settings, from the launches of the proof alone."""
+    paired = [t for t in trials if t.record.purpose.startswith("pair")]
+    sides = [[t.throughput for t in paired if t.record.knobs == side] for side in ({}, knobs)]
+    pairs = list(zip(*sides, strict=True))
+    assert pairs == [tuple(pair) for pair in proof.pairs]
     look = sequential_look([(a, b) for a, b in pairs if a and b])
     assert look.settled
-    assert_close(look.speedup, told.proof.speedup)
+    assert_close(look.speedup, proof.speedup)
     assert look.speedup is not None
-    assert look.speedup > 8.5
+    return look.speedup
+
+
+def test_by_consent_a_larger_batch_was_proven_beside_the_same_training(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Four times the batch, through the script's own flag, is what it was told to train with."""
+    recorded = unpacked("gpt124m_larger_batch", tmp_path_factory.mktemp("larger"))
+    told = report_of(recorded)
+    trials = concluded(recorded, told)
+    larger = told.larger_batch
+    assert larger is not None
+    assert larger.proof is not None
+    assert told.chosen is not None
+    assert told.chosen.knobs == larger.knobs
+    batch = larger.knobs["batch_size"]
+    assert (batch["batch_size"], batch["from"], batch["via"]) == (32, 8, "--batch-size")
+    assert proven_again(larger.knobs, trials, larger.proof) > 10.0
+    same = {name: value for name, value in larger.knobs.items() if name != "batch_size"}
+    rates = [t.throughput for t in trials if t.record.knobs == same and t.throughput]
+    assert max(rates) < (larger.samples_per_second or 0.0)
+    sizes = {t.result.batch_size for t in trials if t.result and t.record.knobs == larger.knobs}
+    assert sizes == {32.0}
 
 
 def test_the_guard_accepts_the_recorded_training_in_bfloat16(gpt: Path) -> None:
