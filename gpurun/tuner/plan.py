@@ -22,6 +22,8 @@ SHORTEST_SECONDS = 1.5
 """And at least lasts at any speed."""
 MEASURED_STEPS = 12
 """Fewest measured steps that say anything."""
+SLOW_STEPS = 6
+"""Fewest where so many last as long as a window should: a launch is one measurement anyway."""
 LONGEST_EPOCH_WINDOWS = 2
 """An epoch up to so many windows is measured whole: opening the workers is part of the price."""
 MAX_STEPS = 5000
@@ -52,7 +54,8 @@ def plan(probe: RunResult, steps_per_epoch: int | None, budget_seconds: float) -
     """The stop rule of every later trial, from what the first one showed."""
     step_seconds = probe.step_time_ms.mean / 1000 if probe.step_time_ms else 1.0
     window = min(WINDOW_SECONDS, max(SHORTEST_SECONDS, budget_seconds / WINDOWS_A_BUDGET))
-    measured = max(MEASURED_STEPS, math.ceil(window / max(step_seconds, 1e-6)))
+    fewest = SLOW_STEPS if SLOW_STEPS * step_seconds >= window else MEASURED_STEPS
+    measured = max(fewest, math.ceil(window / max(step_seconds, 1e-6)))
     if steps_per_epoch and steps_per_epoch >= MEASURED_STEPS:
         if steps_per_epoch * step_seconds <= LONGEST_EPOCH_WINDOWS * window:
             measured = steps_per_epoch * math.ceil(measured / steps_per_epoch)

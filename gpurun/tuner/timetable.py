@@ -83,7 +83,7 @@ class Timetable:
         own launches hardly count in the shortest proof.
         """
         if not self._tried and best is self._whole:
-            return self.left < self.usual + startup.first + least_for_proof(self.usual, 0.0)
+            return self.room_beside_proof() < self.usual + startup.first
         seconds = self.again(best)
         kept = kept_for_proof(self.usual, seconds + startup.later, self.budget)
         return self.left < seconds + startup.first + kept + self._kept_for_batch(best)
@@ -97,8 +97,10 @@ class Timetable:
         return best.record.seconds + max(0.0, slowest - start)
 
     def room_beside_proof(self) -> float:
-        """What is left when the shortest proof has had its time."""
-        return self.left - least_for_proof(self.usual, self.usual)
+        """What is left when the shortest proof has had its time; of what is tried first the search
+        knows no reason why its launches should take any.
+        """
+        return self.left - least_for_proof(self.usual, self.usual if self._tried else 0.0)
 
 
 def _start(trial: Trial) -> float:

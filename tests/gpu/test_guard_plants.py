@@ -35,7 +35,7 @@ def turned(rows: list[dict[str, Any]]) -> set[tuple[str, Any]]:
 def test_trainings_broken_on_the_gpu_are_rejected_and_their_sound_twins_are_not(
     tmp_path: Path,
 ) -> None:
-    table = guard_table(tmp_path / "table.json", "--device", "cuda")
+    table = guard_table(tmp_path, "--device", "cuda")
     broken, sound = ([row for row in table if row["broken"] is wrong] for wrong in (True, False))
     assert turned(broken) >= PLANTED
     assert turned(sound) >= SOUND

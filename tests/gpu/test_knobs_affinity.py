@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ print(json.dumps(sorted(os.sched_getaffinity(0))))
 def bus_id() -> str:
     import torch
 
-    found = torch.cuda.get_device_properties(0)
+    found: Any = torch.cuda.get_device_properties(0)
     if not hasattr(found, "pci_bus_id"):
         pytest.skip("this torch does not tell the GPU's bus address")
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"

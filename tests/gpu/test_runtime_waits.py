@@ -30,7 +30,7 @@ for count in range(100):
 
 
 def test_only_what_lies_on_the_gpu_is_waited_for(tmp_path: Path) -> None:
-    code, _, err = finish(start(tmp_path, SCRIPT, stop={**STOP, "audit_steps": 5}), 180)
+    code, _, err = finish(start(tmp_path, SCRIPT, stop={**STOP, "audit_steps": 5}))
     assert code == 0, err
     assert events(tmp_path / "run", "hook") == []
     (seen,) = events(tmp_path / "run", "waits")

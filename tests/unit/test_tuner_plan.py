@@ -7,6 +7,7 @@ from gpurun.tuner.plan import (
     MAX_STEPS,
     MEASURED_STEPS,
     PROBE,
+    SLOW_STEPS,
     WARMUP_STEPS,
     kept_for_proof,
     plan,
@@ -34,7 +35,9 @@ def test_a_script_that_ended_by_itself_is_not_asked_for_more_steps_than_it_has()
 
 def test_the_slowest_script_is_still_measured_and_the_fastest_still_ends() -> None:
     slow = plan(result(step_ms=60_000.0, status="stopped"), None, 300.0)
-    assert slow.min_steps == LEAD + MEASURED_STEPS
+    assert slow.min_steps == LEAD + SLOW_STEPS
+    usual = plan(result(step_ms=500.0, status="stopped"), None, 300.0)
+    assert usual.min_steps == LEAD + MEASURED_STEPS
     fast = plan(result(step_ms=0.001, status="stopped"), None, 300.0)
     assert fast.min_steps == fast.max_steps == MAX_STEPS
 

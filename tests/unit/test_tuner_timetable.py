@@ -77,8 +77,10 @@ def test_something_is_tried_however_slow_the_script_is() -> None:
     times.baseline(baseline := launch(37, 70.0, to_data=1.0), started_early=False)
     assert not times.no_room_to_search(baseline, Startup(first=44.0, later=1.0))
     assert times.no_room_to_search(baseline, Startup(first=75.0, later=1.0))
+    assert times.room_beside_proof() == pytest.approx(140.0, abs=1.0), "so long it may take"
     times.launched(launch(38, 70.0, to_data=1.0), started_early=False)
     assert times.no_room_to_search(baseline, Startup(first=44.0, later=1.0)), "only at first"
+    assert times.room_beside_proof() == pytest.approx(0.0, abs=1.0)
 
 
 def test_a_batch_size_to_come_has_its_room_once_something_was_kept() -> None:
