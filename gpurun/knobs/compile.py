@@ -57,7 +57,7 @@ class Compile(KnobBase):
         if facts.device != "cuda" or _accumulates(facts):
             return MODES[:1]
         busy = facts.result.gpu_utilization_percent or 0.0
-        if facts.current.get(self.name) in GRAPH_MODES and busy >= BUSY_PERCENT:
+        if self.name in facts.current and busy >= BUSY_PERCENT:
             return sorted(ON_A_GPU, key=GRAPH_MODES.__contains__)
         return ON_A_GPU
 

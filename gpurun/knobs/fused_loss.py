@@ -11,7 +11,7 @@ from gpurun.knobs.compilations import MOST_WORDS, Compilations
 from gpurun.knobs.compile_tools import missing_on, missing_tool, traced
 from gpurun.knobs.graph_rewrites import REWRITES
 from gpurun.knobs.outputs import STAND_INS
-from gpurun.knobs.padded_logits import ENDS_IN_ZEROS, PADDED, columns, length_of, padding
+from gpurun.knobs.padded_logits import ENDS_IN_ZEROS, PADDED, columns, confirm, padding
 from gpurun.knobs.uncast import (
     Computed,
     half_of,
@@ -43,7 +43,8 @@ class FusedLoss(KnobBase):
     is cast when the script first reads its numbers; `torch.nn.functional.cross_entropy` computes in
     float32 all the same, without writing float32 logits or their gradient to memory. Helps where
     vocabularies are large: eager cast, loss and backward move some ten times what it does. Where
-    the model is compiled as well, its last layer computes rows of whole cache lines.
+    the model is compiled as well, and ends in a linear layer, that computes rows of whole cache
+    lines.
 
     How it bites: other rounding in the loss. `type(logits)` is a subclass of Tensor, each `grad_fn`
     has another name, and gradients of logits are rounded to half precision before a script sees
@@ -76,7 +77,7 @@ class FusedLoss(KnobBase):
             return
         losses = _Losses(hooks)
         STAND_INS.append(losses)
-        REWRITES.append(padding(lambda elements: elements >= LEAST_ELEMENTS))
+        REWRITES.append(padding(losses.pads))
         hooks.on_root(losses.root_found)
         hooks.on_step(losses.step_done)
         hooks.around_root_call(nullcontext, inputs=losses.inputs)
@@ -119,6 +120,13 @@ class _Losses:
         """What a root is given, cast: what was compiled reads the memory of its inputs."""
         return in_float32(given) if self._made else given
 
+    def pads(self, elements: int) -> bool:
+        """Whether logits of a graph are padded: they are to be handed out in half precision."""
+        import torch
+
+        autocast = any(map(torch.is_autocast_enabled, ("cuda", "cpu")))
+        return self._active and autocast and elements >= LEAST_ELEMENTS
+
     # -- what is handed out --------------------------------------------------------------------
 
     def fits(self, tensor: Any) -> bool:
@@ -137,6 +145,7 @@ class _Losses:
         """See `outputs.StandIn`."""
         try:
             made = uncast(tensor, self._loss)
+            confirm(tensor)
         except Exception as error:
             self._fail(error)
             return tensor.float()
@@ -154,7 +163,7 @@ class _Losses:
         if not self._active or call is None:
             return None
         target, weight, options = call[0], call[1], call[2:]
-        extra = length_of(half) - half.shape[1] if PADDED.have(half) else 0
+        extra = _extra(half)
 
         def gradient(half: Any, slope: Any, target: Any, weight: Any, scale: Any) -> Any:
             given = (half, scale, slope, target, weight, *options, extra)
@@ -166,7 +175,7 @@ class _Losses:
             if not extra:
                 return whole
             found = columns(whole, half.shape[1])
-            ENDS_IN_ZEROS.add(found, half.shape[1])
+            ENDS_IN_ZEROS.add(found, half.shape[1], whole.shape[1])
             return found
 
         def plainly(logits: Any, target: Any, weight: Any, scale: Any) -> Any:
@@ -179,7 +188,7 @@ class _Losses:
                 if kind not in self._known:
                     slope = torch.ones_like(value)
                     gradient(half, slope, target, weight, scale)  # compiled for its size
-                    self._prove(half[:ROWS], target[:ROWS], *call[1:])
+                    self._prove(extra, half[:ROWS], target[:ROWS], *call[1:])
                     self._known.add(kind)
         except Exception as error:  # if the script is at fault, torch says so
             self._fail(error)
@@ -200,7 +209,7 @@ class _Losses:
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
         return self._compilations.run_alone(self._compiled[function], *given)
 
-    def _prove(self, half: Any, *call: Any) -> None:
+    def _prove(self, extra: int, half: Any, *call: Any) -> None:
         """Compare loss and gradient of some rows with what torch computes of them."""
         import torch
 
@@ -211,13 +220,14 @@ class _Losses:
         right, gradient_of = found
         slope = right.cos()
         value, scale = self._run(half_cross_entropy, half, *call)
-        gradient = self._run(half_cross_entropy_gradient, half, scale, slope, *call, 0)
+        gradient = self._run(half_cross_entropy_gradient, half, scale, slope, *call, extra)
+        gradient, rest = gradient[:, : half.shape[1]], gradient[:, half.shape[1] :]
         for ours, theirs, tolerance in (
             (value, right, LOSS_TOLERANCE),
             (gradient, gradient_of(slope)[0], GRADIENT_TOLERANCE),
         ):
             least = tolerance * float(theirs.float().nan_to_num().abs().max())
-            if not ours.allclose(theirs, tolerance, least, equal_nan=True):
+            if not ours.allclose(theirs, tolerance, least, equal_nan=True) or rest.any():
                 raise ArithmeticError("loss or gradient differ from what torch computes")
 
     def _fail(self, error: Exception) -> None:
@@ -246,6 +256,12 @@ def _call(half: Any, further: tuple[Any, ...], named: dict[str, Any]) -> Call | 
         return None
     ignored, reduction = given.get("ignore_index", -100), given.get("reduction", "mean")
     return target, weight, ignored, reduction, given.get("label_smoothing", 0.0)
+
+
+def _extra(half: Any) -> int:
+    """Columns between one row and the next that nobody knows; 0 but for a table of padded rows."""
+    length = PADDED.length(half) if half.dim() == 2 else None
+    return length - half.shape[1] if length is not None and half.stride(0) == length else 0
 
 
 def _by_torch(

@@ -1,8 +1,8 @@
-"""Compute large logits in rows of whole cache lines, where a model ends in a linear layer.
+"""Compute large logits in rows of whole cache lines, where a captured graph ends in a linear layer.
 
 Rows of 50,257 halves begin at any byte: kernels that write them, and products with them, take up to
-twice as long. The graph that is captured of the model gets some columns more, by weights of zero.
-The script sees the columns that it knows: a tensor whose rows have gaps between them.
+twice as long. The graph gets some columns more, by weights of zero. What it returns are those that
+the model knows: a tensor whose rows have gaps between them, which the knob hides from the script.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,38 +27,95 @@ class _Rows:
     """Memory that holds padded rows, by storage; kept alive by nothing here."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, int]] = {}
+        self._known: dict[int, tuple[Any, int, int]] = {}
 
-    def add(self, tensor: Any, width: int) -> None:
-        """The whole rows of a tensor, of which `width` columns are meant."""
-        from torch.multiprocessing.reductions import StorageWeakRef
+    def add(self, tensor: Any, width: int, length: int) -> None:
+        """The memory of a tensor: rows of `length` elements, of which `width` are meant."""
+        known = list(self._known.items())
+        self._known = {at: found for at, found in known if not found[0].expired()}
+        reference = _reference(tensor)
+        self._known[reference.cdata] = reference, width, length
 
-        self._known = {at: found for at, found in self._known.items() if not found[0].expired()}
-        reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        self._known[reference.cdata] = reference, width
+    def length(self, tensor: Any) -> int | None:
+        """The length of the rows of which a tensor is the columns that are meant, else None.
 
-    def have(self, tensor: Any) -> bool:
-        """Whether a tensor is the columns that are meant, of some or all of these rows."""
-        if not self._known or tensor.dim() < 2 or tensor.stride(-1) != 1:
-            return False
-        reference, width = self._known.get(tensor.untyped_storage()._cdata, (None, 0))
-        return reference is not None and not reference.expired() and width == tensor.shape[-1]
+        Of some of the rows or all, each once, in the order of its dimensions but the last.
+        """
+        if not self._known or not _is_strided(tensor):
+            return None
+        found = self._known.get(tensor.untyped_storage()._cdata)
+        if found is None or found[0].expired():
+            return None
+        _, width, length = found
+        if tensor.shape[-1] != width or tensor.stride(-1) != 1 or tensor.storage_offset() % length:
+            return None
+        steps = [step for step, size in _rows_of(tensor) if size > 1]
+        return length if all(step and step % length == 0 for step in steps) else None
+
+
+class _Unconfirmed:
+    """Results of graphs of which it is not known yet whether the script is handed them as such."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, Callable[[], None]]] = {}
+
+    def add(self, tensor: Any, confirm: Callable[[], None]) -> None:
+        """One of them, and whom to tell that it is so."""
+        known = list(self._known.items())
+        self._known = {at: found for at, found in known if not found[0].expired()}
+        reference = _reference(tensor)
+        self._known[reference.cdata] = reference, confirm
+
+    def of(self, tensor: Any) -> Callable[[], None] | None:
+        """Whom to tell of this one."""
+        if not self._known or not _is_strided(tensor):
+            return None
+        found = self._known.get(tensor.untyped_storage()._cdata)
+        return None if found is None or found[0].expired() else found[1]
 
 
 PADDED = _Rows()
 """What models returned."""
 ENDS_IN_ZEROS = _Rows()
 """Gradients, of which the columns that nobody knows are zero."""
+UNCONFIRMED = _Unconfirmed()
 
 
-def length_of(rows: Any) -> int:
-    """Elements from one padded row to the next, of which those beyond `shape[-1]` are no logits."""
-    return int(rows.stride(-2))
+def _reference(tensor: Any) -> Any:
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+
+
+def _is_strided(tensor: Any) -> bool:
+    import torch
+
+    plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+    return plain and tensor.dim() >= 2 and tensor.numel() > 0
+
+
+def _rows_of(tensor: Any) -> list[tuple[int, int]]:
+    """Stride and size of each dimension but the last."""
+    return list(zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True))
+
+
+def confirm(tensor: Any) -> None:
+    """The knob has this result of the model in hand, and will hide gaps between its rows."""
+    told = UNCONFIRMED.of(tensor)
+    if told is not None:
+        told()
 
 
 def copy_of(tensor: Any) -> Any:
     """A copy, as part of the graph of autograd; of padded rows with their gaps."""
-    return _functions().Copied.apply(tensor) if PADDED.have(tensor) else tensor.clone()
+    length = PADDED.length(tensor)
+    if length is not None:
+        return _functions().Copied.apply(tensor, length)
+    copy = tensor.clone()
+    told = UNCONFIRMED.of(tensor)
+    if told is not None:
+        UNCONFIRMED.add(copy, told)
+    return copy
 
 
 def columns(whole: Any, width: int) -> Any:
@@ -70,7 +128,8 @@ def columns(whole: Any, width: int) -> Any:
 def padding(is_large: Callable[[int], bool]) -> Rewrite:
     """A rewrite that pads the logits of half precision that a graph returns in training.
 
-    `is_large(elements)` tells whether so many are worth it.
+    `is_large(elements)` tells whether so many are worth it. Gaps are for those who hide them: until
+    it is confirmed that the result of a graph is the model's, it is copied to rows without.
     """
 
     def rewrite(module: Any, inputs: Sequence[Any], finish: Finish) -> Callable[..., Any]:
@@ -78,12 +137,17 @@ def padding(is_large: Callable[[int], bool]) -> Rewrite:
         run = finish(module, inputs)
         if not padded:
             return run
+        confirmed: set[int] = set()
 
         def call(*args: Any) -> Any:
             try:
                 results = list(run(*args))
                 for place, width in padded.items():
-                    results[place] = _functions().Columns.apply(results[place], width)
+                    if place in confirmed:
+                        results[place] = _functions().Columns.apply(results[place], width)
+                    else:
+                        results[place] = results[place][..., :width].contiguous()
+                        UNCONFIRMED.add(results[place], partial(confirmed.add, place))
                 return results
             except BaseException as error:
                 drop_frame(error)
@@ -113,7 +177,7 @@ def _pad(module: Any, is_large: Callable[[int], bool]) -> dict[int, int]:
             continue
         inputs, weight, *bias = node.args
         with graph.inserting_before(node):
-            pad = functools.partial(graph.call_function, torch.nn.functional.pad)
+            pad = partial(graph.call_function, torch.nn.functional.pad)
             given = [pad((weight, (0, 0, 0, extra)))]
             given += [None if b is None else pad((b, (0, extra))) for b in bias]
         node.args = (inputs, *given)
@@ -138,8 +202,10 @@ def _width(node: Any, is_large: Callable[[int], bool]) -> int | None:
     return value.shape[-1] if isinstance(value.shape[-1], int) else None
 
 
-def _whole(rows: Any) -> Any:
-    return rows.as_strided((*rows.shape[:-1], length_of(rows)), rows.stride())
+def _whole(rows: Any, length: int) -> Any:
+    """The rows that a tensor is the columns of."""
+    steps = [step if size > 1 else length for step, size in _rows_of(rows)]
+    return rows.as_strided((*rows.shape[:-1], length), (*steps, 1))
 
 
 @functools.cache
@@ -155,29 +221,30 @@ def _functions() -> Any:
             ctx.set_materialize_grads(False)
             ctx.extra = whole.shape[-1] - width
             part = columns(whole, width)
-            PADDED.add(part, width)
+            PADDED.add(part, width, whole.shape[-1])
             return part
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
             if gradient is None:
                 return None, None
-            if ENDS_IN_ZEROS.have(gradient) and not torch.is_grad_enabled():
-                return _whole(gradient), None
+            length = None if torch.is_grad_enabled() else ENDS_IN_ZEROS.length(gradient)
+            if length is not None and length == gradient.shape[-1] + ctx.extra:
+                return _whole(gradient, length), None
             return torch.nn.functional.pad(gradient, (0, ctx.extra)), None
 
     class Copied(torch.autograd.Function):
         """A copy of padded rows."""
 
         @staticmethod
-        def forward(ctx: Any, rows: Any) -> Any:
+        def forward(ctx: Any, rows: Any, length: int) -> Any:
             ctx.set_materialize_grads(False)
-            copy = columns(_whole(rows).clone(), rows.shape[-1])
-            PADDED.add(copy, rows.shape[-1])
+            copy = columns(_whole(rows, length).clone(), rows.shape[-1])
+            PADDED.add(copy, rows.shape[-1], length)
             return copy
 
         @staticmethod
         def backward(ctx: Any, gradient: Any) -> Any:
-            return gradient
+            return gradient, None
 
     return SimpleNamespace(Columns=Columns, Copied=Copied)

@@ -171,7 +171,11 @@ def _types() -> Any:
             cls: Any, numbers: Numbers, like: Any, views: tuple[Step, ...] = (), loss: Any = None
         ) -> Any:
             tensor = torch.Tensor._make_wrapper_subclass(
-                cls, like.shape, strides=like.stride(), dtype=torch.float32, device=like.device
+                cls,
+                like.shape,
+                strides=like.stride(),
+                dtype=torch.float32,
+                device=numbers.data.device,
             )
             # compiled code of others that asks for the memory raises, it gets no null pointer
             torch._C._set_throw_on_mutable_data_ptr(tensor)

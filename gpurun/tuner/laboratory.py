@@ -210,7 +210,7 @@ class Laboratory:
 
     def _watch(self, run_dir: Path, request: Request) -> Watch:
         patience, limit = self._patience(request)
-        told, left = 0, math.inf
+        told, left = -1, math.inf
 
         def at_first_step(box: Box, go: Callable[[], None]) -> None:
             if request.hold:
@@ -228,6 +228,7 @@ class Laboratory:
             left = min(left, seconds if progress.stopped else math.inf)
             if seconds - left > GRACE_SECONDS:
                 box.kill()
+                return ""
             return f"not done after {limit:.3g} s" if seconds > limit else ""
 
         return Watch(patience, at_first_step if self._holds(request) else None, look)

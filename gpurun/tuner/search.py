@@ -100,9 +100,10 @@ class Search:
             proposals = Skip(reason) if reason else asking.candidates(knob, state.facts)
             if knob.name in together.settled:
                 present = state.settings.get(knob.name)
-                if present is None or isinstance(proposals, Skip) or proposals[:1] == [present]:
+                if present is None or isinstance(proposals, Skip):
                     continue
-                proposals = proposals[:1]
+                settled = (present, together.settled[knob.name])
+                proposals = [value for value in proposals[:1] if value not in settled]
             if isinstance(proposals, Skip):
                 self._say(f"{knob.name}: not tried: {proposals.reason}")
                 continue

@@ -12,6 +12,8 @@ from gpurun.tuner.trial import Trial
 COMPILED_BEFORE = 0.7
 """A launch that started in less than this part of the slowest start with the same compiler settings
 found in the trials' caches what it needed: the next like it will not be shorter."""
+AMPLE = 4
+"""Launches of the script as it is, in whose time the first trial of a search surely ends."""
 
 
 class Timetable:
@@ -49,9 +51,9 @@ class Timetable:
 
     def launched(self, trial: Trial, started_early: bool) -> None:
         """Learn from a trial of the search. `started_early`: whether its process could be."""
-        self._tried = True
         if trial.throughput is None:
             return  # it ended early, or its settings name what does not exist
+        self._tried = True
         if slow := self._slow_settings(trial):
             self._longest[slow] = max(self._longest.get(slow, 0.0), _start(trial))
         if started_early:
@@ -83,7 +85,7 @@ class Timetable:
         own launches hardly count in the shortest proof.
         """
         if not self._tried and best is self._whole:
-            return self.room_beside_proof() < self.usual + startup.first
+            return self._beside_proof_of_the_fast() < self.usual + startup.first
         seconds = self.again(best)
         kept = kept_for_proof(self.usual, seconds + startup.later, self.budget)
         return self.left < seconds + startup.first + kept + self._kept_for_batch(best)
@@ -97,10 +99,17 @@ class Timetable:
         return best.record.seconds + max(0.0, slowest - start)
 
     def room_beside_proof(self) -> float:
-        """What is left when the shortest proof has had its time; of what is tried first the search
-        knows no reason why its launches should take any.
+        """What is left when the shortest proof has had its time.
+
+        What is tried first may take its time where launches are long: see `no_room_to_search`.
         """
-        return self.left - least_for_proof(self.usual, self.usual if self._tried else 0.0)
+        room = self.left - least_for_proof(self.usual, self.usual)
+        if self._tried or room >= AMPLE * self.usual:
+            return room
+        return self._beside_proof_of_the_fast()
+
+    def _beside_proof_of_the_fast(self) -> float:
+        return self.left - least_for_proof(self.usual, 0.0)
 
 
 def _start(trial: Trial) -> float:

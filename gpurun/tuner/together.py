@@ -71,12 +71,12 @@ def likely_members(knobs: Sequence[Knob], state: State) -> list[Member]:
 class Together:
     """Tries sets of changes, and afterwards what each is worth.
 
-    `settled`: names of knobs about which a set has told all there is to know. `companions`: names
+    `settled`: the values of knobs of which a set has told all there is to know. `companions`: names
     of those that were set for the sake of another.
     """
 
     def __init__(self, screening: Screening, knobs: Sequence[Knob], state: State) -> None:
-        self.settled: set[str] = set()
+        self.settled: dict[str, Any] = {}
         self.companions: set[str] = set()
         self._effects = {knob.name: knob.effect for knob in knobs}
         self._screening = screening
@@ -158,7 +158,7 @@ class Together:
                 self._drop(member, trial, reason, state)
                 continue
             settings |= member.settings
-            self.settled.add(member.knob.name)
+            self.settled[member.knob.name] = member.value
             self.companions |= member.companions.keys()
             self._adopted.append(member)
             row = ladder_row(
@@ -171,7 +171,7 @@ class Together:
         return True
 
     def _drop(self, member: Member, trial: Trial, reason: str, state: State) -> None:
-        self.settled.add(member.knob.name)
+        self.settled[member.knob.name] = member.value
         row = ladder_row(
             member.knob, member.value, trial, speedup=None, deviation=None, reason=reason
         )

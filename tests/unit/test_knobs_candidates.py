@@ -369,6 +369,8 @@ class TestNumericsKnobs:
     ) -> None:
         monkeypatch.setattr("gpurun.knobs.compile.missing_tool", lambda device, capability: None)
         assert proposed("compile", gpu_facts()) == ["reduce-overhead", "default", "max-autotune"]
+        accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
+        assert proposed("compile", accumulating) == ["default"]
 
     def test_graphs_that_keep_the_gpu_busy_are_held_against_none(
         self, monkeypatch: pytest.MonkeyPatch
@@ -381,8 +383,8 @@ class TestNumericsKnobs:
             assert proposed("compile", ground)[0] == "reduce-overhead", "nothing is compiled yet"
             found = proposed("compile", replace(ground, current=graphs))
             assert found[0] == (first or "reduce-overhead")
-        accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
-        assert proposed("compile", accumulating) == ["default"]
+            kept = proposed("compile", replace(ground, current={"compile": "default"}))
+            assert kept[0] == (first or "reduce-overhead"), "no way back from what was better"
 
     def test_fused_where_the_class_has_it_and_the_script_does_not_choose(self) -> None:
         assert proposed("fused_optimizer", facts()) == ["fused"]

@@ -149,9 +149,12 @@ def test_loss_and_gradient_are_torchs(
 
 
 def test_where_no_target_counts_the_loss_is_what_torch_says(losses: Any) -> None:
-    logits = losses.make(half())
-    loss = F.cross_entropy(logits, torch.full((8,), -100))
+    given = half()
+    loss = F.cross_entropy(losses.make(given), torch.full((8,), -100))
     assert loss.isnan()
+    loss.backward()
+    assert given.grad is not None
+    assert not given.grad.any()
 
 
 @pytest.mark.parametrize(

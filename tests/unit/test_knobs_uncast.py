@@ -303,6 +303,7 @@ def test_gaps_between_rows_are_not_seen(name: str, use: Use) -> None:
     ours, right = use(logits), use(cast)
     assert (logits.stride(), logits.is_contiguous()) == (cast.stride(), cast.is_contiguous())
     assert (ours.shape, ours.stride()) == (right.shape, right.stride())
+    assert logits.device == ours.device == cast.device
     assert half_of(logits) is not None, "nothing was cast"
     assert torch.equal(ours.detach() * 2, right.detach() * 2)
     (ours * ours).sum().backward()
