@@ -42,6 +42,8 @@ SEED = 1234
 FIRST_PATIENCE = 1800.0
 """The first launch may be silent for so many seconds: it may download its data or compile."""
 LEAST_PATIENCE = 120.0
+WARM_SHARE = 0.5
+"""Of a first launch's time: what a later one is thought to take before there was any."""
 SHOWN_LINES = 5
 
 WHOLE = StopRule(
@@ -151,8 +153,14 @@ class Launcher:
         self.launched = 0
         self.longest = 0.0
         """Seconds of the longest launch so far."""
+        self._longest_later = 0.0
         self._note = note
         self._layers: dict[str, Path] = {}
+
+    @property
+    def expected(self) -> float:
+        """Seconds that another launch may take; a first one is also there to warm its tree up."""
+        return self._longest_later or WARM_SHARE * self.longest
 
     def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
@@ -162,8 +170,8 @@ class Launcher:
         done = self._launch(start, rule, first)
         if done.error and not first and start.name in self._layers:
             self._note(
-                "the script does not run on top of what its first launch wrote: "
-                "every launch starts from the untouched folder"
+                f"a launch on top of what the first one wrote failed ({done.error}): "
+                "from here on each starts from the untouched folder"
             )
             del self._layers[start.name]
             done = self._launch(start, rule, first)
@@ -204,6 +212,8 @@ class Launcher:
         watch = Watch(patience, partial(self._keep_layer, start.name) if first else None)
         exit_code, seconds, given_up = launch(self._box(start, run_dir), run_dir, watch)
         self.longest = max(self.longest, seconds)
+        if not first:
+            self._longest_later = max(self._longest_later, seconds)
         return _concluded(start, rule, run_dir, exit_code, seconds, given_up)
 
     def _box(self, start: Start, run_dir: Path) -> BoxSpec:

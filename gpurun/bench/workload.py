@@ -139,6 +139,17 @@ def disturbance(baseline: Launch, current: Launch) -> str | None:
     return None
 
 
+def trouble_of_both(baseline: Launch, current: Launch) -> str | None:
+    """What befell both halves of a pair: it counts, and the user is told."""
+    beside = [_foreign(launch) for launch in (baseline, current)]
+    if all(beside):
+        return "another process computed on the GPU throughout"
+    throttled = _throttled(baseline) & _throttled(current)
+    return (
+        f"the GPU was throttled throughout ({', '.join(sorted(throttled))})" if throttled else None
+    )
+
+
 def _throttled(launch: Launch) -> set[str]:
     return {reason for device in launch.result.devices for reason in device.throttle_reasons}
 

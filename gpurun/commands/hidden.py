@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.launch.hidden import hidden_flags, in_layers, with_threads
+from gpurun.launch.hidden import hidden_flags, in_layers, of_a_rank
 from gpurun.launch.share import check_devices
 from gpurun.options import Options
 from gpurun.records.events import PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Share
+
+OWN = ("ddp", "process_group")
+"""Traits of a script that is distributed by itself."""
+MEETING = ("--nnodes", "--rdzv-id", "--rdzv-endpoint", "--master-addr", "--master-port")
 
 
 def hidden_ranks(
@@ -27,7 +33,7 @@ def hidden_ranks(
         raise GpurunError("--ddp needs a folder for what its ranks are told", "name one with --out")
     flags, ranks = hidden_flags(options.torchrun, run_dir / "ranks")
     check_devices(ranks, options.oversubscribe)
-    options, environment = replace(options, torchrun=flags), with_threads(environment, ranks)
+    options, environment = replace(options, torchrun=flags), of_a_rank(environment, ranks)
     if ranks == 1 or options.shared_writes:
         return options, environment, ""
     from gpurun.isolation.rank_layer import available
@@ -41,9 +47,18 @@ def hidden_ranks(
     return replace(options, target=in_layers(options.target, run_dir)), environment, reason
 
 
-def parallel() -> Parallel:
-    """What the ranks are told: the global batch is the script's."""
-    return Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32)
+def parallel(torchrun: Sequence[str]) -> Parallel:
+    """What the ranks are told: the global batch is the script's.
+
+    Nodes know nothing of each other yet: where there are several, the seed is made of the flags by
+    which they are to meet, which are alike on all.
+    """
+    words = [word.replace("_", "-") for word in torchrun if word.replace("_", "-") != "--node-rank"]
+    meeting = [x for x in words if x.startswith(MEETING)]
+    if not any(word.startswith("--nnodes") for word in words):
+        return Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32)
+    named = [value for word, value in pairwise((*words, "")) if word in meeting and "=" not in word]
+    return Parallel(Share.GLOBAL, seed=zlib.crc32(" ".join(sorted(meeting + named)).encode()))
 
 
 def clean_up(run_dir: Path) -> None:
@@ -51,6 +66,14 @@ def clean_up(run_dir: Path) -> None:
     from gpurun.isolation.rank_layer import finish
 
     finish(run_dir)
+
+
+def distributed_by_itself(run_dir: Path) -> bool:
+    """Whether the script's own ranks met: it needed no others, and lost what they have written."""
+    from gpurun.measure.events import read_run
+
+    logs = read_run(run_dir).processes
+    return any(trait.trait in OWN for log in logs for trait in log.traits)
 
 
 def refusal(run_dir: Path) -> list[str]:

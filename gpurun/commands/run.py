@@ -186,9 +186,14 @@ def _hidden(
 
 
 def _end_hidden(run_dir: Path, exit_code: int) -> None:
-    from gpurun.commands.hidden import clean_up, refusal
+    from gpurun.commands.hidden import clean_up, distributed_by_itself, refusal
 
     clean_up(run_dir)
+    if distributed_by_itself(run_dir):
+        _note(
+            "the script is distributed by itself: run it without --ddp, under which only the files "
+            "that rank 0 wrote are kept"
+        )
     for line in refusal(run_dir) if exit_code else ():
         _note(line)
 
@@ -211,15 +216,23 @@ def _prepared(
     if options.ddp:
         from gpurun.commands.hidden import parallel
 
-        spec = replace(spec, parallel=parallel(), exchange=Exchange(options=options.ddp_options))
+        spec = replace(
+            spec,
+            parallel=parallel(options.torchrun),
+            exchange=Exchange(options=options.ddp_options),
+        )
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)
     try:
         write_json(run_dir / "spec.json", to_json(spec))
     except OSError as error:
-        _note(f"this run is not recorded: {error}")
         _forget(run_dir)
+        if options.ddp:
+            raise GpurunError(
+                f"ranks cannot be told that they are some: {error}", "make room there"
+            ) from None
+        _note(f"this run is not recorded: {error}")
         return None, environment
     return run_dir, child_environment(run_dir / "spec.json", environment)
 

@@ -33,9 +33,11 @@ def hidden_flags(torchrun: Sequence[str], log_dir: Path | None) -> tuple[tuple[s
     return tuple(flags), ranks
 
 
-def with_threads(environment: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """The environment with the cores divided among the ranks, unless the user divided them."""
-    return {THREADS: str(threads_for(ranks)), **environment}
+def of_a_rank(environment: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """The environment of a rank: its share of the cores, and texts that hash alike in all ranks,
+    for the order of a set may number the words of a vocabulary. What the user has set stays.
+    """
+    return {THREADS: str(threads_for(ranks)), "PYTHONHASHSEED": "0", **environment}
 
 
 def in_layers(target: Target, run_dir: Path, writable: Sequence[Path] = ()) -> Target:

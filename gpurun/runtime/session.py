@@ -38,8 +38,8 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
         )
     )
     CLOCK.device.attach(torch)
+    _arm_parallel(spec, torch)
     parts = (
-        ("hidden data parallelism", lambda: _arm_parallel(spec, torch)),
         ("exchange of gradients", lambda: _arm_exchange(spec, torch)),
         ("worker guard", lambda: _guard_workers(torch)),
         ("traits", lambda: TRAITS.install(torch)),

@@ -9,13 +9,11 @@ import re
 import signal
 from pathlib import Path
 
-from gpurun.tuner.trial_end import EXCEPTION, OUT_OF_MEMORY, last_lines, last_words
+from gpurun.tuner.trial_end import EXCEPTION, last_lines, last_words, out_of_memory, rank_logs
 
 OUT_OF_MEMORY_SAID = "out of memory"
 OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)$")
 """What its agent says besides: process ids are those of the box."""
-AT_THE_END = 65536
-"""Bytes at the end of a rank's output that are read."""
 
 
 def failed(run_dir: Path, exit_code: int | None) -> tuple[str, str]:
@@ -23,7 +21,7 @@ def failed(run_dir: Path, exit_code: int | None) -> tuple[str, str]:
     logs = rank_logs(run_dir)
     said = {rank: last_words(log) for rank, log in logs.items()}
     for rank, log in logs.items():
-        if any(EXCEPTION.match(x) and OUT_OF_MEMORY.search(x) for x in last_lines(log, AT_THE_END)):
+        if out_of_memory(log) is not None:
             return "oom", f"{OUT_OF_MEMORY_SAID} on rank {rank}"
     if exit_code == 128 + signal.SIGKILL:
         return "oom", f"{OUT_OF_MEMORY_SAID}, most likely: a rank was killed (SIGKILL)"
@@ -41,9 +39,3 @@ def printed(run_dir: Path, lines: int) -> tuple[str, ...]:
     spoke = [log for log in logs.values() if EXCEPTION.match(last_words(log))]
     first = min(spoke, key=lambda log: log.stat().st_mtime_ns, default=run_dir / "output.log")
     return tuple(last_lines(first)[-lines:])
-
-
-def rank_logs(run_dir: Path) -> dict[int, Path]:
-    """What each rank wrote to stderr, as torch's agent keeps it."""
-    found = (run_dir / "ranks").glob("*/attempt_*/*/stderr.log")
-    return {int(log.parent.name): log for log in sorted(found) if log.parent.name.isdigit()}

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.isolation.box import Mode
 from gpurun.launch.command import agent_command_line
-from gpurun.launch.hidden import hidden_flags, in_layers, with_threads
+from gpurun.launch.hidden import hidden_flags, in_layers, of_a_rank
 from gpurun.launch.share import check_devices
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Options, Target
@@ -29,7 +29,7 @@ class HiddenRanks:
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment with the cores divided among the ranks."""
-        return with_threads(environment, self.ranks)
+        return of_a_rank(environment, self.ranks)
 
     def argv(self, target: Target, run_dir: Path, cache: Path) -> tuple[str, ...]:
         """The agent's command line; rank 0 prints where the trial prints, the others do not."""

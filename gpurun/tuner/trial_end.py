@@ -25,6 +25,10 @@ COMPILER_SHARE = 0.5
 WORTH_A_WORD = 0.05
 """Of the measured time: compiling that took less of it is not why a change gains nothing."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+FAILED_FIRST = re.compile(r"^gpurun: rank \d+ failed first: ")
+"""What the launcher puts before the last words of a rank."""
+AT_THE_END = 65536
+"""Bytes at the end of a rank's output that are read."""
 OF_RANK = re.compile(r"^\[rank\d+\]:[ ]?", re.MULTILINE)
 """What torch puts before each line of a traceback once a process is a rank."""
 
@@ -51,6 +55,11 @@ def explained(status: str, run_dir: Path, result: RunResult, request: Request) -
     if status in ("failed", "killed"):
         if result.exit_code == 128 + signal.SIGKILL:
             return "oom", "killed (SIGKILL), most likely for memory"
+        if result.ranks > 1:  # what ranks say last is that another one is gone
+            for log in (run_dir / "output.log", *rank_logs(run_dir).values()):
+                words = out_of_memory(log)
+                if words is not None:
+                    return "oom", words
         said = last_words(run_dir / "output.log")
         if EXCEPTION.match(said):
             return ("oom" if OUT_OF_MEMORY.search(said) else status), said
@@ -65,6 +74,21 @@ def explained(status: str, run_dir: Path, result: RunResult, request: Request) -
         if any(error.startswith(f"knob {name}:") for name in request.settings):
             return "skipped", f"its hook failed: {error}"
     return status, ""
+
+
+def rank_logs(run_dir: Path) -> dict[int, Path]:
+    """What each rank wrote to stderr, as torch's agent keeps it."""
+    found = (run_dir / "ranks").glob("*/attempt_*/*/stderr.log")
+    return {int(log.parent.name): log for log in sorted(found) if log.parent.name.isdigit()}
+
+
+def out_of_memory(log: Path) -> str | None:
+    """The exception by which a process says so at the end of its output, None if it does not."""
+    for line in last_lines(log, AT_THE_END):
+        said = FAILED_FIRST.sub("", line)
+        if EXCEPTION.match(said) and OUT_OF_MEMORY.search(said):
+            return said
+    return None
 
 
 def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: str) -> str:

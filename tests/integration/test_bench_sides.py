@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.bench.trees import worktree
 from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.setup_command import SetupFailed
 from gpurun.bench.trees.sides import Preparation, Sides, compared_sides
@@ -435,6 +436,43 @@ def test_an_interrupted_setup_ends_with_all_that_it_started(
         pass
     pid = int(pids.read_text())
     assert wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in _state(pid))
+    assert_nothing_left(folder)
+
+
+def test_a_setup_ends_with_a_killed_comparison_with_all_that_it_started(tmp_path: Path) -> None:
+    pids = tmp_path / "pid"
+    words = (
+        "import os, pathlib, sys; from gpurun.bench.trees.setup_command import run_setup; "
+        "here = pathlib.Path(sys.argv[1]); "
+        "run_setup('sleep 6000 & echo $! > pid; wait', 'baseline', here, os.environ, here)"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", words, tmp_path], env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    )
+    assert wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
+    process.kill()
+    process.wait()
+    assert wait_for(lambda: _state(int(pids.read_text())) == "Z")
+
+
+def test_a_worktree_that_git_will_not_forget_yet_goes_with_a_later_comparison(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something of a killed setup command still writes into it."""
+    git_itself = worktree.run_git
+
+    def refuses(*words: object, **named: object) -> object:
+        if "remove" in words:
+            words = (words[0], "status", "--no-such-flag")
+        return git_itself(*words, **named)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(worktree, "run_git", refuses)
+        with both(folder):
+            pass
+        assert git(folder, "worktree", "list").count("\n") == 1
+    with both(folder):
+        pass
     assert_nothing_left(folder)
 
 

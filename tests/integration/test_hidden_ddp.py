@@ -34,7 +34,13 @@ if kind == "distributed":
 if kind == "parallel":
     net = nn.DataParallel(net)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1 * (rank + 1 if kind == "rate" else 1))
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(data)
+
 loader = DataLoader(data, batch_size=None if kind == "singly" else 16, shuffle=True)
+if kind == "small stream":
+    loader = DataLoader(Stream(), batch_size=1)
 seen = 0
 for epoch in range(2):
     for i in range(5) if kind == "by hand" else enumerate(loader):
@@ -44,9 +50,16 @@ for epoch in range(2):
         loss = F.cross_entropy(out, y if y.dim() else y[None])
         if kind == "mixed":
             loss = loss + out.pow(2).sum()
+        if kind == "penalised":
+            loss = out.pow(2).sum() + sum(p.pow(2).sum() for p in net.parameters())
         optimizer.zero_grad()
+        if kind == "vector":
+            out.backward(torch.ones_like(out))
         loss.backward()
         optimizer.step()
+        if kind == "apart" and rank and epoch and seen == 96:
+            with torch.no_grad():
+                net[0].bias.add_(1)
         if kind == "early" and rank == 1 and epoch == 1:
             sys.exit(0)
 print(kind, seen)
@@ -94,6 +107,28 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun)
     assert details(together, "hidden_ddp") >= {"Net", "Net, some parameters unused", "Sequential"}
     assert events(newest_run(together), "hook") == []
     assert {path.name for path in together.iterdir()} == {".gpurun", "best.pt"}
+
+
+WORDS = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+net = torch.nn.Linear(2, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for (x,) in DataLoader(TensorDataset(torch.ones(8, 2)), 4):
+    net(x).mean().backward()
+    optimizer.step()
+print("order", *{"cat", "dog", "bird", "fish", "worm", "bee"}, flush=True)
+"""
+
+
+def test_texts_hash_alike_in_all_ranks(tmp_path: Path, gpurun: Gpurun) -> None:
+    """The order of a set may number the words of a vocabulary."""
+    (tmp_path / "words.py").write_text(WORDS)
+    done = gpurun(*RANKS, "words.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    (other,) = newest_run(tmp_path).glob("ranks/**/1/stdout.log")
+    assert done.stdout.startswith(b"order")
+    assert other.read_bytes() == done.stdout
 
 
 PLAIN = """
@@ -196,6 +231,7 @@ def test_a_script_that_is_parallel_by_itself_runs(
     )  # DataParallel sees one device, and each rank has half of each batch
     assert done.stdout.decode().split() == [kind, "96" if shared else "192"]
     assert bool(details(tmp_path, "hidden_ddp")) == shared
+    assert (b"run it without --ddp" in done.stderr) != shared
 
 
 @pytest.mark.parametrize(
@@ -204,6 +240,10 @@ def test_a_script_that_is_parallel_by_itself_runs(
         ("by hand", 2, "no DataLoader feeds the training"),
         ("singly", 2, "a loader without a batch size"),
         ("mixed", 2, "the loss adds a mean over the samples of a batch to a sum"),
+        ("penalised", 2, "the loss is a sum over the samples of a batch beside something"),
+        ("vector", 2, "backward() is called on a tensor of several numbers"),
+        ("small stream", 2, "a stream by 1 samples at a time"),
+        ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),
         ("rate", 1, "at step 1 the ranks differ in their learning rates: 0.1, 0.2"),
         ("early", 1, "rank 1 ended after 7 steps, and rank 0 waits for it"),
     ],

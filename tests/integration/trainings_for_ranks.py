@@ -188,7 +188,179 @@ def dropped():
     return nn.ParameterList(losses)
 
 
+def loop(step, batches=None, epochs=3):
+    for _ in range(epochs):
+        for i, (x, y) in enumerate(shuffled() if batches is None else batches):
+            step(x, y, i)
+
+
+def headed():
+    """A head that is called beside the encoder, and a number that no module has."""
+    encoder = nn.Sequential(*(nn.Linear(10, 10) for _ in range(6)))
+    head, scale = nn.Linear(10, 4), nn.Parameter(torch.ones(()))
+    parameters = [*encoder.parameters(), *head.parameters(), scale]
+    optimizer = torch.optim.SGD(parameters, 0.1)
+
+    def step(x, y, i):
+        optimizer.zero_grad()
+        F.cross_entropy(head(encoder(x)) * scale, y).backward()
+        nn.utils.clip_grad_norm_(iter(parameters), 0.5)
+        optimizer.step()
+
+    loop(step)
+    return nn.ParameterList(parameters)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(10, 10) for _ in range(8))
+
+    def encode(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+        return x
+
+
+def encoded():
+    """A model that is never called itself."""
+    net = Encoder()
+    optimizer = torch.optim.SGD(net.parameters(), 0.5)
+
+    def step(x, y, i):
+        optimizer.zero_grad()
+        F.cross_entropy(net.encode(x)[:, :4], y).backward()
+        optimizer.step()
+
+    loop(step)
+    return net
+
+
+def masked():
+    """A mean over a quarter of the samples, as padding is left out."""
+
+    def loss(out, y):
+        kept = (y == 0).float()
+        return (F.cross_entropy(out, y, reduction="none") * kept).sum() / kept.sum()
+
+    x, _ = data()
+    x, y = x[:192], torch.arange(192) // 2 % 4  # as many of them in the share of each rank
+    return train(Net(), DataLoader(TensorDataset(x, y), 32), loss)
+
+
+class Shuffled(Stream):
+    def __iter__(self):
+        for i in torch.randperm(len(self.x)).tolist():
+            yield self.x[i], self.y[i]
+
+
+def shuffled_stream():
+    return train(Net(), DataLoader(Shuffled(*data()), 29))
+
+
+def shuffled_stream_of_a_worker():
+    return train(Net(), DataLoader(Shuffled(*data()), 29, num_workers=1))
+
+
+def clipped():
+    """Gradients of several batches together, where clipping bites; a last group is shorter."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.05)
+
+    def step(x, y, i):
+        F.cross_entropy(net(x) * 8, y).backward()
+        if i % 3 == 2 or i == 6:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.3)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    loop(step, epochs=5)
+    return net
+
+
+def sharpened():
+    """Two passes a step, the second from weights that the gradients of the first have moved."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.2)
+
+    def step(x, y, i):
+        F.cross_entropy(net(x), y).backward()
+        with torch.no_grad():
+            moves = [0.3 * p.grad / p.grad.norm() for p in net.parameters()]
+            for p, move in zip(net.parameters(), moves, strict=True):
+                p.add_(move)
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        with torch.no_grad():
+            for p, move in zip(net.parameters(), moves, strict=True):
+                p.sub_(move)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    loop(step, epochs=4)
+    return net
+
+
+def twice():
+    """Two passes through one call, and two calls before two passes."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step(x, y, i):
+        optimizer.zero_grad()
+        if i % 2:
+            out = net(x)
+            F.cross_entropy(out, y).backward(retain_graph=True)
+            (0.1 * out.pow(2).mean()).backward()
+        else:
+            losses = [F.cross_entropy(net(part), y) for part in (x, x.flip(1))]
+            for loss in losses:
+                loss.backward()
+        optimizer.step()
+
+    loop(step, epochs=4)
+    return net
+
+
+class WithLoss(Net):
+    def forward(self, x, y):
+        return F.cross_entropy(super().forward(x), y, reduction="sum") / 50
+
+
+def own_loss():
+    """The model returns its loss, a sum, and has parameters that are not used."""
+    net = WithLoss(spare=True)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step(x, y, i):
+        optimizer.zero_grad()
+        net(x, y).backward()
+        optimizer.step()
+
+    loop(step)
+    return net
+
+
+def thawed():
+    """A layer that is frozen at first."""
+    net = Net()
+    net.a.requires_grad_(False)
+    optimizer = torch.optim.SGD(net.parameters(), 0.2)
+
+    def step(x, y, i):
+        if i == 5:
+            net.a.requires_grad_(True)
+        optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        optimizer.step()
+
+    loop(step)
+    return net
+
+
 CASES = [
+    headed, encoded, masked, shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
+    twice, own_loss, thawed,
     plain, workers, weighted, stream, accumulated, summed, divided, penalised, spare, tiny,
     normalised, gan, averaged, stopped, dropped,
 ]  # fmt: skip

@@ -43,6 +43,9 @@ def comparing(
         Side(name, "a" * 40, Tree(folder / name), folder / name, PYTHON, {})
         for name in (BASELINE, CURRENT)
     ]
+    for side in sides:
+        side.folder.mkdir(exist_ok=True)
+        (side.folder / BENCHMARK.script).touch()
     launcher, findings = Recorded(folder, baseline, current), Findings()
     both = Sides(sides[0], sides[1], sides[1].tree)
     one = Comparing(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
@@ -71,7 +74,7 @@ def test_a_disturbed_pair_is_launched_again_and_counts_if_it_is_always_so(tmp_pa
     one, launcher, findings = comparing(tmp_path, [launch(BASELINE, 1000.0)], [hot])
     one.run()
     assert findings.verdict is Verdict.REGRESSION
-    assert findings.notes[-1].endswith("it was so too often")
+    assert findings.notes[-1].endswith("it was so too often, or the time is up")
 
 
 def test_time_that_is_up_leaves_it_undecided(tmp_path: Path) -> None:
@@ -81,6 +84,66 @@ def test_time_that_is_up_leaves_it_undecided(tmp_path: Path) -> None:
     one.run()
     assert (launcher.turns, findings.verdict) == ("bc", Verdict.INCONCLUSIVE)
     assert findings.ended == "the budget ended after 0 pairs"
+
+
+def test_what_a_first_launch_took_to_warm_up_does_not_end_it(tmp_path: Path) -> None:
+    """Of a cold machine: it compiled and downloaded for minutes."""
+    for left, pairs in ((260.0, 4), (100.0, 0)):
+        one, launcher, findings = comparing(
+            tmp_path,
+            [launch(BASELINE, 1000.0)],
+            [launch(CURRENT, 800.0)],
+            deadline=time.monotonic() + left,
+        )
+        launcher.longest = 170.0
+        one.run()
+        assert len(findings.pairs) == pairs
+
+
+def test_no_disturbed_pair_is_launched_again_after_the_deadline(tmp_path: Path) -> None:
+    hot = launch(CURRENT, 500.0, devices=(device("thermal"),))
+    one, launcher, findings = comparing(tmp_path, [launch(BASELINE, 1000.0)], [hot])
+    launches = launcher.run
+
+    def run(*words: Any, **named: Any) -> Launch:
+        if len(launcher.turns) == 3:
+            one._deadline = 0.0
+        return launches(*words, **named)
+
+    launcher.run = run  # type: ignore[method-assign]
+    one.run()
+    assert (launcher.turns, len(findings.pairs)) == ("bcbc", 1)
+
+
+def test_a_script_that_is_new_has_no_baseline(tmp_path: Path) -> None:
+    one, launcher, _ = comparing(tmp_path, [launch(BASELINE, 1.0)], [launch(CURRENT, 1.0)])
+    (tmp_path / BASELINE / BENCHMARK.script).unlink()
+    with pytest.raises(GpurunError, match=r"the baseline has no script train\.py") as raised:
+        one.run()
+    assert (raised.value.code, launcher.turns) == (ExitCode.NO_BASELINE, "")
+
+
+def test_a_baseline_that_fails_alone_may_miss_a_file_that_git_does_not_hold(tmp_path: Path) -> None:
+    crashed = launch(BASELINE, 1.0, error="FileNotFoundError: data/a.bin", status="failed")
+    one, _, _ = comparing(tmp_path, [crashed], [launch(CURRENT, 1.0)])
+    with pytest.raises(GpurunError, match="failed on the baseline side") as raised:
+        one.run()
+    assert "needed = " in raised.value.todo
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        (device(foreign=2), "another process computed on the GPU throughout"),
+        (device("thermal", "power"), "the GPU was throttled throughout (power, thermal)"),
+    ],
+)
+def test_what_befell_both_halves_is_told_once(tmp_path: Path, state: Any, told: str) -> None:
+    sides = [launch(side, 1000.0, devices=(state,)) for side in (BASELINE, CURRENT)]
+    one, _, findings = comparing(tmp_path, sides[:1], sides[1:])
+    one.run()
+    assert findings.notes == [told]
+    assert findings.verdict is Verdict.PASS
 
 
 def test_a_side_that_fails_in_a_pair_is_named_with_it(tmp_path: Path) -> None:

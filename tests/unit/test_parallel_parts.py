@@ -67,7 +67,7 @@ def losses() -> dict[str, Any]:
     out = layer(torch.randn(OWN, 6))
     labels = torch.randint(0, 10, (OWN,))
     zeros, single = torch.zeros_like(out), F.cross_entropy(out, labels, reduction="none")
-    mask = labels > 2
+    mask, few = labels > 2, torch.arange(OWN) < 2
     penalty = 1e-4 * sum(p.pow(2).sum() for p in layer.parameters())
     summed = F.cross_entropy(out, labels, reduction="sum")
     return {
@@ -83,6 +83,9 @@ def losses() -> dict[str, Any]:
         "mean: of singles": single.mean(),
         "mean: by hand": -F.log_softmax(out, 1)[range(OWN), labels].mean(),
         "mean: masked": (single * mask).sum() / mask.sum(),
+        "mean: of few": (single * few).sum() / few.sum(),
+        "mean: of few, half precision": (single * few).sum() / few.sum().bfloat16(),
+        "mean: by what is counted": summed / (labels >= 0).sum(),
         "mean: sum by its length": summed / OWN,
         "mean: scaled": F.cross_entropy(out, labels) * 65536 / 4,
         "mean: with a penalty": F.cross_entropy(out, labels) + penalty,
@@ -91,7 +94,9 @@ def losses() -> dict[str, Any]:
         "sum: smoothed": F.cross_entropy(out, labels, label_smoothing=0.1, reduction="sum"),
         "sum: by the batch size": summed / TOTAL,
         "sum: by accumulation": summed / 4,
-        "sum: with a penalty": summed + penalty,
+        "sum: by two": summed / 2.0,
+        "sum: by a temperature": summed / torch.tensor(2.5),
+        f"{Reduction.PENALISED.value}: a penalty": summed + penalty,
         "sum: autoencoder": F.binary_cross_entropy(torch.sigmoid(out), zeros, reduction="sum")
         - 0.5 * torch.sum(1 + out - out.pow(2)),
         "mixed: both": F.cross_entropy(out, labels) + out.pow(2).sum(),

@@ -61,7 +61,7 @@ class Measuring:
 
     def estimate(self, commits: Iterable[str]) -> float:
         """Seconds that a pair of these commits may take, by the longest launches and trees."""
-        launch = self._launcher.longest
+        launch = self._launcher.expected
         missing = sum(commit not in self._pool for commit in commits)
         return 2 * launch + missing * (launch + self._longest)
 

@@ -92,8 +92,9 @@ def hold_against(
 ) -> Comparison:
     """Compare, keep the records of both sides, and say what was found, in `findings` too.
 
-    A benchmark that fails, a baseline that cannot be had and an interruption are told by the
-    document; other errors are raised. No signal interrupts any more afterwards, until
+    A benchmark that fails, a baseline that cannot be had, what the system refuses (a full disk) and
+    an interruption are told by the document; other errors are raised, after the records of what was
+    measured before were kept. No signal interrupts any more afterwards, until
     `interruption.release`.
     """
     started = time.monotonic()
@@ -109,8 +110,11 @@ def hold_against(
         number = len(findings.pairs)
         done = f"interrupted after {number} pair{'' if number == 1 else 's'}"
         ending = Ending("interrupted", interruption.exit_code, done)
-    except GpurunError as error:
-        if error.code not in FAILURES:
+    except OSError as error:
+        what = f"the benchmark {benchmark.name} could not go on: {error}"
+        ending = Ending("failed", int(ExitCode.BENCHMARK_FAILED), what)
+    except BaseException as error:
+        if not isinstance(error, GpurunError) or error.code not in FAILURES:
             interruption.hold()
             _keep(benchmark, findings, compared, asked, purpose)
             raise
@@ -187,13 +191,19 @@ def _kept(
     if not launches:
         return None
     record = record_of(benchmark, launches, version, purpose)
-    keep(record, asked)
+    keep(record, asked.keep, asked.tell)
     return record
 
 
-def keep(record: BenchmarkRecord, asked: Asked) -> None:
-    """Enter a record into the store; the verdict stands without a database."""
+def not_compared(benchmark: Benchmark, ending: Ending) -> Comparison:
+    """The document of a benchmark of which nothing is known but why."""
+    return comparison(benchmark, Findings(), Compared(Version(), Version()), 0.0, ending)
+
+
+def keep(record: BenchmarkRecord, into: Callable[[BenchmarkRecord], None], tell: Tell) -> None:
+    """Enter a record into the store; verdict and figures stand without a database."""
     try:
-        asked.keep(record)
-    except GpurunError as error:
-        asked.tell(f"the record of {record.commit} was not kept: {error.what}")
+        into(record)
+    except (GpurunError, OSError) as error:
+        why = error.what if isinstance(error, GpurunError) else str(error)
+        tell(f"the record of {record.commit} was not entered into the database: {why}")

@@ -17,7 +17,7 @@ from gpurun.bench.compare.comparison import FAILURES, Asked, keep
 from gpurun.bench.compare.document import Compared, Ending, comparison
 from gpurun.bench.compare.gate import Verdict
 from gpurun.bench.compare.pairs import Findings
-from gpurun.bench.history.branch import PURPOSES, branch_up_to
+from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT, Held, hold
 from gpurun.bench.history.measured import Measured, measured, pooled
 from gpurun.bench.history.past import (
@@ -129,7 +129,7 @@ class _Course:
     def _past(self, repository: Repository, end: str) -> list[BenchmarkRecord]:
         """What could stand for the baseline, on whatever machine it was measured."""
         try:
-            records = self.store.query(self.benchmark.name, purposes=PURPOSES)
+            records = self.store.query(self.benchmark.name, purposes=BASELINES)
         except GpurunError as error:
             raise GpurunError(error.what, error.todo, ExitCode.NO_BASELINE) from None
         past = usable(records, branch_up_to(repository, end, None))
@@ -150,7 +150,7 @@ class _Course:
         count = self.launches or min(max(usual, DEFAULT_LAUNCHES), MOST_LAUNCHES)
         record = measure(benchmark, new_run(self.asked.home), mode, count, tell)
         record = replace(record, purpose=BenchmarkPurpose.COMPARE)
-        keep(record, self.asked)
+        keep(record, self.asked.keep, self.asked.tell)
         return record
 
     def _since_accepted(

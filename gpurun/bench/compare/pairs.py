@@ -17,7 +17,13 @@ from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rul
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.bench.trees.origin import check_origins
 from gpurun.bench.trees.sides import Side, Sides
-from gpurun.bench.workload import check_workload, disturbance, figure, without_effect
+from gpurun.bench.workload import (
+    check_workload,
+    disturbance,
+    figure,
+    trouble_of_both,
+    without_effect,
+)
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.spec import StopRule
 
@@ -110,7 +116,7 @@ class Comparing:
         rule = later_rule(self._benchmark.steps, first.values())
         self._settle(first)
         while findings.result is None or findings.result.verdict is Verdict.MORE:
-            if time.monotonic() + 2 * self._launcher.longest > self._deadline:
+            if self._late():
                 done = len(findings.pairs)
                 findings.ended = f"the budget ended after {done} pair{'' if done == 1 else 's'}"
                 return
@@ -120,9 +126,14 @@ class Comparing:
                 self._plan,
             )
 
+    def _late(self) -> bool:
+        """Whether a further pair would end after the deadline."""
+        return time.monotonic() + 2 * self._launcher.expected > self._deadline
+
     def _warmed_up(self) -> dict[str, Launch]:
         """A first launch of each side; both are tried, so that an error can say which fails."""
         rule, launches = first_rule(self._benchmark.steps), {}
+        self._refuse_without_script()
         for side in (self._sides.baseline, self._sides.current):
             self._tell(f"first launch of the {side.name} side, to warm it up")
             launches[side.name] = self._launcher.run(self._start(side), rule, first=True)
@@ -133,6 +144,15 @@ class Comparing:
                 self._remember(f"{side.name}: {line}")
         self._check_workload(launches, self._remember)
         return launches
+
+    def _refuse_without_script(self) -> None:
+        script, side = self._benchmark.script, self._sides.baseline
+        if self._in_worktree() and not (side.folder / script).is_file():
+            raise GpurunError(
+                f"the baseline has no script {script}: there is nothing to compare with yet",
+                "measure it without --compare until it is part of the baseline",
+                ExitCode.NO_BASELINE,
+            )
 
     def _check_origins(self, side: Side, launch: Launch) -> None:
         if launch.start.trees is not None:
@@ -184,12 +204,17 @@ class Comparing:
         pair = Pair(launches[sides[0].name], launches[sides[1].name])
         self._check_workload(launches, lambda line: None)
         cause = disturbance(pair.baseline, pair.current)
-        if cause is not None and self._again < MOST_AGAIN:
+        if cause is not None and self._again < MOST_AGAIN and not self._late():
             self._again += 1
             self._remember(f"pair {number} is launched again: {cause}")
             return self._pair(rule)
         if cause is not None:
-            self._remember(f"pair {number} counts although {cause}: it was so too often")
+            self._remember(
+                f"pair {number} counts although {cause}: it was so too often, or the time is up"
+            )
+        trouble = trouble_of_both(pair.baseline, pair.current)
+        if trouble is not None and trouble not in findings.notes:
+            self._remember(trouble)
         findings.pairs.append(pair)
         self._tell(self._shown(number, pair))
         return None
@@ -216,11 +241,17 @@ class Comparing:
         which = "both sides" if len(failed) > 1 else f"the {next(iter(failed))} side"
         reasons = dict.fromkeys(launch.error for launch in failed.values())
         logs = " and ".join(str(launch.folder / "output.log") for launch in failed.values())
+        todo = f"the whole output is in {logs}"
+        if list(failed) == [self._sides.baseline.name] and not when and self._in_worktree():
+            todo += '; if it misses a file that git does not hold: needed = ["data/*"] in [bench]'
         raise GpurunError(
             f"the benchmark {self._benchmark.name} failed on {which}{when}: {'; '.join(reasons)}",
-            f"the whole output is in {logs}",
+            todo,
             ExitCode.BENCHMARK_FAILED,
         )
+
+    def _in_worktree(self) -> bool:
+        return self._sides.baseline.folder != self._sides.current.folder
 
     def _remember(self, line: str) -> None:
         self._findings.notes.append(line)

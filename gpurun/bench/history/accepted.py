@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.bench.history.branch import PURPOSES, branch_up_to
+from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT
 from gpurun.bench.history.measured import measured
 from gpurun.bench.history.past import changed_work, last_change, newest, usable
@@ -83,7 +83,7 @@ def accepted_change(
     parent = repository.first_parent(accepted.commit or "")
     if record is None or new is None or parent is None:
         return None
-    records = store.query(accepted.benchmark, accepted.fingerprint, purposes=PURPOSES)
+    records = store.query(accepted.benchmark, accepted.fingerprint, purposes=BASELINES)
     before = usable(records, branch_up_to(repository, parent, None))
     found = (measured(Metric.THROUGHPUT, one) for one in before if not changed_work(one, record))
     series = [one for one in found if one is not None]

@@ -13,6 +13,8 @@ from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_mome
 
 PURPOSES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE, BenchmarkPurpose.OPTIMIZE)
 """What is part of a history: other runs were of planted slow-downs, or of commits in a search."""
+BASELINES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE)
+"""What a tree is held against, or accepted by: a tuning's launches are of another kind."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from gpurun.errors import ExitCode, GpurunError
@@ -31,7 +32,7 @@ def run_setup(
     """Run `command` by the shell in `folder`, its output to `setup-<side>.log` in `logs`.
 
     `SetupFailed` tells the last lines. What the command started ends with it when we are
-    interrupted.
+    interrupted, or killed.
     """
     log = logs / f"setup-{side}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -47,13 +48,39 @@ def run_setup(
             preexec_fn=functools.partial(die_with_parent, os.getpid()),
         )
         try:
-            code = exit_code_of(child.wait())
+            with _ended_with_us(child.pid):
+                code = exit_code_of(child.wait())
         except BaseException:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             raise
     if code:
         raise SetupFailed(side, _told(command, side, code, log), log)
+
+
+@contextmanager
+def _ended_with_us(group: int) -> Iterator[None]:
+    """Have a process group killed when this process is, by one that waits for a word from us.
+
+    The kernel would tell the shell alone, and not what the shell has started.
+    """
+    reader, writer = os.pipe()
+    try:
+        guard = subprocess.Popen(
+            ["/bin/sh", "-c", f"read -r word || kill -s KILL -- -{group}"],
+            stdin=reader,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    finally:
+        os.close(reader)
+    try:
+        yield
+    finally:
+        os.write(writer, b"over\n")
+        os.close(writer)
+        guard.wait()
 
 
 def _told(command: str, side: str, code: int, log: Path) -> str:

@@ -31,6 +31,8 @@ from gpurun.errors import GpurunError
 from gpurun.rundir import own_folder
 
 SIDES = "sides"
+TRIES, BETWEEN_TRIES = 3, 0.2
+"""How often a worktree is removed, and the seconds between."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +99,20 @@ def _remove(place: Path, common: Path) -> None:
     """
     if not place.exists():
         return
-    for content in place.iterdir():
-        shutil.rmtree(content, onerror=_make_writable)
-    with alone_with(common) as locks:
-        for tree in _known(common):
-            if tree.parent == place:
+    listed = False
+    for _ in range(TRIES):  # what a command of the user's left running may write there still
+        for content in place.iterdir():
+            shutil.rmtree(content, onerror=_make_writable)
+        with alone_with(common) as locks:
+            for tree in (tree for tree in _known(common) if tree.parent == place):
                 words = ("worktree", "remove", "--force", "--force", os.fspath(tree))
                 run_git(common, *words, locks=locks)
-    shutil.rmtree(place, onerror=_make_writable)
+            listed = any(tree.parent == place for tree in _known(common))
+        if not listed:
+            break
+        time.sleep(BETWEEN_TRIES)
+    if not listed:
+        shutil.rmtree(place, onerror=_make_writable)
     if place.exists():
         sys.stderr.write(f"gpurun: {place} could not be removed; the next comparison tries again\n")
 

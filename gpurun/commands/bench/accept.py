@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.arguments import Flags
-from gpurun.bench.history.branch import PURPOSES
+from gpurun.bench.history.branch import BASELINES
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.commands.bench.chosen import records_home
@@ -118,7 +118,7 @@ def _of_head(
     """The newest record of HEAD for each benchmark and fingerprint."""
     assert repository is not None
     head = repository.head()
-    records = [r for r in store.query(name, purposes=PURPOSES) if r.commit == head]
+    records = [r for r in store.query(name, purposes=BASELINES) if r.commit == head]
     good = [r for r in records if not r.dirty and r.error is None]
     newest = {(r.benchmark, r.fingerprint.key): r for r in sorted(good, key=_moment)}
     if newest:

@@ -8,6 +8,7 @@ from pathlib import Path
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.compare.document import SPEED
 from gpurun.bench.metrics import Metric
+from gpurun.bench.trees.worktree import SIDES, remove_abandoned
 from gpurun.config import load_config
 from gpurun.errors import GpurunError
 from gpurun.options import BenchOptions
@@ -58,9 +59,14 @@ def _gated(benchmark: Benchmark, options: BenchOptions) -> Benchmark:
 
 
 def records_home(out: str | None) -> Path:
-    """The folder of records; `GpurunError` where it cannot be written."""
+    """The folder of records, `out` or that of the configuration, without what killed comparisons
+    left in it; `GpurunError` where it cannot be written.
+    """
     try:
-        return find_home(Path.cwd(), out)
+        home = find_home(Path.cwd(), out or load_config(Path.cwd()).run.out)
+        if (home / SIDES).is_dir():
+            remove_abandoned(home.resolve() / SIDES)
+        return home
     except OSError as error:
         raise GpurunError(
             f"records cannot be written: {error.strerror or error}",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.comparison import Asked, compare
-from gpurun.bench.compare.document import together
+from gpurun.bench.compare.comparison import Asked, compare, keep, not_compared
+from gpurun.bench.compare.document import Ending, together
 from gpurun.bench.compare.from_history import compare_with_history
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.compare.settings import compare_settings, read_settings
@@ -33,7 +33,7 @@ from gpurun.commands.bench.output import (
     teller,
 )
 from gpurun.config import load_config
-from gpurun.errors import ExitCode
+from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.box import require
 from gpurun.options import BenchOptions
 from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord
@@ -99,6 +99,7 @@ def run_bench(options: BenchOptions) -> int:
     check_outputs(json=options.json, markdown=options.markdown)
     for _, place in options.exports:
         check_outputs(export=place)
+    options = replace(options, quiet=options.quiet or load_config(Path.cwd()).run.quiet)
     plan = GatePlan() if options.max_pairs is None else GatePlan.up_to(options.max_pairs)
     wanted = chosen_by(options)
     home = records_home(options.out)
@@ -170,14 +171,23 @@ def _compare(
                 interruption.release()
             except KeyboardInterrupt:
                 break
-        document = compared(benchmark, asked, interruption)
+        try:
+            document = compared(benchmark, asked, interruption)
+        except GpurunError as error:
+            if len(wanted) == 1:
+                raise
+            ending = Ending("failed", int(error.code), error.what, error.todo)
+            document = not_compared(benchmark, ending)
         documents.append(document)
         if document.verdict == "failed" or not options.quiet:
             write_plain([f"{PREFIX}{line}" for line in comparison_lines(document)])
         if document.verdict == "interrupted":
             break
+    for benchmark in wanted[len(documents) :]:
+        ending = Ending("interrupted", interruption.exit_code, "interrupted before its first pair")
+        documents.append(not_compared(benchmark, ending))
     found = together(documents)
-    code = interruption.exit_code if interruption.signal is not None else found.exit_code
+    code = found.exit_code  # a signal after the last comparison changes nothing that is known
     emit_json(options.json, to_json(found))
     emit_markdown(options.markdown, comparison_markdown(found))
     emit_exports(options.exports, tracked(found))
@@ -193,7 +203,7 @@ def _measure(
     wanted: Sequence[Benchmark],
     options: BenchOptions,
     home: Path,
-    keep: Callable[[BenchmarkRecord], None],
+    into: Callable[[BenchmarkRecord], None],
     interruption: Interruption,
 ) -> int:
     tell = teller(options.quiet)
@@ -204,7 +214,7 @@ def _measure(
             tell(imperfection)
         count = options.launches or DEFAULT_LAUNCHES
         record = measure(benchmark, new_run(home), mode, count, tell)
-        keep(record)
+        keep(record, into, say)
         records.append(record)
         if record.error is not None or not options.quiet:
             write_plain([f"{PREFIX}{line}" for line in record_lines(record)])

@@ -10,9 +10,8 @@ import threading
 import time
 from typing import Any
 
-from gpurun.runtime.parallel.place import DIVERGED, Place, give_up
+from gpurun.runtime.parallel.place import DIVERGED, Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
-from gpurun.runtime.patching import guarded
 from gpurun.runtime.steps import CLOCK
 
 EVERY = 256
@@ -38,7 +37,7 @@ class Agreement:
 
     def install(self) -> None:
         """Compare before steps."""
-        CLOCK.before_step.append(guarded("agreement of ranks", self._before_step))
+        CLOCK.before_step.append(or_give_up("agreement of ranks", self._before_step))
 
     def _before_step(self, optimizer: Any) -> None:
         self._steps = count = self._steps + 1
@@ -80,10 +79,21 @@ class Agreement:
         return self._torch.distributed.distributed_c10d._get_default_store()
 
     def ended(self) -> None:
-        """Tell the others that this rank's script is over."""
+        """Tell the others that this rank's script is over; the last compares what all have."""
         self._ended = True
-        if self._watching is not None:
-            self._store().set(f"gpurun/ended/{self._place.rank}", str(self._steps))
+        if self._watching is None:
+            return
+        mine = self._weights()
+        self._store().set(f"gpurun/weights/{self._place.rank}", mine.hex())
+        self._store().set(f"gpurun/ended/{self._place.rank}", str(self._steps))
+        theirs = {self._place.rank: mine}
+        for rank in self._gone():
+            if int(self._store().get(f"gpurun/ended/{rank}")) == self._steps:
+                theirs[rank] = float.fromhex(self._store().get(f"gpurun/weights/{rank}").decode())
+        if len(set(theirs.values())) > 1 and not all(value != value for value in theirs.values()):
+            shown = ", ".join(f"{value:.9g}" for _, value in sorted(theirs.items()))
+            what = f"at their end, after step {self._steps}, the ranks differ in their weights"
+            give_up(f"{what}: {shown}", ADVICE, DIVERGED)
 
     def blame(self) -> None:
         """An exchange of gradients failed: end by name where the cause is a rank that is done."""

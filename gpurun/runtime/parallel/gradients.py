@@ -42,6 +42,7 @@ class Gradients:
         self._replicas = replicas
         self._scaled = scaled
         self._told: set[Reduction] = set()
+        self._last = Reduction.UNKNOWN
 
     def install(self) -> None:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
@@ -78,8 +79,14 @@ class Gradients:
             )
         if isinstance(tensors, (list, tuple)):
             return [self._weighed(tensor) for tensor in tensors]
-        if tensors.numel() != 1 or tensors.grad_fn is None:
+        if tensors.grad_fn is None:
             return tensors
+        if tensors.numel() != 1:
+            give_up(
+                "backward() is called on a tensor of several numbers: how they count in the loss "
+                "of the batch cannot be seen",
+                "sum them up or take their mean before, or run it without --ddp",
+            )
         factor = self._factor(tensors)
         return tensors if factor == 1.0 else tensors * factor
 
@@ -88,8 +95,17 @@ class Gradients:
         assert part is not None
         kind = reduction_of(loss, part.own or 1, part.total, self._replicas.output_nodes())
         self._tell(kind)
+        if kind is Reduction.UNKNOWN:  # torch's wrapper may hide what was seen before it was there
+            kind = self._last
+        self._last = kind
         if kind is Reduction.SUM:
             return float(ranks) if part.own else 0.0
+        if kind is Reduction.PENALISED:
+            give_up(
+                "the loss is a sum over the samples of a batch beside something that does not "
+                "depend on them: shares of a batch cannot be put together",
+                "divide the sum by the number of samples, or run it without --ddp",
+            )
         if kind is Reduction.MIXED:
             give_up(
                 "the loss adds a mean over the samples of a batch to a sum over them: shares of "

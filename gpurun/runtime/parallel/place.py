@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import time
-from collections.abc import MutableMapping
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gpurun.errors import ExitCode
 from gpurun.records.events import PARALLEL_REFUSED, TraitEvent
@@ -46,6 +47,20 @@ def show_one_device(environment: MutableMapping[str, str] = os.environ) -> None:
     elif devices:
         environment["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]
     environment["LOCAL_RANK"] = "0"
+
+
+def or_give_up(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A call-back without which ranks would train apart: where it fails, they end by name."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            told = " ".join(f"{type(error).__name__}: {error}".split())
+            give_up(f"the {name} failed: {told}", "without --ddp the script runs on one device")
+
+    return call
 
 
 def give_up(what: str, todo: str, code: int = int(ExitCode.USAGE)) -> NoReturn:

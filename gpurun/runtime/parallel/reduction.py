@@ -14,19 +14,25 @@ MOST_NODES = 256
 """So far is the graph followed."""
 MEAN, SUM = 1, 2
 """Torch's numbers of a loss function's `reduction`."""
+Divisors = tuple[tuple[float, bool], ...]
+"""Numbers by which a loss is divided, and whether each was computed by torch."""
 TRANSPARENT = (
     "Add", "Sub", "Neg", "View", "Reshape", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias",
     "Expand", "Select", "Stack", "Cat", "Unbind", "Copy", "Permute", "Transpose", "TBackward",
+    "_DDPSink",
 )  # fmt: skip
 """Nodes that neither reduce nor scale."""
 
 
 class Reduction(enum.Enum):
-    """How a loss depends on the number of samples; `MIXED`: in two ways at once."""
+    """How a loss depends on the number of samples; `MIXED`: in two ways at once; `PENALISED`: a sum
+    over them, beside what does not depend on them.
+    """
 
     MEAN = "mean"
     SUM = "sum"
     MIXED = "mixed"
+    PENALISED = "sum, and something beside it"
     UNKNOWN = "unknown"
 
 
@@ -40,8 +46,9 @@ def reduction_of(
     """
     known = () if loss.grad_fn in outputs else outputs
     found: set[Reduction] = set()
-    ahead: list[tuple[Any, tuple[float, ...]]] = [(loss.grad_fn, ())]
-    seen: set[tuple[Any, tuple[float, ...]]] = set()
+    beside = False
+    ahead: list[tuple[Any, Divisors]] = [(loss.grad_fn, ())]
+    seen: set[tuple[Any, Divisors]] = set()
     while ahead and len(seen) < MOST_NODES:
         entry = ahead.pop()
         node, divisors = entry
@@ -53,6 +60,8 @@ def reduction_of(
         if kind is not None:
             if not known or _reaches(node, known):
                 found.add(kind)
+            else:
+                beside = True
         elif name.startswith(("DivBackward", "MulBackward")):
             ahead += [(following, divisors + _divisor(node, name)) for following in _behind(node)]
         elif name.startswith(TRANSPARENT):
@@ -61,15 +70,15 @@ def reduction_of(
             found.add(Reduction.UNKNOWN)
     if {Reduction.MEAN, Reduction.SUM} <= found:
         return Reduction.MIXED
+    if beside and Reduction.SUM in found:
+        return Reduction.PENALISED
     for kind in (Reduction.SUM, Reduction.MEAN):
         if kind in found:
             return kind
     return Reduction.UNKNOWN
 
 
-def _reduced(
-    node: Any, name: str, divisors: tuple[float, ...], own: int, total: int
-) -> Reduction | None:
+def _reduced(node: Any, name: str, divisors: Divisors, own: int, total: int) -> Reduction | None:
     """What a node that reduces over samples says; None for any other."""
     if name.startswith("MeanBackward"):
         return Reduction.MEAN
@@ -78,19 +87,22 @@ def _reduced(
         return Reduction.MEAN
     if reduction == SUM or name.startswith("SumBackward"):
         elements = _elements(node)
-        by_count = any(_counts_samples(value, own, total, elements) for value in divisors)
+        by_count = any(_counts_samples(*found, own, total, elements) for found in divisors)
         return Reduction.MEAN if by_count else Reduction.SUM
     return None
 
 
-def _counts_samples(divisor: float, own: int, total: int, elements: int) -> bool:
+def _counts_samples(divisor: float, computed: bool, own: int, total: int, elements: int) -> bool:
     """Whether a divisor is the number of samples (or of their unmasked elements) at hand.
 
-    `/ args.batch_size` is none: it knows of no ranks. Nor is a small one: steps of accumulation.
+    `/ args.batch_size` is none: it knows of no ranks. Nor is a small number of the script's: steps
+    of accumulation. One that was `computed`, and counts something, counts what is at hand.
     """
     if divisor == own:
         return True
-    return divisor != total and elements / 2 < divisor <= elements
+    if divisor == total or divisor > (elements or divisor):
+        return False
+    return elements / 2 < divisor if not computed else divisor > 1 and divisor.is_integer()
 
 
 def _elements(node: Any) -> int:
@@ -105,12 +117,21 @@ def _elements(node: Any) -> int:
     return count
 
 
-def _divisor(node: Any, name: str) -> tuple[float, ...]:
-    """By what a quotient of one number divides."""
+def _divisor(node: Any, name: str) -> Divisors:
+    """By what a quotient of one number divides, and whether that is a tensor of the script's."""
     value: Any = getattr(node, "_saved_other", None) if name.startswith("Div") else None
     if getattr(value, "numel", lambda: 0)() == 1 and not value.requires_grad:
-        return (float(value),)
+        return ((float(value), not _is_number(value)),)
     return ()
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a tensor stands for a number of python's: such ones never raise another's type."""
+    import torch
+
+    kind = torch.float16 if value.dtype is torch.bfloat16 else torch.bfloat16
+    probe = torch.zeros((), dtype=kind if value.is_floating_point() else torch.int8)
+    return value.dim() == 0 and torch.result_type(probe, value) == probe.dtype
 
 
 def _behind(node: Any) -> list[Any]:

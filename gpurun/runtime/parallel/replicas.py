@@ -7,17 +7,19 @@ rather than by the wrapper: they show which parameters get gradients, which it m
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from typing import Any
 
 from gpurun.records.events import TraitEvent
+from gpurun.records.frames import drop_frame
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
-from gpurun.runtime.parallel.place import Place, give_up
+from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.wrapping import wrapped
-from gpurun.runtime.patching import guarded
+from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER, error_text
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
@@ -28,6 +30,8 @@ LOOK_STEPS = 2
 """After so many steps of a module the parameters that get gradients are known."""
 MOST_OUTPUTS = 64
 """So many outputs are remembered between two backward passes."""
+FORGOTTEN = 512
+"""After so many steps of others a parameter that no replica has is not averaged any more."""
 OWN = ("ddp", "process_group")
 """Traits of a script that is distributed by itself."""
 
@@ -37,7 +41,8 @@ class Replica:
 
     `reached`: the parameters that got gradients on every rank so far; `partly`: some got them on
     some ranks only. `moved`: trained since its buffers were last made alike. `waiting`: gradients
-    that are accumulated here are not averaged yet.
+    that are accumulated here are not averaged yet. `called`: since the last backward pass.
+    `wrapped`: the parameters that the wrapper was made for.
     """
 
     def __init__(self, module: Any) -> None:
@@ -47,6 +52,8 @@ class Replica:
         self.partly = False
         self.moved = False
         self.waiting = False
+        self.called = False
+        self.wrapped: frozenset[int] = frozenset()
         self.steps = 0
 
     def parameters(self) -> list[Any]:
@@ -60,6 +67,46 @@ class Replica:
         return self.partly or any(id(p) not in self.reached for p in self.parameters())
 
 
+class Strays:
+    """Parameters that are stepped with, and that no replica has: of layers that are called beside
+    the model, of a model that is not called itself, or thawed after its wrapper was made.
+
+    Those of a training that is over are forgotten after some steps of others, on all ranks alike:
+    when their memory is free is not alike.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int]] = {}
+        self._steps = 0
+        self.partly = False
+        self.waiting = False
+        self.reached: set[int] = set()
+
+    def parameters(self) -> list[Any]:
+        """Those that are trained, in the order in which they were met."""
+        return [p for p, _ in self._known.values() if p.requires_grad]
+
+    def meet(self, parameters: Iterable[Any], covered: Container[int]) -> list[Any]:
+        """Those of some parameters that are new, and that are not `covered`."""
+        new = []
+        for parameter in parameters:
+            key = id(parameter)
+            if key in covered:
+                self._known.pop(key, None)
+            elif parameter.requires_grad and parameter.is_leaf:
+                if key not in self._known:
+                    new.append(parameter)
+                self._known[key] = parameter, self._steps
+        return new
+
+    def stepped(self) -> None:
+        """Another step is about to be made."""
+        self._steps += 1
+        old = [key for key, (_, step) in self._known.items() if self._steps - step > FORGOTTEN]
+        for key in old:
+            del self._known[key]
+
+
 class Replicas:
     """The root modules of one rank, kept alike with those of the others."""
 
@@ -70,6 +117,7 @@ class Replicas:
         self._exchange = not exchange.left_out
         self._static = Setting("static_graph", True) in exchange.options  # each pass like the first
         self._of: dict[int, Replica] = {}
+        self._strays = Strays()
         self.fed = False
         """Whether a loader hands out shares."""
         self._ours = False
@@ -79,13 +127,69 @@ class Replicas:
         """Backward passes since the last step of an optimizer."""
         self._accumulated: deque[int] = deque(maxlen=2)
         """How many there were in each of the last steps."""
+        self._accumulates = True
+        """Whether passes between two steps add up, as far as is seen: else the script reads the
+        gradients of each.
+        """
+        self._seen_version: int | None = None
 
     def install(self) -> None:
         """Meet new roots and stand in for their calls."""
         self._grad_enabled = self._torch.is_grad_enabled
         ROOTS.on_root.append(self._met)
         ROOTS.route = self._route
-        CLOCK.before_step.append(guarded("gradients of ranks", self._before_step))
+        CLOCK.before_step.append(or_give_up("gradients of ranks", self._before_step))
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            replace(self._torch.nn.utils, name, self._before_clipping)
+        replace(self._torch.amp.GradScaler, "unscale_", self._before_unscaling)
+
+    def _before_clipping(self, original: Any) -> Any:
+        """The norm is that of the gradients of the whole batch."""
+
+        @functools.wraps(original)
+        def call(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                single = isinstance(parameters, self._torch.Tensor)
+                found = [parameters] if single else list(parameters)
+                self._settle(found)
+                return original(parameters if single else found, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return call
+
+    def _before_unscaling(self, original: Any) -> Any:
+        """All ranks find the same gradients to be infinite."""
+
+        @functools.wraps(original)
+        def call(scaler: Any, optimizer: Any) -> Any:
+            try:
+                self._settle(_parameters_of(optimizer))
+                return original(scaler, optimizer)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return call
+
+    def _settle(self, parameters: Iterable[Any]) -> None:
+        """Average what is not averaged yet: somebody is about to read or use these gradients."""
+        if not self._exchange or not self.active():
+            return
+        for replica in list(self._of.values()):
+            if replica.waiting:
+                self._accumulated.clear()
+                self._average(replica)
+        covered: set[int] = set()
+        for replica in self._of.values():
+            covered |= replica.wrapped or {id(p) for p in replica.parameters()}
+        new = self._strays.meet(parameters, covered)
+        if new:
+            self._begin_group(new[0].device)
+            for parameter in new:
+                self._torch.distributed.broadcast(parameter.detach(), 0)
+            self._average_gradients(self._strays, new)
 
     def active(self) -> bool:
         """Whether the script leaves it to us: one that is distributed by itself runs as it is."""
@@ -99,12 +203,13 @@ class Replicas:
 
     def together(self) -> bool:
         """Whether there is anything to keep alike."""
-        return self._ours and self._exchange and bool(self._of)
+        return self._ours and self._exchange and bool(self._of or self._strays.parameters())
 
     def parameters(self) -> Iterator[Any]:
         """Those of all roots that are trained."""
         for replica in list(self._of.values()):
             yield from replica.parameters()
+        yield from self._strays.parameters()
 
     def device(self) -> Any:
         """Where the first of them lies, None if there is none."""
@@ -166,6 +271,8 @@ class Replicas:
     def _called(
         self, replica: Replica, original: Any, module: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
+        self._look_between(replica)
+        replica.called = True
         if replica.wrapper is None:
             if self._exchange:
                 self._share_buffers(module)
@@ -175,7 +282,7 @@ class Replicas:
             replica.wrapper.require_backward_grad_sync = last
             replica.waiting = not last
             result = replica.wrapper(*args, **kwargs)
-        for tensor in tensors(result):
+        for tensor in tensors(result) if module.training else ():
             if tensor.grad_fn is not None:
                 self._outputs.append(tensor.grad_fn)
         return result
@@ -186,10 +293,22 @@ class Replicas:
         Gradients that are accumulated need be averaged but once. Where several models or optimizers
         take turns each pass counts.
         """
-        alternate = len(self._of) > 1 or len(CLOCK.optimizers) > 1
+        alternate = len(self._of) > 1 or len(CLOCK.optimizers) > 1 or not self._accumulates
         if alternate or self._static or len(set(self._accumulated)) != 1:
             return True
         return self._passes >= self._accumulated[0] - 1
+
+    def _look_between(self, replica: Replica) -> None:
+        """Between two passes of a step: were the gradients read, and the weights moved by them?"""
+        if not self._accumulates:
+            return
+        first = next((p for p in replica.parameters() if id(p) in replica.reached), None)
+        if first is None:
+            return
+        moved = first._version != self._seen_version
+        self._seen_version = first._version
+        if self._passes and (moved or first.grad is None):
+            self._accumulates = False
 
     def _share_buffers(self, module: Any) -> None:
         """As rank 0 has them: statistics of a batch are those of its share."""
@@ -203,14 +322,23 @@ class Replicas:
         self._passes += 1
         self._outputs.clear()
         for replica in list(self._of.values()):
-            if replica.wrapper is None:
+            # a wrapper hears of one pass for each call: a second one is ours
+            if replica.wrapper is None or not (replica.called or self._alternates()):
                 self._average(replica)
+            replica.called = False
+        self._average(self._strays)
 
-    def _average(self, replica: Replica) -> None:
+    def _alternates(self) -> bool:
+        """Whether models take turns: what is not called is then another's turn."""
+        return len(self._of) > 1
+
+    def _average(self, replica: Replica | Strays) -> None:
         replica.waiting = False
         parameters = replica.parameters()
-        if not parameters or not self._exchange:
-            return
+        if parameters and self._exchange:
+            self._average_gradients(replica, parameters)
+
+    def _average_gradients(self, replica: Replica | Strays, parameters: list[Any]) -> None:
         torch, distributed = self._torch, self._torch.distributed
         present = torch.tensor(
             [p.grad is not None for p in parameters],
@@ -232,11 +360,11 @@ class Replicas:
         """Nothing that waits may be stepped with, nor may anything be missing."""
         self._accumulated.append(self._passes)
         self._passes = 0
-        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        stepping = _parameters_of(optimizer)
+        self._strays.stepped()
+        self._settle(stepping)
+        stepped = set(map(id, stepping))
         for replica in list(self._of.values()):
-            if replica.waiting:
-                self._accumulated.clear()
-                self._average(replica)
             mine = [p for p in replica.parameters() if id(p) in stepped]
             if not mine or not self._exchange:
                 continue
@@ -260,6 +388,7 @@ class Replicas:
             return
         try:
             replica.wrapper = wrapped(self._torch, module, unused)
+            replica.wrapped = frozenset(map(id, replica.parameters()))
         except Exception as error:
             give_up(
                 f"DistributedDataParallel refuses the model: {error_text(error)}",
@@ -281,3 +410,7 @@ class Replicas:
                     for holder in ("logger", "reducer"):
                         replica.wrapper.__dict__.pop(holder, None)
             self._torch.distributed.destroy_process_group()
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

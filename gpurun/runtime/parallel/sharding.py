@@ -10,6 +10,7 @@ import functools
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 from gpurun.records.frames import drop_frame
@@ -55,7 +56,7 @@ class Sharding:
         replace(iterator, "_reset", self._watch_reset)
         replace(iterator, "_next_index", self._watch_next_index)
         replace(iterator, "__next__", self._watch_next)
-        replace(fetch._IterableDatasetFetcher, "fetch", _watch_fetch)
+        replace(fetch._IterableDatasetFetcher, "fetch", self._watch_fetch)
         if self._share is Share.LOCAL:
             replace(dataloader.DataLoader, "__len__", self._watch_len)
 
@@ -106,8 +107,9 @@ class Sharding:
         def __init__(iterator: Any, loader: Any) -> None:
             self._open(iterator)
             original(iterator, loader)
-            if iterator._gpurun_parts is not None:
-                # workers augment samples of their own: their draws shall not repeat a peer's
+            if iterator._gpurun_parts is not None and iterator._dataset_kind == 0:
+                # workers augment samples of their own: their draws shall not repeat a peer's; of a
+                # stream every rank reads the whole, in the same order
                 iterator._base_seed = self._draws.apart(iterator._base_seed)
 
         return __init__
@@ -147,7 +149,9 @@ class Sharding:
             places = original(iterator)
             if not iterator._auto_collation:
                 return self._refuse("a stream of whole batches") if not whole else places
-            count = len(places) if whole else len(places[rank::size]) or 1
+            if not whole and len(places) < size:
+                return self._refuse(f"a stream by {len(places)} samples at a time")
+            count = len(places) if whole else len(places[rank::size])
             iterator._gpurun_parts.append(Part(count, len(places)))
             return Shared(places, rank, size, whole)
         if whole:
@@ -167,7 +171,8 @@ class Sharding:
     def _refuse(self, what: str) -> Any:
         give_up(
             f"the training reads {what}: no share of a batch can be given to each rank",
-            "build the loader with a batch size, or run it without --ddp",
+            "build the loader with a batch size of at least a sample for each rank, or run it "
+            "without --ddp",
         )
 
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -189,6 +194,29 @@ class Sharding:
 
         return __next__
 
+    def _watch_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from torch.utils.data import get_worker_info
+
+        def fetch(fetcher: Any, places: Any) -> Any:
+            try:
+                if not isinstance(places, Shared):
+                    return original(fetcher, places)
+                samples, share = fetcher.dataset_iter, None
+                if not fetcher.ended:
+                    # each rank reads the whole stream, which may draw its order
+                    alike = self._draws.common() if get_worker_info() is None else nullcontext()
+                    with alike:
+                        share = read_share(samples, places, fetcher.drop_last)
+                if share is None:
+                    fetcher.ended = True
+                    raise StopIteration
+                return fetcher.collate_fn(share)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return fetch
+
     def _watch_len(self, original: Callable[..., int]) -> Callable[..., int]:
         def __len__(loader: Any) -> int:
             try:
@@ -206,22 +234,3 @@ def _draws_later(sampler: Any) -> bool:
     """Whether a batch sampler may draw after its first batch: torch's own seed themselves then."""
     parts = (sampler, getattr(sampler, "sampler", sampler))
     return not all(type(part).__module__ == "torch.utils.data.sampler" for part in parts)
-
-
-def _watch_fetch(original: Callable[..., Any]) -> Callable[..., Any]:
-    def fetch(fetcher: Any, places: Any) -> Any:
-        try:
-            if not isinstance(places, Shared):
-                return original(fetcher, places)
-            samples, share = fetcher.dataset_iter, None
-            if not fetcher.ended:
-                share = read_share(samples, places, fetcher.drop_last)
-            if share is None:
-                fetcher.ended = True
-                raise StopIteration
-            return fetcher.collate_fn(share)
-        except BaseException as error:
-            drop_frame(error)
-            raise
-
-    return fetch

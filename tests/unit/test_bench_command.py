@@ -1,0 +1,150 @@
+"""`gpurun bench` of several benchmarks: what ends one of them costs nothing of the others."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.compare.comparison import Asked, hold_against, not_compared
+from gpurun.bench.compare.document import Ending
+from gpurun.bench.compare.gate import GatePlan
+from gpurun.bench.compare.pairs import Findings, Pair
+from gpurun.bench.trees.sides import BASELINE, CURRENT
+from gpurun.commands.bench import run as command
+from gpurun.commands.bench.chosen import records_home
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.options import BenchOptions
+from gpurun.records.benchmark import BenchmarkRecord
+from gpurun.records.comparison import Comparison
+from gpurun.tuner.interruption import Interruption
+from tests.unit.bench_launches import BENCHMARK, launch
+from tests.unit.benchmark_records import record
+
+TWO = "".join(f'[[bench.benchmark]]\nname = "{x}"\nscript = "{x}.py"\n' for x in "ab")
+Compare = Callable[[Benchmark, Asked, Interruption], Comparison]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "gpurun.toml").write_text(TWO)
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("GITHUB_STEP_SUMMARY", raising=False)
+    monkeypatch.setattr(command, "with_accepted", lambda found, *_: found)
+    monkeypatch.setattr(command, "tuned_note", lambda *_: None)
+    return tmp_path
+
+
+def slower(benchmark: Benchmark) -> Comparison:
+    """A proven regression."""
+    found = not_compared(benchmark, Ending("failed", 5, ""))
+    return replace(found, verdict="regression", exit_code=1, regression_detected=True, error=None)
+
+
+def run(folder: Path, monkeypatch: pytest.MonkeyPatch, compare: Compare) -> tuple[int, Any]:
+    monkeypatch.setattr(command, "compare", compare)
+    code = command.run_bench(BenchOptions(compare="main", json="found.json"))
+    return code, json.loads((folder / "found.json").read_text())
+
+
+def test_an_error_in_one_benchmark_leaves_the_others_their_verdicts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+        if benchmark.name == "b":
+            raise GpurunError("needed = data/*.bin matches nothing", "check it")
+        return slower(benchmark)
+
+    code, found = run(folder, monkeypatch, compare)
+    assert (code, found["verdict"], found["benchmark"]) == (1, "regression", "a")
+    (other,) = found["others"]
+    assert (other["benchmark"], other["verdict"], other["exit_code"]) == ("b", "failed", 2)
+    assert other["error"] == "needed = data/*.bin matches nothing"
+
+
+def test_a_signal_between_two_benchmarks_is_no_pass(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+        interruption.hold()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return replace(slower(benchmark), verdict="pass", exit_code=0, regression_detected=False)
+
+    code, found = run(folder, monkeypatch, compare)
+    assert (code, found["verdict"], found["benchmark"]) == (143, "interrupted", "b")
+    assert [(one["benchmark"], one["verdict"]) for one in found["others"]] == [("a", "pass")]
+
+
+def test_a_signal_after_the_last_comparison_changes_nothing_of_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "gpurun.toml").write_text('[bench]\nscript = "a.py"\n')
+
+    def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+        interruption.hold()
+        os.kill(os.getpid(), signal.SIGTERM)
+        return slower(benchmark)
+
+    code, found = run(folder, monkeypatch, compare)
+    assert (code, found["verdict"]) == (1, "regression")
+
+
+def test_a_measurement_outlives_a_database_out_of_reach(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "measure", lambda benchmark, *_: record(len(benchmark.name)))
+    options = BenchOptions(store="sqlite:////proc/nowhere/x.db", json="found.json")
+    assert command.run_bench(options) == 0
+    assert len(json.loads((folder / "found.json").read_text())["records"]) == 2
+    assert capsys.readouterr().err.count("was not entered into the database") == 2
+
+
+def test_records_are_where_the_configuration_says(folder: Path) -> None:
+    with (folder / "gpurun.toml").open("a") as file:
+        file.write('[run]\nout = "kept"\n')
+    assert records_home(None) == folder / "kept"
+    assert records_home("mine") == folder / "mine"
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), "No space left on device"),
+        (GpurunError("git is not there", "install it"), None),
+        (AssertionError("a bug"), None),
+    ],
+)
+def test_pairs_that_were_finished_are_kept_whatever_ends_the_comparison(
+    tmp_path: Path, error: Exception, told: str | None
+) -> None:
+    kept: list[BenchmarkRecord] = []
+    pair = Pair(launch(BASELINE, 1000.0), launch(CURRENT, 800.0))
+    findings = Findings(pairs=[pair] * 4)
+    asked = Asked("main", tmp_path, GatePlan(), math.inf, False, kept.append, print)
+
+    def fail() -> Any:
+        raise error
+
+    def compare() -> Comparison:
+        with Interruption() as interruption:
+            return hold_against(BENCHMARK, asked, interruption, fail, findings)
+
+    if told is None:
+        with pytest.raises(type(error)):
+            compare()
+    else:
+        found = compare()
+        assert (found.verdict, found.exit_code) == ("failed", int(ExitCode.BENCHMARK_FAILED))
+        assert told in (found.error or "")
+    assert [len(one.launches) for one in kept] == [4, 4]

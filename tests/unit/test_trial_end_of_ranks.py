@@ -1,0 +1,46 @@
+"""A trial on several ranks that ran out of memory: one says so, and the others that it is gone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpurun.tuner.plan import PROBE
+from gpurun.tuner.trial import Request
+from gpurun.tuner.trial_end import explained
+from tests.unit.knob_facts import result
+
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+GONE = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:1234"
+
+
+@pytest.mark.parametrize(
+    ("printed", "of_rank_1", "status"),
+    [
+        (f"[rank1]: {OOM}\n[rank0]: {GONE}\n", "", "oom"),
+        (f"{GONE}\n", f"Traceback (most recent call last):\n{OOM}\n", "oom"),
+        (f"{GONE}\ngpurun: rank 1 failed first: {OOM}\n", "", "oom"),
+        (f"{GONE}\n", "ValueError: no such layer\n", "failed"),
+    ],
+)
+def test_the_memory_of_any_rank_is_the_cause(
+    tmp_path: Path, printed: str, of_rank_1: str, status: str
+) -> None:
+    (tmp_path / "output.log").write_text(printed)
+    log = tmp_path / "ranks" / "none_x" / "attempt_0" / "1" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(of_rank_1)
+    of_ranks = replace(result(), ranks=2, exit_code=1)
+    found, why = explained("failed", tmp_path, of_ranks, Request("screen", {}, PROBE))
+    assert found == status
+    assert (OOM in why) == (status == "oom")
+
+
+def test_one_process_fails_of_what_it_says_last(tmp_path: Path) -> None:
+    """It may have caught the first, and tried a smaller batch."""
+    (tmp_path / "output.log").write_text(f"{OOM}\nValueError: no such layer\n")
+    alone = replace(result(), exit_code=1)
+    found, why = explained("failed", tmp_path, alone, Request("screen", {}, PROBE))
+    assert (found, why) == ("failed", "ValueError: no such layer")
