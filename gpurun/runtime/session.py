@@ -75,8 +75,10 @@ def _at_end(close: Callable[[], Any]) -> None:
 def _arm_parallel(spec: RunSpec, torch: Any) -> None:
     if spec.parallel is not None:
         from gpurun.runtime.parallel import install
+        from gpurun.runtime.parallel.place import or_give_up
 
-        install.arm(spec.parallel, spec.exchange, torch)
+        arm = or_give_up("hidden data parallelism", install.arm)
+        arm(spec.parallel, spec.exchange, torch)
 
 
 def _arm_exchange(spec: RunSpec, torch: Any) -> None:

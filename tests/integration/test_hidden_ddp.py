@@ -262,3 +262,15 @@ def test_ranks_need_a_number_where_there_is_no_gpu(tmp_path: Path, gpurun: Gpuru
     done = gpurun("--ddp", "train.py", cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 2
     assert b"say how many: --nproc-per-node 2" in done.stderr
+
+
+def test_ranks_end_where_what_keeps_them_alike_fails(tmp_path: Path, gpurun: Gpurun) -> None:
+    """They would train alone, each its own model."""
+    (tmp_path / "odd.py").write_text(
+        "from gpurun.runtime.parallel.replicas import Strays\n"
+        "def meet(*_): raise KeyError('torch changed')\n"
+        "Strays.meet = meet\n" + ODD
+    )
+    done = gpurun(*RANKS, "odd.py", "plain", cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"gpurun: the gradients of ranks failed: KeyError: 'torch changed'" in done.stderr

@@ -6,8 +6,11 @@ makes) would wait for each other for ever; here they end by name.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 from gpurun.runtime.parallel.place import DIVERGED, Place, give_up, or_give_up
@@ -33,6 +36,8 @@ class Agreement:
         self._replicas = replicas
         self._steps = 0
         self._ended = False
+        self._last: Callable[[], Any] = lambda: None
+        """The optimizer that made the last step."""
         self._watching: threading.Thread | None = None
 
     def install(self) -> None:
@@ -41,6 +46,7 @@ class Agreement:
 
     def _before_step(self, optimizer: Any) -> None:
         self._steps = count = self._steps + 1
+        self._last = weakref.ref(optimizer)
         if not self._replicas.together():
             return
         if self._watching is None:
@@ -75,6 +81,14 @@ class Agreement:
                 total += float(parameter.detach().double().sum())
         return total
 
+    def _last_weights(self) -> float:
+        """The same over what was stepped with last; NaN where the script has dropped it."""
+        optimizer = self._last()
+        if optimizer is None:
+            return math.nan
+        groups = optimizer.param_groups
+        return sum(float(p.detach().double().sum()) for group in groups for p in group["params"])
+
     def _store(self) -> Any:
         return self._torch.distributed.distributed_c10d._get_default_store()
 
@@ -83,14 +97,14 @@ class Agreement:
         self._ended = True
         if self._watching is None:
             return
-        mine = self._weights()
+        mine = self._last_weights()
         self._store().set(f"gpurun/weights/{self._place.rank}", mine.hex())
         self._store().set(f"gpurun/ended/{self._place.rank}", str(self._steps))
         theirs = {self._place.rank: mine}
         for rank in self._gone():
             if int(self._store().get(f"gpurun/ended/{rank}")) == self._steps:
                 theirs[rank] = float.fromhex(self._store().get(f"gpurun/weights/{rank}").decode())
-        if len(set(theirs.values())) > 1 and not all(value != value for value in theirs.values()):
+        if len({value for value in theirs.values() if value == value}) > 1:
             shown = ", ".join(f"{value:.9g}" for _, value in sorted(theirs.items()))
             what = f"at their end, after step {self._steps}, the ranks differ in their weights"
             give_up(f"{what}: {shown}", ADVICE, DIVERGED)
