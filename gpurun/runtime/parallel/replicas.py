@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import deque
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
 from gpurun.records.events import TraitEvent
@@ -55,11 +55,21 @@ class Replica:
         self.called = False
         self.wrapped: frozenset[int] = frozenset()
         self.steps = 0
+        self._one: Callable[[], Any] = lambda: None
 
     def parameters(self) -> list[Any]:
         """Those that are trained, in an order that all ranks have."""
         module = self.module()
         return [] if module is None else [p for p in module.parameters() if p.requires_grad]
+
+    @property
+    def one(self) -> Any:
+        """One that gets gradients, None before any did; it is looked for once."""
+        if self._one() is None:
+            found = next((p for p in self.parameters() if id(p) in self.reached), None)
+            if found is not None:
+                self._one = weakref.ref(found)
+        return self._one()
 
     @property
     def unused(self) -> bool:
@@ -302,12 +312,12 @@ class Replicas:
         """Between two passes of a step: were the gradients read, and the weights moved by them?"""
         if not self._accumulates:
             return
-        first = next((p for p in replica.parameters() if id(p) in replica.reached), None)
-        if first is None:
+        one = replica.one
+        if one is None:
             return
-        moved = first._version != self._seen_version
-        self._seen_version = first._version
-        if self._passes and (moved or first.grad is None):
+        moved = one._version != self._seen_version
+        self._seen_version = one._version
+        if self._passes and (moved or one.grad is None):
             self._accumulates = False
 
     def _share_buffers(self, module: Any) -> None:
