@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
+from gpurun.arguments import nodes_asked_for
 from gpurun.errors import GpurunError
 from gpurun.launch.hidden import hidden_flags, in_layers, of_a_rank
 from gpurun.launch.share import check_devices
 from gpurun.options import Options
-from gpurun.records.events import PARALLEL_REFUSED
+from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Share
 
-OWN = ("ddp", "process_group")
-"""Traits of a script that is distributed by itself."""
 MEETING = ("--nnodes", "--rdzv-id", "--rdzv-endpoint", "--master-addr", "--master-port")
 
 
@@ -47,18 +46,16 @@ def hidden_ranks(
     return replace(options, target=in_layers(options.target, run_dir)), environment, reason
 
 
-def parallel(torchrun: Sequence[str]) -> Parallel:
+def parallel(options: Options) -> Parallel:
     """What the ranks are told: the global batch is the script's.
 
     Nodes know nothing of each other yet: where there are several, the seed is made of the flags by
     which they are to meet, which are alike on all.
     """
-    words = [word.replace("_", "-") for word in torchrun if word.replace("_", "-") != "--node-rank"]
-    meeting = [x for x in words if x.startswith(MEETING)]
-    if not any(word.startswith("--nnodes") for word in words):
+    if nodes_asked_for(options, os.environ) is None:
         return Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32)
-    named = [value for word, value in pairwise((*words, "")) if word in meeting and "=" not in word]
-    return Parallel(Share.GLOBAL, seed=zlib.crc32(" ".join(sorted(meeting + named)).encode()))
+    meeting = sorted(word for word in options.torchrun if word.startswith(MEETING))
+    return Parallel(Share.GLOBAL, seed=zlib.crc32(" ".join(meeting).encode()))
 
 
 def clean_up(run_dir: Path) -> None:
@@ -73,7 +70,7 @@ def distributed_by_itself(run_dir: Path) -> bool:
     from gpurun.measure.events import read_run
 
     logs = read_run(run_dir).processes
-    return any(trait.trait in OWN for log in logs for trait in log.traits)
+    return any(trait.trait in DISTRIBUTED_TRAITS for log in logs for trait in log.traits)
 
 
 def refusal(run_dir: Path) -> list[str]:

@@ -218,7 +218,7 @@ def _prepared(
 
         spec = replace(
             spec,
-            parallel=parallel(options.torchrun),
+            parallel=parallel(options),
             exchange=Exchange(options=options.ddp_options),
         )
     if saved is not None:

@@ -12,79 +12,71 @@ import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from gpurun.knobs.graph_rewrites import Finish, Rewrite
 from gpurun.records.frames import drop_frame
 
+V = TypeVar("V")
 LINE = 64
 """Elements of half precision in 128 bytes."""
 MOST_COLUMNS = 0.02
 """So much of a row may be added at most."""
 
 
-class _Rows:
-    """Memory that holds padded rows, by storage; kept alive by nothing here."""
+class _ByStorage(Generic[V]):
+    """What is known of some memory; kept alive by nothing here."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, int, int]] = {}
+        self._known: dict[int, tuple[Any, V]] = {}
 
-    def add(self, tensor: Any, width: int, length: int) -> None:
-        """The memory of a tensor: rows of `length` elements, of which `width` are meant."""
+    def keep(self, tensor: Any, value: V) -> None:
+        """Know something of the memory of a tensor."""
+        from torch.multiprocessing.reductions import StorageWeakRef
+
         known = list(self._known.items())
         self._known = {at: found for at, found in known if not found[0].expired()}
-        reference = _reference(tensor)
-        self._known[reference.cdata] = reference, width, length
+        reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        self._known[reference.cdata] = reference, value
 
-    def length(self, tensor: Any) -> int | None:
-        """The length of the rows of which a tensor is the columns that are meant, else None.
-
-        Of some of the rows or all, each once, in the order of its dimensions but the last.
-        """
-        if not self._known or not _is_strided(tensor):
-            return None
-        found = self._known.get(tensor.untyped_storage()._cdata)
-        if found is None or found[0].expired():
-            return None
-        _, width, length = found
-        if tensor.shape[-1] != width or tensor.stride(-1) != 1 or tensor.storage_offset() % length:
-            return None
-        steps = [step for step, size in _rows_of(tensor) if size > 1]
-        return length if all(step and step % length == 0 for step in steps) else None
-
-
-class _Unconfirmed:
-    """Results of graphs of which it is not known yet whether the script is handed them as such."""
-
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Callable[[], None]]] = {}
-
-    def add(self, tensor: Any, confirm: Callable[[], None]) -> None:
-        """One of them, and whom to tell that it is so."""
-        known = list(self._known.items())
-        self._known = {at: found for at, found in known if not found[0].expired()}
-        reference = _reference(tensor)
-        self._known[reference.cdata] = reference, confirm
-
-    def of(self, tensor: Any) -> Callable[[], None] | None:
-        """Whom to tell of this one."""
+    def of(self, tensor: Any) -> V | None:
+        """What is known of the memory of a tensor, None if nothing is."""
         if not self._known or not _is_strided(tensor):
             return None
         found = self._known.get(tensor.untyped_storage()._cdata)
         return None if found is None or found[0].expired() else found[1]
 
 
+class _Rows(_ByStorage[tuple[int, int]]):
+    """Memory that holds padded rows."""
+
+    def add(self, tensor: Any, width: int, length: int) -> None:
+        """The memory of a tensor: rows of `length` elements, of which `width` are meant."""
+        self.keep(tensor, (width, length))
+
+    def length(self, tensor: Any) -> int | None:
+        """The length of the rows of which a tensor is the columns that are meant, else None.
+
+        Of some of the rows or all, each once, in the order of its dimensions but the last.
+        """
+        found = self.of(tensor)
+        if found is None:
+            return None
+        width, length = found
+        if tensor.shape[-1] != width or tensor.stride(-1) != 1 or tensor.storage_offset() % length:
+            return None
+        steps = [step for step, size in _rows_of(tensor) if size > 1]
+        return length if all(step and step % length == 0 for step in steps) else None
+
+
 PADDED = _Rows()
 """What models returned."""
 ENDS_IN_ZEROS = _Rows()
 """Gradients, of which the columns that nobody knows are zero."""
-UNCONFIRMED = _Unconfirmed()
-
-
-def _reference(tensor: Any) -> Any:
-    from torch.multiprocessing.reductions import StorageWeakRef
-
-    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+UNCONFIRMED: _ByStorage[Callable[[], None]] = _ByStorage()
+"""Results of graphs of which it is not known yet whether the script is handed them as such, and
+whom to tell that it is so.
+"""
 
 
 def _is_strided(tensor: Any) -> bool:
@@ -114,7 +106,7 @@ def copy_of(tensor: Any) -> Any:
     copy = tensor.clone()
     told = UNCONFIRMED.of(tensor)
     if told is not None:
-        UNCONFIRMED.add(copy, told)
+        UNCONFIRMED.keep(copy, told)
     return copy
 
 
@@ -147,7 +139,7 @@ def padding(is_large: Callable[[int], bool]) -> Rewrite:
                         results[place] = _functions().Columns.apply(results[place], width)
                     else:
                         results[place] = results[place][..., :width].contiguous()
-                        UNCONFIRMED.add(results[place], partial(confirmed.add, place))
+                        UNCONFIRMED.keep(results[place], partial(confirmed.add, place))
                 return results
             except BaseException as error:
                 drop_frame(error)

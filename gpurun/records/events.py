@@ -255,6 +255,8 @@ class HookEvent:
     error: str
 
 
+DISTRIBUTED_TRAITS = ("ddp", "process_group")
+"""Traits of a script that is distributed by itself."""
 PARALLEL_REFUSED = "parallel_refused"
 """The trait of a rank that gave up: what, and in a second line what to do."""
 

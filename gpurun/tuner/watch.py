@@ -25,7 +25,8 @@ Look = Callable[[Box, Progress, float], str]
 class Watch:
     """What is heeded while a launch runs. `patience`: seconds without a sign of life.
 
-    `at_first_step`: for a script that was told to wait there. `look` is asked at each look.
+    `at_first_step`: for a script that was told to wait there. `look` is asked at
+    each poll.
     """
 
     patience: float

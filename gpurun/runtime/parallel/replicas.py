@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Any
 
-from gpurun.records.events import TraitEvent
+from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
@@ -32,8 +32,6 @@ MOST_OUTPUTS = 64
 """So many outputs are remembered between two backward passes."""
 FORGOTTEN = 512
 """After so many steps of others a parameter that no replica has is not averaged any more."""
-OWN = ("ddp", "process_group")
-"""Traits of a script that is distributed by itself."""
 
 
 class Replica:
@@ -203,7 +201,7 @@ class Replicas:
 
     def active(self) -> bool:
         """Whether the script leaves it to us: one that is distributed by itself runs as it is."""
-        return not any(trait in TRAITS.seen for trait in OWN) and (
+        return not any(trait in TRAITS.seen for trait in DISTRIBUTED_TRAITS) and (
             self._ours or not self._torch.distributed.is_initialized()
         )
 
