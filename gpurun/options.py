@@ -163,6 +163,17 @@ class HistoryOptions:
 
 
 @dataclass(frozen=True)
+class ExchangeOptions:
+    """The flags of `gpurun bench export` and `import`, and the files that they name."""
+
+    files: tuple[str, ...]
+    store: str | None = None
+    out: str | None = None
+    quiet: bool = False
+    help: bool = False
+
+
+@dataclass(frozen=True)
 class AcceptOptions:
     """The flags of `gpurun bench accept`.
 

@@ -22,4 +22,7 @@ from gpurun import main
 if __name__ == "__main__":
     words = sys.argv[1:]
     asked_for_help = words[:1] in (["--help"], ["-h"])
+    if not asked_for_help and words and words[0].startswith("-"):
+        sys.stderr.write(f"detect_regression.py: REF comes first, before {words[0]}\n")
+        sys.exit(2)
     sys.exit(main(["bench", *([] if asked_for_help else ["--compare"]), *words]))

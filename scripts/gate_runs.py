@@ -47,7 +47,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--equal", type=int, default=10, help="comparisons of equal trees")
-    parser.add_argument("--planted", type=int, default=10, help="of trees that are 10 %% slower")
+    parser.add_argument("--planted", type=int, default=10, help="of slower trees")
     parser.add_argument("--body", choices=sorted(BODIES), default="waiting")
     parser.add_argument("--steps", type=int, help="training steps of a launch")
     parser.add_argument(

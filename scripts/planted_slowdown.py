@@ -1,12 +1,13 @@
 """A small repository of two commits whose second one trains as fast as the first, or slower.
 
-What `gate_error_rates.py` and `gate_peers.py` measure: a recurrent network on the CPU whose step
-applies one layer `DEPTH` times. The planted second commit raises DEPTH from 18 to 20: a step does
+What `gate_error_rates.py` and `gate_peers.py` measure: a recurrent network whose step applies one
+layer `DEPTH` times. The planted second commit raises DEPTH, from 18 to 20 on the CPU: a step does
 20/18 of the work with the same parameters, so that 10 % of the throughput are lost. The equal one
 only adds a comment. There is no optimizer object: importing torch's takes as long as torch itself.
 
-Two bodies: `compute` does nothing but arithmetic; `waiting` spends most of each step asleep, as one
-that waits for its data does, so that other jobs on the machine slow it down less.
+Two bodies on the CPU: `compute` does nothing but arithmetic; `waiting` spends most of each step
+asleep, as one that waits for its data does, so that other jobs on the machine slow it down less.
+`gpu` keeps a GPU busy, and its planted commit loses 5 %: the threshold itself.
 """
 
 from __future__ import annotations
@@ -17,24 +18,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-DEPTH, PLANTED_DEPTH = 18, 20
-LOST = 1 - DEPTH / PLANTED_DEPTH
-"""The fraction of the throughput that the planted commit loses."""
+PLANTED_DEPTH = 20
 
 
 @dataclass(frozen=True)
 class Body:
-    """What a step is made of: a layer of so many units, and seconds asleep after each of DEPTH.
+    """What a step is made of: a layer of so many units, and seconds asleep after each of `depth`.
 
-    `steps`: how many a launch takes, about 1.3 s of them.
+    `steps`: how many a launch takes, about 1.3 s of them (on a GPU 4 s). `rows`: of the batch.
     """
 
     width: int
     wait: float
     steps: int
+    depth: int = 18
+    rows: int = 64
+    device: str = "cpu"
 
 
-BODIES = {"compute": Body(256, 0.0, 160), "waiting": Body(64, 0.001, 60)}
+BODIES = {
+    "compute": Body(256, 0.0, 160),
+    "waiting": Body(64, 0.001, 60),
+    "gpu": Body(2048, 0.0, 100, depth=19, rows=4096, device="cuda"),
+}
 
 TRAINING = '''\
 """The training that is measured: `train(steps)`."""
@@ -45,7 +51,7 @@ import torch
 
 from work import DEPTH
 
-WIDTH, WAIT = {width}, {wait}
+WIDTH, WAIT, DEVICE = {width}, {wait}, "{device}"
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -62,8 +68,8 @@ class Recurrent(torch.nn.Module):
         return x
 
 
-MODEL = Recurrent()
-BATCH = torch.randn(64, WIDTH)
+MODEL = Recurrent().to(DEVICE)
+BATCH = torch.randn({rows}, WIDTH, device=DEVICE)
 
 
 def train(steps):
@@ -98,9 +104,10 @@ def make_repository(folder: Path, body: Body, planted: bool, files: Mapping[str,
     """The repository in `folder`, which must not exist; `files`: what it holds besides."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
-    training = TRAINING.format(width=body.width, wait=body.wait)
+    words = {"width": body.width, "wait": body.wait, "rows": body.rows, "device": body.device}
+    training = TRAINING.format(**words)
     whole = {"training.py": training, "train.py": SCRIPT, ".gitignore": IGNORED, **files}
-    work = f"DEPTH = {DEPTH}\n"
+    work = f"DEPTH = {body.depth}\n"
     for name, text in {**whole, "work.py": work}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text(text)

@@ -20,10 +20,11 @@ GATED = (Metric.THROUGHPUT, Metric.PEAK_MEMORY)
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark, settled. `folder`: that of the configuration file, where launches start.
+    """One benchmark, settled. `folder`: where launches start, and what `script` is relative to.
 
-    `script` and `needed` (globs) are relative to it. `steps`: training steps to measure, None for
-    as many as it takes. `thresholds`: a fraction for each of `metrics`.
+    `base`: the folder of the configuration file, where `setup` runs and which `needed` (globs) is
+    relative to; None where it is `folder`. `steps`: training steps to measure, None for as many as
+    it takes. `thresholds`: a fraction for each of `metrics`.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Benchmark:
     needed: tuple[str, ...]
     metrics: tuple[Metric, ...]
     thresholds: Mapping[Metric, float]
+    base: Path | None = None
 
 
 def benchmarks(config: Config) -> tuple[Benchmark, ...]:
@@ -57,11 +59,13 @@ def benchmarks(config: Config) -> tuple[Benchmark, ...]:
 def named(config: Config, script: str, args: tuple[str, ...], folder: Path) -> Benchmark:
     """The benchmark of a script named on the command line, launched in `folder`.
 
-    What `[bench]` says for all holds for it, too.
+    What `[bench]` says for all holds for it, too, where the configuration file is.
     """
     own = BenchmarkConfig(name=Path(script).stem, script=os.path.relpath(folder / script, folder))
     own = replace(own, args=args)
-    return _settled(own, replace(config.bench, benchmark=()), folder / "gpurun.toml")
+    found = _settled(own, replace(config.bench, benchmark=()), folder / "gpurun.toml")
+    base = folder if config.source is None else config.source.parent
+    return found if base.resolve() == folder.resolve() else replace(found, base=base)
 
 
 def _settled(one: BenchmarkConfig, common: BenchConfig, source: Path) -> Benchmark:

@@ -269,11 +269,16 @@ def _concluded(
         error=reason,
         folder=run_dir,
         seconds=seconds,
-        parameters=log.roots[0].parameters if log is not None and log.roots else None,
+        parameters=parameters_of(log),
         origins=tuple(event for one in logs for event in one.origins),
         printed=tuple(last_lines(run_dir / "output.log")[-SHOWN_LINES:]),
         planted=() if log is None else log.planted,
     )
+
+
+def parameters_of(log: ProcessLog | None) -> int | None:
+    """Those of the model that a process called first, None where it called none."""
+    return log.roots[0].parameters if log is not None and log.roots else None
 
 
 def _without_steps(result: RunResult, logs: tuple[ProcessLog, ...]) -> str:

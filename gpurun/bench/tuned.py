@@ -15,17 +15,19 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
-from gpurun.bench.launches import Launch, Start
+from gpurun.bench.launches import Launch, Start, parameters_of
 from gpurun.bench.record import TURNED, Version, record_of, version_here
 from gpurun.bench.store.files import RecordFiles
 from gpurun.config import Config, load_config
 from gpurun.errors import GpurunError
+from gpurun.measure.events import read_run
 from gpurun.options import Options, Target, TargetKind
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import TrialRecord, TuningReport
 from gpurun.tuner.settled import Settled
+from gpurun.tuner.trial_end import main_log
 
 USABLE = ("stopped", "completed")
 """How a trial ends that measured what it was to measure."""
@@ -99,7 +101,8 @@ def _launch(
     start = Start(
         "current", benchmark.folder, Path(sys.executable), dict(os.environ), settled=settled
     )
-    return Launch(start, result, "", place, trial.seconds)
+    parameters = parameters_of(main_log(read_run(place).processes))
+    return Launch(start, result, "", place, trial.seconds, parameters)
 
 
 # -- what a comparison says of them ----------------------------------------------------------------

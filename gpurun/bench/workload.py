@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpurun.bench.launches import Launch
 from gpurun.bench.metrics import Metric
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.measure.figures import known
 
 WAITS_APART = 3.0
 """Percent of the measured time: where one half waited so much more for cores, it was disturbed."""
@@ -130,8 +131,8 @@ def disturbance(baseline: Launch, current: Launch) -> str | None:
     if None not in beside and any(beside) and not all(beside):
         half = names[0] if beside[0] else names[1]
         return f"another process computed on the GPU in the {half} half only"
-    waits = [launch.result.cores_lost_percent or 0.0 for launch in (baseline, current)]
-    if abs(waits[0] - waits[1]) > WAITS_APART:
+    waits = known(launch.result.cores_lost_percent for launch in (baseline, current))
+    if len(waits) == 2 and abs(waits[0] - waits[1]) > WAITS_APART:
         return (
             f"the {names[waits.index(max(waits))]} half waited for cores for {max(waits):.0f} % of "
             f"its time, and the other for {min(waits):.0f} %"

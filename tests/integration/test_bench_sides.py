@@ -403,6 +403,27 @@ def test_setup_runs_on_both_sides_in_environments_of_their_own(folder: Path) -> 
     assert_nothing_left(folder)
 
 
+def test_setup_and_needed_files_are_of_the_configurations_folder(folder: Path) -> None:
+    (folder / "data").mkdir(exist_ok=True)
+    (folder / "data" / "small.bin").write_text("small")
+    preparation = Preparation(
+        folder / "scripts", setup="pwd > built", needed=("data/*",), base=folder
+    )
+    with both(folder, preparation) as sides:
+        for side in (sides.baseline, sides.current):
+            assert side.folder == side.tree.root / "scripts"
+            assert (side.tree.root / "built").read_text() == f"{side.tree.root}\n"
+            assert (side.tree.root / "data" / "small.bin").read_text() == "small"
+    (folder / "built").unlink()
+    assert_nothing_left(folder)
+
+
+def test_a_setup_outside_of_the_repository_is_refused(tmp_path: Path, folder: Path) -> None:
+    refused = pytest.raises(GpurunError, match="is not in the repository")
+    with refused, both(folder, Preparation(folder, setup="make", base=tmp_path)):
+        pass
+
+
 @pytest.mark.parametrize(("fails_on", "side"), [("old", "baseline"), ("new", "current")])
 def test_a_setup_that_fails_on_one_side_names_it_with_its_last_lines(
     folder: Path, fails_on: str, side: str

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.benchmarks import Benchmark, benchmarks
+from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.metrics import Metric
 from gpurun.config import load_config
 from gpurun.errors import GpurunError
@@ -38,6 +38,16 @@ def test_each_benchmark_adds_to_what_holds_for_all(tmp_path: Path) -> None:
     assert (large.args, large.steps, large.setup) == ((), 9, "make")
     assert large.env == {"A": "1", "B": "2"}
     assert large.thresholds == {Metric.PEAK_MEMORY: 0.01, Metric.THROUGHPUT: 0.03}
+
+
+def test_a_script_named_in_a_folder_below_starts_there_and_is_set_up_above(tmp_path: Path) -> None:
+    (tmp_path / "gpurun.toml").write_text('[bench]\nsetup = "make"\nneeded = ["data/*"]\n')
+    below = tmp_path / "scripts"
+    below.mkdir()
+    one = named(load_config(below), "train.py", (), below)
+    assert (one.folder, one.script, one.base) == (below, "train.py", tmp_path)
+    assert (one.setup, one.needed) == ("make", ("data/*",))
+    assert named(load_config(tmp_path), "train.py", (), tmp_path).base is None
 
 
 def test_without_a_section_there_is_no_benchmark(tmp_path: Path) -> None:

@@ -14,13 +14,18 @@ from typing import Any
 
 import pytest
 
+from gpurun import main
 from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.bisect.driver import Search, not_searched
 from gpurun.bench.compare.comparison import Asked, hold_against, not_compared
-from gpurun.bench.compare.document import Ending
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.compare.pairs import Findings, Pair
+from gpurun.bench.ending import Ending
+from gpurun.bench.selftest.selftest import not_tried
 from gpurun.bench.trees.sides import BASELINE, CURRENT
+from gpurun.commands.bench import bisect as bisect_command
 from gpurun.commands.bench import run as command
+from gpurun.commands.bench import selftest as selftest_command
 from gpurun.commands.bench.chosen import records_home
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.options import BenchOptions
@@ -98,6 +103,57 @@ def test_a_signal_after_the_last_comparison_changes_nothing_of_it(
 
     code, found = run(folder, monkeypatch, compare)
     assert (code, found["verdict"]) == (1, "regression")
+
+
+Searched = Callable[[Benchmark, Any, Interruption], Any]
+
+
+def failing_first(benchmark: Benchmark, asked: Any, interruption: Interruption) -> Any:
+    if benchmark.name == "a":
+        raise GpurunError("needed = data/*.bin matches nothing", "check it")
+    interruption.hold()
+    return not_searched_or_tried(benchmark, asked)
+
+
+def not_searched_or_tried(benchmark: Benchmark, asked: Any) -> Any:
+    """A document of b that stands for an answer."""
+    if isinstance(asked, Search):
+        found = not_searched(benchmark, asked, Ending("failed", 5, ""))
+        return replace(found, verdict="no_drop", exit_code=3, error=None)
+    tried = not_tried(benchmark, asked, Ending("failed", 5, ""))
+    return replace(tried, verdict="pass", exit_code=0, error=None)
+
+
+def signalled(benchmark: Benchmark, asked: Any, interruption: Interruption) -> Any:
+    interruption.hold()
+    os.kill(os.getpid(), signal.SIGTERM)
+    return not_searched_or_tried(benchmark, asked)
+
+
+@pytest.mark.parametrize(
+    ("one", "code", "verdicts"),
+    [
+        (failing_first, 2, {"a": "failed", "b": "answered"}),
+        (signalled, 143, {"a": "answered", "b": "interrupted"}),
+    ],
+)
+@pytest.mark.parametrize("word", ["bisect", "selftest"])
+def test_a_search_or_selftest_that_ends_early_costs_nothing_of_the_others(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    word: str,
+    one: Searched,
+    code: int,
+    verdicts: dict[str, str],
+) -> None:
+    monkeypatch.setattr(bisect_command, "bisect", one)
+    monkeypatch.setattr(selftest_command, "selftest", one)
+    words = ["HEAD~1..HEAD"] if word == "bisect" else []
+    assert main(["bench", word, *words, "--json", "found.json"]) == code
+    found = json.loads((folder / "found.json").read_text())
+    told = {x["benchmark"]: x["verdict"] for x in (found, *found["others"])}
+    answer = {"bisect": "no_drop", "selftest": "pass"}[word]
+    assert told == {k: v.replace("answered", answer) for k, v in verdicts.items()}
 
 
 def test_a_measurement_outlives_a_database_out_of_reach(

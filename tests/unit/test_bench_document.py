@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.compare.document import Compared, Ending, comparison, together
+from gpurun.bench.compare.document import Compared, comparison, together
 from gpurun.bench.compare.gate import judge
 from gpurun.bench.compare.pairs import Findings, Pair
+from gpurun.bench.ending import Ending
 from gpurun.bench.launches import WHOLE, later_rule
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.bench.record import Version, record_of
@@ -129,6 +130,7 @@ def test_only_what_befell_one_half_is_a_ground_to_launch_again() -> None:
     )
     assert disturbance(two, one) is not None
     assert disturbance(one, one) is None, "what befell both is in both figures"
+    assert disturbance(one, launch("current", 1.0)) is None, "not known is not none"
 
 
 def test_all_later_launches_take_the_steps_of_the_faster_side() -> None:

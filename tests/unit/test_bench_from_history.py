@@ -174,6 +174,16 @@ def test_after_an_accept_only_records_since_then_count(bench: Bench) -> None:
     assert "of 2 records since, 4 are needed" in found.error
 
 
+def test_what_was_accepted_of_another_workload_does_not_count(bench: Bench) -> None:
+    bench.keep(steady)
+    other = record(99, id="other", commit=bench.shas[12], args=("--size", "large"))
+    bench.store.add(other)
+    bench.store.accept("other", "Ada", "another size")
+    found = bench.compare(1000.0)
+    assert found.verdict == "pass"
+    assert not any("accepted" in note for note in found.notes)
+
+
 def test_records_from_before_a_change_of_the_branch_itself_do_not_count(bench: Bench) -> None:
     bench.keep(lambda number: 1000.0 if number < 8 else 900.0)
     found = bench.compare(900.0)

@@ -167,6 +167,22 @@ def test_accept_moves_the_baseline_and_the_history_shows_it(
     assert any(line.endswith(": float64 is worth it") for line in told)
 
 
+def test_each_workload_of_head_is_accepted_by_itself(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = COMMITS - 1
+    keep(
+        folder,
+        measured(folder, last, 900.0, id="r1", args=("--size", "small")),
+        measured(folder, last, 90.0, id="r2", args=("--size", "large")),
+    )
+    assert main(["bench", "accept"]) == 0
+    told = lines(capsys)
+    assert told[-1] == "verdict=accepted exit=0 baselines=2"
+    assert told[0].startswith("gpurun: accepted vision --size small of ")
+    assert told[1].startswith("gpurun: accepted vision --size large of ")
+
+
 def test_what_no_commit_holds_is_not_accepted(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,7 +211,7 @@ def test_without_git_records_are_shown_and_one_can_be_accepted_by_its_id(
 def test_flags_stand_before_and_after_the_name() -> None:
     options = parse_history(["--metric", "peak-memory", "vision", "--quiet"])
     assert (options.name, options.metric, options.quiet) == ("vision", "peak_memory", True)
-    with pytest.raises(GpurunError, match="takes one name, not 'text' too"):
+    with pytest.raises(GpurunError, match="takes one benchmark, not 'text' too"):
         parse_history(["vision", "text"])
     with pytest.raises(GpurunError, match="is no metric"):
         parse_history(["--metric", "speed"])

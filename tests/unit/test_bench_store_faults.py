@@ -177,6 +177,23 @@ def filled(home: Path) -> BenchmarkStore:
     return store
 
 
+def test_of_a_damaged_file_that_others_share_what_can_be_read_is_kept(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shared.db"
+    said: list[str] = []
+    for number in range(40):
+        open_store(tmp_path / f"of-{number % 2}", url, notice=print).add(record(number))
+    path = tmp_path / "shared.db"
+    size = path.stat().st_size
+    overwritten(path, size // 2, size // 2 + 4096)
+    store = open_store(tmp_path / "of-0", url, notice=said.append)
+    found = {int(one.id[1:]) for one in store.query()}
+    (line,) = said
+    assert "20 records were read again from" in line
+    assert found >= set(range(0, 40, 2)), "those of this folder, from their files"
+    assert len(found) > 20, "and some of the other's, from the damaged file"
+    assert f"and {len(found) - 20} more out of it" in line
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_is_set_aside_in_one_line_and_nothing_else_is_lost(
     tmp_path: Path, damage: str

@@ -67,6 +67,8 @@ def test_the_pairs_of_the_proof_become_a_record_of_each_side(
     assert report.chosen.knobs.items() <= tuned.fingerprint.settings.items()
     assert not report.chosen.knobs.keys() & plain.fingerprint.settings.keys()
     assert {x.purpose for x in (plain, tuned)} == {BenchmarkPurpose.OPTIMIZE}
+    assert plain.parameters is not None, "else a trend has two rows for one script"
+    assert plain.parameters == tuned.parameters
     assert tuned.device is not None
     assert "H200" in tuned.device
     assert (tuned.benchmark, tuned.script, tuned.branch) == ("simplenet", "simplenet.py", "main")

@@ -20,6 +20,7 @@ from tests.repositories import commit, new_repository
         ("detect_regression", ["--help"], 0, "usage: gpurun bench"),
         ("detect_regression", ["mian", "train.py"], 2, "no branch, tag or commit 'mian'"),
         ("detect_regression", [], 2, "--compare needs a value"),
+        ("detect_regression", ["--threshold", "5%", "main", "train.py"], 2, "REF comes first"),
         ("detect_regression", ["main", "--quiet", "train.py"], 4, "HEAD is the first commit"),
         ("optimize_model", ["--help"], 0, "--optimize"),
         ("optimize_model", ["--budget", "no", "train.py"], 2, "--budget: 'no' is not a duration"),

@@ -9,6 +9,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisection import Done, Outcome, SearchPlan, Suspect
 from gpurun.bench.bisect.line import Line
 from gpurun.bench.bisect.state import SearchState
+from gpurun.bench.ending import Ending
 from gpurun.bench.trees.git import short
 from gpurun.errors import ExitCode
 from gpurun.records.bisection import BisectionReport, SecondDrop, SuspectedCommits
@@ -20,16 +21,6 @@ EXIT_CODES = {
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
 WORST_FIRST = ("interrupted", "failed", "found", "narrowed", "inconclusive", "no_drop")
-
-
-@dataclass(frozen=True)
-class Ending:
-    """What else than the search ended it: "failed" or "interrupted"."""
-
-    verdict: str
-    exit_code: int
-    error: str
-    todo: str = ""
 
 
 @dataclass

@@ -9,28 +9,27 @@ from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisection import Done, SearchPlan
-from gpurun.bench.bisect.document import Ending, Findings, bisection_report
+from gpurun.bench.bisect.document import Findings, bisection_report
 from gpurun.bench.bisect.line import Line, branch_of, line_between
 from gpurun.bench.bisect.measuring import Measuring
 from gpurun.bench.bisect.pool import TreePool
 from gpurun.bench.bisect.search import next_action
 from gpurun.bench.bisect.searching import Searching, so_far
 from gpurun.bench.bisect.state import SearchState, StateFile, fresh_state, state_file
+from gpurun.bench.compare.comparison import preparation_of
 from gpurun.bench.compare.pairs import Tell
+from gpurun.bench.ending import ANSWERS, Ending, failure
 from gpurun.bench.launches import Launcher
 from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.git import Repository, open_repository, short
-from gpurun.bench.trees.sides import Preparation, Sides, single_side
+from gpurun.bench.trees.sides import Sides, single_side
 from gpurun.bench.trees.worktree import SIDES, remove_abandoned
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import GpurunError
 from gpurun.isolation.box import require
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.bisection import BisectionReport
 from gpurun.rundir import new_run, own_folder
 from gpurun.tuner.interruption import Interruption
-
-FAILURES = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
-"""What the document tells; other errors are ours or of the command line."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,9 @@ class Search:
 def bisect(benchmark: Benchmark, asked: Search, interruption: Interruption) -> BisectionReport:
     """Search, keep the records of all launches, and say what was found.
 
-    A benchmark that fails, a range that cannot be searched and an interruption are told by the
-    document; other errors are raised, and the next call goes on from the last pair in any case.
+    A benchmark that fails, a range that cannot be searched, what the system refuses (a full disk)
+    and an interruption are told by the document; other errors are raised, and the next call goes on
+    from the last pair in any case.
     No signal interrupts any more afterwards, until `interruption.release`.
     """
     plan = _plan(benchmark, asked)
@@ -75,16 +75,21 @@ def bisect(benchmark: Benchmark, asked: Search, interruption: Interruption) -> B
     except KeyboardInterrupt:
         done = "interrupted; the same command goes on from the last pair"
         ending = Ending("interrupted", interruption.exit_code, done, "run it again to go on")
-    except GpurunError as error:
-        if error.code not in FAILURES:
+    except (GpurunError, OSError) as error:
+        if isinstance(error, GpurunError) and error.code not in ANSWERS:
             raise
-        ending = Ending("failed", int(error.code), error.what, error.todo)
+        ending = failure(error, benchmark.name)
     finally:
         interruption.hold()
     if findings.line is not None and findings.state is not None and findings.state.pairs:
         findings.done = so_far(findings.state)
         findings.branch = _branch(repository, findings.line, findings.done)
     return bisection_report(benchmark, findings, plan, ending)
+
+
+def not_searched(benchmark: Benchmark, asked: Search, ending: Ending) -> BisectionReport:
+    """The document of a benchmark of which nothing is known but why."""
+    return bisection_report(benchmark, Findings(), _plan(benchmark, asked), ending)
 
 
 def _plan(benchmark: Benchmark, asked: Search) -> SearchPlan:
@@ -128,7 +133,7 @@ def _launch(
     if imperfection:
         asked.tell(imperfection)
     launcher = Launcher(benchmark, folder, mode, asked.tell)
-    preparation = Preparation(benchmark.folder, benchmark.setup, benchmark.needed, benchmark.env)
+    preparation = preparation_of(benchmark)
 
     def tree(commit: str) -> AbstractContextManager[Sides]:
         return single_side(repository, commit, asked.home, preparation, folder, asked.tell)

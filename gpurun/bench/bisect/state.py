@@ -141,6 +141,7 @@ def _key(repository: Repository, benchmark: Benchmark, line: Line) -> str:
         "good": line.good.commit,
         "bad": line.bad.commit,
         "folder": str(benchmark.folder),
+        "base": str(benchmark.base or benchmark.folder),
         **{
             name: to_json(getattr(benchmark, name))
             for name in ("name", "script", "args", "steps", "setup", "needed")

@@ -9,23 +9,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.document import Compared, Ending, comparison
+from gpurun.bench.compare.document import Compared, comparison
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.compare.pairs import Comparing, Findings, Tell
+from gpurun.bench.ending import ANSWERS, Ending, failure
 from gpurun.bench.launches import Launch, Launcher
 from gpurun.bench.record import Version, record_of, version_of
 from gpurun.bench.trees.baseline import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.bench.trees.sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import GpurunError
 from gpurun.isolation.box import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.comparison import Comparison
 from gpurun.rundir import new_run
 from gpurun.tuner.interruption import Interruption
-
-FAILURES = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
-"""What a pipeline must tell from a regression; other errors are ours or of the command line."""
 
 
 @dataclass(frozen=True)
@@ -49,13 +47,15 @@ class Contest:
     """What is held against what. `sides` readies both for the time of a block; it is given the run
     folder, for the output of what it runs.
 
-    `batch_may_differ`: the user allows that the sides train with batches of unequal size.
+    `batch_may_differ`: the user allows that the sides train with batches of unequal size. `notes`:
+    why these two.
     """
 
     compared: Compared
     sides: Callable[[Path], AbstractContextManager[Sides]]
     purpose: BenchmarkPurpose
     batch_may_differ: bool = False
+    notes: tuple[str, ...] = ()
 
 
 def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
@@ -75,12 +75,14 @@ def _with_baseline(benchmark: Benchmark, asked: Asked) -> Contest:
             repository, baseline.commit, asked.home, preparation, folder, tell=asked.tell
         )
 
-    return Contest(compared, sides, BenchmarkPurpose.COMPARE)
+    return Contest(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
 
 
 def preparation_of(benchmark: Benchmark) -> Preparation:
     """What the benchmark needs on each side."""
-    return Preparation(benchmark.folder, benchmark.setup, benchmark.needed, benchmark.env)
+    return Preparation(
+        benchmark.folder, benchmark.setup, benchmark.needed, benchmark.env, benchmark.base
+    )
 
 
 def hold_against(
@@ -103,6 +105,7 @@ def hold_against(
     try:
         contest = prepare()
         compared, purpose = contest.compared, contest.purpose
+        findings.notes += contest.notes
         folder = new_run(asked.home)
         with contest.sides(folder) as sides:
             _launch(sides, benchmark, folder, asked, findings, interruption, contest)
@@ -111,14 +114,13 @@ def hold_against(
         done = f"interrupted after {number} pair{'' if number == 1 else 's'}"
         ending = Ending("interrupted", interruption.exit_code, done)
     except OSError as error:
-        what = f"the benchmark {benchmark.name} could not go on: {error}"
-        ending = Ending("failed", int(ExitCode.BENCHMARK_FAILED), what)
+        ending = failure(error, benchmark.name)
     except BaseException as error:
-        if not isinstance(error, GpurunError) or error.code not in FAILURES:
+        if not isinstance(error, GpurunError) or error.code not in ANSWERS:
             interruption.hold()
             _keep(benchmark, findings, compared, asked, purpose)
             raise
-        ending = Ending("failed", int(error.code), error.what, error.todo)
+        ending = failure(error, benchmark.name)
     finally:
         interruption.hold()
     compared = _keep(benchmark, findings, compared, asked, purpose)

@@ -9,6 +9,7 @@ from typing import Any
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.gate import MetricResult, Verdict
 from gpurun.bench.compare.pairs import Findings
+from gpurun.bench.ending import Ending
 from gpurun.bench.metrics import Metric
 from gpurun.bench.record import Version
 from gpurun.bench.trees.git import short
@@ -25,16 +26,6 @@ EXIT_CODES = {
 WORST_FIRST = ("interrupted", "regression", "failed", "inconclusive", "pass")
 SPEED = (Metric.THROUGHPUT, Metric.STEP_TIME)
 """The losses of these are the same figure, the throughput lost."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a comparison ended before the gate could say anything: "failed" or "interrupted"."""
-
-    verdict: str
-    exit_code: int
-    error: str
-    todo: str = ""
 
 
 @dataclass(frozen=True)

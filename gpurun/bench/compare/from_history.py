@@ -13,10 +13,12 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.comparison import FAILURES, Asked, keep
-from gpurun.bench.compare.document import Compared, Ending, comparison
+from gpurun.bench.compare.comparison import Asked, keep
+from gpurun.bench.compare.document import Compared, comparison
 from gpurun.bench.compare.gate import Verdict
 from gpurun.bench.compare.pairs import Findings
+from gpurun.bench.ending import ANSWERS, Ending, failure
+from gpurun.bench.history.accepted import of_same_work
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT, Held, hold
 from gpurun.bench.history.measured import Measured, measured, pooled
@@ -70,10 +72,10 @@ def compare_with_history(
             raise KeyboardInterrupt
     except KeyboardInterrupt:
         ending = Ending("interrupted", interruption.exit_code, "interrupted")
-    except GpurunError as error:
-        if error.code not in FAILURES:
+    except (GpurunError, OSError) as error:
+        if isinstance(error, GpurunError) and error.code not in ANSWERS:
             raise
-        ending = Ending("failed", int(error.code), error.what, error.todo)
+        ending = failure(error, benchmark.name)
     finally:
         interruption.hold()
     document = comparison(
@@ -103,7 +105,7 @@ class _Course:
         repository = open_repository(self.benchmark.folder)
         baseline = choose_baseline(repository, self.asked.ref)
         self.compared = Compared(Version(baseline.commit, None, False), version_of(repository))
-        self.asked.tell(baseline.why)
+        self._remember(baseline.why)
         past = self._past(repository, baseline.commit)
         current = self._measured(past)
         self.compared = replace(self.compared, records=(None, current))
@@ -156,7 +158,8 @@ class _Course:
     def _since_accepted(
         self, past: list[BenchmarkRecord], current: BenchmarkRecord, repository: Repository
     ) -> list[BenchmarkRecord]:
-        baselines = self.store.baselines(self.benchmark.name, current.fingerprint.key)
+        accepted_ones = self.store.baselines(self.benchmark.name, current.fingerprint.key)
+        baselines = [one for one in accepted_ones if of_same_work(one, current, self.store)]
         end = self.compared.baseline.commit
         assert end is not None
         since, accepted = since_accepted(past, baselines, repository, end)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT
-from gpurun.bench.history.measured import measured
+from gpurun.bench.history.measured import measured, series_key
 from gpurun.bench.history.past import changed_work, last_change, newest, usable
 from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import AcceptedBaseline
+from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
 from gpurun.records.comparison import Comparison
 from gpurun.stats import geometric_mean
 
@@ -55,9 +55,19 @@ def _notes(
     current = store.get(record)
     if current is None:
         return []
-    here = [b for b in baselines if b.fingerprint == current.fingerprint.key]
+    here = [b for b in baselines if of_same_work(b, current, store)]
     last = {b.commit: b for b in here if b.commit in between}
     return [_note(b, store, repository) for b in last.values()]
+
+
+def of_same_work(
+    accepted: AcceptedBaseline, record: BenchmarkRecord, store: BenchmarkStore
+) -> bool:
+    """Whether a baseline is of the fingerprint and the workload of a record, as far as is known."""
+    if accepted.fingerprint != record.fingerprint.key:
+        return False
+    own = store.get(accepted.record)
+    return own is None or series_key(own) == series_key(record)
 
 
 def _note(accepted: AcceptedBaseline, store: BenchmarkStore, repository: Repository) -> str:

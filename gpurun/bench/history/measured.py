@@ -60,6 +60,12 @@ def counts_samples(record: BenchmarkRecord) -> bool:
     return record.samples_per_second is not None
 
 
+def series_key(record: BenchmarkRecord) -> object:
+    """What must be equal of two records for their figures to be compared."""
+    work = (record.args, record.batch_size, record.parameters)
+    return record.benchmark, record.fingerprint.key, work, counts_samples(record)
+
+
 def work_of(record: BenchmarkRecord) -> Work:
     """What its launches did."""
     return Work(record.batch_size, record.parameters, record.steps if record.whole else None)

@@ -7,7 +7,13 @@ from itertools import pairwise
 
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.changepoints import Change
-from gpurun.bench.history.measured import Measured, changes_of, counts_samples, measured
+from gpurun.bench.history.measured import (
+    Measured,
+    changes_of,
+    counts_samples,
+    measured,
+    series_key,
+)
 from gpurun.bench.metrics import Metric
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord, utc_moment
 from gpurun.records.history import (
@@ -42,7 +48,7 @@ def trends(
     for record in branch.ordered(records):
         one = measured(metric, record)
         if one is not None:
-            groups.setdefault(_key(record), []).append(one)
+            groups.setdefault(series_key(record), []).append(one)
     known = [pair for pair in accepted if branch.holds(pair[1])]
     found = [_trend(metric, series, known, branch) for series in groups.values()]
     found.sort(key=_newest, reverse=True)
@@ -57,12 +63,6 @@ def unit_of(metric: Metric, by_samples: bool) -> str:
         Metric.PEAK_MEMORY: "bytes",
         Metric.ENERGY: "J/sample" if by_samples else "J",
     }[metric]
-
-
-def _key(record: BenchmarkRecord) -> object:
-    """What must be equal of two records for their figures to be compared."""
-    work = (record.args, record.batch_size, record.parameters)
-    return record.benchmark, record.fingerprint.key, work, counts_samples(record)
 
 
 def _newest(trend: Trend) -> str:
@@ -154,7 +154,7 @@ def _accepted(
     """The last that was accepted of the same trend as the record `like`."""
     for baseline, record in reversed(accepted):
         one = measured(metric, record)
-        if one is not None and _key(record) == _key(like):
+        if one is not None and series_key(record) == series_key(like):
             return HistoryReference(
                 ReferenceKind.ACCEPTED,
                 one.value,

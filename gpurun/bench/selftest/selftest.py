@@ -8,15 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.comparison import (
-    FAILURES,
-    Asked,
-    Contest,
-    hold_against,
-    preparation_of,
-)
+from gpurun.bench.compare.comparison import Asked, Contest, hold_against, preparation_of
 from gpurun.bench.compare.document import SPEED, Compared
 from gpurun.bench.compare.pairs import Findings
+from gpurun.bench.ending import ANSWERS, Ending, failure
 from gpurun.bench.record import Version
 from gpurun.bench.selftest.answers import (
     EXIT_CODES,
@@ -33,8 +28,7 @@ from gpurun.bench.selftest.answers import (
 )
 from gpurun.bench.selftest.module import plant_in_tree
 from gpurun.bench.trees.git import Repository, open_repository, short
-from gpurun.bench.trees.setup_command import run_setup
-from gpurun.bench.trees.sides import BASELINE, CURRENT, Sides, compared_sides
+from gpurun.bench.trees.sides import BASELINE, CURRENT, Sides, compared_sides, set_up
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.selftest import Selftest, SelftestPart
@@ -50,6 +44,8 @@ UNTRUSTED = "do not trust the gate with this benchmark here until that is mended
 class _Course:
     """What is known so far; whatever ends the selftest, it stands here."""
 
+    started: float = field(default_factory=time.monotonic)
+    threshold: float | None = None
     commit: str | None = None
     dirty: bool | None = None
     parts: list[SelftestPart] = field(default_factory=list)
@@ -59,37 +55,54 @@ class _Course:
 def selftest(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Selftest:
     """Try the gate, and say whether each of its answers is right.
 
-    A benchmark that fails and an interruption are told by the document; other errors are raised. No
-    signal interrupts any more afterwards, until `interruption.release`.
+    A benchmark that fails, what the system refuses (a full disk) and an interruption are told by
+    the document; other errors are raised. No signal interrupts any more afterwards, until
+    `interruption.release`.
     """
-    started = time.monotonic()
-    threshold = _threshold(benchmark)
-    course, verdict, code, error, todo = _Course(), "failed", 0, None, ""
+    course = _Course()
+    ending: Ending | None = None
     try:
-        _carry_through(benchmark, FACTOR * threshold, asked, interruption, course)
-        verdict, code, error, todo = _ended(course.parts)
+        course.threshold = _threshold(benchmark)
+        _carry_through(benchmark, FACTOR * course.threshold, asked, interruption, course)
+        ending = _ended(course.parts)
     except KeyboardInterrupt:
-        verdict, code, todo = "interrupted", interruption.exit_code, "run it again"
-    except GpurunError as caught:
-        if caught.code not in FAILURES:
+        done = f"interrupted in its comparison {len(course.parts) + 1} of 3"
+        ending = Ending("interrupted", interruption.exit_code, done, "run it again")
+    except (GpurunError, OSError) as error:
+        if isinstance(error, GpurunError) and error.code not in ANSWERS:
             raise
-        code, error, todo = int(caught.code), caught.what, caught.todo
+        ending = failure(error, benchmark.name)
     finally:
         interruption.hold()
+    return _document(benchmark, asked, course, ending)
+
+
+def not_tried(benchmark: Benchmark, asked: Asked, ending: Ending) -> Selftest:
+    """The document of a benchmark of which nothing is known but why."""
+    return _document(benchmark, asked, _Course(), ending)
+
+
+def _document(
+    benchmark: Benchmark, asked: Asked, course: _Course, ending: Ending | None
+) -> Selftest:
+    """`ending`: None where all three comparisons came to a verdict."""
+    verdict = verdict_of(course.parts) if ending is None else ending.verdict
+    undecided = [p.comparison.recommendation for p in course.parts if p.right is None]
+    todo = {"pass": TRUSTED, "wrong": UNTRUSTED}.get(verdict, (undecided or [""])[0])
     return Selftest(
         benchmark=benchmark.name,
         command=(benchmark.script, *benchmark.args),
         verdict=verdict,
-        exit_code=code,
+        exit_code=int(EXIT_CODES[verdict]) if ending is None else ending.exit_code,
         commit=course.commit,
         dirty=course.dirty,
-        threshold=threshold,
+        threshold=course.threshold,
         max_pairs=asked.plan.looks[-1],
         parts=tuple(course.parts),
-        recommendation=todo,
-        seconds=time.monotonic() - started,
+        recommendation=todo if ending is None else ending.todo or "run it again",
+        seconds=time.monotonic() - course.started,
         notes=tuple(course.notes),
-        error=error,
+        error=None if ending is None else ending.error,
     )
 
 
@@ -116,15 +129,12 @@ def _threshold(benchmark: Benchmark) -> float:
     )
 
 
-def _ended(parts: list[SelftestPart]) -> tuple[str, int, str | None, str]:
-    """Verdict, exit code, error and what to do, once all that could be compared was."""
+def _ended(parts: list[SelftestPart]) -> Ending | None:
+    """What ended the last comparison before its verdict."""
     last = parts[-1].comparison
-    if last.verdict in ("failed", "interrupted"):
-        return last.verdict, last.exit_code, last.error, last.recommendation
-    verdict = verdict_of(parts)
-    undecided = [p.comparison.recommendation for p in parts if p.right is None]
-    todo = {"pass": TRUSTED, "wrong": UNTRUSTED}.get(verdict, (undecided or [""])[0])
-    return verdict, int(EXIT_CODES[verdict]), None, todo
+    if last.verdict not in ("failed", "interrupted"):
+        return None
+    return Ending(last.verdict, last.exit_code, last.error or "", last.recommendation)
 
 
 # -- the three comparisons -------------------------------------------------------------------------
@@ -199,9 +209,8 @@ def _compare_thrice(
     inside = str(file.relative_to(sides.current.tree.root.resolve()))
     if benchmark.setup is not None:
         interruption.release()
-        asked.tell(f"setup of the current side again: {benchmark.setup}")
-        current = sides.current
-        run_setup(benchmark.setup, CURRENT, current.folder, current.variables, new_run(asked.home))
+        preparation = preparation_of(benchmark)
+        set_up(sides.current, sides.users, preparation, new_run(asked.home), asked.tell)
     plan = Plan(MODULE, delay, source=str(file), file=inside)
     compare(3, plan, sides, f"the current side is slowed down in its copy of {inside} ({loss})")
 

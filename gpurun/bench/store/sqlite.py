@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import NoReturn
 
@@ -133,6 +134,19 @@ class SqliteDatabase(Database):
                 if "locked" not in driver_line(error) or time.monotonic() >= deadline:
                     self.refuse(error)
             time.sleep(RETRY_SECONDS)
+
+
+def documents_of(damaged: Path, table: str) -> Iterator[str]:
+    """What can be read of the column `document` in a damaged file: from both ends to the damage.
+
+    A row may come twice.
+    """
+    for order in ("ASC", "DESC"):
+        with suppress(sqlite3.Error, UnicodeDecodeError):
+            place = f"{damaged.absolute().as_uri()}?mode=ro"
+            with closing(sqlite3.connect(place, uri=True)) as connection:
+                chosen = f'SELECT document FROM "{table}" ORDER BY rowid {order}'
+                yield from (text for (text,) in connection.execute(chosen))
 
 
 def _begin(connection: sa.Connection) -> None:

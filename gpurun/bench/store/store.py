@@ -17,8 +17,15 @@ import sqlalchemy as sa
 from gpurun.bench.store import Notice
 from gpurun.bench.store.database import CorruptDatabase, Database, EmptyDatabase, T, Work
 from gpurun.bench.store.exchange import read_import, write_export
-from gpurun.bench.store.files import Document, Kept, RecordFiles, parsed
-from gpurun.bench.store.sqlite import SqliteDatabase
+from gpurun.bench.store.files import (
+    UNREADABLE,
+    Document,
+    Kept,
+    RecordFiles,
+    document_text,
+    parsed,
+)
+from gpurun.bench.store.sqlite import SqliteDatabase, documents_of
 from gpurun.bench.store.tables import BASELINES, BENCHMARKS, TABLES, insert_new, rows_of, searchable
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import (
@@ -48,7 +55,7 @@ class BenchmarkStore:
         self._files = files
         self._notice = notice
         self._connected = False
-        self._replaced: str | None = None
+        self._replaced: Path | None = None
 
     @property
     def name(self) -> str:
@@ -130,11 +137,15 @@ class BenchmarkStore:
         chosen = _matching(BASELINES, benchmark, fingerprint, branch)
         return self._documents(AcceptedBaseline, chosen)[::-1]
 
-    def export_json(self, path: Path) -> int:
-        """Write everything as one document; returns the number of records."""
-        export = BenchmarkExport(tuple(self.query()), tuple(self.baselines()))
+    def everything(self) -> BenchmarkExport:
+        """All records and accepted baselines, oldest first."""
+        return BenchmarkExport(tuple(self.query()), tuple(self.baselines()))
+
+    def export_json(self, path: Path) -> BenchmarkExport:
+        """Write everything as one document, and return it."""
+        export = self.everything()
         write_export(path, export)
-        return len(export.records)
+        return export
 
     def import_json(self, path: Path) -> int:
         """Add what an export, or the file of one record, holds; returns how much of it was new.
@@ -178,17 +189,32 @@ class BenchmarkStore:
         count = self._recover()
         self._connected = True
         if self._replaced is not None:
+            saved = self._salvage(self._replaced)
             again = f"{count} records were read again from {self._files.folder}"
-            self._notice(f"{self.name} was corrupt: it is kept as {self._replaced}, and {again}")
+            also = f" and {saved} more out of it" if saved else ""
+            kept = self._replaced.name
+            self._notice(f"{self.name} was corrupt: it is kept as {kept}, and {again}{also}")
             self._replaced = None
 
     def _set_aside(self, error: CorruptDatabase) -> None:
         """Make room for a fresh file, which is filled from the JSON files."""
         if not isinstance(self._database, SqliteDatabase):
             raise GpurunError(f"{self.name} is corrupt: {error}", "restore that row") from None
-        aside = self._database.set_aside()
-        if aside is not None:
-            self._replaced = aside.name
+        self._replaced = self._database.set_aside() or self._replaced
+
+    def _salvage(self, aside: Path) -> int:
+        """Enter what can still be read of a damaged file, which other folders share, perhaps."""
+        found: dict[str, Document] = {}
+        for cls, table in TABLES.items():
+            for text in documents_of(aside, table.name):
+                try:
+                    document: Document = parsed(cls, json.loads(text))
+                    document_text(document)
+                except UNREADABLE:
+                    continue
+                found[document.id] = document
+        rows = rows_of(found.values())
+        return self._database.run(lambda connection: insert_new(connection, rows), write=True)
 
     def _recover(self) -> int:
         """Enter what has a file and no row; returns how many those were."""

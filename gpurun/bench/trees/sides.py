@@ -28,15 +28,21 @@ ENVIRONMENT = "environment-"
 class Preparation:
     """What a benchmark needs on each side.
 
-    `folder`: the folder in the user's tree that launches start in, and that `needed` (globs of
-    untracked files) is relative to. `setup`: a shell command, run there on both sides. `env`:
-    variables of setup and launches.
+    `folder`: the folder in the user's tree that launches start in. `setup`: a shell command, run on
+    both sides in the folder `base`, which `needed` (globs of untracked files) is relative to; None
+    where it is `folder`. `env`: variables of setup and launches.
     """
 
     folder: Path
     setup: str | None = None
     needed: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    base: Path | None = None
+
+    @property
+    def source(self) -> Path:
+        """The user's own folder of `setup` and `needed`."""
+        return (self.base or self.folder).resolve()
 
 
 @dataclass(frozen=True)
@@ -137,11 +143,13 @@ def single_side(
 
 def _root(repository: Repository, preparation: Preparation) -> Path:
     root = repository.root.resolve()
-    if not preparation.folder.resolve().is_relative_to(root):
-        raise GpurunError(
-            f"{preparation.folder} is not in the repository {root}",
-            "keep gpurun.toml and the script in the repository that is compared",
-        )
+    prepared = preparation.setup is not None or preparation.needed
+    for folder in (preparation.folder.resolve(), *([preparation.source] if prepared else [])):
+        if not folder.is_relative_to(root):
+            raise GpurunError(
+                f"{folder} is not in the repository {root}",
+                "keep gpurun.toml and the script in the repository that is compared",
+            )
     return root
 
 
@@ -153,12 +161,34 @@ def _set_up(
     tell: Callable[[str], None],
 ) -> None:
     for side in sides:
-        if side.tree != users:
-            copy_needed(preparation.needed, preparation.folder.resolve(), side.folder)
-    if preparation.setup is not None:
-        for side in sides:
-            tell(f"setup of the {side.name} side: {preparation.setup}")
-            run_setup(preparation.setup, side.name, side.folder, side.variables, logs)
+        if side.tree != users and preparation.needed:
+            there = _same_folder(side, users, preparation.source)
+            copy_needed(preparation.needed, preparation.source, there)
+    for side in sides:
+        set_up(side, users, preparation, logs, tell)
+
+
+def set_up(
+    side: Side,
+    users: Tree,
+    preparation: Preparation,
+    logs: Path,
+    tell: Callable[[str], None],
+) -> None:
+    """Run the setup command on a side, where there is one; `SetupFailed` where it fails."""
+    if preparation.setup is None:
+        return
+    tell(f"setup of the {side.name} side: {preparation.setup}")
+    folder = _same_folder(side, users, preparation.source)
+    variables = {**side.variables, "PWD": str(folder)}
+    run_setup(preparation.setup, side.name, folder, variables, logs)
+
+
+def _same_folder(side: Side, users: Tree, folder: Path) -> Path:
+    """The folder of a side that a folder of the user's tree stands for; made if it is not there."""
+    found = side.tree.root / folder.relative_to(users.root)
+    found.mkdir(parents=True, exist_ok=True)
+    return found
 
 
 def _made(

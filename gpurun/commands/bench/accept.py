@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.arguments import Flags
 from gpurun.bench.history.branch import BASELINES
+from gpurun.bench.history.measured import series_key
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.commands.bench.chosen import records_home
@@ -28,9 +30,9 @@ if TYPE_CHECKING:
 HELP = """\
 usage: gpurun bench accept [NAME] [flags]      move the baseline on purpose
 
-The newest record of HEAD (of each benchmark, or of NAME, and of each machine) becomes the baseline:
-from then on `bench history` shows the level against it, and `--from-history` counts only records
-since. `--compare` judges as before, and names what was accepted between its sides.
+The newest record of HEAD (of each benchmark, or of NAME, of each machine and workload) becomes the
+baseline: from then on `bench history` shows the level against it, and `--from-history` counts only
+records since. `--compare` judges as before, and names what was accepted between its sides.
 
   --reason TEXT      why; it is shown wherever the baseline is
   --record ID        this record instead (as `bench history --json` names them)
@@ -115,12 +117,12 @@ def _named(store: BenchmarkStore, record_id: str) -> BenchmarkRecord:
 def _of_head(
     store: BenchmarkStore, repository: Repository | None, name: str | None
 ) -> list[BenchmarkRecord]:
-    """The newest record of HEAD for each benchmark and fingerprint."""
+    """The newest record of HEAD for each benchmark, fingerprint and workload."""
     assert repository is not None
     head = repository.head()
     records = [r for r in store.query(name, purposes=BASELINES) if r.commit == head]
     good = [r for r in records if not r.dirty and r.error is None]
-    newest = {(r.benchmark, r.fingerprint.key): r for r in sorted(good, key=_moment)}
+    newest = {series_key(record): record for record in sorted(good, key=_moment)}
     if newest:
         return list(newest.values())
     what = f"there is no record of HEAD ({short(head)})" + (f" of {name!r}" if name else "")
@@ -139,7 +141,11 @@ def _line(record: BenchmarkRecord, accepted: AcceptedBaseline) -> str:
     rate = record.samples_per_second
     figure = "" if rate is None else f" ({number(rate)} samples/s on {record.device})"
     branch = "" if record.branch is None else f" on {record.branch}"
-    return f"accepted {record.benchmark} of {commit}{branch}{figure} by {accepted.accepted_by}"
+    words = shlex.join(record.args)
+    return (
+        f"accepted {record.benchmark}{f' {words}' if words else ''} of {commit}{branch}{figure} by "
+        f"{accepted.accepted_by}"
+    )
 
 
 def _login() -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Sequence
 
 from gpurun.arguments import Flags, Words, budget_of, count_of, split
-from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisection import SearchPlan
 from gpurun.bench.bisect.document import together
-from gpurun.bench.bisect.driver import Search, bisect
+from gpurun.bench.bisect.driver import Search, bisect, not_searched
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen import chosen, records_home
+from gpurun.commands.bench.each import of_each
 from gpurun.commands.bench.output import (
     SUMMARY_VARIABLE,
     check_outputs,
@@ -27,7 +26,6 @@ from gpurun.options import BisectOptions
 from gpurun.records.bisection import BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.report.bisection import bisection_lines, bisection_markdown
-from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.tuner.interruption import Interruption
 from gpurun.verdict import print_verdict
 
@@ -136,36 +134,23 @@ def run_bisect(options: BisectOptions) -> int:
         tell=teller(options.quiet),
     )
     with Interruption() as interruption:
-        found = together(_searched(wanted, options, search, interruption))
-        code = interruption.exit_code if interruption.signal is not None else found.exit_code
+        documents = of_each(
+            wanted,
+            interruption,
+            find=lambda benchmark: bisect(benchmark, search, interruption),
+            without=lambda benchmark, ending: not_searched(benchmark, search, ending),
+            shown=lambda found: _shown(found, options),
+            tell=search.tell,
+        )
+        found = together(documents)
         emit_json(options.json, to_json(found))
         emit_markdown(options.markdown, bisection_markdown(found))
         print_verdict(
-            found.verdict, code, culprit=found.culprit, slowdown=found.slowdown,
+            found.verdict, found.exit_code, culprit=found.culprit, slowdown=found.slowdown,
             pairs=len(found.pairs),
         )  # fmt: skip
-        return code
+        return found.exit_code
 
 
-def _searched(
-    wanted: Sequence[Benchmark],
-    options: BisectOptions,
-    search: Search,
-    interruption: Interruption,
-) -> list[BisectionReport]:
-    documents: list[BisectionReport] = []
-    for benchmark in wanted:
-        if len(wanted) > 1:
-            search.tell(f"benchmark {benchmark.name}")
-        if documents:
-            try:
-                interruption.release()
-            except KeyboardInterrupt:
-                break
-        document = bisect(benchmark, search, interruption)
-        documents.append(document)
-        if document.verdict == "failed" or not options.quiet:
-            write_plain([f"{PREFIX}{line}" for line in bisection_lines(document)])
-        if document.verdict == "interrupted":
-            break
-    return documents
+def _shown(found: BisectionReport, options: BisectOptions) -> list[str]:
+    return bisection_lines(found) if found.verdict == "failed" or not options.quiet else []

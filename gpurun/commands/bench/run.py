@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison import Asked, compare, keep, not_compared
-from gpurun.bench.compare.document import Ending, together
+from gpurun.bench.compare.document import together
 from gpurun.bench.compare.from_history import compare_with_history
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.compare.settings import compare_settings, read_settings
@@ -23,6 +23,7 @@ from gpurun.bench.trackers import tracked, tracked_records
 from gpurun.bench.tuned import tuned_note
 from gpurun.commands.bench.chosen import chosen_by, records_home
 from gpurun.commands.bench.culprit import with_culprit
+from gpurun.commands.bench.each import of_each
 from gpurun.commands.bench.output import (
     SUMMARY_VARIABLE,
     check_outputs,
@@ -33,7 +34,7 @@ from gpurun.commands.bench.output import (
     teller,
 )
 from gpurun.config import load_config
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import ExitCode
 from gpurun.isolation.box import require
 from gpurun.options import BenchOptions
 from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord
@@ -57,6 +58,7 @@ usage: gpurun bench [flags] [script.py args...]                measure it, and k
        gpurun bench bisect GOOD..BAD [flags] [script.py ...]   which commit made it slower?
        gpurun bench history [NAME]                             what the records show over time
        gpurun bench accept [NAME]                              move the baseline on purpose
+       gpurun bench export FILE, gpurun bench import FILE...   records out of a store, and in
 
 Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or several as
 [[bench.benchmark]]). Each launch is isolated, so that it changes no file of yours.
@@ -162,30 +164,14 @@ def _compare(
     interruption: Interruption,
     compared: How,
 ) -> int:
-    documents: list[Comparison] = []
-    for benchmark in wanted:
-        if len(wanted) > 1:
-            asked.tell(f"benchmark {benchmark.name}")
-        if documents:
-            try:
-                interruption.release()
-            except KeyboardInterrupt:
-                break
-        try:
-            document = compared(benchmark, asked, interruption)
-        except GpurunError as error:
-            if len(wanted) == 1:
-                raise
-            ending = Ending("failed", int(error.code), error.what, error.todo)
-            document = not_compared(benchmark, ending)
-        documents.append(document)
-        if document.verdict == "failed" or not options.quiet:
-            write_plain([f"{PREFIX}{line}" for line in comparison_lines(document)])
-        if document.verdict == "interrupted":
-            break
-    for benchmark in wanted[len(documents) :]:
-        ending = Ending("interrupted", interruption.exit_code, "interrupted before its first pair")
-        documents.append(not_compared(benchmark, ending))
+    documents = of_each(
+        wanted,
+        interruption,
+        find=lambda benchmark: compared(benchmark, asked, interruption),
+        without=not_compared,
+        shown=lambda found: _shown(found, options),
+        tell=asked.tell,
+    )
     found = together(documents)
     code = found.exit_code  # a signal after the last comparison changes nothing that is known
     emit_json(options.json, to_json(found))
@@ -194,6 +180,10 @@ def _compare(
     grounds = {"pairs": found.pairs, "records": found.baseline_records}
     print_verdict(found.verdict, code, slowdown=found.slowdown, **grounds)
     return code
+
+
+def _shown(found: Comparison, options: BenchOptions) -> list[str]:
+    return comparison_lines(found) if found.verdict == "failed" or not options.quiet else []
 
 
 # -- a measurement ---------------------------------------------------------------------------------

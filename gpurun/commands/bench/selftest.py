@@ -9,17 +9,17 @@ import time
 from gpurun.arguments import Flags, split
 from gpurun.bench.compare.comparison import Asked
 from gpurun.bench.compare.gate import GatePlan
-from gpurun.bench.selftest.selftest import selftest, together
+from gpurun.bench.selftest.selftest import not_tried, selftest, together
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.arguments import options_of
 from gpurun.commands.bench.chosen import chosen_by, records_home
+from gpurun.commands.bench.each import of_each
 from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.options import BenchOptions
 from gpurun.records.codec import to_json
 from gpurun.records.selftest import Selftest
 from gpurun.report.selftest import pairs_in_all, selftest_lines
-from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.tuner.interruption import Interruption
 from gpurun.verdict import print_verdict
 
@@ -72,31 +72,26 @@ def run_selftest(argv: list[str]) -> int:
         keep=store.add,
         tell=teller(options.quiet),
     )
-    found: list[Selftest] = []
     with Interruption() as interruption:
-        for benchmark in wanted:
-            if found:
-                try:
-                    interruption.release()
-                except KeyboardInterrupt:
-                    break
-            asked.tell(f"selftest of {benchmark.name}")
-            found.append(selftest(benchmark, asked, interruption))
-            if found[-1].verdict not in ("pass", "inconclusive") or not options.quiet:
-                write_plain([f"{PREFIX}{line}" for line in selftest_lines(found[-1])])
-            if interruption.signal is not None:
-                break
-        return _told(together(found), interruption, options)
+        documents = of_each(
+            wanted,
+            interruption,
+            find=lambda benchmark: selftest(benchmark, asked, interruption),
+            without=lambda benchmark, ending: not_tried(benchmark, asked, ending),
+            shown=lambda found: _shown(found, options),
+            tell=asked.tell,
+        )
+        found = together(documents)
+        emit_json(options.json, to_json(found))
+        answers = {part.part: part.answer for part in found.parts}
+        print_verdict(found.verdict, found.exit_code, **answers, pairs=pairs_in_all(found))
+        return found.exit_code
 
 
-def _told(found: Selftest, interruption: Interruption, options: BenchOptions) -> int:
-    code, verdict = found.exit_code, found.verdict
-    if interruption.signal is not None:
-        code, verdict = interruption.exit_code, "interrupted"
-    emit_json(options.json, to_json(found))
-    answers = {part.part: part.answer for part in found.parts}
-    print_verdict(verdict, code, **answers, pairs=pairs_in_all(found))
-    return code
+def _shown(found: Selftest, options: BenchOptions) -> list[str]:
+    if options.quiet and found.verdict in ("pass", "inconclusive"):
+        return []
+    return selftest_lines(found)
 
 
 def _parsed(argv: list[str]) -> tuple[BenchOptions, bool]:

@@ -13,7 +13,7 @@ SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def flags_and_names(
-    argv: Sequence[str], flags: Flags, command: str, most: int = 1
+    argv: Sequence[str], flags: Flags, command: str, most: int = 1, what: str = "benchmark"
 ) -> tuple[dict[str, str], list[str]]:
     """The flags and the names among them, in whatever order; `GpurunError` for too many names."""
     own: dict[str, str] = {}
@@ -28,8 +28,7 @@ def flags_and_names(
         rest = list(words.args)
     if len(names) > most:
         raise GpurunError(
-            f"gpurun bench {command} takes one name, not {names[-1]!r} too",
-            "name one benchmark, or none for all",
+            f"gpurun bench {command} takes one {what}, not {names[-1]!r} too", f"name one {what}"
         )
     return own, names
 
