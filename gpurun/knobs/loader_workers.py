@@ -31,7 +31,8 @@ class LoaderWorkers(KnobBase):
 
     Helps when the step waits for data. The first guess is the number of workers that hides the
     measured wait behind the rest of the step, beside a GPU behind a step an eighth as long, and at
-    least one for two cores: a worker computes with one thread, and other changes shorten the step.
+    least one for two cores: other changes shorten the step, and a worker computes with one thread
+    what the script computes with as many as it was seen to keep busy.
     It is doubled while that gains. A loader that waits for storage profits beyond the number of
     cores, one that computes does not: only trials tell.
     Short epochs get persistent workers with it, for workers started anew would eat the gain.
@@ -129,9 +130,20 @@ def _first_guesses(facts: Facts, wait: DataWait) -> list[int]:
         return [cores]
     hides = math.ceil(wait.wait_ms / wait.compute_ms) + 1
     if facts.device != "cpu":
-        shorter = math.ceil(SHORTER * wait.wait_ms / wait.compute_ms) + 1
+        work = wait.wait_ms * _cores_of_the_wait(facts, wait)
+        shorter = math.ceil(SHORTER * work / wait.compute_ms) + 1
         hides = max(hides, cores // 2, min(shorter, cores - CORES_LEFT))
     return [hides, cores] if 2 * hides > cores > 1 else [hides]
+
+
+def _cores_of_the_wait(facts: Facts, wait: DataWait) -> float:
+    """How many cores load a batch now: torch computes on all of them, and on one in a worker."""
+    host = facts.result.host
+    if workers_now(facts) or host is None or host.cpu_percent is None or wait.wait_ms <= 0:
+        return 1.0
+    busy = host.cpu_percent / 100 / max(1, facts.result.ranks)
+    loading = (busy * (wait.wait_ms + wait.compute_ms) - wait.compute_ms) / wait.wait_ms
+    return min(max(loading, 1.0), float(_cores_a_rank(facts)))
 
 
 def _unfit(call: LoaderCall, value: int, hooks: Hooks) -> str | None:

@@ -41,6 +41,9 @@ class Stream(torch.utils.data.IterableDataset):
 loader = DataLoader(data, batch_size=None if kind == "singly" else 16, shuffle=True)
 if kind == "small stream":
     loader = DataLoader(Stream(), batch_size=1)
+if kind == "statistics":
+    net.register_buffer("mean", torch.stack([x.mean(0) for x, _ in loader]).mean(0))
+held_out = DataLoader(data, batch_size=16, shuffle=True)
 seen = 0
 for epoch in range(2):
     for i in range(5) if kind == "by hand" else enumerate(loader):
@@ -62,6 +65,8 @@ for epoch in range(2):
                 net[0].bias.add_(1)
         if kind == "early" and rank == 1 and epoch == 1:
             sys.exit(0)
+    if kind == "evaluation":
+        seen += 1000 * sum(len(x) for x, _ in held_out)
 print(kind, seen)
 """
 
@@ -234,6 +239,18 @@ def test_a_script_that_is_parallel_by_itself_runs(
     assert (b"run it without --ddp" in done.stderr) != shared
 
 
+def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    """Gradients on, the model in training mode, the loader shuffled: half of 96, then all."""
+    done = odd(gpurun, tmp_path, "evaluation")
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode().split() == ["evaluation", str(1000 * (48 + 96) + 48 + 48)]
+    told = done.stderr.decode()
+    assert told.count("odd.py:25 was read to its end without a backward pass") == 1
+    assert "is of a share this time, and of all of it from now on" in told
+
+
 @pytest.mark.parametrize(
     ("kind", "code", "words"),
     [
@@ -243,6 +260,7 @@ def test_a_script_that_is_parallel_by_itself_runs(
         ("penalised", 2, "the loss is a sum over the samples of a batch beside something"),
         ("vector", 2, "backward() is called on a tensor of several numbers"),
         ("small stream", 2, "a stream by 1 samples at a time"),
+        ("statistics", 2, "odd.py:20 was read to its end without a backward pass"),
         ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),
         ("rate", 1, "at step 1 the ranks differ in their learning rates: 0.1, 0.2"),
         ("early", 1, "rank 1 ended after 7 steps, and rank 0 waits for it"),

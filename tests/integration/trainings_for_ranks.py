@@ -358,7 +358,53 @@ def thawed():
     return net
 
 
+def summed_loss(net, x, y):
+    return F.cross_entropy(net(x), y, reduction="sum") / 32
+
+
+def moded():
+    """`train()` inside the loop: when the loader is opened, the model is in evaluation mode."""
+    net, loader = Net(), shuffled()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    for _ in range(4):
+        for x, y in loader:
+            net.train()
+            optimizer.zero_grad()
+            summed_loss(net, x, y).backward()
+            optimizer.step()
+        net.eval()
+    return net
+
+
+def in_evaluation_mode():
+    """Trained so throughout, as people do to keep the statistics of BatchNorm."""
+    net, loader = Net(norm=True).eval(), shuffled()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    for _ in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            summed_loss(net, x, y).backward()
+            optimizer.step()
+    return net
+
+
+def evaluated_as_it_is():
+    """Neither `eval()` nor `no_grad()`, and the learning rate follows from what is found."""
+    net, loader = Net(), shuffled()
+    held_out = DataLoader(TensorDataset(*data()), 40)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    for _ in range(3):
+        for x, y in loader:
+            optimizer.zero_grad()
+            summed_loss(net, x, y).backward()
+            optimizer.step()
+        losses = [F.cross_entropy(net(x), y).item() for x, y in held_out]
+        optimizer.param_groups[0]["lr"] = 0.02 * sum(losses)
+    return net
+
+
 CASES = [
+    moded, in_evaluation_mode, evaluated_as_it_is,
     headed, encoded, masked, shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
     twice, own_loss, thawed,
     plain, workers, weighted, stream, accumulated, summed, divided, penalised, spare, tiny,

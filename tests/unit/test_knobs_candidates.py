@@ -49,6 +49,13 @@ class TestLoaderWorkers:
                  for wait in (2, 10, 16)}  # fmt: skip
         assert first == {2: 8, 10: 9, 16: 14}
 
+    def test_what_many_threads_load_now_takes_many_workers(self) -> None:
+        """As seen on an H200: 14.5 of 42.8 ms loaded a batch, on all cores; 8 workers were few."""
+        seen = result(14.5, 42.8, host=HostUse(606.0, 16.0, GIB, 1))
+        assert proposed("loader_workers", gpu_facts(result=seen))[0] == 14
+        single = result(14.5, 42.8, host=HostUse(100.0, 16.0, GIB, 1))
+        assert proposed("loader_workers", gpu_facts(result=single))[0] == 8
+
     def test_a_loader_much_slower_than_the_model_is_tried_at_the_cores_too(self) -> None:
         ground = facts(result=result(190, 200), machine=replace(H200, cores=16.0))
         assert proposed("loader_workers", ground) == [20, 16]

@@ -93,6 +93,8 @@ class Gradients:
     def _factor(self, loss: Any) -> float:
         part, ranks = self._sharding.last, self._place.size
         assert part is not None
+        if part.repeated:
+            return 1.0
         kind = reduction_of(loss, part.own or 1, part.total, self._replicas.output_nodes())
         self._tell(kind)
         if kind is Reduction.UNKNOWN:  # torch's wrapper may hide what was seen before it was there

@@ -63,6 +63,13 @@ def or_give_up(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
+def warn(what: str) -> None:
+    """One line for the user, from the first rank."""
+    if place().rank == 0:
+        sys.stderr.write(f"gpurun: {what}\n")
+        sys.stderr.flush()
+
+
 def give_up(what: str, todo: str, code: int = int(ExitCode.USAGE)) -> NoReturn:
     """End this process by name: no `except` of the script may go on with a wrong training."""
     RECORDER.event(TraitEvent(trait=PARALLEL_REFUSED, detail=f"{what}\n{todo}"))

@@ -13,16 +13,23 @@ must take part in each step. Two, for layers that normalise over the batch refus
 
 @dataclass(frozen=True)
 class Part:
-    """`own` of the `total` samples of a batch that all ranks share."""
+    """`own` of the `total` samples of a batch that all ranks share.
+
+    `repeated`: every rank has all of them, so that each gradient is already that of the batch.
+    """
 
     own: int
     total: int
+    repeated: bool = False
 
     def weight(self, ranks: int) -> float:
         """What the mean over this rank's samples counts in the mean over `ranks` of these means,
         for that to be the mean over all samples.
         """
-        return ranks * self.own / self.total
+        return 1.0 if self.repeated else ranks * self.own / self.total
+
+
+REPEATED = Part(1, 1, repeated=True)
 
 
 def part_of(indices: Sequence[Any], rank: int, size: int) -> tuple[Sequence[Any], Part]:
