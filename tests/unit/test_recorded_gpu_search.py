@@ -108,3 +108,25 @@ def test_but_not_where_they_are_wrong_near_the_loss(resnet: list[Evidence]) -> N
     wrong = replace(candidate, audits=(turned, *candidate.audits[1:]))
     verdict = judge([first, second, rounded], [wrong], Effect.NUMERICS)
     assert "the gradients of step 1 point elsewhere (cosine -1.00)" in verdict.reasons
+
+
+def test_a_script_that_did_not_fit_was_made_to_fit_at_its_own_batch(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """72 sequences of GPT-124M: 126 GiB were not enough, and half of that was."""
+    recorded = unpacked("gpt124m_out_of_memory", tmp_path_factory.mktemp("memory"))
+    told = report_of(recorded)
+    assert told.verdict == "fits"
+    assert told.chosen is not None
+    assert dict(told.chosen.knobs) == {"checkpointing": "blocks"}
+    as_it_is, fitted, *others = concluded(recorded, told)
+    assert (as_it_is.record.knobs, as_it_is.record.status) == ({}, "oom")
+    assert "CUDA out of memory" in as_it_is.record.reason
+    for trial in (fitted, *others):
+        assert trial.record.status == "stopped"
+        assert trial.record.knobs["checkpointing"] == "blocks"
+        assert trial.result is not None
+        assert trial.result.batch_size == 72.0
+    most, together = fitted.record.peak_memory_bytes or 0, others[1].record.peak_memory_bytes or 0
+    assert together < most < 70 * 2**30
+    assert (others[1].throughput or 0) > 10 * (fitted.throughput or 0)
