@@ -18,6 +18,8 @@ SHORTER = 8
 """What a step on a GPU may come down to by other changes: an eighth."""
 CORES_LEFT = 2
 """For the script itself and the thread that pins its batches."""
+MANY = 32
+"""Workers of a first guess: more take memory and seconds to start, and are seldom worth it."""
 GAIN = 1.05
 """Twice the workers must gain this much to be doubled again."""
 SHORT_EPOCH = 500
@@ -133,6 +135,10 @@ def _first_guesses(facts: Facts, wait: DataWait) -> list[int]:
         work = wait.wait_ms * _cores_of_the_wait(facts, wait)
         shorter = math.ceil(SHORTER * work / wait.compute_ms) + 1
         hides = max(hides, cores // 2, min(shorter, cores - CORES_LEFT))
+        if hides > MANY:
+            return [MANY, hides]
+        if 4 * hides > 3 * cores:
+            return [hides, max(1, cores // 2)]
     return [hides, cores] if 2 * hides > cores > 1 else [hides]
 
 

@@ -418,10 +418,13 @@ def test_setup_and_needed_files_are_of_the_configurations_folder(folder: Path) -
     assert_nothing_left(folder)
 
 
-def test_a_setup_outside_of_the_repository_is_refused(tmp_path: Path, folder: Path) -> None:
-    refused = pytest.raises(GpurunError, match="is not in the repository")
-    with refused, both(folder, Preparation(folder, setup="make", base=tmp_path)):
-        pass
+def test_a_configuration_outside_of_the_repository_sets_up_where_launches_start(
+    tmp_path: Path, folder: Path
+) -> None:
+    preparation = Preparation(folder / "scripts", setup="pwd > built", base=tmp_path)
+    with both(folder, preparation) as sides:
+        for side in (sides.baseline, sides.current):
+            assert (side.folder / "built").read_text() == f"{side.folder}\n"
 
 
 @pytest.mark.parametrize(("fails_on", "side"), [("old", "baseline"), ("new", "current")])

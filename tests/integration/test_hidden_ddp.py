@@ -247,8 +247,8 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().split() == ["evaluation", str(1000 * (48 + 96) + 48 + 48)]
     told = done.stderr.decode()
-    assert told.count("odd.py:25 was read to its end without a backward pass") == 1
-    assert "is of a share this time, and of all of it from now on" in told
+    assert told.count("odd.py:25 was read to its end and trained nothing") == 1
+    assert "what it was read for is of a share of its batches" in told
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
         ("penalised", 2, "the loss is a sum over the samples of a batch beside something"),
         ("vector", 2, "backward() is called on a tensor of several numbers"),
         ("small stream", 2, "a stream by 1 samples at a time"),
-        ("statistics", 2, "odd.py:20 was read to its end without a backward pass"),
+        ("statistics", 2, "odd.py:20 was read to its end and trained nothing, before the training"),
         ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),
         ("rate", 1, "at step 1 the ranks differ in their learning rates: 0.1, 0.2"),
         ("early", 1, "rank 1 ended after 7 steps, and rank 0 waits for it"),

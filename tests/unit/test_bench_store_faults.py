@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import subprocess
@@ -192,6 +193,22 @@ def test_of_a_damaged_file_that_others_share_what_can_be_read_is_kept(tmp_path: 
     assert found >= set(range(0, 40, 2)), "those of this folder, from their files"
     assert len(found) > 20, "and some of the other's, from the damaged file"
     assert f"and {len(found) - 20} more out of it" in line
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_damage_at_all_is_a_crash(tmp_path: Path, seed: int) -> None:
+    """Some of it reads as NULL, and SQLite says nothing."""
+    filled(tmp_path)
+    path = tmp_path / "bench.db"
+    content, chance = bytearray(path.read_bytes()), random.Random(seed)
+    for _ in range(2):
+        start = chance.randrange(4096, len(content) - 512)
+        content[start : start + 512] = chance.randbytes(512)
+    path.write_bytes(content)
+    store = open_store(tmp_path, notice=print)
+    assert ids(store.query()) == numbers(10)
+    store.add(record(10))
+    assert ids(opened(tmp_path).query()) == numbers(11)
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

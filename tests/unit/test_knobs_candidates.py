@@ -53,6 +53,9 @@ class TestLoaderWorkers:
         """As seen on an H200: 14.5 of 42.8 ms loaded a batch, on all cores; 8 workers were few."""
         seen = result(14.5, 42.8, host=HostUse(606.0, 16.0, GIB, 1))
         assert proposed("loader_workers", gpu_facts(result=seen))[0] == 14
+        assert proposed("loader_workers", gpu_facts(result=seen)) == [14, 8]
+        large = gpu_facts(result=seen, machine=replace(H200, cores=192.0))
+        assert proposed("loader_workers", large)[0] == 32
         single = result(14.5, 42.8, host=HostUse(100.0, 16.0, GIB, 1))
         assert proposed("loader_workers", gpu_facts(result=single))[0] == 8
 

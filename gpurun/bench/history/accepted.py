@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT
-from gpurun.bench.history.measured import measured, series_key
+from gpurun.bench.history.measured import measured
 from gpurun.bench.history.past import changed_work, last_change, newest, usable
 from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
@@ -67,7 +67,7 @@ def of_same_work(
     if accepted.fingerprint != record.fingerprint.key:
         return False
     own = store.get(accepted.record)
-    return own is None or series_key(own) == series_key(record)
+    return own is None or changed_work(own, record) is None
 
 
 def _note(accepted: AcceptedBaseline, store: BenchmarkStore, repository: Repository) -> str:

@@ -146,7 +146,9 @@ def documents_of(damaged: Path, table: str) -> Iterator[str]:
             place = f"{damaged.absolute().as_uri()}?mode=ro"
             with closing(sqlite3.connect(place, uri=True)) as connection:
                 chosen = f'SELECT document FROM "{table}" ORDER BY rowid {order}'
-                yield from (text for (text,) in connection.execute(chosen))
+                for (text,) in connection.execute(chosen):
+                    if isinstance(text, str):  # damage may read as NULL
+                        yield text
 
 
 def _begin(connection: sa.Connection) -> None:

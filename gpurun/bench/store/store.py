@@ -187,9 +187,9 @@ class BenchmarkStore:
             return
         self._database.prepare()
         count = self._recover()
+        saved = 0 if self._replaced is None else self._salvage(self._replaced)
         self._connected = True
         if self._replaced is not None:
-            saved = self._salvage(self._replaced)
             again = f"{count} records were read again from {self._files.folder}"
             also = f" and {saved} more out of it" if saved else ""
             kept = self._replaced.name
@@ -258,7 +258,9 @@ def _matching(
     return sa.select(table.c.document).where(*conditions).order_by(*newest)
 
 
-def _read(cls: type[Kept], text: str) -> Kept:
+def _read(cls: type[Kept], text: str | None) -> Kept:
+    if text is None:  # so SQLite reads some damage, and says nothing
+        raise CorruptDatabase("a row holds no document")
     try:
         return parsed(cls, json.loads(text))
     except RecordError as error:

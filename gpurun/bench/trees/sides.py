@@ -29,8 +29,8 @@ class Preparation:
     """What a benchmark needs on each side.
 
     `folder`: the folder in the user's tree that launches start in. `setup`: a shell command, run on
-    both sides in the folder `base`, which `needed` (globs of untracked files) is relative to; None
-    where it is `folder`. `env`: variables of setup and launches.
+    both sides in the folder `base`, which `needed` (globs of untracked files) is relative to;
+    `folder` where it is None or outside of the repository. `env`: variables of setup and launches.
     """
 
     folder: Path
@@ -39,10 +39,10 @@ class Preparation:
     env: Mapping[str, str] = field(default_factory=dict)
     base: Path | None = None
 
-    @property
-    def source(self) -> Path:
-        """The user's own folder of `setup` and `needed`."""
-        return (self.base or self.folder).resolve()
+    def source(self, users: Tree) -> Path:
+        """The folder of `setup` and `needed` in the user's tree."""
+        base = (self.base or self.folder).resolve()
+        return base if base.is_relative_to(users.root) else self.folder.resolve()
 
 
 @dataclass(frozen=True)
@@ -143,13 +143,11 @@ def single_side(
 
 def _root(repository: Repository, preparation: Preparation) -> Path:
     root = repository.root.resolve()
-    prepared = preparation.setup is not None or preparation.needed
-    for folder in (preparation.folder.resolve(), *([preparation.source] if prepared else [])):
-        if not folder.is_relative_to(root):
-            raise GpurunError(
-                f"{folder} is not in the repository {root}",
-                "keep gpurun.toml and the script in the repository that is compared",
-            )
+    if not preparation.folder.resolve().is_relative_to(root):
+        raise GpurunError(
+            f"{preparation.folder} is not in the repository {root}",
+            "keep gpurun.toml and the script in the repository that is compared",
+        )
     return root
 
 
@@ -162,8 +160,8 @@ def _set_up(
 ) -> None:
     for side in sides:
         if side.tree != users and preparation.needed:
-            there = _same_folder(side, users, preparation.source)
-            copy_needed(preparation.needed, preparation.source, there)
+            source = preparation.source(users)
+            copy_needed(preparation.needed, source, _same_folder(side, users, source))
     for side in sides:
         set_up(side, users, preparation, logs, tell)
 
@@ -179,7 +177,7 @@ def set_up(
     if preparation.setup is None:
         return
     tell(f"setup of the {side.name} side: {preparation.setup}")
-    folder = _same_folder(side, users, preparation.source)
+    folder = _same_folder(side, users, preparation.source(users))
     variables = {**side.variables, "PWD": str(folder)}
     run_setup(preparation.setup, side.name, folder, variables, logs)
 

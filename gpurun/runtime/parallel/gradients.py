@@ -58,6 +58,7 @@ class Gradients:
                     return original(tensors, *args, **kwargs)
                 result = original(self._weighed(tensors), *args, **kwargs)
                 self._replicas.after_backward()
+                self._sharding.went_back()
                 return result
             except BaseException as error:
                 if isinstance(error, RuntimeError):
@@ -71,7 +72,7 @@ class Gradients:
         """The loss as it counts; tensors that are no single loss stay as they are."""
         if not self._scaled:
             return tensors
-        if self._sharding.last is None:
+        if self._sharding.part is None:
             give_up(
                 "no DataLoader feeds the training: the script makes its batches itself, and no "
                 "share of them can be given to each rank",
@@ -91,7 +92,7 @@ class Gradients:
         return tensors if factor == 1.0 else tensors * factor
 
     def _factor(self, loss: Any) -> float:
-        part, ranks = self._sharding.last, self._place.size
+        part, ranks = self._sharding.part, self._place.size
         assert part is not None
         if part.repeated:
             return 1.0

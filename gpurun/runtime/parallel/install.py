@@ -42,3 +42,4 @@ def arm(parallel: Parallel, exchange: Exchange, torch: Any) -> None:
     agreement.install()
     atexit.register(replicas.end)
     atexit.register(agreement.ended)
+    atexit.register(sharding.finish)

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, MutableMapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -64,10 +65,11 @@ def or_give_up(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def warn(what: str) -> None:
-    """One line for the user, from the first rank."""
+    """One line for the user, from the first rank, if anybody listens."""
     if place().rank == 0:
-        sys.stderr.write(f"gpurun: {what}\n")
-        sys.stderr.flush()
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"gpurun: {what}\n")
+            sys.stderr.flush()
 
 
 def give_up(what: str, todo: str, code: int = int(ExitCode.USAGE)) -> NoReturn:

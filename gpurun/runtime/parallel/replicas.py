@@ -128,8 +128,8 @@ class Replicas:
         self._strays = Strays()
         self.fed = False
         """Whether a loader hands out shares."""
-        self.backwards = 0
-        """Backward passes so far."""
+        self.on_call: list[Callable[[], None]] = []
+        """Who hears that a root is called."""
         self._ours = False
         """Whether the process group is ours."""
         self._outputs: deque[Any] = deque(maxlen=MOST_OUTPUTS)
@@ -281,6 +281,8 @@ class Replicas:
     def _called(
         self, replica: Replica, original: Any, module: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
+        for callback in self.on_call:
+            callback()
         self._look_between(replica)
         replica.called = True
         if replica.wrapper is None:
@@ -330,7 +332,6 @@ class Replicas:
     def after_backward(self) -> None:
         """Average what the wrappers do not; what was averaged before stays what it is."""
         self._passes += 1
-        self.backwards += 1
         self._outputs.clear()
         for replica in list(self._of.values()):
             # a wrapper hears of one pass for each call: a second one is ours

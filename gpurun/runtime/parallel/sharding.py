@@ -3,8 +3,8 @@
 The share is taken where an iterator asks the batch sampler for indices, so that the script's own
 sampler, order and number of batches stay. All ranks draw the order alike.
 
-Which of both a loader is shows when it was read to its end: was there a backward pass meanwhile?
-Before that the model's mode tells, and gradients that are switched off.
+Which of both a loader is shows once it was read (`uses`). Before that the model's mode tells, and
+gradients that are switched off.
 """
 
 from __future__ import annotations
@@ -14,45 +14,29 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 from gpurun.records.frames import drop_frame
 from gpurun.records.spec import Share
-from gpurun.runtime.identity import IdentityMap
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.parallel.draws import Draws
-from gpurun.runtime.parallel.place import Place, give_up, warn
+from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.shares import REPEATED, Part, Shared, part_of, read_share
+from gpurun.runtime.parallel.uses import Reading, Uses
 from gpurun.runtime.patching import replace
 from gpurun.runtime.roots import ROOTS
-
-
-@dataclass
-class _Pass:
-    """An iterator on its way through a loader.
-
-    `in_training`: the model's mode when it was opened. `backwards`: how many backward passes there
-    had been, and `before` the part that was handed out last. `handed`: whether it gave a batch.
-    """
-
-    loader: Any
-    in_training: bool
-    backwards: int
-    before: Part | None
-    handed: bool = False
+from gpurun.runtime.steps import CLOCK
 
 
 class Sharding:
-    """The loaders of one rank. `last`: the part of a batch that was handed out last, None before
-    any; `replicas` hear that there is one.
-    """
+    """The loaders of one rank; `replicas` hear that one hands out shares."""
 
     def __init__(
         self, torch: Any, share: Share, where: Place, draws: Draws, replicas: Replicas
     ) -> None:
-        self.last: Part | None = None
+        self._last: Part | None = None
+        """The part of a batch that was handed out last, None before any."""
         self._torch = torch
         self._share = share
         self._place = where
@@ -62,8 +46,7 @@ class Sharding:
         self._local = threading.local()
         self._shuffled = False
         """Whether a loader was seen that draws its order."""
-        self._trained: IdentityMap[dict[bool, bool]] = IdentityMap()
-        """Of loaders that were read to their end, by the model's mode: whether they trained."""
+        self._uses = Uses(strict=share is Share.GLOBAL)
 
     def install(self) -> None:
         """Stand between DataLoaders and their samplers."""
@@ -72,7 +55,9 @@ class Sharding:
 
         iterator: Any = dataloader._BaseDataLoaderIter
         iterator._gpurun_parts, iterator._gpurun_draws = None, False
-        iterator._gpurun_pass = None
+        iterator._gpurun_reading = None
+        self._replicas.on_call.append(lambda: self._uses.called(_in_training()))
+        CLOCK.before_step.append(or_give_up("loaders of ranks", self._stepped))
         replace(dataloader.DataLoader, "__init__", self._watch_built)
         replace(dataloader.DataLoader, "__iter__", self._watch_iter)
         replace(iterator, "__init__", self._watch_init)
@@ -90,14 +75,28 @@ class Sharding:
         if LOADERS.training_keys:
             return LOADERS.key_of(loader) in LOADERS.training_keys
         in_training = _in_training()
-        known = (self._trained.get(loader) or {}).get(in_training)
+        ordered = not self._draws_order(loader)
+        known = self._uses.known(loader, ordered, in_training)
         if known is not None:
             return known
-        if not in_training:
-            return False
-        # a loader in order beside one that is shuffled: an evaluation, also before anything trained
-        may_evaluate = self._replicas.backwards or not ROOTS.modules()
-        return not may_evaluate or self._draws_order(loader) or not self._shuffled
+        # a loader in order beside one that is shuffled is there to evaluate
+        return in_training and not (ordered and self._shuffled)
+
+    @property
+    def part(self) -> Part | None:
+        """What of the batch at hand is this rank's; None where no loader feeds the training."""
+        return REPEATED if self._uses.repeated(_in_training()) else self._last
+
+    def went_back(self) -> None:
+        """A backward pass is over."""
+        self._uses.went_back(_in_training())
+
+    def finish(self) -> None:
+        """The script is over."""
+        self._uses.finish()
+
+    def _stepped(self, optimizer: Any) -> None:
+        self._uses.stepped(_in_training())
 
     def _draws_order(self, loader: Any) -> bool:
         sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
@@ -120,11 +119,12 @@ class Sharding:
                 if not self._active():
                     return original(loader)
                 self._local.parts = deque() if self.trains(loader) else None
+                self._local.reading = self._reading(loader)
                 self._draws.leave()
                 try:
                     return original(loader)
                 finally:
-                    self._local.parts = None
+                    self._local.parts = self._local.reading = None
             except BaseException as error:
                 drop_frame(error)
                 raise
@@ -133,7 +133,7 @@ class Sharding:
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(iterator: Any, loader: Any) -> None:
-            self._open(iterator, loader)
+            self._open(iterator)
             original(iterator, loader)
             if iterator._gpurun_parts is not None and iterator._dataset_kind == 0:
                 # workers augment samples of their own: their draws shall not repeat a peer's; of a
@@ -144,18 +144,22 @@ class Sharding:
 
     def _watch_reset(self, original: Callable[..., None]) -> Callable[..., None]:
         def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
-            self._open(iterator, loader)
+            self._open(iterator)
             original(iterator, loader, first_iter)
 
         return _reset
 
-    def _open(self, iterator: Any, loader: Any) -> None:
+    def _open(self, iterator: Any) -> None:
         iterator._gpurun_parts = getattr(self._local, "parts", None)
-        iterator._gpurun_draws = active = self._active()
-        iterator._gpurun_pass = None
-        if active and self._torch.is_grad_enabled():
-            backwards = self._replicas.backwards
-            iterator._gpurun_pass = _Pass(loader, _in_training(), backwards, self.last)
+        iterator._gpurun_reading = getattr(self._local, "reading", None)
+        iterator._gpurun_draws = self._active()
+
+    def _reading(self, loader: Any) -> Reading | None:
+        """What is remembered of a loader that is opened; nothing of one that cannot train."""
+        if LOADERS.training_keys or not self._torch.is_grad_enabled():
+            return None
+        shared = self._local.parts is not None
+        return self._uses.opened(loader, not self._draws_order(loader), _in_training(), shared)
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def _next_index(iterator: Any) -> Any:
@@ -217,49 +221,19 @@ class Sharding:
             except BaseException as error:
                 if parts is not None:
                     self._draws.leave()
-                if isinstance(error, StopIteration) and iterator._gpurun_pass is not None:
-                    self._learn(iterator._gpurun_pass, parts is not None)
+                if isinstance(error, StopIteration) and iterator._gpurun_reading is not None:
+                    self._uses.ended(iterator._gpurun_reading)
                 drop_frame(error)
                 raise
-            reading = iterator._gpurun_pass
-            if reading is not None:
-                reading.handed = True
+            reading = iterator._gpurun_reading
+            if reading is not None and self._torch.is_grad_enabled():
+                self._uses.handed(reading)
             if parts:
-                self.last = parts.popleft()
+                self._last = parts.popleft()
                 self._replicas.fed = True
-            elif parts is None and reading is not None and self._torch.is_grad_enabled():
-                self.last = REPEATED
             return batch
 
         return __next__
-
-    def _learn(self, over: _Pass, shared: bool) -> None:
-        """What a loader that was read to its end turned out to be."""
-        if not over.handed:
-            return
-        trained = self._replicas.backwards > over.backwards
-        known = self._trained.get(over.loader) or {}
-        self._trained[over.loader] = {**known, over.in_training: trained}
-        if trained:
-            return
-        if not shared:
-            self.last = over.before
-        elif self._share is Share.GLOBAL:
-            self._say_what_was_shared(LOADERS.key_of(over.loader).partition("#")[0])
-
-    def _say_what_was_shared(self, where: str) -> None:
-        """Nothing trained on the shares: the script computed something else of them."""
-        what = f"the DataLoader of {where} was read to its end without a backward pass"
-        todo = "read it under torch.no_grad(), where every rank sees all of it"
-        if not self._replicas.backwards:
-            give_up(
-                f"{what}, each rank its share: what was computed of it differs between ranks",
-                f"{todo}, or run it without --ddp",
-            )
-        warn(
-            f"{what}, each rank its share: what it was read for is of a share this time, and of "
-            f"all of it from now on; {todo}, or after model.eval()"
-        )
 
     def _watch_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         from torch.utils.data import get_worker_info

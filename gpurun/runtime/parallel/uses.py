@@ -1,0 +1,159 @@
+"""Which loaders train: known by what happens while they are read.
+
+A loader trains if an optimizer steps by a backward pass of the batches that it handed out. Batches
+that are read with no call of the model in between belong together (`zip`). An evaluation calls the
+model, too, but the step that follows is of batches that were read after it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import dataclass
+from typing import Any
+
+from gpurun.runtime.identity import IdentityMap
+from gpurun.runtime.loaders import LOADERS
+from gpurun.runtime.parallel.place import give_up, warn
+
+TODO = "read it under torch.no_grad(), where every rank sees all of it"
+
+
+@dataclass(eq=False)
+class Reading:
+    """An iterator on its way through a loader. `where`: the line that builds the loader.
+
+    `in_training`: the model's mode when it was opened. `shared`: each rank gets its part. `handed`:
+    it gave a batch. `stepped`: it trained. `over`: it was read to its end.
+    """
+
+    loader: weakref.ref[Any]
+    where: str
+    ordered: bool
+    in_training: bool
+    shared: bool
+    handed: bool = False
+    stepped: bool = False
+    over: bool = False
+
+
+class Uses:
+    """What was seen of the loaders of one rank. `strict`: it matters what is computed of shares.
+
+    Modes are the model's: whether it is in training mode.
+    """
+
+    def __init__(self, strict: bool) -> None:
+        self._strict = strict
+        self._trained: IdentityMap[dict[bool, bool]] = IdentityMap()
+        self._of_place: dict[tuple[str, bool, bool], set[bool]] = {}
+        """Of loaders that are built at one line and draw their order alike, by the mode."""
+        self._at_hand: list[Reading] = []
+        """What was read since the model was last used."""
+        self._mode: bool | None = None
+        """That in which the model was first used since."""
+        self._pending: dict[int, tuple[Reading, bool | None]] = {}
+        """What the backward passes since the last step were of."""
+        self._backwards = 0
+        self._over: Reading | None = None
+        """What was read to its end, each rank its share, and has not trained by now."""
+        self._told: set[str] = set()
+
+    def known(self, loader: Any, ordered: bool, in_training: bool) -> bool | None:
+        """Whether a loader trains that is opened in this mode; None: not known yet.
+
+        `ordered`: it hands out its samples as they come.
+        """
+        own = (self._trained.get(loader) or {}).get(in_training)
+        if own is not None:
+            return own
+        alike = self._of_place.get((_place(loader), ordered, in_training), set())
+        return next(iter(alike)) if len(alike) == 1 else None
+
+    # -- what happens ------------------------------------------------------------------------------
+
+    def opened(self, loader: Any, ordered: bool, in_training: bool, shared: bool) -> Reading:
+        """A loader is opened."""
+        self._look_back(loader)
+        return Reading(weakref.ref(loader), _place(loader), ordered, in_training, shared)
+
+    def handed(self, reading: Reading) -> None:
+        """It gives a batch that may be trained on."""
+        reading.handed = True
+        if self._mode is not None:
+            self._at_hand.clear()
+            self._mode = None
+        if reading not in self._at_hand:
+            self._at_hand = [one for one in self._at_hand if not one.over] + [reading]
+
+    def called(self, in_training: bool) -> None:
+        """The model is used."""
+        if self._mode is None:
+            self._mode = in_training
+
+    def repeated(self, in_training: bool) -> bool:
+        """Whether every rank has all of the batch that is at hand."""
+        of_now = self._mode is None or self._mode == in_training
+        return bool(self._at_hand) and of_now and not any(x.shared for x in self._at_hand)
+
+    def went_back(self, in_training: bool) -> None:
+        """A backward pass is over."""
+        self._backwards += 1
+        self.called(in_training)
+        for reading in self._at_hand:
+            self._pending[id(reading)] = reading, self._mode
+
+    def stepped(self, in_training: bool) -> None:
+        """An optimizer steps."""
+        if not self._pending:
+            return
+        for reading, mode in self._pending.values():
+            if mode == in_training and not reading.stepped:
+                reading.stepped = True
+                self._learn(reading, True)
+        self._pending.clear()
+
+    def ended(self, reading: Reading) -> None:
+        """It was read to its end. Its last batch may be trained on yet, by who reads ahead."""
+        reading.over = True
+        if reading.handed and not reading.stepped:
+            self._learn(reading, False)
+            if reading.shared:
+                self._over = reading
+
+    def finish(self) -> None:
+        """The script is over."""
+        self._look_back(None)
+
+    # -- what follows ------------------------------------------------------------------------------
+
+    def _learn(self, reading: Reading, trained: bool) -> None:
+        """What trained once does so for good, whatever else it is read for."""
+        loader = reading.loader()
+        if loader is None:
+            return
+        known = self._trained.get(loader) or {}
+        if known.get(reading.in_training):
+            return
+        self._trained[loader] = {**known, reading.in_training: trained}
+        if reading.where:
+            place = reading.where, reading.ordered, reading.in_training
+            self._of_place.setdefault(place, set()).add(trained)
+
+    def _look_back(self, loader: Any) -> None:
+        """Was the last loader that ranks shared read for something else than training?"""
+        over, self._over = self._over, None
+        if over is None or over.stepped or not self._strict:
+            return
+        what = f"the DataLoader of {over.where} was read to its end and trained nothing"
+        if not self._backwards and loader is not None and over.loader() is loader:
+            give_up(
+                f"{what}, before the training: what was computed of it is of each rank's share",
+                f"{TODO}, or run it without --ddp",
+            )
+        if over.where not in self._told:
+            self._told.add(over.where)
+            warn(f"{what}: what it was read for is of a share of its batches; {TODO}")
+
+
+def _place(loader: Any) -> str:
+    return LOADERS.key_of(loader).partition("#")[0]

@@ -1,0 +1,225 @@
+"""`--ddp` learns which loaders train; told here are the ways in which scripts read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpurun.runtime.parallel import uses as module
+from gpurun.runtime.parallel.uses import Reading, Uses
+
+
+class Loader:
+    """What stands for a DataLoader that is built at a line of the script."""
+
+    def __init__(self, where: str = "") -> None:
+        self.where = where
+
+
+class Refused(Exception):
+    pass
+
+
+class Script:
+    """A script's course: the loaders that it reads, and the mode of its model."""
+
+    def __init__(self) -> None:
+        self.uses = Uses(strict=True)
+        self.training = True
+
+    def open(self, loader: Loader, ordered: bool = False) -> Reading:
+        """As the sharding does: what is known, else the model's mode."""
+        known = self.uses.known(loader, ordered, self.training)
+        shared = self.training if known is None else known
+        return self.uses.opened(loader, ordered, self.training, shared)
+
+    def read(self, loader: Loader, batches: int = 3) -> Iterator[Reading]:
+        reading = self.open(loader)
+        for _ in range(batches):
+            self.uses.handed(reading)
+            yield reading
+        self.uses.ended(reading)
+
+    def train(self) -> None:
+        self.uses.called(self.training)
+        self.uses.went_back(self.training)
+        self.uses.stepped(self.training)
+
+    def evaluate(self, loader: Loader) -> bool:
+        """Gradients on; whether ranks saw shares."""
+        shared = False
+        for reading in self.read(loader):
+            self.uses.called(self.training)
+            shared = reading.shared
+        return shared
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    def refuse(what: str, todo: str) -> None:
+        raise Refused(what)
+
+    monkeypatch.setattr(module, "give_up", refuse)
+    monkeypatch.setattr(module, "_place", lambda loader: loader.where)
+    monkeypatch.setattr(module, "warn", TOLD.append)
+    TOLD.clear()
+    return Script()
+
+
+TOLD: list[str] = []
+
+
+def epoch(script: Script, loader: Loader) -> bool:
+    """Train; whether ranks had shares."""
+    shared = False
+    for reading in script.read(loader):
+        shared = reading.shared
+        script.train()
+    return shared
+
+
+def test_an_evaluation_in_training_mode_is_known_after_its_first_pass(script: Script) -> None:
+    train, held_out = Loader(), Loader()
+    seen = [(epoch(script, train), script.evaluate(held_out)) for _ in range(3)]
+    assert seen == [(True, True), (True, False), (True, False)]
+    assert len(TOLD) == 1
+    assert "is of a share of its batches" in TOLD[0]
+
+
+def test_a_training_in_evaluation_mode_is_known_after_its_first_step(script: Script) -> None:
+    train = Loader()
+    script.training = False
+    assert [epoch(script, train) for _ in range(3)] == [False, True, True]
+    assert TOLD == []
+
+
+def test_every_rank_has_all_of_a_batch_until_then(script: Script) -> None:
+    script.training = False
+    for _ in script.read(Loader()):
+        assert script.uses.repeated(in_training=False)
+        script.train()
+    for _ in script.read(Loader()):
+        script.uses.called(in_training=False)
+    script.training = True
+    assert not script.uses.repeated(in_training=True), "what was read to evaluate feeds no training"
+
+
+def test_train_mode_that_comes_inside_the_loop_is_learned(script: Script) -> None:
+    train, shared = Loader(), []
+    for _ in range(3):
+        script.training = False
+        for reading in script.read(train):
+            script.training = True
+            shared.append(reading.shared)
+            script.train()
+    assert shared == [False] * 3 + [True] * 6
+
+
+def test_an_accuracy_over_the_training_loader_does_not_unlearn_it(script: Script) -> None:
+    train = Loader()
+    seen = [(epoch(script, train), script.evaluate(train)) for _ in range(3)]
+    assert seen == [(True, True)] * 3, "one loader in one mode is one or the other"
+    epoch(script, train)
+    assert len(TOLD) == 1
+
+
+def test_gradients_of_an_evaluation_are_no_training(script: Script) -> None:
+    """Adversarial examples: the loss goes back to the input, and no step follows."""
+    train, attacked = Loader(), Loader()
+    for _ in range(3):
+        script.training = True
+        epoch(script, train)
+        script.training = False
+        for reading in script.read(attacked):
+            assert not reading.shared
+            script.uses.called(in_training=False)
+            script.uses.went_back(in_training=False)
+
+
+def test_an_endless_validation_between_steps_is_no_training(script: Script) -> None:
+    train, held_out = Loader(), Loader()
+    for _ in range(3):
+        validation = script.read(held_out)
+        for _ in script.read(train, 2):
+            script.training = False
+            assert not next(validation).shared
+            script.uses.called(in_training=False)
+            script.training = True
+            script.train()
+        script.training = False
+        assert not script.open(held_out).shared
+        script.training = True
+
+
+def test_loaders_that_are_read_together_are_known_together(script: Script) -> None:
+    """The second one never says that it is over: `zip` does not ask it."""
+    a, b = Loader(), Loader()
+    script.training = False
+    for _ in range(3):
+        reading = script.open(b)
+        for one in script.read(a):
+            script.uses.handed(reading)
+            assert one.shared == reading.shared
+            script.train()
+    assert one.shared
+
+
+def test_batches_that_are_kept_and_trained_on_later_are_accepted(script: Script) -> None:
+    assert all(reading.shared for reading in script.read(Loader()))
+    for _ in range(3):
+        script.train()
+    assert script.evaluate(Loader())
+    assert TOLD == []
+
+
+def test_one_batch_an_epoch_that_is_read_ahead_is_a_training(script: Script) -> None:
+    train = Loader()
+    for _ in range(3):
+        (reading,) = script.read(train, 1)
+        assert reading.shared
+        script.train()
+    assert TOLD == []
+
+
+def test_what_is_computed_of_the_training_loader_beforehand_is_refused(script: Script) -> None:
+    train = Loader("train.py:12")
+    list(script.read(train))
+    with pytest.raises(Refused, match=r"train\.py:12 was read to its end and trained nothing"):
+        script.open(train)
+
+
+def test_of_another_loader_it_is_told(script: Script) -> None:
+    list(script.read(Loader("train.py:12")))
+    script.open(Loader("train.py:20"))
+    assert TOLD[0].startswith("the DataLoader of train.py:12 was read to its end")
+
+
+def test_a_loader_that_is_only_counted_is_no_training(script: Script) -> None:
+    train, counted = Loader(), Loader()
+    for _ in range(2):
+        epoch(script, train)
+        list(script.read(counted))
+    epoch(script, train)
+    assert not script.open(counted).shared
+
+
+def test_the_last_evaluation_of_a_script_is_told_at_its_end(script: Script) -> None:
+    train, held_out = Loader(), Loader("test.py:3")
+    epoch(script, train)
+    script.evaluate(held_out)
+    assert TOLD == []
+    script.uses.finish()
+    assert len(TOLD) == 1
+
+
+def test_loaders_that_are_built_anew_are_known_by_their_line(script: Script) -> None:
+    script.training = False
+    first = epoch(script, Loader("train.py:12"))
+    assert (first, epoch(script, Loader("train.py:12"))) == (False, True)
+
+
+def test_a_line_that_builds_both_kinds_tells_nothing(script: Script) -> None:
+    epoch(script, Loader("data.py:5"))
+    script.evaluate(Loader("data.py:5"))
+    assert script.uses.known(Loader("data.py:5"), ordered=False, in_training=True) is None
