@@ -69,7 +69,7 @@ class Roots:
 
     def modules(self) -> list[Any]:
         """The roots that are still alive."""
-        return [m for m in (ref() for ref in self.known.values()) if m is not None]
+        return [m for m in (ref() for ref in list(self.known.values())) if m is not None]
 
     # -- the search ----------------------------------------------------------------------------
 

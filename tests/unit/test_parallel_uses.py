@@ -17,10 +17,6 @@ class Loader:
         self.where = where
 
 
-class Refused(Exception):
-    pass
-
-
 class Script:
     """A script's course: the loaders that it reads, and the mode of its model."""
 
@@ -57,10 +53,6 @@ class Script:
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
-    def refuse(what: str, todo: str) -> None:
-        raise Refused(what)
-
-    monkeypatch.setattr(module, "give_up", refuse)
     monkeypatch.setattr(module, "_place", lambda loader: loader.where)
     monkeypatch.setattr(module, "warn", TOLD.append)
     TOLD.clear()
@@ -84,7 +76,7 @@ def test_an_evaluation_in_training_mode_is_known_after_its_first_pass(script: Sc
     seen = [(epoch(script, train), script.evaluate(held_out)) for _ in range(3)]
     assert seen == [(True, True), (True, False), (True, False)]
     assert len(TOLD) == 1
-    assert "is of a share of its batches" in TOLD[0]
+    assert "is of each rank's share of the batches" in TOLD[0]
 
 
 def test_a_training_in_evaluation_mode_is_known_after_its_first_step(script: Script) -> None:
@@ -141,7 +133,8 @@ def test_an_endless_validation_between_steps_is_no_training(script: Script) -> N
     train, held_out = Loader(), Loader()
     for _ in range(3):
         validation = script.read(held_out)
-        for _ in script.read(train, 2):
+        for reading in script.read(train, 2):
+            assert reading.shared
             script.training = False
             assert not next(validation).shared
             script.uses.called(in_training=False)
@@ -182,11 +175,55 @@ def test_one_batch_an_epoch_that_is_read_ahead_is_a_training(script: Script) -> 
     assert TOLD == []
 
 
-def test_what_is_computed_of_the_training_loader_beforehand_is_refused(script: Script) -> None:
+def test_what_is_computed_of_the_training_loader_beforehand_is_told(script: Script) -> None:
+    """And it trains all the same: a count of its batches is no reason to end."""
     train = Loader("train.py:12")
     list(script.read(train))
-    with pytest.raises(Refused, match=r"train\.py:12 was read to its end and trained nothing"):
-        script.open(train)
+    assert [epoch(script, train) for _ in range(2)] == [True, True]
+    (told,) = TOLD
+    assert told.startswith("the DataLoader of train.py:12 was read to its end and trained nothing")
+
+
+def test_an_attack_in_evaluation_mode_within_a_step_is_part_of_the_training(script: Script) -> None:
+    train = Loader()
+    for _ in range(3):
+        for reading in script.read(train):
+            assert reading.shared
+            script.uses.called(in_training=False)
+            script.uses.went_back(in_training=False)
+            script.train()
+    assert TOLD == []
+
+
+def test_batches_of_both_kinds_that_are_kept_count_as_shares(script: Script) -> None:
+    list(script.read(Loader()))
+    held_out = script.open(Loader(), ordered=True)
+    held_out.shared = False
+    script.uses.handed(held_out)
+    script.uses.ended(held_out)
+    script.uses.called(in_training=True)
+    assert not script.uses.repeated(in_training=True)
+
+
+def test_steps_that_no_optimizer_makes_leave_it_open(script: Script) -> None:
+    """`p -= lr * p.grad`: nothing is known, and nothing is told."""
+    train = Loader()
+    for _ in range(3):
+        for reading in script.read(train):
+            assert reading.shared
+            script.uses.called(in_training=True)
+            script.uses.went_back(in_training=True)
+    script.uses.finish()
+    assert TOLD == []
+
+
+def test_a_loader_that_is_gone_teaches_its_line(script: Script) -> None:
+    script.training = False
+    reading = script.open(Loader("train.py:12"))
+    script.uses.handed(reading)
+    script.train()
+    assert reading.loader() is None
+    assert script.open(Loader("train.py:12")).shared
 
 
 def test_of_another_loader_it_is_told(script: Script) -> None:

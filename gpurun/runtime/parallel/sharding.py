@@ -99,8 +99,11 @@ class Sharding:
         self._uses.stepped(_in_training())
 
     def _draws_order(self, loader: Any) -> bool:
-        sampler = getattr(loader.batch_sampler, "sampler", loader.sampler)
-        return not isinstance(sampler, self._torch.utils.data.SequentialSampler)
+        """Whether it shuffles, as far as can be told: a batch sampler of the script's own may."""
+        data = self._torch.utils.data
+        own = type(loader.batch_sampler) not in (data.BatchSampler, type(None))
+        sampler = getattr(loader.batch_sampler, "sampler", None if own else loader.sampler)
+        return not isinstance(sampler, data.SequentialSampler)
 
     def _watch_built(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
@@ -212,6 +215,10 @@ class Sharding:
         )
 
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def in_script() -> bool:
+            """Not in a thread that reads ahead: how far it is differs between ranks."""
+            return threading.get_ident() == CLOCK.thread
+
         def __next__(iterator: Any) -> Any:
             parts = iterator._gpurun_parts
             try:
@@ -221,12 +228,13 @@ class Sharding:
             except BaseException as error:
                 if parts is not None:
                     self._draws.leave()
-                if isinstance(error, StopIteration) and iterator._gpurun_reading is not None:
-                    self._uses.ended(iterator._gpurun_reading)
+                reading = iterator._gpurun_reading
+                if isinstance(error, StopIteration) and reading is not None and in_script():
+                    self._uses.ended(reading)
                 drop_frame(error)
                 raise
             reading = iterator._gpurun_reading
-            if reading is not None and self._torch.is_grad_enabled():
+            if reading is not None and self._torch.is_grad_enabled() and in_script():
                 self._uses.handed(reading)
             if parts:
                 self._last = parts.popleft()

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpurun.runtime.identity import IdentityMap
 from gpurun.runtime.loaders import LOADERS
-from gpurun.runtime.parallel.place import give_up, warn
+from gpurun.runtime.parallel.place import warn
 
 TODO = "read it under torch.no_grad(), where every rank sees all of it"
 
@@ -23,7 +23,8 @@ class Reading:
     """An iterator on its way through a loader. `where`: the line that builds the loader.
 
     `in_training`: the model's mode when it was opened. `shared`: each rank gets its part. `handed`:
-    it gave a batch. `stepped`: it trained. `over`: it was read to its end.
+    it gave a batch. `went_back`: there was a backward pass of one. `stepped`: it trained. `over`:
+    it was read to its end.
     """
 
     loader: weakref.ref[Any]
@@ -32,6 +33,7 @@ class Reading:
     in_training: bool
     shared: bool
     handed: bool = False
+    went_back: bool = False
     stepped: bool = False
     over: bool = False
 
@@ -73,7 +75,7 @@ class Uses:
 
     def opened(self, loader: Any, ordered: bool, in_training: bool, shared: bool) -> Reading:
         """A loader is opened."""
-        self._look_back(loader)
+        self._look_back()
         return Reading(weakref.ref(loader), _place(loader), ordered, in_training, shared)
 
     def handed(self, reading: Reading) -> None:
@@ -83,7 +85,9 @@ class Uses:
             self._at_hand.clear()
             self._mode = None
         if reading not in self._at_hand:
-            self._at_hand = [one for one in self._at_hand if not one.over] + [reading]
+            # what was kept to train on later is not given up for what every rank has whole
+            kept = [x for x in self._at_hand if not x.over or (x.shared and not reading.shared)]
+            self._at_hand = [*kept, reading]
 
     def called(self, in_training: bool) -> None:
         """The model is used."""
@@ -92,14 +96,16 @@ class Uses:
 
     def repeated(self, in_training: bool) -> bool:
         """Whether every rank has all of the batch that is at hand."""
-        of_now = self._mode is None or self._mode == in_training
-        return bool(self._at_hand) and of_now and not any(x.shared for x in self._at_hand)
+        mode = in_training if self._mode is None else self._mode
+        of_now = [x for x in self._at_hand if in_training in (mode, x.in_training)]
+        return bool(of_now) and not any(x.shared for x in self._at_hand)
 
     def went_back(self, in_training: bool) -> None:
         """A backward pass is over."""
         self._backwards += 1
         self.called(in_training)
         for reading in self._at_hand:
+            reading.went_back = True
             self._pending[id(reading)] = reading, self._mode
 
     def stepped(self, in_training: bool) -> None:
@@ -107,7 +113,7 @@ class Uses:
         if not self._pending:
             return
         for reading, mode in self._pending.values():
-            if mode == in_training and not reading.stepped:
+            if in_training in (mode, reading.in_training) and not reading.stepped:
                 reading.stepped = True
                 self._learn(reading, True)
         self._pending.clear()
@@ -115,44 +121,40 @@ class Uses:
     def ended(self, reading: Reading) -> None:
         """It was read to its end. Its last batch may be trained on yet, by who reads ahead."""
         reading.over = True
-        if reading.handed and not reading.stepped:
-            self._learn(reading, False)
+        if reading.handed and not reading.went_back:
+            if self._backwards:
+                self._learn(reading, False)
             if reading.shared:
                 self._over = reading
 
     def finish(self) -> None:
         """The script is over."""
-        self._look_back(None)
+        self._look_back()
 
     # -- what follows ------------------------------------------------------------------------------
 
     def _learn(self, reading: Reading, trained: bool) -> None:
         """What trained once does so for good, whatever else it is read for."""
         loader = reading.loader()
-        if loader is None:
-            return
         known = self._trained.get(loader) or {}
         if known.get(reading.in_training):
             return
-        self._trained[loader] = {**known, reading.in_training: trained}
+        if loader is not None:
+            self._trained[loader] = {**known, reading.in_training: trained}
         if reading.where:
             place = reading.where, reading.ordered, reading.in_training
             self._of_place.setdefault(place, set()).add(trained)
 
-    def _look_back(self, loader: Any) -> None:
+    def _look_back(self) -> None:
         """Was the last loader that ranks shared read for something else than training?"""
         over, self._over = self._over, None
-        if over is None or over.stepped or not self._strict:
+        if over is None or over.went_back or not self._strict or over.where in self._told:
             return
-        what = f"the DataLoader of {over.where} was read to its end and trained nothing"
-        if not self._backwards and loader is not None and over.loader() is loader:
-            give_up(
-                f"{what}, before the training: what was computed of it is of each rank's share",
-                f"{TODO}, or run it without --ddp",
-            )
-        if over.where not in self._told:
-            self._told.add(over.where)
-            warn(f"{what}: what it was read for is of a share of its batches; {TODO}")
+        self._told.add(over.where)
+        warn(
+            f"the DataLoader of {over.where} was read to its end and trained nothing: what was "
+            f"computed of it is of each rank's share of the batches, and differs; {TODO}"
+        )
 
 
 def _place(loader: Any) -> str:
