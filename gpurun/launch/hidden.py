@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,18 +12,22 @@ from gpurun.options import Target, TargetKind
 
 THREADS = "OMP_NUM_THREADS"
 RANKS = "--nproc-per-node"
+VARIABLE = "PET_NPROC_PER_NODE"
 
 
-def hidden_flags(torchrun: Sequence[str], log_dir: Path | None) -> tuple[tuple[str, ...], int]:
+def hidden_flags(
+    torchrun: Sequence[str], log_dir: Path | None, environment: Mapping[str, str] = os.environ
+) -> tuple[tuple[str, ...], int]:
     """The flags for torch's agent, and how many ranks this host has.
 
     Rank 0 prints to the terminal and the others into files below `log_dir`, unless the user said
-    where. Without a number there are as many ranks as GPUs; `GpurunError` where there is none.
+    where. Without a number there, and in torchrun's own variable, there are as many ranks as GPUs;
+    `GpurunError` where there is none.
     """
     flags = list(torchrun)
     ranks = _ranks(flags)
     if ranks is None:
-        ranks = _resolved("gpu")
+        ranks = _number(environment.get(VARIABLE) or "gpu")
         flags += [RANKS, str(ranks)]
     if not any(word.startswith(("--redirects", "--tee", "-r", "-t")) for word in flags):
         elsewhere = ",".join(f"{rank}:3" for rank in range(1, ranks))
@@ -56,12 +61,13 @@ def _ranks(flags: Sequence[str]) -> int | None:
     for position, word in enumerate(flags):
         name, equals, value = word.replace("_", "-").partition("=")
         if name == RANKS:
-            value = value if equals else flags[position + 1]
-            return int(value) if value.isdigit() else _resolved(value)
+            return _number(value if equals else flags[position + 1])
     return None
 
 
-def _resolved(word: str) -> int:
+def _number(word: str) -> int:
+    if word.isdigit():
+        return int(word)
     from gpurun.launch.elastic import local_ranks
 
     try:

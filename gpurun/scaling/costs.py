@@ -22,7 +22,8 @@ class Costs:
 
     `exposed`: fraction of the step that is gone when nothing is exchanged. `own_work_ms`: what a
     rank works in a step by itself, without waiting for data or for other ranks; of some parts of
-    the step only where they alone can be told, and then `whole` is False.
+    the step only where they alone can be told, and then `whole` is False. `busiest`: the rank that
+    worked longest in every launch, None where that was not always the same.
     """
 
     gpus: int
@@ -32,6 +33,7 @@ class Costs:
     imbalance: float | None
     own_work_ms: float | None
     whole: bool
+    busiest: int | None = None
 
     @property
     def data_ms(self) -> float | None:
@@ -54,6 +56,7 @@ def costs(measured: Measurements, gpus: int) -> Costs:
         imbalance=mean(x.imbalance for x in (quiet or seen)),
         own_work_ms=_own_work(unhindered) if unhindered else _parts(split),
         whole=bool(unhindered),
+        busiest=_the_same(x.busiest for x in (quiet or seen)),
     )
 
 
@@ -73,6 +76,11 @@ def mean_split(splits: Iterable[StepSplit | None]) -> StepSplit | None:
         return None if None in values else sum(values) / len(values)
 
     return StepSplit(**{field.name: part(field.name) for field in fields(StepSplit)})
+
+
+def _the_same(ranks: Iterable[int | None]) -> int | None:
+    found = set(ranks)
+    return found.pop() if len(found) == 1 else None
 
 
 def _figures(launches: Iterable[Launch]) -> list[Figures]:

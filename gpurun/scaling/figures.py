@@ -29,8 +29,9 @@ class Figures:
     """Of all ranks together. `samples_per_second` is None where samples cannot be counted.
 
     `rate`: work a second, in samples or else in the script's batches; `step_time_ms` and `split`
-    are the slowest rank's; `imbalance`: its own work over the mean of the ranks', None where
-    waiting for others cannot be told from working. `steps`: measured ones.
+    are the slowest rank's; `imbalance`: the most of a rank's own work over the mean of all, None
+    where waiting for others cannot be told from working; `busiest`: that rank. `steps`: measured
+    ones.
     """
 
     rate: float
@@ -40,6 +41,7 @@ class Figures:
     imbalance: float | None
     batch_size: float | None
     steps: int
+    busiest: int | None = None
 
 
 def figures(
@@ -66,14 +68,16 @@ def figures(
     counted = known(rates)
     samples = sum(counted) if len(counted) == len(rates) else None
     batches = sum(1000.0 / _step_ms(window) for window in shared)
+    busy = _own_work(shared, exchange) if ranks > 1 else None
     return Figures(
         rate=samples or (batches / len(shared) if strong else batches),
         samples_per_second=samples,
         step_time_ms=_step_ms(slowest),
         split=slowest.split(),
-        imbalance=_imbalance(shared, exchange) if ranks > 1 else None,
+        imbalance=None if busy is None else max(busy) / mean(busy),
         batch_size=slowest.batch_size,
         steps=slowest.measured_steps,
+        busiest=None if busy is None else shared[busy.index(max(busy))].log.process.rank,
     )
 
 
@@ -135,7 +139,10 @@ def _step_ms(window: Window) -> float:
     return sum(window.durations_ns) / window.measured_steps / 1e6
 
 
-def _imbalance(windows: Sequence[Window], exchange: bool) -> float | None:
+def _own_work(windows: Sequence[Window], exchange: bool) -> list[float] | None:
+    """Milliseconds that each rank works in a step, without waiting for others, where that can be
+    told.
+    """
     busy = [_step_ms(window) for window in windows]
     if exchange:
         # Ranks wait for each other in the backward pass. The one that comes last waits least: what
@@ -147,7 +154,7 @@ def _imbalance(windows: Sequence[Window], exchange: bool) -> float | None:
             return None
         passes = known(backward)
         busy = [step - p + min(passes) for step, p in zip(busy, passes, strict=True)]
-    return max(busy) / mean(busy) if mean(busy) > 0 else None
+    return busy if mean(busy) > 0 else None
 
 
 def _on_gpu(window: Window) -> bool:

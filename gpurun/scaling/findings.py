@@ -89,13 +89,15 @@ def _communication(costs: Costs) -> Iterator[ScalingFinding]:
 def _imbalance(costs: Costs) -> Iterator[ScalingFinding]:
     if costs.imbalance is None or costs.imbalance - 1 < IMBALANCE[0]:
         return
+    which = "the slowest rank" if costs.busiest is None else f"rank {costs.busiest}, the slowest,"
     yield ScalingFinding(
         type="load_imbalance",
         severity=severity(costs.imbalance - 1, IMBALANCE),
         gpus=costs.gpus,
-        description=f"the slowest rank works {costs.imbalance - 1:.0%} longer than the mean, and "
-        "the others wait for it",
-        evidence={"imbalance": costs.imbalance},
+        description=f"{which} works {costs.imbalance - 1:.0%} longer than the mean, and the others "
+        "wait for it",
+        evidence={"imbalance": costs.imbalance}
+        | ({} if costs.busiest is None else {"rank": costs.busiest}),
         recommendations=BALANCE_ADVICE,
         gain_upper_bound=costs.imbalance,
     )

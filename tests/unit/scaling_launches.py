@@ -30,11 +30,12 @@ def launch(
     *,
     parts: StepSplit | None = None,
     imbalance: float | None = None,
+    busiest: int | None = None,
     **changes: Any,
 ) -> Launch:
     """One that was measured: 8 samples a rank and step; `changes` of its fields."""
     rate = order.ranks * 8000 / step_ms
-    seen = Figures(rate, rate, step_ms, parts, imbalance, 8.0, 50)
+    seen = Figures(rate, rate, step_ms, parts, imbalance, 8.0, 50, busiest)
     known: dict[str, Any] = {
         "order": order,
         "result": result(rate),

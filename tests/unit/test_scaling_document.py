@@ -108,6 +108,19 @@ def test_a_slow_rank_is_found() -> None:
     report = document(asked(1, 2, strong=True), measured(*launches), around())
     assert [finding.type for finding in report.findings] == ["load_imbalance"]
     assert report.findings[0].severity == pytest.approx(0.7)
+    assert report.findings[0].description.startswith("the slowest rank works 30% longer")
+
+
+@pytest.mark.parametrize(
+    ("second", "named"), [(5, "rank 5, the slowest,"), (2, "the slowest rank")]
+)
+def test_a_rank_that_is_always_the_slowest_is_named(second: int, named: str) -> None:
+    launches = [*turns({1: 10.0, 8: 13.0}), *mute({8: 13.0}, imbalance=1.3, busiest=5)]
+    launches += [(2, one) for _, one in mute({8: 13.0}, imbalance=1.3, busiest=second)]
+    report = document(asked(1, 8, strong=True), measured(*launches), around())
+    (finding,) = report.findings
+    assert finding.description.startswith(f"{named} works 30% longer")
+    assert finding.evidence.get("rank") == (5 if second == 5 else None)
 
 
 def test_a_wait_for_data_that_grows_is_found() -> None:
