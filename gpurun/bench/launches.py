@@ -19,6 +19,7 @@ from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import command_line
 from gpurun.launch.environment import child_environment
+from gpurun.launch.spec_file import write_spec
 from gpurun.measure import summarise_run
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.options import Target, TargetKind
@@ -207,7 +208,7 @@ class Launcher:
                 training_loaders=start.settled.training_loaders,
                 knob_paths=start.settled.knob_paths,
             )
-        write_json(run_dir / "spec.json", to_json(spec))
+        write_spec(spec)
         patience = FIRST_PATIENCE if first else max(LEAST_PATIENCE, 4 * self.longest)
         watch = Watch(patience, partial(self._keep_layer, start.name) if first else None)
         exit_code, seconds, given_up = launch(self._box(start, run_dir), run_dir, watch)

@@ -12,7 +12,7 @@ from pathlib import Path
 from gpurun.arguments import nodes_asked_for
 from gpurun.errors import GpurunError
 from gpurun.launch.hidden import hidden_flags, in_layers, of_a_rank
-from gpurun.launch.share import check_devices
+from gpurun.launch.share import check_devices, shared_gpus
 from gpurun.options import Options
 from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Share
@@ -46,16 +46,22 @@ def hidden_ranks(
     return replace(options, target=in_layers(options.target, run_dir)), environment, reason
 
 
-def parallel(options: Options) -> Parallel:
-    """What the ranks are told: the global batch is the script's.
+def gpus_shared(options: Options) -> int:
+    """How many GPUs its ranks share; `GpurunError` where they may not."""
+    _, ranks = hidden_flags(options.torchrun, None)
+    return shared_gpus(ranks, check_devices(ranks, options.oversubscribe))
+
+
+def parallel(options: Options, shared: int = 0) -> Parallel:
+    """What the ranks are told: the global batch is the script's, and they share so many GPUs.
 
     Nodes know nothing of each other yet: where there are several, the seed is made of the flags by
     which they are to meet, which are alike on all.
     """
     if nodes_asked_for(options, os.environ) is None:
-        return Parallel(Share.GLOBAL, seed=time.time_ns() % 2**32)
+        return Parallel(Share.GLOBAL, time.time_ns() % 2**32, shared)
     meeting = sorted(word for word in options.torchrun if word.startswith(MEETING))
-    return Parallel(Share.GLOBAL, seed=zlib.crc32(" ".join(meeting).encode()))
+    return Parallel(Share.GLOBAL, zlib.crc32(" ".join(meeting).encode()), shared)
 
 
 def clean_up(run_dir: Path) -> None:

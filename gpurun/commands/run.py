@@ -7,6 +7,7 @@ summary that fails costs the record, never the run.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -74,6 +75,11 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
         raise
     if options.ddp and run_dir is not None:
         _end_hidden(run_dir, exit_code)
+    if exit_code == 128 + signal.SIGKILL and run_dir is not None:
+        from gpurun.measure.oom_kills import killed_for_memory
+
+        if killed_for_memory(run_dir):
+            _note("while it ran the kernel killed a process of this host for want of memory")
     outcome = Outcome(exit_code, time.monotonic() - started, run_dir)
     try:
         _conclude(outcome, options, watch.lost)
@@ -211,21 +217,22 @@ def _prepared(
 ) -> tuple[Path | None, dict[str, str]]:
     """Write the spec; the run folder and the environment that names it. A full disk costs both."""
     from gpurun.launch.environment import child_environment
+    from gpurun.launch.spec_file import write_spec
 
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
     if options.ddp:
-        from gpurun.commands.hidden import parallel
+        from gpurun.commands.hidden import gpus_shared, parallel
 
         spec = replace(
             spec,
-            parallel=parallel(options),
+            parallel=parallel(options, gpus_shared(options)),
             exchange=Exchange(options=options.ddp_options),
         )
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)
     try:
-        write_json(run_dir / "spec.json", to_json(spec))
+        spec_path = write_spec(spec)
     except OSError as error:
         _forget(run_dir)
         if options.ddp:
@@ -234,7 +241,7 @@ def _prepared(
             ) from None
         _note(f"this run is not recorded: {error}")
         return None, environment
-    return run_dir, child_environment(run_dir / "spec.json", environment)
+    return run_dir, child_environment(spec_path, environment)
 
 
 def _forget(run_dir: Path | None) -> None:

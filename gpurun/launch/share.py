@@ -43,6 +43,11 @@ def check_devices(ranks: int, oversubscribe: bool, gpus: tuple[str, ...] | None 
     return len(gpus)
 
 
+def shared_gpus(ranks: int, gpus: int) -> int:
+    """How many GPUs `ranks` processes share; 0 where each has its own, or there are none."""
+    return gpus if ranks > gpus else 0
+
+
 def check_numa_binding(has_gpu: bool) -> None:
     """Whether torchrun's `--numa-binding` can do anything; else torch prints pages of traceback.
 

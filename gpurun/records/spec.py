@@ -82,11 +82,13 @@ class Share(enum.Enum):
 class Parallel:
     """Hidden data parallelism: a script written for one device, run on every rank.
 
-    `seed` seeds what must agree among ranks where the script seeds nothing itself.
+    `seed` seeds what must agree among ranks where the script seeds nothing itself. `shared_gpus`:
+    so many GPUs of this host its ranks share, more ranks than GPUs; 0 where each has its own.
     """
 
     share: Share
     seed: int = 0
+    shared_gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,8 @@ class RunSpec:
     for `control/order.json` in the run folder: the spec to run by.
     `trees`: each process records which files it loads from them.
     `parallel`: the script knows of one device, and this process is one rank of several.
-    `exchange`: how it exchanges gradients with the others.
+    `exchange`: how it exchanges gradients with the others. `kernel_oom_kills`: processes that the
+    kernel had killed for memory before, None where it does not say.
     """
 
     run_dir: str
@@ -128,4 +131,5 @@ class RunSpec:
     trees: Trees | None = None
     parallel: Parallel | None = None
     exchange: Exchange = Exchange()
+    kernel_oom_kills: int | None = None
     schema: str = SPEC_SCHEMA

@@ -9,7 +9,15 @@ import re
 import signal
 from pathlib import Path
 
-from gpurun.tuner.trial_end import EXCEPTION, last_lines, last_words, out_of_memory, rank_logs
+from gpurun.measure.oom_kills import killed_for_memory
+from gpurun.tuner.trial_end import (
+    EXCEPTION,
+    NOT_FOR_MEMORY,
+    last_lines,
+    last_words,
+    out_of_memory,
+    rank_logs,
+)
 
 OUT_OF_MEMORY_SAID = "out of memory"
 OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)$")
@@ -24,6 +32,8 @@ def failed(run_dir: Path, exit_code: int | None) -> tuple[str, str]:
         if out_of_memory(log) is not None:
             return "oom", f"{OUT_OF_MEMORY_SAID} on rank {rank}"
     if exit_code == 128 + signal.SIGKILL:
+        if killed_for_memory(run_dir) is False:
+            return "failed", f"a rank was {NOT_FOR_MEMORY}"
         return "oom", f"{OUT_OF_MEMORY_SAID}, most likely: a rank was killed (SIGKILL)"
     spoke = [rank for rank, words in said.items() if EXCEPTION.match(words)]
     first = min(spoke, key=lambda rank: logs[rank].stat().st_mtime_ns, default=None)

@@ -18,10 +18,10 @@ from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import agent_command_line, command_line
 from gpurun.launch.environment import child_environment
 from gpurun.launch.hidden import in_layers
+from gpurun.launch.share import shared_gpus
+from gpurun.launch.spec_file import write_spec
 from gpurun.options import Options
-from gpurun.records.codec import to_json
 from gpurun.records.spec import Exchange, Parallel, RunSpec, Share, TrialSpec
-from gpurun.rundir import write_json
 from gpurun.scaling.devices import Devices
 from gpurun.scaling.launch import Ended, Order
 from gpurun.scaling.messages import Part
@@ -83,7 +83,7 @@ class Here:
             parallel=self._parallel(part),
             exchange=Exchange(left_out=not order.exchange, options=part.options),
         )
-        write_json(run_dir / "spec.json", to_json(spec))
+        write_spec(spec)
         keep = self._keep_layer if order.first else None
         watch = Watch(self._patience(order), keep, _Together(elsewhere))
         exit_code, seconds, given_up = launch(self._box(part, run_dir), run_dir, watch)
@@ -102,7 +102,7 @@ class Here:
         if part.order.ranks == 1 or part.distributed is not None:
             return None
         share = Share.GLOBAL if self._strong else Share.LOCAL
-        return Parallel(share, SEED)
+        return Parallel(share, SEED, shared_gpus(part.ranks, len(self._devices.gpus)))
 
     def _box(self, part: Part, run_dir: Path) -> BoxSpec:
         variables = quiet_services(self._devices.environment(part.ranks, os.environ))

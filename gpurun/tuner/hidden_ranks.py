@@ -10,22 +10,28 @@ from gpurun.errors import GpurunError
 from gpurun.isolation.box import Mode
 from gpurun.launch.command import agent_command_line
 from gpurun.launch.hidden import hidden_flags, in_layers, of_a_rank
-from gpurun.launch.share import check_devices
+from gpurun.launch.share import check_devices, shared_gpus
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Options, Target
 from gpurun.records.events import PARALLEL_REFUSED
+from gpurun.records.spec import Parallel, Share
 
 
 @dataclass(frozen=True)
 class HiddenRanks:
     """So many ranks on this host, each a share of every batch. `torchrun`: the flags as typed.
 
-    `layered`: ranks but the first write into layers of their own.
+    `layered`: ranks but the first write into layers of their own. `shared_gpus`: see `Parallel`.
     """
 
     torchrun: tuple[str, ...]
     ranks: int
     layered: bool
+    shared_gpus: int = 0
+
+    def parallel(self, seed: int) -> Parallel:
+        """What the ranks of a trial are told: the global batch is the script's."""
+        return Parallel(Share.GLOBAL, seed, self.shared_gpus)
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment with the cores divided among the ranks."""
@@ -48,14 +54,14 @@ def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:
     if not options.ddp:
         return None
     flags, ranks = hidden_flags(options.torchrun, None)
-    check_devices(ranks, options.oversubscribe)
+    gpus = check_devices(ranks, options.oversubscribe)
     layered = mode is Mode.OVERLAY
     if not layered and ranks > 1 and not options.shared_writes:
         raise GpurunError(
             "ranks would write the same files, for trials are not isolated by overlay mounts here",
             "allow it with --shared-writes if the script writes nothing, or the same in every rank",
         )
-    return HiddenRanks(flags, ranks, layered)
+    return HiddenRanks(flags, ranks, layered, shared_gpus(ranks, gpus))
 
 
 def refusal(logs: tuple[ProcessLog, ...]) -> str | None:

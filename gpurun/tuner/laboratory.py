@@ -19,13 +19,14 @@ from gpurun.knobs import find
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import agent_command_line, command_line
 from gpurun.launch.environment import child_environment
+from gpurun.launch.spec_file import write_spec
 from gpurun.measure import summarise_run
 from gpurun.measure.events import read_run
 from gpurun.measure.figures import known
 from gpurun.measure.sampler import Sampler
 from gpurun.options import Options
 from gpurun.records.codec import to_json
-from gpurun.records.spec import ORDER, Exchange, Parallel, RunSpec, Setting, Share, TrialSpec
+from gpurun.records.spec import ORDER, Exchange, RunSpec, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
 from gpurun.tuner import asking
@@ -112,11 +113,11 @@ class Laboratory:
         waiting = self._standby.take(order, run_dir)
         with closing(Sampler(run_dir)) as sampler:
             sampler.look_around()
-            spec = to_json(self._spec(run_dir, request))
+            spec = self._spec(run_dir, request)
             (run_dir / "control").mkdir(parents=True, exist_ok=True)
-            write_json(run_dir / "spec.json", spec)
+            write_spec(spec)
             if waiting is not None:
-                write_json(run_dir / "control" / ORDER, spec)
+                write_json(run_dir / "control" / ORDER, to_json(spec))
             try:
                 with waiting or Box(order) as box:
                     self._start_next(number + 1, request)
@@ -151,7 +152,7 @@ class Laboratory:
             self._standby.drop(run_dir)
             (run_dir / "control").mkdir(parents=True)
             spec = RunSpec(str(run_dir), os.getpid(), standby=self.standby_modules)
-            write_json(run_dir / "spec.json", to_json(spec))
+            write_spec(spec)
             self._standby.start(order, run_dir)
 
     def _holds(self, request: Request) -> bool:
@@ -165,7 +166,7 @@ class Laboratory:
             settings=tuple(Setting(k, v) for k, v in request.settings.items()),
             training_loaders=self.training_loaders,
             knob_paths=self.options.knob_paths,
-            parallel=None if self._hidden is None else Parallel(Share.GLOBAL, BASE_SEED),
+            parallel=None if self._hidden is None else self._hidden.parallel(BASE_SEED),
             exchange=Exchange(options=self.options.ddp_options),
             trial=TrialSpec(
                 stop=request.stop,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.measure.events import ProcessLog
+from gpurun.measure.oom_kills import killed_for_memory
 from gpurun.records.result import RunResult, status_of
 from gpurun.tuner.plan import NEEDED_STEPS
 from gpurun.tuner.trial import Request
@@ -22,6 +23,7 @@ END_WELL = "let it end with exit code 0, or train for longer than a trial lasts"
 """What to do about a script that trains and then ends otherwise on purpose."""
 COMPILER_SHARE = 0.5
 """A trial that spent so much of its time in torch's compiler was given up for that."""
+NOT_FOR_MEMORY = "killed from outside (SIGKILL), and not by the kernel for want of memory"
 WORTH_A_WORD = 0.05
 """Of the measured time: compiling that took less of it is not why a change gains nothing."""
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
@@ -54,6 +56,8 @@ def explained(status: str, run_dir: Path, result: RunResult, request: Request) -
     """The final status and, where the trial is of no use, why."""
     if status in ("failed", "killed"):
         if result.exit_code == 128 + signal.SIGKILL:
+            if killed_for_memory(run_dir) is False:
+                return "failed", NOT_FOR_MEMORY
             return "oom", "killed (SIGKILL), most likely for memory"
         if result.ranks > 1:  # what ranks say last is that another one is gone
             for log in (run_dir / "output.log", *rank_logs(run_dir).values()):

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.measure.oom_kills import kernel_oom_kills, killed_for_memory
+from gpurun.rundir import write_json
+from gpurun.scaling.endings import failed
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.trial import Request
 from gpurun.tuner.trial_end import explained
@@ -36,6 +39,40 @@ def test_the_memory_of_any_rank_is_the_cause(
     found, why = explained("failed", tmp_path, of_ranks, Request("screen", {}, PROBE))
     assert found == status
     assert (OOM in why) == (status == "oom")
+
+
+@pytest.mark.parametrize(
+    ("since", "status", "words"),
+    [
+        (None, "oom", "most likely"),
+        (0, "failed", "not by the kernel for want of memory"),
+        (1, "oom", "most likely"),
+    ],
+)
+def test_a_kill_is_for_memory_unless_the_kernel_says_that_it_killed_nothing(
+    tmp_path: Path, since: int | None, status: str, words: str
+) -> None:
+    now = kernel_oom_kills()
+    if now is None:
+        pytest.skip("this kernel does not count")
+    before = None if since is None else now - since
+    write_json(tmp_path / "spec.json", {"kernel_oom_kills": before})
+    killed = replace(result(), exit_code=137)
+    assert explained("killed", tmp_path, killed, Request("screen", {}, PROBE))[0] == status
+    found, why = failed(tmp_path, 137)
+    assert (found, words in why) == (status, True)
+
+
+def test_a_count_that_is_missing_or_broken_proves_nothing(tmp_path: Path) -> None:
+    vmstat = tmp_path / "vmstat"
+    assert kernel_oom_kills(vmstat) is None
+    vmstat.write_text("nr_free_pages 3\noom_kill 7\nswap_ra 0\n")
+    assert kernel_oom_kills(vmstat) == 7
+    assert killed_for_memory(tmp_path, vmstat) is None
+    (tmp_path / "spec.json").write_text('{"kernel_oom_kills": 6')
+    assert killed_for_memory(tmp_path, vmstat) is None
+    (tmp_path / "spec.json").write_text('{"kernel_oom_kills": 6}')
+    assert killed_for_memory(tmp_path, vmstat) is True
 
 
 def test_one_process_fails_of_what_it_says_last(tmp_path: Path) -> None:

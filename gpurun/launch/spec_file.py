@@ -1,0 +1,18 @@
+"""What a process that is about to be launched is told: the file `spec.json` of its run folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gpurun.measure.oom_kills import kernel_oom_kills
+from gpurun.records.codec import to_json
+from gpurun.records.spec import RunSpec
+from gpurun.rundir import write_json
+
+
+def write_spec(spec: RunSpec) -> Path:
+    """Write it into its run folder, with what the kernel has counted so far; OSError."""
+    path = Path(spec.run_dir) / "spec.json"
+    write_json(path, to_json(replace(spec, kernel_oom_kills=kernel_oom_kills())))
+    return path

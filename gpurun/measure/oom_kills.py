@@ -1,0 +1,32 @@
+"""Did the kernel kill processes for want of memory while a launch ran? It counts those it kills.
+
+`/proc/vmstat` counts the whole host's, also from inside a container: a number that did not move
+proves that there was none, one that did makes it likely.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+VMSTAT = Path("/proc/vmstat")
+COUNTER = "oom_kill "
+
+
+def kernel_oom_kills(vmstat: Path = VMSTAT) -> int | None:
+    """Processes that were killed for memory since the host started; None where nobody counts."""
+    try:
+        lines = vmstat.read_text(encoding="ascii").splitlines()
+        return next((int(x.removeprefix(COUNTER)) for x in lines if x.startswith(COUNTER)), None)
+    except (OSError, ValueError):
+        return None
+
+
+def killed_for_memory(run_dir: Path, vmstat: Path = VMSTAT) -> bool | None:
+    """Whether any was, since the launch of that folder was prepared; None where nobody counts."""
+    try:
+        before = json.loads((run_dir / "spec.json").read_bytes())["kernel_oom_kills"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    now = kernel_oom_kills(vmstat)
+    return None if before is None or now is None else now > before
