@@ -28,7 +28,7 @@ from gpurun.rundir import find_home, new_run, write_json
 from gpurun.scaling.arguments import check_counts
 from gpurun.scaling.devices import Devices, devices
 from gpurun.scaling.distributed import by_source
-from gpurun.scaling.document import Circumstances, document, exchange_bound
+from gpurun.scaling.document import Circumstances, document, worth_another_way
 from gpurun.scaling.following import Following
 from gpurun.scaling.here import Here
 from gpurun.scaling.launches import Launcher
@@ -169,11 +169,12 @@ def _measure(
     rounds, trying = Rounds(launcher, plan, tell), Trying(launcher, plan, tell)
     try:
         rounds.run()
-        at = exchange_bound(asked, rounds.measured, here)
+        at = worth_another_way(asked, rounds.measured)
         if at is not None and not rounds.measured.out_of_time:
             assert rounds.measured.steps is not None
             rule = later_rule(rounds.measured.steps, ())
-            trying.run(at, rule, on_gpus=bool(here.gpus))
+            a_node = at if nodes is None else min(at, nodes.ranks)
+            trying.run(at, rule, nccl=a_node <= len(here.gpus))
     except KeyboardInterrupt:
         tell("interrupted; what was measured is kept")
     except NodeGone as error:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpurun.errors import GpurunError
+from gpurun.launch.said import variable_of
 
 AUTO = "--nnodes=auto"
 FIRST_PORT = 20_000
@@ -52,7 +53,7 @@ def with_nodes(torchrun: Sequence[str], environment: Mapping[str, str]) -> tuple
         "rdzv-conf": f"is_host={int(node.rank == 0)}",
     }
     said = {word[2:].partition("=")[0] for word in flags}
-    said |= {name for name in wanted if environment.get(f"PET_{name.upper().replace('-', '_')}")}
+    said |= {name for name in wanted if environment.get(variable_of(name))}
     return (*flags, *(f"--{name}={value}" for name, value in wanted.items() if name not in said))
 
 

@@ -112,7 +112,8 @@ def _run(run: Any, arguments: argparse.Namespace, attempts: Attempts) -> int:
             return NODE_LOST
         raise GpurunError(
             f"the ranks did not meet: {first_line(error)}",
-            "check --nnodes, --rdzv-endpoint, --master-addr and --master-port",
+            "check --nnodes, --rdzv-endpoint, --master-addr and --master-port; on one node "
+            "--standalone takes a free port",
         ) from error
     except (ValueError, AssertionError) as error:
         raise GpurunError(first_line(error), "see torchrun --help") from error

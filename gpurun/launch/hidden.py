@@ -7,12 +7,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpurun.errors import GpurunError
+from gpurun.launch.said import is_said, variable_of
 from gpurun.launch.share import threads_for
 from gpurun.options import Target, TargetKind
 
 THREADS = "OMP_NUM_THREADS"
 RANKS = "--nproc-per-node"
-VARIABLE = "PET_NPROC_PER_NODE"
+MEETING = (
+    "nnodes", "node-rank", "standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf",
+    "master-addr", "master-port",
+)  # fmt: skip
+"""Flags that say where ranks meet."""
 
 
 def hidden_flags(
@@ -21,14 +26,17 @@ def hidden_flags(
     """The flags for torch's agent, and how many ranks this host has.
 
     Rank 0 prints to the terminal and the others into files below `log_dir`, unless the user said
-    where. Without a number there, and in torchrun's own variable, there are as many ranks as GPUs;
-    `GpurunError` where there is none.
+    where; they meet at a port of their own, unless the user said at which. Without a number there,
+    and in torchrun's own variable, there are as many ranks as GPUs; `GpurunError` where there is
+    none.
     """
     flags = list(torchrun)
     ranks = _ranks(flags)
     if ranks is None:
-        ranks = _number(environment.get(VARIABLE) or "gpu")
+        ranks = _number(environment.get(variable_of(RANKS[2:])) or "gpu")
         flags += [RANKS, str(ranks)]
+    if not any(is_said(name, flags, environment) for name in MEETING):
+        flags.append("--standalone")
     if not any(word.startswith(("--redirects", "--tee", "-r", "-t")) for word in flags):
         elsewhere = ",".join(f"{rank}:3" for rank in range(1, ranks))
         if elsewhere and log_dir is not None:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from gpurun.errors import GpurunError
 from gpurun.launch.cluster import AUTO, node_of, with_nodes
 from gpurun.launch.elastic import first_line, import_torchrun, local_ranks, usage_error
+from gpurun.launch.said import is_said
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ def place_of(torchrun: Sequence[str], environment: Mapping[str, str]) -> Place |
             f"write one of {' and '.join(BACKENDS)}",
         )
     auto = AUTO in torchrun
-    if not auto and not any(_is_said(name, torchrun, environment) for name in ADDRESSES):
+    if not auto and not any(is_said(name, torchrun, environment) for name in ADDRESSES):
         raise GpurunError(
             f"--nnodes {flags.nnodes}: nobody says where the nodes meet",
             "add --rdzv-backend c10d --rdzv-endpoint HOST:PORT, with the first node's HOST",
@@ -94,7 +95,7 @@ def place_of(torchrun: Sequence[str], environment: Mapping[str, str]) -> Place |
     first = flags.node_rank == 0 if static else None
     if "is_host" in said:
         first = said["is_host"] in ("1", "true", "t", "yes", "y")
-    ranks = _is_said("nproc-per-node", torchrun, environment)
+    ranks = is_said("nproc-per-node", torchrun, environment)
     return Place(
         nodes=int(least),
         host=host,
@@ -252,13 +253,6 @@ def _answered(question: Callable[[], T], seconds: float) -> T:
     if errors:
         raise NodeGone(first_line(errors[0])) from errors[0]
     return answers[0]
-
-
-def _is_said(name: str, torchrun: Sequence[str], environment: Mapping[str, str]) -> bool:
-    variable = f"PET_{name.upper().replace('-', '_')}"
-    return any(word.startswith(f"--{name}=") for word in torchrun) or bool(
-        environment.get(variable)
-    )
 
 
 def _ranks(word: str) -> int:

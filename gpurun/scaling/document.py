@@ -24,6 +24,7 @@ from gpurun.scaling.findings import GOOD, findings
 from gpurun.scaling.launch import Launch
 from gpurun.scaling.projection import Measured, Projection, project
 from gpurun.scaling.rounds import Measurements
+from gpurun.scaling.trying import WORTH_TRYING
 from gpurun.stats import geometric_mean
 
 MODEL = {
@@ -100,10 +101,14 @@ def document(asked: ScaleOptions, measured: Measurements, around: Circumstances)
     )
 
 
-def exchange_bound(asked: ScaleOptions, measured: Measurements, devices: Devices) -> int | None:
-    """The count at which the exchange of gradients keeps the script from scaling; None if none."""
-    found = _findings(asked, *_compared(asked, measured), devices)
-    return next((x.gpus for x in found if x.type == "multi_gpu_comm"), None)
+def worth_another_way(asked: ScaleOptions, measured: Measurements) -> int | None:
+    """The largest count that falls short of `GOOD` and where so much of the step is an exposed
+    exchange of gradients that another way of it may be worth its launches; None if none.
+    """
+    compared, spent = _compared(asked, measured)
+    poor = (x for x in spent if compared[x.gpus].efficiency < GOOD)
+    counts = (x.gpus for x in poor if x.exposed is not None and x.exposed >= WORTH_TRYING)
+    return max(counts, default=None)
 
 
 def _compared(

@@ -67,6 +67,11 @@ class Launch:
     switchable: bool
     printed: tuple[str, ...]
 
+    @property
+    def of_use_or_apart(self) -> bool:
+        """Whether its ranks trained, together or each by itself."""
+        return self.figures is not None or self.error == APART
+
 
 @dataclass(frozen=True)
 class Ended:

@@ -40,6 +40,8 @@ class Launcher:
         self.ddp_options = options.ddp_options
         """How gradients are exchanged where an order does not say."""
         self.launched = 0
+        self._guessed = distributed is not None
+        """Whether nothing but its source says so."""
         self._strong = options.scale.strong
         self._here = Here(options, folder, mode, devices)
         self._nodes = nodes
@@ -57,7 +59,8 @@ class Launcher:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
 
         Launched again where it did not run as what it is: a script that is distributed by itself,
-        or one that cannot live with what the first launch wrote.
+        one that only looked like it (Lightning on the devices that it finds), or one that cannot
+        live with what the first launch wrote.
         """
         if order.first and self._nodes is not None and self._nodes.spanned(order.ranks) > 1:
             # ranks that stop after some time agree when, by files: nodes share none
@@ -67,6 +70,11 @@ class Launcher:
             self.distributed = launch.distributed
             self._note(f"the script is distributed by itself ({launch.distributed}): it runs as is")
             launch = self._launch(order)
+        elif self._guessed and order.ranks > 1 and not launch.together and launch.of_use_or_apart:
+            self._note(f"{self.distributed}, and its ranks exchange nothing: they are made to")
+            self.distributed = None
+            launch = self._launch(order)
+        self._guessed = self._guessed and not launch.together
         layered = self._layered and self._here.layer is not None
         if launch.status == "failed" and layered and not self._layer_holds:
             self._note(

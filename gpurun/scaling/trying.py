@@ -18,6 +18,8 @@ from gpurun.scaling.launch import Launch, Order
 from gpurun.scaling.launches import Launcher
 from gpurun.scaling.rounds import TOLERANCE, Plan
 
+WORTH_TRYING = 0.02
+"""Of the step: what less of it is exposed could gain is lost in the noise."""
 VIEW = Setting("gradient_as_bucket_view", True)
 WAYS: tuple[tuple[Setting, ...], ...] = (
     (VIEW,),
@@ -73,11 +75,11 @@ class Trying:
         self._tell = tell
         self._default = Way(launcher.ddp_options)
 
-    def run(self, ranks: int, rule: StopRule, *, on_gpus: bool) -> None:
-        """Launch the ways in turn, as many rounds as the counts had."""
+    def run(self, ranks: int, rule: StopRule, *, nccl: bool) -> None:
+        """Launch the ways in turn, as many rounds as the counts had. `nccl`: it exchanges them."""
         mine = set(self._default.options)
         ways = [Way(way) for way in WAYS if not set(way) <= mine]
-        ways = [way for way in ways if on_gpus or way.effect != "numerics"]
+        ways = [way for way in ways if nccl or way.effect != "numerics"]
         # a static graph has each pass exchange like the first one
         fewer = [] if STATIC in mine else [Way(self._default.options, (FEWER,))]
         self.ways = [*ways, *fewer]

@@ -101,7 +101,7 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun)
     assert mean(repeated) == pytest.approx(mean(repeats), abs=4 * spread)
     assert repeated != pytest.approx(repeats, abs=1e-6)  # each rank drops others
     for name, sums in one.items():
-        if name != "normalised":
+        if name not in ("normalised", "left_over"):
             assert two[name] == pytest.approx(sums, rel=1e-4, abs=1e-4), name
     # BatchNorm normalises over a rank's share: another training, but the same step and order
     assert two["normalised"] == pytest.approx(one["normalised"], abs=0.5)
@@ -282,7 +282,7 @@ def test_ranks_need_a_number_where_there_is_no_gpu(tmp_path: Path, gpurun: Gpuru
 def test_ranks_end_where_what_keeps_them_alike_fails(tmp_path: Path, gpurun: Gpurun) -> None:
     """They would train alone, each its own model."""
     (tmp_path / "odd.py").write_text(
-        "from gpurun.runtime.parallel.replicas import Strays\n"
+        "from gpurun.runtime.parallel.strays import Strays\n"
         "def meet(*_): raise KeyError('torch changed')\n"
         "Strays.meet = meet\n" + ODD
     )

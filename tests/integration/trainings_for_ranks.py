@@ -358,6 +358,52 @@ def thawed():
     return net
 
 
+def frozen():
+    """A layer that is frozen in the second epoch, and thawed in the fourth."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.2)
+    for epoch in range(5):
+        net.a.requires_grad_(epoch not in (1, 2))
+
+        def step(x, y, i):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+        loop(step, epochs=1)
+    return net
+
+
+def toggled():
+    """A GAN whose discriminator is frozen while the generator learns."""
+    x, _ = data()
+    make = nn.Sequential(nn.Linear(5, 16), nn.ReLU(), nn.Linear(16, 10))
+    tell = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 1))
+    of_make, of_tell = (
+        torch.optim.SGD(make.parameters(), 0.1),
+        torch.optim.SGD(tell.parameters(), 0.1),
+    )
+    for _ in range(4):
+        for (real,) in DataLoader(TensorDataset(x), 32, shuffle=True):
+            tell.requires_grad_(True)
+            of_tell.zero_grad()
+            fake = make(real[:, :5] * 0.5)
+            (F.softplus(-tell(real)).mean() + F.softplus(tell(fake.detach())).mean()).backward()
+            of_tell.step()
+            tell.requires_grad_(False)
+            of_make.zero_grad()
+            F.softplus(-tell(fake)).mean().backward()
+            of_make.step()
+    return nn.ModuleList([make, tell])
+
+
+def left_over():
+    """The last batch is three samples; of the second rank's single one BatchNorm makes nothing."""
+    x, y = data()
+    loader = DataLoader(TensorDataset(x[:67], y[:67]), 32)
+    return train(Net(norm=True), loader)
+
+
 def summed_loss(net, x, y):
     return F.cross_entropy(net(x), y, reduction="sum") / 32
 
@@ -406,7 +452,7 @@ def evaluated_as_it_is():
 CASES = [
     moded, in_evaluation_mode, evaluated_as_it_is,
     headed, encoded, masked, shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
-    twice, own_loss, thawed,
+    twice, own_loss, thawed, frozen, toggled, left_over,
     plain, workers, weighted, stream, accumulated, summed, divided, penalised, spare, tiny,
     normalised, gan, averaged, stopped, dropped,
 ]  # fmt: skip

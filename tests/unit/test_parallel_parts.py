@@ -20,18 +20,24 @@ OWN, TOTAL = 16, 32
 
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 32])
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_shares_make_up_the_batch_and_their_weights_its_mean(total: int, size: int) -> None:
+@pytest.mark.parametrize("usual", [None, 32])
+def test_shares_make_up_the_batch_and_their_weights_its_mean(
+    total: int, size: int, usual: int | None
+) -> None:
     batch = list(range(total))
-    shares = [part_of(batch, rank, size) for rank in range(size)]
-    assert sorted(i for own, part in shares if part.own for i in own) == batch
+    shares = [part_of(batch, rank, size, usual) for rank in range(size)]
+    assert {i for own, _ in shares for i in own} == set(batch)
     means = [sum(own) / len(own) * part.weight(size) for own, part in shares]
     assert sum(means) / size == pytest.approx(sum(batch) / total)
     assert all(own for own, _ in shares)  # nobody may sit out a step
 
 
-def test_a_rank_without_a_share_stands_in_for_nothing() -> None:
-    own, part = part_of([4, 5], rank=2, size=3)
-    assert (own, part, part.weight(3)) == ([4, 5], Part(0, 2), 0.0)
+def test_what_is_left_at_the_end_is_no_single_sample_for_any_rank() -> None:
+    """BatchNorm refuses one; a loader whose batches are as many as ranks has chosen that."""
+    assert part_of([4, 5], rank=2, size=3) == ([4, 5], Part(2, 2, repeated=True))
+    assert part_of([4, 5, 6], rank=1, size=2, usual=8) == ([4, 5, 6], Part(3, 3, repeated=True))
+    assert part_of([4, 5], rank=1, size=2, usual=2) == ([5], Part(1, 2))
+    assert part_of([4, 5, 6, 7], rank=1, size=2, usual=8) == ([5, 7], Part(2, 4))
 
 
 def read_all(length: int, places: list[Shared], drop_last: bool = False) -> list[list[list[int]]]:
@@ -159,18 +165,22 @@ class TestDraws:
 
 
 @pytest.mark.parametrize(
-    ("local", "visible", "expected"),
+    ("local", "visible", "shared", "expected"),
     [
-        ("1", None, "1"),
-        ("1", "4,6", "6"),
-        ("0", "GPU-ab,GPU-cd", "GPU-ab"),
-        ("2", "4,6", "4"),
-        ("1", "", ""),
+        ("1", None, 0, "1"),
+        ("1", None, 1, "0"),
+        ("3", None, 2, "1"),
+        ("1", "4,6", 0, "6"),
+        ("0", "GPU-ab,GPU-cd", 0, "GPU-ab"),
+        ("2", "4,6", 2, "4"),
+        ("1", "", 0, ""),
     ],
 )
-def test_each_rank_sees_one_device(local: str, visible: str | None, expected: str) -> None:
+def test_each_rank_sees_one_device(
+    local: str, visible: str | None, shared: int, expected: str
+) -> None:
     environment = {"LOCAL_RANK": local}
     if visible is not None:
         environment["CUDA_VISIBLE_DEVICES"] = visible
-    show_one_device(environment)
+    show_one_device(shared, environment)
     assert environment == {"LOCAL_RANK": "0", "CUDA_VISIBLE_DEVICES": expected}

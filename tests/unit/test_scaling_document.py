@@ -17,7 +17,7 @@ from gpurun.records.schema import all_schemas
 from gpurun.records.spec import StopRule
 from gpurun.report.plots.scaling import draw_scaling
 from gpurun.report.scaling import grid, scaling_lines, title
-from gpurun.scaling.document import document
+from gpurun.scaling.document import document, worth_another_way
 from gpurun.scaling.findings import severity
 from gpurun.scaling.launch import Launch, Order
 from tests.unit.scaling_launches import CPU, around, asked, failure, launch, measured, split
@@ -264,3 +264,18 @@ def test_the_picture_is_a_png_also_of_a_single_point(tmp_path: Path) -> None:
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
     assert not draw_scaling(none, tmp_path / "none")
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize(
+    ("four", "without", "at"),
+    [(14.0, 13.0, 4), (14.0, 13.95, 2), (10.2, 9.0, 2), (14.0, None, 2)],
+)
+def test_other_ways_are_tried_at_the_largest_count_that_the_exchange_may_hold_up(
+    four: float, without: float | None, at: int
+) -> None:
+    """Short of 90 %, with an exchange that is worth it: 10 ms a step would be 100 %."""
+    steps = {1: 10.0, 2: 12.0, 4: four}
+    exchanged_not = {2: 11.0} | ({} if without is None else {4: without})
+    found = measured(*turns(steps), *mute(exchanged_not))
+    assert worth_another_way(asked(1, 2, 4), found) == at
+    assert worth_another_way(asked(1, 2), measured(*turns(steps), *mute({2: 11.9}))) is None

@@ -46,7 +46,7 @@ class Ranks:
 def tried(ranks: Ranks, rounds: int = 3, seconds: float = math.inf, *, gpus: bool = True) -> Trying:
     plan = Plan((1, 4), rounds, None, time.monotonic() + seconds)
     trying = Trying(ranks, plan, print)  # type: ignore[arg-type]
-    trying.run(4, RULE, on_gpus=gpus)
+    trying.run(4, RULE, nccl=gpus)
     return trying
 
 

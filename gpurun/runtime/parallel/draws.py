@@ -28,6 +28,10 @@ class Draws:
         self._torch = torch
         self._rank = rank
         self._apart = False
+        self._seeding = False
+        """Whether a generator is seeded by us."""
+        self._alike = 0
+        """The seed that ranks share of torch's generators."""
         self._own: dict[str, Any] = {}
         """States of the generators when the last step was left."""
         self._common: dict[str, Any] = {}
@@ -38,6 +42,11 @@ class Draws:
         self._seed_torch = self._torch.manual_seed
         for owner in (self._torch, self._torch.random):
             replace(owner, "manual_seed", lambda original: self._watch(original, "torch"))
+        cuda = self._torch.cuda
+        self._seed_cuda = cuda.manual_seed_all
+        for name in ("manual_seed", "manual_seed_all"):
+            for owner in (cuda, cuda.random):
+                replace(owner, name, lambda original: self._watch(original, "cuda"))
         self._seed_random = random.seed
         replace(random, "seed", lambda original: self._watch(original, "random"))
         when_imported("numpy.random", self._watch_numpy)
@@ -48,7 +57,7 @@ class Draws:
             return
         self._apart = True
         self._common = self._states()
-        seed = int(self._torch.initial_seed())
+        self._alike = seed = int(self._torch.initial_seed())
         for name in self._common:
             if name in self._own:
                 self._restore({name: self._own[name]})
@@ -60,6 +69,8 @@ class Draws:
         if self._apart:
             self._apart = False
             self._own = self._states()
+            if "cuda" in self._own and "cuda" not in self._common:  # CUDA started meanwhile
+                self._seed("cuda", self._alike)
             self._restore(self._common)
 
     @contextmanager
@@ -100,25 +111,37 @@ class Draws:
 
     def _seeded(self, name: str, seed: int) -> None:
         """What was drawn before is forgotten, on either side."""
+        if self._seeding:
+            return
         self._own.pop(name, None)
         if self._apart:
-            self._common[name] = self._states()[name]
+            self._common.pop(name, None)
+            self._common |= {k: v for k, v in self._states().items() if k == name}
             self._draw_apart(name, seed)
 
     def _draw_apart(self, name: str, seed: int) -> None:
         """Seed one generator as this rank's own; rank 0 goes on as a single process would."""
-        if not self._rank:
-            return
-        seed = self.apart(seed)
-        if name == "torch":
-            self._seed_torch(seed)  # CUDA's generators too
-        elif name == "random":
-            self._seed_random(seed)
-        else:
-            self._seed_numpy(seed % 2**32)
+        if self._rank:
+            self._seed(name, self.apart(seed))
+
+    def _seed(self, name: str, seed: int) -> None:
+        self._seeding = True
+        try:
+            if name == "torch":
+                self._seed_torch(seed)  # CUDA's generators too
+            elif name == "cuda":
+                self._seed_cuda(seed)
+            elif name == "random":
+                self._seed_random(seed)
+            else:
+                self._seed_numpy(seed % 2**32)
+        finally:
+            self._seeding = False
 
     def _states(self) -> dict[str, Any]:
         states = {"torch": self._torch.get_rng_state(), "random": random.getstate()}
+        if self._torch.cuda.is_initialized():
+            states["cuda"] = self._torch.cuda.get_rng_state()
         numpy = sys.modules.get("numpy.random")
         if numpy is not None:
             states["numpy"] = numpy.get_state()
@@ -127,6 +150,8 @@ class Draws:
     def _restore(self, states: dict[str, Any]) -> None:
         if "torch" in states:
             self._torch.set_rng_state(states["torch"])
+        if "cuda" in states:
+            self._torch.cuda.set_rng_state(states["cuda"])
         if "random" in states:
             random.setstate(states["random"])
         if "numpy" in states:

@@ -96,13 +96,13 @@ class Gradients:
         assert part is not None
         if part.repeated:
             return 1.0
-        kind = reduction_of(loss, part.own or 1, part.total, self._replicas.output_nodes())
+        kind = reduction_of(loss, part.own, part.total, self._replicas.output_nodes())
         self._tell(kind)
         if kind is Reduction.UNKNOWN:  # torch's wrapper may hide what was seen before it was there
             kind = self._last
         self._last = kind
         if kind is Reduction.SUM:
-            return float(ranks) if part.own else 0.0
+            return float(ranks)
         if kind is Reduction.PENALISED:
             give_up(
                 "the loss is a sum over the samples of a batch beside something that does not "

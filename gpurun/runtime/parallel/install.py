@@ -14,7 +14,7 @@ from gpurun.runtime.parallel.place import place, show_one_device
 def prepare(parallel: Parallel, trial: bool) -> None:
     """First stage, before torch is imported. `trial`: it is seeded as a trial anyway."""
     files.install(place().rank)
-    show_one_device()
+    show_one_device(parallel.shared_gpus)
     if not trial:
         seeds.seed_everything(parallel.seed, 0)
 
@@ -31,7 +31,7 @@ def arm(parallel: Parallel, exchange: Exchange, torch: Any) -> None:
     from gpurun.runtime.parallel.sharding import Sharding
 
     draws = Draws(torch, where.rank)
-    replicas = Replicas(torch, where, draws, exchange)
+    replicas = Replicas(torch, where, draws, exchange, shared_gpus=parallel.shared_gpus > 0)
     sharding = Sharding(torch, parallel.share, where, draws, replicas)
     agreement = Agreement(torch, where, replicas)
     draws.install()

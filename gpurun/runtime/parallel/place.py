@@ -34,18 +34,21 @@ def place(environment: MutableMapping[str, str] = os.environ) -> Place:
     return Place(int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1")))
 
 
-def show_one_device(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Leave this rank one GPU, so that `cuda` and `cuda:0` are its own.
+def show_one_device(
+    shared_gpus: int = 0, environment: MutableMapping[str, str] = os.environ
+) -> None:
+    """Leave this rank one GPU, so that `cuda` and `cuda:0` are its own, or that of a few ranks.
 
     To be called before CUDA starts. `LOCAL_RANK` becomes 0, as with torchrun's
-    `--virtual-local-rank`, for a script that chooses its device by it.
+    `--virtual-local-rank`, for a script that chooses its device by it. `shared_gpus`: so many there
+    are where there are fewer than ranks.
     """
     local = int(environment.get("LOCAL_RANK", "0"))
     visible = environment.get("CUDA_VISIBLE_DEVICES")
-    devices = [str(local)] if visible is None else [x for x in visible.split(",") if x.strip()]
-    if visible is None:
-        environment["CUDA_VISIBLE_DEVICES"] = str(local)
-    elif devices:
+    count = shared_gpus or local + 1
+    words = [str(i) for i in range(count)] if visible is None else visible.split(",")
+    devices = [word for word in words if word.strip()]
+    if devices:
         environment["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]
     environment["LOCAL_RANK"] = "0"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
@@ -18,6 +18,7 @@ from gpurun.records.frames import drop_frame
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
+from gpurun.runtime.parallel.strays import Strays
 from gpurun.runtime.parallel.wrapping import wrapped
 from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER, error_text
@@ -28,10 +29,13 @@ from gpurun.runtime.traits import TRAITS
 
 LOOK_STEPS = 2
 """After so many steps of a module the parameters that get gradients are known."""
+LATER = 4
+"""Each time a wrapper is undone the next one is made after so many times as many steps."""
+MUTE_MEETINGS = 3
+"""Ranks that exchange nothing wait for each other so many times nevertheless: a first step imports
+and compiles, and what they do afterwards is to be measured at the same time."""
 MOST_OUTPUTS = 64
 """So many outputs are remembered between two backward passes."""
-FORGOTTEN = 512
-"""After so many steps of others a parameter that no replica has is not averaged any more."""
 
 
 class Replica:
@@ -40,7 +44,8 @@ class Replica:
     `reached`: the parameters that got gradients on every rank so far; `partly`: some got them on
     some ranks only. `moved`: trained since its buffers were last made alike. `waiting`: gradients
     that are accumulated here are not averaged yet. `called`: since the last backward pass.
-    `wrapped`: the parameters that the wrapper was made for.
+    `wrapped`: the parameters that the wrapper was made for, by identity. `look_steps`: so many
+    steps are looked at before it is made.
     """
 
     def __init__(self, module: Any) -> None:
@@ -51,8 +56,9 @@ class Replica:
         self.moved = False
         self.waiting = False
         self.called = False
-        self.wrapped: frozenset[int] = frozenset()
+        self.wrapped: dict[int, Any] = {}
         self.steps = 0
+        self.look_steps = LOOK_STEPS
         self._one: Callable[[], Any] = lambda: None
 
     def parameters(self) -> list[Any]:
@@ -69,56 +75,46 @@ class Replica:
                 self._one = weakref.ref(found)
         return self._one()
 
+    def usable(self) -> Any:
+        """The wrapper, for a call that is about to be made; None where there is none for it.
+
+        One that was made before parameters were frozen would wait for their gradients. Where all
+        are (a discriminator, while the generator learns) it stands by; where some are it is undone.
+        """
+        frozen = sum(not parameter.requires_grad for parameter in self.wrapped.values())
+        if frozen and frozen < len(self.wrapped):
+            self._unwrap()
+        return None if frozen else self.wrapper
+
+    def _unwrap(self) -> None:
+        """Begin again, as if it had just been met: the next steps show what gets gradients."""
+        self.wrapper, self.wrapped, self.steps = None, {}, 0
+        self.reached, self.partly = set(), False
+        self._one = lambda: None
+        self.look_steps *= LATER
+
     @property
     def unused(self) -> bool:
         """Whether some parameter got no gradient, or not on every rank."""
         return self.partly or any(id(p) not in self.reached for p in self.parameters())
 
 
-class Strays:
-    """Parameters that are stepped with, and that no replica has: of layers that are called beside
-    the model, of a model that is not called itself, or thawed after its wrapper was made.
+class Replicas:
+    """The root modules of one rank, kept alike with those of the others.
 
-    Those of a training that is over are forgotten after some steps of others, on all ranks alike:
-    when their memory is free is not alike.
+    `shared_gpus`: several ranks have one device, which NCCL refuses and gloo does not.
     """
 
-    def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, int]] = {}
-        self._steps = 0
-        self.partly = False
-        self.waiting = False
-        self.reached: set[int] = set()
-
-    def parameters(self) -> list[Any]:
-        """Those that are trained, in the order in which they were met."""
-        return [p for p, _ in self._known.values() if p.requires_grad]
-
-    def meet(self, parameters: Iterable[Any], covered: Container[int]) -> list[Any]:
-        """Those of some parameters that are new, and that are not `covered`."""
-        new = []
-        for parameter in parameters:
-            key = id(parameter)
-            if key in covered:
-                self._known.pop(key, None)
-            elif parameter.requires_grad and parameter.is_leaf:
-                if key not in self._known:
-                    new.append(parameter)
-                self._known[key] = parameter, self._steps
-        return new
-
-    def stepped(self) -> None:
-        """Another step is about to be made."""
-        self._steps += 1
-        old = [key for key, (_, step) in self._known.items() if self._steps - step > FORGOTTEN]
-        for key in old:
-            del self._known[key]
-
-
-class Replicas:
-    """The root modules of one rank, kept alike with those of the others."""
-
-    def __init__(self, torch: Any, where: Place, draws: Draws, exchange: Exchange) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        where: Place,
+        draws: Draws,
+        exchange: Exchange,
+        *,
+        shared_gpus: bool = False,
+    ) -> None:
+        self._shared_gpus = shared_gpus
         self._torch = torch
         self._place = where
         self._draws = draws
@@ -193,7 +189,7 @@ class Replicas:
                 self._average(replica)
         covered: set[int] = set()
         for replica in self._of.values():
-            covered |= replica.wrapped or {id(p) for p in replica.parameters()}
+            covered |= replica.wrapped.keys() or {id(p) for p in replica.parameters()}
         new = self._strays.meet(parameters, covered)
         if new:
             self._begin_group(new[0].device)
@@ -250,7 +246,7 @@ class Replicas:
         if distributed.is_initialized():
             return
         self._ours = True
-        if device.type == "cuda":
+        if device.type == "cuda" and not self._shared_gpus:
             index = self._torch.cuda.current_device() if device.index is None else device.index
             distributed.init_process_group("nccl", device_id=self._torch.device("cuda", index))
         else:
@@ -285,15 +281,16 @@ class Replicas:
             callback()
         self._look_between(replica)
         replica.called = True
-        if replica.wrapper is None:
+        wrapper = replica.usable()
+        if wrapper is None:
             if self._exchange:
                 self._share_buffers(module)
             result = original(module, *args, **kwargs)
         else:
             last = self._is_last_pass()
-            replica.wrapper.require_backward_grad_sync = last
+            wrapper.require_backward_grad_sync = last
             replica.waiting = not last
-            result = replica.wrapper(*args, **kwargs)
+            result = wrapper(*args, **kwargs)
         for tensor in tensors(result) if module.training else ():
             if tensor.grad_fn is not None:
                 self._outputs.append(tensor.grad_fn)
@@ -378,12 +375,16 @@ class Replicas:
         stepped = set(map(id, stepping))
         for replica in list(self._of.values()):
             mine = [p for p in replica.parameters() if id(p) in stepped]
-            if not mine or not self._exchange:
+            if not mine:
                 continue
             replica.steps += 1
-            if replica.wrapper is None and replica.steps > LOOK_STEPS:
-                self._wrap(replica)
-            elif replica.wrapper is not None and not replica.wrapper.find_unused_parameters:
+            if not self._exchange:
+                if self._ours and replica.steps <= MUTE_MEETINGS:
+                    self._torch.distributed.all_reduce(self._torch.zeros_like(mine[0]))
+            elif replica.wrapper is None:
+                if replica.steps > replica.look_steps:
+                    self._wrap(replica)
+            elif not replica.wrapper.find_unused_parameters:
                 self._refuse_missing(p for p in mine if id(p) in replica.reached)
 
     def _refuse_missing(self, parameters: Iterable[Any]) -> None:
@@ -400,7 +401,7 @@ class Replicas:
             return
         try:
             replica.wrapper = wrapped(self._torch, module, unused)
-            replica.wrapped = frozenset(map(id, replica.parameters()))
+            replica.wrapped = {id(p): p for p in replica.parameters()}
         except Exception as error:
             give_up(
                 f"DistributedDataParallel refuses the model: {error_text(error)}",

@@ -55,7 +55,7 @@ class Sharding:
 
         iterator: Any = dataloader._BaseDataLoaderIter
         iterator._gpurun_parts, iterator._gpurun_draws = None, False
-        iterator._gpurun_reading = None
+        iterator._gpurun_reading, iterator._gpurun_dealt = None, False
         self._replicas.on_call.append(lambda: self._uses.called(_in_training()))
         CLOCK.before_step.append(or_give_up("loaders of ranks", self._stepped))
         replace(dataloader.DataLoader, "__init__", self._watch_built)
@@ -156,6 +156,7 @@ class Sharding:
         iterator._gpurun_parts = getattr(self._local, "parts", None)
         iterator._gpurun_reading = getattr(self._local, "reading", None)
         iterator._gpurun_draws = self._active()
+        iterator._gpurun_dealt = False
 
     def _reading(self, loader: Any) -> Reading | None:
         """What is remembered of a loader that is opened; nothing of one that cannot train."""
@@ -194,18 +195,35 @@ class Sharding:
             iterator._gpurun_parts.append(Part(count, len(places)))
             return Shared(places, rank, size, whole)
         if whole:
-            batches = [original(iterator) for _ in range(size)]  # an incomplete round ends it
-            iterator._gpurun_parts.append(Part(1, 1))
-            return batches[rank]
+            return self._in_turn(iterator, original)
         indices = original(iterator)
         if not iterator._auto_collation:
             return self._refuse("a loader without a batch size")
         try:
-            own, part = part_of(indices, rank, size)
+            usual = getattr(iterator._index_sampler, "batch_size", None)
+            own, part = part_of(indices, rank, size, usual)
         except (TypeError, IndexError, KeyError):
             return self._refuse(f"a batch sampler that yields {type(indices).__name__}s")
         iterator._gpurun_parts.append(part)
         return own
+
+    def _in_turn(self, iterator: Any, original: Callable[..., Any]) -> Any:
+        """One of the next batches, of which every rank takes one; an incomplete round ends it."""
+        batches: list[Any] = []
+        try:
+            while len(batches) < self._place.size:
+                batches.append(original(iterator))
+        except StopIteration:
+            if batches and not iterator._gpurun_dealt:
+                give_up(
+                    f"an epoch has {len(batches)} of its batches for {self._place.size} ranks, of "
+                    "which each takes whole ones",
+                    "take a smaller batch or more data; --strong gives each rank a part of a batch",
+                )
+            raise
+        iterator._gpurun_dealt = True
+        iterator._gpurun_parts.append(Part(1, 1))
+        return batches[self._place.rank]
 
     def _refuse(self, what: str) -> Any:
         give_up(

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-STAND_IN = 2
-"""A rank for which nothing is left trains on so many samples of others, with weight 0: all ranks
-must take part in each step. Two, for layers that normalise over the batch refuse one."""
+LEAST = 2
+"""Samples that a rank needs at least of a batch that is smaller than usual: layers that normalise
+over the batch refuse a single one."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,21 @@ class Part:
 REPEATED = Part(1, 1, repeated=True)
 
 
-def part_of(indices: Sequence[Any], rank: int, size: int) -> tuple[Sequence[Any], Part]:
+def part_of(
+    indices: Sequence[Any], rank: int, size: int, usual: int | None = None
+) -> tuple[Sequence[Any], Part]:
     """The rank's share of a batch of indices, every `size`-th of them, and what part that is.
 
-    Shares differ by one sample at most. Where none is left it is a stand-in, of which nothing is
-    the rank's own.
+    Shares differ by one sample at most. Of a batch with less than a sample for each rank, or with
+    less than `LEAST` and fewer than the `usual` number of samples (the last of an epoch), every
+    rank has all: each must take part in each step.
     """
     total = len(indices)
+    last = usual is not None and total < usual
+    if total < size * (LEAST if last else 1):
+        return indices, Part(total, total, repeated=True)
     own = indices[rank::size]
-    if len(own):
-        return own, Part(len(own), total)
-    return indices[:STAND_IN], Part(0, total)
+    return own, Part(len(own), total)
 
 
 class Shared(list[Any]):

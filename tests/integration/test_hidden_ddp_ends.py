@@ -1,0 +1,121 @@
+"""Ranks of `--ddp` on two nodes, and what is left of them when something dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.launched import (
+    DEADLINE_SECONDS,
+    ORPHAN_SECONDS,
+    alive,
+    assert_nothing_outlives_a_kill,
+    start,
+    tree_of,
+    wait_for,
+)
+from tests.integration.test_launch_nodes import free_port
+
+TRAINING = """
+import os, pathlib, sys, time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+marks, epochs = os.environ.get("MARKS"), int(sys.argv[1])
+torch.set_num_threads(1)
+torch.manual_seed(5)
+rows = torch.randn(96, 8)
+
+class Rows(Dataset):
+    def __len__(self):
+        return len(rows)
+    def __getitem__(self, index):
+        return rows[index]
+
+if __name__ == "__main__":
+    net = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+    for epoch in range(epochs):
+        for x in DataLoader(Rows(), 16, shuffle=True, num_workers=1):
+            optimizer.zero_grad()
+            (net(x) - x.sum(1, keepdim=True)).pow(2).mean().backward()
+            optimizer.step()
+        if marks:
+            pathlib.Path(marks, f"{os.environ['RANK']}.{os.getpid()}").touch()
+    print("weights", *(f"{p.double().sum().item():.6f}" for p in net.parameters()), flush=True)
+"""
+
+
+@pytest.fixture
+def marks(tmp_path: Path) -> Path:
+    """A folder that is no rank's private layer: what tells that ranks train."""
+    folder = tmp_path / "marks"
+    folder.mkdir()
+    return folder
+
+
+def trains(marks: Path, ranks: int) -> bool:
+    return wait_for(lambda: len({path.stem for path in marks.iterdir()}) >= ranks)
+
+
+def weights(words: list[str]) -> list[float]:
+    assert words[0] == "weights"
+    return [float(word) for word in words[1:]]
+
+
+def test_ranks_of_two_nodes_train_what_one_process_trains(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    one = subprocess.run(
+        [sys.executable, "train.py", "3"], cwd=tmp_path, env=clean_environment, capture_output=True
+    )
+    meeting = f"--rdzv-endpoint=localhost:{free_port()}"
+    nodes = []
+    for node in range(2):
+        folder = tmp_path / f"node{node}"
+        folder.mkdir()
+        (folder / "train.py").write_text(TRAINING)
+        flags = ("--ddp", "--nnodes=2", "--nproc-per-node=1", meeting, f"--node-rank={node}")
+        nodes.append(start(folder, clean_environment, *flags, "train.py", "3"))
+    ended = [node.communicate(timeout=DEADLINE_SECONDS) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], ended
+    printed = [output.decode().split() for output, _ in ended if output]
+    # rank 0 prints to its terminal; which node has it is settled where they meet
+    expected = weights(one.stdout.decode().split())
+    assert printed
+    for words in printed:
+        assert weights(words) == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+def test_a_killed_launcher_leaves_no_rank_and_no_loader_worker(
+    tmp_path: Path, marks: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    environment = {**clean_environment, "MARKS": str(marks)}
+    allowed = ("--ddp", "--nproc-per-node", "2", "--shared-writes")
+    launcher = start(tmp_path, environment, *allowed, "train.py", "100000")
+    assert trains(marks, 2)
+    assert_nothing_outlives_a_kill(launcher, tree_of(launcher.pid))
+
+
+def test_a_rank_that_is_killed_ends_the_training_by_its_name(
+    tmp_path: Path, marks: Path, clean_environment: dict[str, str]
+) -> None:
+    (tmp_path / "train.py").write_text(TRAINING)
+    environment = {**clean_environment, "MARKS": str(marks)}
+    allowed = ("--ddp", "--nproc-per-node", "2", "--shared-writes")
+    launcher = start(tmp_path, environment, *allowed, "train.py", "100000")
+    assert trains(marks, 2)
+    ranks = tree_of(launcher.pid)
+    (second,) = {int(path.suffix[1:]) for path in marks.glob("1.*")}
+    os.kill(second, signal.SIGKILL)
+    _, told = launcher.communicate(timeout=DEADLINE_SECONDS)
+    assert launcher.returncode == 137
+    assert b"rank 1 failed first: signal SIGKILL" in told
+    assert wait_for(lambda: not any(map(alive, ranks)), ORPHAN_SECONDS)
