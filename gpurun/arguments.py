@@ -16,6 +16,7 @@ from gpurun.ddp_options import ddp_options
 from gpurun.errors import GpurunError
 from gpurun.options import DoctorOptions, Objective, Options, ScaleOptions, Target, TargetKind
 from gpurun.records.arguments import MARK, TunedArgument
+from gpurun.records.record import record
 
 EFFECTS = ("pipeline", "numerics", "training")
 
@@ -67,7 +68,7 @@ TORCHRUN_VALUES = (
 SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
 
 
-@dataclass(frozen=True)
+@record
 class Flags:
     """The flags that a command knows: those that stand alone, those that take a value, and those
     that take two (kept as one text, a line each)."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
 from gpurun.records.arguments import TunedArgument
+from gpurun.records.record import record
 from gpurun.records.spec import Setting
 
 
@@ -25,7 +26,7 @@ class Objective(enum.Enum):
     MEMORY = "memory"
 
 
-@dataclass(frozen=True)
+@record
 class Target:
     """The user's program (with `--no-python` any command) and its arguments."""
 
@@ -34,7 +35,7 @@ class Target:
     args: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class ScaleOptions:
     """What `--scale` asks for. `counts`: of devices, rising; `steps`: to measure in a launch, None
     for as many as it takes; `rounds`: launches of each count, None for the default.
@@ -48,7 +49,7 @@ class ScaleOptions:
     oversubscribe: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Options:
     """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
     `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
@@ -98,7 +99,7 @@ class Options:
         return replace(self.target, args=tuple(words))
 
 
-@dataclass(frozen=True)
+@record
 class DoctorOptions:
     """The flags of `gpurun doctor`."""
 
@@ -107,7 +108,7 @@ class DoctorOptions:
     quiet: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class BenchOptions:
     """The flags of `gpurun bench`; None where nobody said anything.
 
@@ -142,7 +143,7 @@ class BenchOptions:
     help: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class HistoryOptions:
     """The flags of `gpurun bench history`. `name`: the benchmark, None for all that have records.
 
@@ -162,7 +163,7 @@ class HistoryOptions:
     help: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class ExchangeOptions:
     """The flags of `gpurun bench export` and `import`, and the files that they name."""
 
@@ -173,7 +174,7 @@ class ExchangeOptions:
     help: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class AcceptOptions:
     """The flags of `gpurun bench accept`.
 
@@ -190,7 +191,7 @@ class AcceptOptions:
     help: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class BisectOptions:
     """The flags of `gpurun bench bisect`; None where nobody said anything.
 

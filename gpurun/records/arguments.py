@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpurun.records.record import record
 
 MARK = "@tune"
 """What a tuned word holds in place of a value."""
 
 
-@dataclass(frozen=True)
+@record
 class TunedArgument:
     """`name`: "--lr", "lr=" for a word `lr=@tune:...`, "argument 2" for a second word without one.
 

@@ -10,11 +10,11 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
 from gpurun.records.codec import RecordError, to_json
+from gpurun.records.record import record
 from gpurun.records.result import StepTime
 
 BENCHMARK_SCHEMA = "gpurun/benchmark@1"
@@ -40,7 +40,7 @@ class BenchmarkPurpose(enum.Enum):
     SELFTEST = "selftest"
 
 
-@dataclass(frozen=True)
+@record
 class BenchmarkFingerprint:
     """What a history is keyed by: figures of two fingerprints are never compared.
 
@@ -63,7 +63,7 @@ class BenchmarkFingerprint:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True)
+@record
 class BenchmarkLaunch:
     """The raw values of one launch, as its `RunResult` has them. None: not measured.
 
@@ -91,7 +91,7 @@ class BenchmarkLaunch:
     planted_step_seconds: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class BenchmarkRecord:
     """One run of a benchmark: all launches of one side.
 
@@ -132,7 +132,7 @@ class BenchmarkRecord:
     schema: str = BENCHMARK_SCHEMA
 
 
-@dataclass(frozen=True)
+@record
 class AcceptedBaseline:
     """A baseline that somebody moved on purpose: from now on `record` is what is compared with.
 
@@ -152,7 +152,7 @@ class AcceptedBaseline:
     schema: str = BASELINE_SCHEMA
 
 
-@dataclass(frozen=True)
+@record
 class BenchmarkExport:
     """A store as one document, oldest first."""
 

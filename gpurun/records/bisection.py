@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpurun.records.record import record
 
 BISECTION_SCHEMA = "gpurun/bisection@1"
 
 
-@dataclass(frozen=True)
+@record
 class BisectedCommit:
     """A commit of the range. `authored`: ISO 8601. `merge`: it has more parents than one.
 
@@ -22,7 +22,7 @@ class BisectedCommit:
     skipped: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class BisectedPair:
     """One launch of two commits each, one right after the other; `against` is the earlier commit.
 
@@ -40,7 +40,7 @@ class BisectedPair:
     records: tuple[str | None, str | None]
 
 
-@dataclass(frozen=True)
+@record
 class SuspectedCommits:
     """Commits of which one brought a drop, with that probability; oldest first.
 
@@ -51,7 +51,7 @@ class SuspectedCommits:
     probability: float
 
 
-@dataclass(frozen=True)
+@record
 class SecondDrop:
     """A further drop in the same range. `slowdown`: the fraction of throughput that it loses."""
 
@@ -60,7 +60,7 @@ class SecondDrop:
     slowdown: float
 
 
-@dataclass(frozen=True)
+@record
 class BisectionReport:
     """What a search for the commit that made a benchmark slower has found.
 

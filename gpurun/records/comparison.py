@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from gpurun.records.benchmark import BenchmarkLaunch
+from gpurun.records.record import record
 from gpurun.records.result import StepTime
 
 COMPARISON_SCHEMA = "gpurun/comparison@1"
 
 
-@dataclass(frozen=True)
+@record
 class ComparedSide:
     """One side: the figures of its launches put together, and the raw values of each.
 
@@ -37,7 +37,7 @@ class ComparedSide:
     settings: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
+@record
 class MetricComparison:
     """One gated metric: `verdict` is "pass", "regression" or "inconclusive".
 
@@ -55,7 +55,7 @@ class MetricComparison:
     pairs: tuple[tuple[float, float], ...]
 
 
-@dataclass(frozen=True)
+@record
 class Comparison:
     """What a comparison found.
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from gpurun.records.record import record
 
 DOCTOR_SCHEMA = "gpurun/doctor@1"
 
@@ -17,7 +18,7 @@ class State(enum.Enum):
     UNNEEDED = "not needed"
 
 
-@dataclass(frozen=True)
+@record
 class Check:
     """One thing that was looked at. `cost`: what its state costs, empty where it costs nothing."""
 
@@ -27,7 +28,7 @@ class Check:
     cost: str = ""
 
 
-@dataclass(frozen=True)
+@record
 class DoctorReport:
     """The whole document. `verdict`: "ok", or "limited" if any check is limited or missing."""
 

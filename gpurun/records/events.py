@@ -7,13 +7,14 @@ wall clock.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
+
+from gpurun.records.record import record
 
 EVENTS_SCHEMA = "gpurun/events@1"
 
 
-@dataclass(frozen=True)
+@record
 class ProcessEvent:
     """First line of every file: which process this is. `rank` is None outside a distributed job."""
 
@@ -29,7 +30,7 @@ class ProcessEvent:
     schema: str = EVENTS_SCHEMA
 
 
-@dataclass(frozen=True)
+@record
 class TorchEvent:
     """torch was imported: its version, its intra-op threads, and whether CUDA was usable then.
 
@@ -47,7 +48,7 @@ class TorchEvent:
     """Whether torch is built for GPUs (CUDA or ROCm)."""
 
 
-@dataclass(frozen=True)
+@record
 class ImportsEvent:
     """What a trial had imported by its first step, in that order, of packages known to be slow.
 
@@ -59,7 +60,7 @@ class ImportsEvent:
     changed_variables: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class OriginsEvent:
     """Where a process loaded its modules from, of a launch that is one side of a comparison.
 
@@ -79,7 +80,7 @@ class OriginsEvent:
     complete: bool
 
 
-@dataclass(frozen=True)
+@record
 class PlantedEvent:
     """A slow-down that was planted on purpose in this process, written at its end.
 
@@ -94,7 +95,7 @@ class PlantedEvent:
     seconds: float
 
 
-@dataclass(frozen=True)
+@record
 class ArgumentsEvent:
     """An argparse parser parsed the command line: each option with its flags and its value."""
 
@@ -103,7 +104,7 @@ class ArgumentsEvent:
     """Objects with `flags` (list of str), `dest` (str) and `value` (JSON scalar or its repr)."""
 
 
-@dataclass(frozen=True)
+@record
 class LoaderEvent:
     """A `torch.utils.data.DataLoader` was built.
 
@@ -134,7 +135,7 @@ class LoaderEvent:
     """Whether the script itself builds it, not a module that it imports."""
 
 
-@dataclass(frozen=True)
+@record
 class OptimizerEvent:
     """An optimizer was built. Hyper-parameters are those of its first parameter group."""
 
@@ -147,7 +148,7 @@ class OptimizerEvent:
     hyperparameters: dict[str, Any]
 
 
-@dataclass(frozen=True)
+@record
 class RootEvent:
     """A root module was found (the outermost module called while training)."""
 
@@ -168,7 +169,7 @@ class RootEvent:
     device_memory_bytes: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class StepsEvent:
     """A batch of step rows; columns as in `StepRow`.
 
@@ -209,7 +210,7 @@ class StepRow:
     WIDTH = 13
 
 
-@dataclass(frozen=True)
+@record
 class EpochEvent:
     """A loader's iterator was opened or ran out. `batches` is None at the opening."""
 
@@ -223,7 +224,7 @@ class EpochEvent:
     """Of `batches`, those after which a backward pass came before the loader's next batch."""
 
 
-@dataclass(frozen=True)
+@record
 class KnobEvent:
     """What became of a setting; `detail` says why.
 
@@ -236,7 +237,7 @@ class KnobEvent:
     detail: str
 
 
-@dataclass(frozen=True)
+@record
 class CompileEvent:
     """torch began, or ended, to compile a part of a model that a knob had compiled."""
 
@@ -246,7 +247,7 @@ class CompileEvent:
     clock_ns: int
 
 
-@dataclass(frozen=True)
+@record
 class HookEvent:
     """A hook of ours raised; it was switched off and the script went on."""
 
@@ -261,7 +262,7 @@ PARALLEL_REFUSED = "parallel_refused"
 """The trait of a rank that gave up: what, and in a second line what to do."""
 
 
-@dataclass(frozen=True)
+@record
 class TraitEvent:
     """Something the script does by itself that knobs must respect.
 
@@ -276,7 +277,7 @@ class TraitEvent:
     detail: str
 
 
-@dataclass(frozen=True)
+@record
 class ValueRead:
     """A line of the script's own that hands values of tensors to the host.
 
@@ -292,7 +293,7 @@ class ValueRead:
     calls: int
 
 
-@dataclass(frozen=True)
+@record
 class WaitsEvent:
     """What was read in `steps` early steps of a trial of the script as it is."""
 
@@ -301,7 +302,7 @@ class WaitsEvent:
     reads: tuple[ValueRead, ...]
 
 
-@dataclass(frozen=True)
+@record
 class AuditEvent:
     """One audited step of a trial: what the loss guard compares between trials.
 
@@ -336,7 +337,7 @@ class AuditEvent:
     from before they were counted."""
 
 
-@dataclass(frozen=True)
+@record
 class RatesEvent:
     """The learning rates of a whole trial: [first step, rates of all groups] at each change.
 
@@ -347,7 +348,7 @@ class RatesEvent:
     changes: tuple[tuple[int, tuple[float | None, ...]], ...]
 
 
-@dataclass(frozen=True)
+@record
 class SamplesEvent:
     """What a training loader handed out in one pass over it, written by trials.
 
@@ -370,7 +371,7 @@ class SamplesEvent:
     """Mean and standard deviation by str(index) and leaf, of leaves that are not repeatable."""
 
 
-@dataclass(frozen=True)
+@record
 class StopEvent:
     """The trial stopped itself. `reason`: "enough" or "max_steps".
 
@@ -384,7 +385,7 @@ class StopEvent:
     window_end_ns: int
 
 
-@dataclass(frozen=True)
+@record
 class CoresEvent:
     """What others had of the cores while a trial was measured, from `begin_ns` to `end_ns`.
 
@@ -400,7 +401,7 @@ class CoresEvent:
     stolen_ns: int | None
 
 
-@dataclass(frozen=True)
+@record
 class LastWordsEvent:
     """A rank's python exits; `error`: the uncaught exception by which it does, None without one."""
 
@@ -409,7 +410,7 @@ class LastWordsEvent:
     error: str | None
 
 
-@dataclass(frozen=True)
+@record
 class EndEvent:
     """Last line of a process that ended in good order."""
 

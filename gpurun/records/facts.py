@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from gpurun.records.events import LoaderEvent, OptimizerEvent, RootEvent
+from gpurun.records.record import record
 from gpurun.records.result import RunResult
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
     """The hardware that the script runs on. `cores`: from cgroup quota and affinity mask."""
 
@@ -20,7 +20,7 @@ class Machine:
     compute_capability: tuple[int, int] | None
 
 
-@dataclass(frozen=True)
+@record
 class BatchFlag:
     """The script's own command-line option that sets the batch size."""
 
@@ -28,7 +28,7 @@ class BatchFlag:
     value: int
 
 
-@dataclass(frozen=True)
+@record
 class Facts:
     """Everything a knob may ask. `device`: "cpu" or "cuda", where the root module lives.
 

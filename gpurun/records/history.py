@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 
 from gpurun.records.benchmark import BenchmarkFingerprint
+from gpurun.records.record import record
 
 HISTORY_SCHEMA = "gpurun/history@1"
 
@@ -19,7 +19,7 @@ class ReferenceKind(enum.Enum):
     USUAL_LEVEL = "usual_level"
 
 
-@dataclass(frozen=True)
+@record
 class HistoryPoint:
     """One record. `value`: the geometric mean of `launches`, in the unit of the trend.
 
@@ -37,7 +37,7 @@ class HistoryPoint:
     launches: tuple[float, ...]
 
 
-@dataclass(frozen=True)
+@record
 class HistoryLevel:
     """The level of `points[start:stop]`: their geometric mean."""
 
@@ -46,7 +46,7 @@ class HistoryLevel:
     value: float
 
 
-@dataclass(frozen=True)
+@record
 class HistoryChange:
     """A change of level that stays until the next one.
 
@@ -69,7 +69,7 @@ class HistoryChange:
     change_confidence_interval: tuple[float, float]
 
 
-@dataclass(frozen=True)
+@record
 class HistoryReference:
     """What the newest value is held against. `accepted_by`, `reason`: of what was accepted."""
 
@@ -82,7 +82,7 @@ class HistoryReference:
     reason: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Trend:
     """One metric of one benchmark with one fingerprint and one workload, in the order of commits.
 
@@ -106,7 +106,7 @@ class Trend:
     change: float | None
 
 
-@dataclass(frozen=True)
+@record
 class History:
     """What was asked, and the trends; the most recently measured first within a benchmark.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpurun.records.record import record
 
 ATTEMPTS_FILE = "attempts.jsonl"
 """File of the run folder: one `Attempt` a line, written as each ends."""
 
 
-@dataclass(frozen=True)
+@record
 class RankFailure:
     """A rank that ended otherwise than with code 0.
 
@@ -35,7 +35,7 @@ class RankFailure:
         return f"{way} (process {self.pid}){error}"
 
 
-@dataclass(frozen=True)
+@record
 class Attempt:
     """One start of this node's ranks.
 

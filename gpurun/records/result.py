@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from gpurun.records.ranks import Attempt
+from gpurun.records.record import record
 from gpurun.records.topology import Topology
 
 RESULT_SCHEMA = "gpurun/result@1"
 
 
-@dataclass(frozen=True)
+@record
 class StepTime:
     """Distribution of the measured steps' durations, in milliseconds."""
 
@@ -21,7 +22,7 @@ class StepTime:
     p99: float
 
 
-@dataclass(frozen=True)
+@record
 class StepSplit:
     """Mean milliseconds a step spends waiting for each part; the parts add up to the mean step.
 
@@ -36,7 +37,7 @@ class StepSplit:
     rest_ms: float | None
 
 
-@dataclass(frozen=True)
+@record
 class DeviceUse:
     """One device over the measured window, from the launcher's samples. None: not measured.
 
@@ -64,7 +65,7 @@ class DeviceUse:
     """Figures that NVML does not tell here, each with its reason: "power: not supported"."""
 
 
-@dataclass(frozen=True)
+@record
 class HostUse:
     """CPU and memory of the script's process tree over the run. Percent of one core.
 
@@ -78,7 +79,7 @@ class HostUse:
     others_cpu_percent: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class KnobOutcome:
     """What became of one setting: outcome "applied", "skipped" or "failed", and why."""
 
@@ -87,7 +88,7 @@ class KnobOutcome:
     detail: str
 
 
-@dataclass(frozen=True)
+@record
 class RunResult:
     """The measured run.
 

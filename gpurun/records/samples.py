@@ -6,13 +6,14 @@ and the script's processes share that clock alone.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
+
+from gpurun.records.record import record
 
 SAMPLES_SCHEMA = "gpurun/samples@1"
 
 
-@dataclass(frozen=True)
+@record
 class HostSample:
     """The script's process tree: CPU seconds used since it started, memory held now.
 
@@ -29,7 +30,7 @@ class HostSample:
     others_cpu_seconds: float | None = None
 
 
-@dataclass(frozen=True)
+@record
 class DeviceSample:
     """One GPU. `energy_joules` counts since the driver was loaded; the activities (NVML GPM) are
     means since the sample before. `cuda_index` is the number under which the script sees the

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from gpurun.records.record import record
 from gpurun.records.result import StepSplit
 
 SCALING_SCHEMA = "gpurun/scaling@1"
 
 
-@dataclass(frozen=True)
+@record
 class ScalingLaunch:
     """One launch. `samples_per_second`: of all ranks over the time in which all were measured.
 
@@ -28,7 +29,7 @@ class ScalingLaunch:
     error: str | None = None
 
 
-@dataclass(frozen=True)
+@record
 class ScalingPoint:
     """So many devices, one rank each. A figure is None where it was not measured.
 
@@ -57,7 +58,7 @@ class ScalingPoint:
     launches: tuple[ScalingLaunch, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class ScalingFinding:
     """What keeps the script from scaling, and what to change.
 
@@ -75,7 +76,7 @@ class ScalingFinding:
     gain_upper_bound: float | None
 
 
-@dataclass(frozen=True)
+@record
 class ScalingWay:
     """Another way to exchange gradients, tried where the exchange keeps the script from scaling.
 
@@ -96,7 +97,7 @@ class ScalingWay:
     settings: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@record
 class ProjectedPoint:
     """A count that was not measured. `efficiency_band`: 95 % of the fits to what may be true of the
     measured points."""
@@ -108,7 +109,7 @@ class ProjectedPoint:
     efficiency_band: tuple[float, float]
 
 
-@dataclass(frozen=True)
+@record
 class ScalingProjection:
     """A projection, no measurement: the step's time by a model that is fitted to the points.
 
@@ -127,7 +128,7 @@ class ScalingProjection:
     points: tuple[ProjectedPoint, ...]
 
 
-@dataclass(frozen=True)
+@record
 class ScalingReport:
     """What `--scale` found.
 

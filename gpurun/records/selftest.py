@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gpurun.records.comparison import Comparison
+from gpurun.records.record import record
 
 SELFTEST_SCHEMA = "gpurun/selftest@1"
 
 
-@dataclass(frozen=True)
+@record
 class SelftestPart:
     """One comparison of HEAD with itself.
 
@@ -36,7 +35,7 @@ class SelftestPart:
     comparison: Comparison
 
 
-@dataclass(frozen=True)
+@record
 class Selftest:
     """Whether the gate can fail, on this machine and with this benchmark.
 

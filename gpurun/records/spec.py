@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Any
+
+from gpurun.records.record import record
 
 SPEC_VARIABLE = "GPURUN_SPEC"
 """Environment variable that holds the path of the spec file."""
@@ -15,7 +16,7 @@ ORDER = "order.json"
 SPEC_SCHEMA = "gpurun/spec@1"
 
 
-@dataclass(frozen=True)
+@record
 class Setting:
     """One knob turned to one value, for instance `Setting("loader_workers", 8)`."""
 
@@ -23,7 +24,7 @@ class Setting:
     value: Any
 
 
-@dataclass(frozen=True)
+@record
 class StopRule:
     """When a trial has seen enough.
 
@@ -40,7 +41,7 @@ class StopRule:
     audit_steps: int
 
 
-@dataclass(frozen=True)
+@record
 class TrialSpec:
     """How a short trial differs from a run.
 
@@ -59,7 +60,7 @@ class TrialSpec:
     rounded: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Trees:
     """The trees of a comparison, by their top folders, links resolved: that of the side which is
     launched, and those that it must load nothing from. One may lie inside another.
@@ -78,7 +79,7 @@ class Share(enum.Enum):
     LOCAL = "local"
 
 
-@dataclass(frozen=True)
+@record
 class Parallel:
     """Hidden data parallelism: a script written for one device, run on every rank.
 
@@ -91,7 +92,7 @@ class Parallel:
     shared_gpus: int = 0
 
 
-@dataclass(frozen=True)
+@record
 class Exchange:
     """How ranks exchange gradients, those of hidden data parallelism and of a script's own DDP.
 
@@ -105,7 +106,7 @@ class Exchange:
     options: tuple[Setting, ...] = ()
 
 
-@dataclass(frozen=True)
+@record
 class RunSpec:
     """One launch: where its records go, which settings apply, and whether it is a trial.
 

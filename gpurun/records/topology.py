@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from gpurun.records.record import record
 
 
-@dataclass(frozen=True)
+@record
 class GpuPlace:
     """Where a GPU sits. None: not told.
 
@@ -23,7 +23,7 @@ class GpuPlace:
     nvlinks: int | None
 
 
-@dataclass(frozen=True)
+@record
 class GpuPair:
     """Two GPUs, by their places in the list. `path`: the longest way that PCIe traffic takes.
 
@@ -39,7 +39,7 @@ class GpuPair:
     nvlink: bool | None
 
 
-@dataclass(frozen=True)
+@record
 class Interface:
     """A network interface that is up. `kind`: "ethernet" or "infiniband"."""
 
@@ -49,7 +49,7 @@ class Interface:
     numa_node: int | None
 
 
-@dataclass(frozen=True)
+@record
 class Topology:
     """The machine. `numa_cores`: cores that this process may use, of each NUMA node with any.
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from gpurun.records.arguments import TunedArgument
+from gpurun.records.record import record
 from gpurun.records.result import StepTime
 
 TUNING_SCHEMA = "gpurun/tuning@1"
 SETTINGS_SCHEMA = "gpurun/settings@1"
 
 
-@dataclass(frozen=True)
+@record
 class Candidate:
     """A finalist or the baseline, with the figures of its launches (means over them)."""
 
@@ -23,7 +23,7 @@ class Candidate:
     gpu_utilization_percent: float | None
 
 
-@dataclass(frozen=True)
+@record
 class Proof:
     """Outcome of the paired sequential test of a candidate against the baseline.
 
@@ -40,7 +40,7 @@ class Proof:
     pairs: tuple[tuple[float, float], ...]
 
 
-@dataclass(frozen=True)
+@record
 class LargerBatch:
     """The second finalist: the best settings with another batch size, which changes training."""
 
@@ -57,7 +57,7 @@ class LargerBatch:
     guard: GuardVerdict | None = None
 
 
-@dataclass(frozen=True)
+@record
 class LadderRow:
     """One change of the ladder.
 
@@ -82,7 +82,7 @@ class LadderRow:
     break_even_steps: int | None = None
 
 
-@dataclass(frozen=True)
+@record
 class TrialRecord:
     """One short launch.
 
@@ -106,7 +106,7 @@ class TrialRecord:
     """Processes of others on the GPUs while it was measured."""
 
 
-@dataclass(frozen=True)
+@record
 class OtherLoad:
     """What other programs used of the `cores` that the trials shared with them: the mean over the
     trials' time, in percent of one core.
@@ -116,7 +116,7 @@ class OtherLoad:
     cores: int
 
 
-@dataclass(frozen=True)
+@record
 class LossCurves:
     """Loss by step of baseline and candidate, kept where the guard rejected the candidate.
 
@@ -128,7 +128,7 @@ class LossCurves:
     candidate: tuple[float | None, ...]
 
 
-@dataclass(frozen=True)
+@record
 class GuardVerdict:
     """Whether training still goes the same way, and on what ground."""
 
@@ -139,7 +139,7 @@ class GuardVerdict:
     curves: LossCurves | None = None
 
 
-@dataclass(frozen=True)
+@record
 class Rejection:
     """Settings that the loss guard rejected, with both loss curves in the verdict."""
 
@@ -147,7 +147,7 @@ class Rejection:
     guard: GuardVerdict
 
 
-@dataclass(frozen=True)
+@record
 class WaitingLine:
     """A line of the script's own that waits for the GPU in every step.
 
@@ -166,7 +166,7 @@ APPLICABLE = (*PROVEN, "fits")
 """Verdicts whose report has settings to train with."""
 
 
-@dataclass(frozen=True)
+@record
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
     "smaller", "fits", "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
@@ -205,7 +205,7 @@ class TuningReport:
     schema: str = TUNING_SCHEMA
 
 
-@dataclass(frozen=True)
+@record
 class SavedSettings:
     """Settings carried by hand (`--save-settings`) or in the cache (`.gpurun/tuned/`)."""
 
