@@ -20,6 +20,8 @@ from gpurun.tuner.trial_end import (
 )
 
 OUT_OF_MEMORY_SAID = "out of memory"
+STRUCK_HERE = "failed first: signal SIGKILL"
+"""What the agent of this host says of a rank of its own."""
 OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)$")
 """What its agent says besides: process ids are those of the box."""
 
@@ -32,7 +34,8 @@ def failed(run_dir: Path, exit_code: int | None) -> tuple[str, str]:
         if out_of_memory(log) is not None:
             return "oom", f"{OUT_OF_MEMORY_SAID} on rank {rank}"
     if exit_code == 128 + signal.SIGKILL:
-        if killed_for_memory(run_dir) is False:
+        here = STRUCK_HERE in "\n".join(last_lines(run_dir / "output.log"))
+        if here and killed_for_memory(run_dir) is False:
             return "failed", f"a rank was {NOT_FOR_MEMORY}"
         return "oom", f"{OUT_OF_MEMORY_SAID}, most likely: a rank was killed (SIGKILL)"
     spoke = [rank for rank, words in said.items() if EXCEPTION.match(words)]

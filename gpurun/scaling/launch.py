@@ -68,7 +68,7 @@ class Launch:
     printed: tuple[str, ...]
 
     @property
-    def of_use_or_apart(self) -> bool:
+    def trained(self) -> bool:
         """Whether its ranks trained, together or each by itself."""
         return self.figures is not None or self.error == APART
 

@@ -70,7 +70,7 @@ class Launcher:
             self.distributed = launch.distributed
             self._note(f"the script is distributed by itself ({launch.distributed}): it runs as is")
             launch = self._launch(order)
-        elif self._guessed and order.ranks > 1 and not launch.together and launch.of_use_or_apart:
+        elif self._guessed and order.ranks > 1 and not launch.together and launch.trained:
             self._note(f"{self.distributed}, and its ranks exchange nothing: they are made to")
             self.distributed = None
             launch = self._launch(order)

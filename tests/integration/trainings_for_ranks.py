@@ -361,7 +361,7 @@ def thawed():
 def frozen():
     """A layer that is frozen in the second epoch, and thawed in the fourth."""
     net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), 0.2)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.5, weight_decay=0.01)
     for epoch in range(5):
         net.a.requires_grad_(epoch not in (1, 2))
 
@@ -371,6 +371,57 @@ def frozen():
             optimizer.step()
 
         loop(step, epochs=1)
+    return net
+
+
+def frozen_after_the_call():
+    """Its gradient is none, not zero: momentum and weight decay would go on with zeros."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=0.01)
+
+    def step(x, y, i):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(net(x), y)
+        net.a.requires_grad_(i % 5 != 4)
+        loss.backward()
+        optimizer.step()
+        net.a.requires_grad_(i % 5 != 3)
+
+    loop(step, epochs=5)
+    return net
+
+
+def frozen_within_a_step():
+    """After the first of two passes, whose gradient is stepped with all the same; and clipped."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+
+    def step(x, y, i):
+        net.a.requires_grad_(i % 2 == 0 or i < 3)
+        F.cross_entropy(net(x) * 4, y).backward()
+        if i % 2:
+            nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    loop(step, epochs=9)
+    return net
+
+
+def frozen_between_calls():
+    """Of two calls of one step."""
+    net = Net(spare=True)
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step(x, y, i):
+        optimizer.zero_grad()
+        net.a.requires_grad_(True)
+        first = F.cross_entropy(net(x), y)
+        net.a.requires_grad_(i < 4)
+        (first + F.cross_entropy(net(x * 0.9), y)).backward()
+        optimizer.step()
+
+    loop(step, epochs=4)
     return net
 
 
@@ -453,6 +504,7 @@ CASES = [
     moded, in_evaluation_mode, evaluated_as_it_is,
     headed, encoded, masked, shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
     twice, own_loss, thawed, frozen, toggled, left_over,
+    frozen_after_the_call, frozen_within_a_step, frozen_between_calls,
     plain, workers, weighted, stream, accumulated, summed, divided, penalised, spare, tiny,
     normalised, gan, averaged, stopped, dropped,
 ]  # fmt: skip

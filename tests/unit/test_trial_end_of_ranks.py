@@ -59,6 +59,10 @@ def test_a_kill_is_for_memory_unless_the_kernel_says_that_it_killed_nothing(
     write_json(tmp_path / "spec.json", {"kernel_oom_kills": before})
     killed = replace(result(), exit_code=137)
     assert explained("killed", tmp_path, killed, Request("screen", {}, PROBE))[0] == status
+    assert failed(tmp_path, 137)[0] == "oom"  # of another host, which was not asked
+    (tmp_path / "output.log").write_text(
+        "gpurun: rank 1 failed first: signal SIGKILL (process 7)\n"
+    )
     found, why = failed(tmp_path, 137)
     assert (found, words in why) == (status, True)
 

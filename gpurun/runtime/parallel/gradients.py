@@ -56,7 +56,9 @@ class Gradients:
             try:
                 if compiling() or self._inside() != -1 or not self._replicas.active():
                     return original(tensors, *args, **kwargs)
-                result = original(self._weighed(tensors), *args, **kwargs)
+                weighed = self._weighed(tensors)
+                self._replicas.before_backward()
+                result = original(weighed, *args, **kwargs)
                 self._replicas.after_backward()
                 self._sharding.went_back()
                 return result

@@ -59,18 +59,29 @@ class Replica:
         self.wrapped: dict[int, Any] = {}
         self.steps = 0
         self.look_steps = LOOK_STEPS
+        self.retired: Any = None
+        """The wrapper that was undone since the last backward pass: a graph may still need it."""
+        self._trained: set[int] = set()
         self._one: Callable[[], Any] = lambda: None
 
     def parameters(self) -> list[Any]:
-        """Those that are trained, in an order that all ranks have."""
+        """Those that are or were trained, in an order that all ranks have: one that was frozen in
+        the middle of a step is still stepped with.
+        """
         module = self.module()
-        return [] if module is None else [p for p in module.parameters() if p.requires_grad]
+        every = [] if module is None else list(module.parameters())
+        self._trained.update(id(p) for p in every if p.requires_grad)
+        return [p for p in every if id(p) in self._trained]
+
+    def trainable(self) -> list[Any]:
+        """Those that are trained now."""
+        return [p for p in self.parameters() if p.requires_grad]
 
     @property
     def one(self) -> Any:
         """One that gets gradients, None before any did; it is looked for once."""
         if self._one() is None:
-            found = next((p for p in self.parameters() if id(p) in self.reached), None)
+            found = next((p for p in self.trainable() if id(p) in self.reached), None)
             if found is not None:
                 self._one = weakref.ref(found)
         return self._one()
@@ -88,7 +99,7 @@ class Replica:
 
     def _unwrap(self) -> None:
         """Begin again, as if it had just been met: the next steps show what gets gradients."""
-        self.wrapper, self.wrapped, self.steps = None, {}, 0
+        self.retired, self.wrapper, self.wrapped, self.steps = self.wrapper, None, {}, 0
         self.reached, self.partly = set(), False
         self._one = lambda: None
         self.look_steps *= LATER
@@ -96,7 +107,13 @@ class Replica:
     @property
     def unused(self) -> bool:
         """Whether some parameter got no gradient, or not on every rank."""
-        return self.partly or any(id(p) not in self.reached for p in self.parameters())
+        return self.partly or any(id(p) not in self.reached for p in self.trainable())
+
+    def frozen_without_gradient(self) -> list[Any]:
+        """Those that the wrapper gives zeros for, where there would be nothing: frozen after the
+        forward pass.
+        """
+        return [p for p in self.wrapped.values() if not p.requires_grad and p.grad is None]
 
 
 class Replicas:
@@ -129,6 +146,7 @@ class Replicas:
         self._ours = False
         """Whether the process group is ours."""
         self._outputs: deque[Any] = deque(maxlen=MOST_OUTPUTS)
+        self._frozen: list[Any] = []
         self._passes = 0
         """Backward passes since the last step of an optimizer."""
         self._accumulated: deque[int] = deque(maxlen=2)
@@ -326,15 +344,21 @@ class Replicas:
 
     # -- gradients -----------------------------------------------------------------------------
 
+    def before_backward(self) -> None:
+        """Remember what the wrappers must leave alone."""
+        self._frozen = [p for x in self._of.values() for p in x.frozen_without_gradient()]
+
     def after_backward(self) -> None:
         """Average what the wrappers do not; what was averaged before stays what it is."""
+        for parameter in self._frozen:
+            parameter.grad = None
         self._passes += 1
         self._outputs.clear()
         for replica in list(self._of.values()):
             # a wrapper hears of one pass for each call: a second one is ours
             if replica.wrapper is None or not (replica.called or self._alternates()):
                 self._average(replica)
-            replica.called = False
+            replica.called, replica.retired = False, None
         self._average(self._strays)
 
     def _alternates(self) -> bool:
@@ -374,7 +398,7 @@ class Replicas:
         self._settle(stepping)
         stepped = set(map(id, stepping))
         for replica in list(self._of.values()):
-            mine = [p for p in replica.parameters() if id(p) in stepped]
+            mine = [p for p in replica.trainable() if id(p) in stepped]
             if not mine:
                 continue
             replica.steps += 1
@@ -401,7 +425,7 @@ class Replicas:
             return
         try:
             replica.wrapper = wrapped(self._torch, module, unused)
-            replica.wrapped = {id(p): p for p in replica.parameters()}
+            replica.wrapped = {id(p): p for p in replica.trainable()}
         except Exception as error:
             give_up(
                 f"DistributedDataParallel refuses the model: {error_text(error)}",

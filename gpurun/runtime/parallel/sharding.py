@@ -199,9 +199,9 @@ class Sharding:
         indices = original(iterator)
         if not iterator._auto_collation:
             return self._refuse("a loader without a batch size")
+        usual = getattr(iterator._index_sampler, "batch_size", None)
         try:
-            usual = getattr(iterator._index_sampler, "batch_size", None)
-            own, part = part_of(indices, rank, size, usual)
+            own, part = part_of(indices, rank, size, usual if isinstance(usual, int) else None)
         except (TypeError, IndexError, KeyError):
             return self._refuse(f"a batch sampler that yields {type(indices).__name__}s")
         iterator._gpurun_parts.append(part)
@@ -292,7 +292,8 @@ class Sharding:
                 drop_frame(error)
                 raise
             shared = self._active() and loader._dataset_kind == 0 and self.trains(loader)
-            return batches // self._place.size if shared else batches
+            # with fewer batches than ranks the first one ends it by name: see `_in_turn`
+            return max(batches // self._place.size, min(batches, 1)) if shared else batches
 
         return __len__
 

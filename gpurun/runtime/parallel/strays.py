@@ -25,17 +25,19 @@ class Strays:
         self.reached: set[int] = set()
 
     def parameters(self) -> list[Any]:
-        """Those that are trained, in the order in which they were met."""
-        return [p for p, _ in self._known.values() if p.requires_grad]
+        """Those that are or were trained, in the order in which they were met."""
+        return [p for p, _ in self._known.values()]
 
     def meet(self, parameters: Iterable[Any], covered: Container[int]) -> list[Any]:
-        """Those of some parameters that are new, and that are not `covered`."""
+        """Those of some parameters that are new, and that are not `covered`: one that is frozen is
+        still stepped with, if it has a gradient.
+        """
         new = []
         for parameter in parameters:
             key = id(parameter)
             if key in covered:
                 self._known.pop(key, None)
-            elif parameter.requires_grad and parameter.is_leaf:
+            elif parameter.is_leaf and (parameter.requires_grad or parameter.grad is not None):
                 if key not in self._known:
                     new.append(parameter)
                 self._known[key] = parameter, self._steps

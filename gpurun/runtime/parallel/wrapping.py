@@ -9,9 +9,13 @@ from typing import Any
 def wrapped(torch: Any, module: Any, unused: bool) -> Any:
     """The wrapper of a module, which it does not keep alive.
 
-    `unused`: some parameters get no gradient. `TypeError` for an option that torch does not know.
+    `unused`: some parameters get no gradient. The weights are those of all ranks already: writing
+    them once more would break graphs that need them. `TypeError` for an option that torch does not
+    know.
     """
-    wrapper = torch.nn.parallel.DistributedDataParallel(module, find_unused_parameters=unused)
+    wrapper = torch.nn.parallel.DistributedDataParallel(
+        module, find_unused_parameters=unused, init_sync=False
+    )
     del wrapper._modules["module"]
     wrapper.__dict__["module"] = weakref.proxy(module)
     return wrapper
