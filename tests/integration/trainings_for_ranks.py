@@ -455,6 +455,23 @@ def left_over():
     return train(Net(norm=True), loader)
 
 
+def stream_with_a_rest():
+    """The last batch is three samples, in a worker; and the loss is a sum."""
+    x, y = data()
+    for workers in (0, 1):
+        loader = DataLoader(Stream(x[:67], y[:67]), 32, num_workers=workers)
+        net = train(Net(), loader)
+        train(net, loader, lambda out, y: F.cross_entropy(out, y, reduction="sum") / 32)
+    return net
+
+
+def by_the_usual_size():
+    """A sum over ten numbers a sample, by the batch size, also of the last ten samples."""
+    x, _ = data()
+    loader = DataLoader(TensorDataset(x[:74], x[:74, :4]), 32)
+    return train(Net(), loader, lambda out, y: F.mse_loss(out, y, reduction="sum") / 32)
+
+
 def summed_loss(net, x, y):
     return F.cross_entropy(net(x), y, reduction="sum") / 32
 
@@ -504,6 +521,7 @@ CASES = [
     moded, in_evaluation_mode, evaluated_as_it_is,
     headed, encoded, masked, shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
     twice, own_loss, thawed, frozen, toggled, left_over,
+    stream_with_a_rest, by_the_usual_size,
     frozen_after_the_call, frozen_within_a_step, frozen_between_calls,
     plain, workers, weighted, stream, accumulated, summed, divided, penalised, spare, tiny,
     normalised, gan, averaged, stopped, dropped,

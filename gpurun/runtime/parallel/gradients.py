@@ -16,6 +16,7 @@ from gpurun.runtime.parallel.place import Place, give_up
 from gpurun.runtime.parallel.reduction import Reduction, reduction_of
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.sharding import Sharding
+from gpurun.runtime.parallel.shares import Part
 from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER
 
@@ -43,6 +44,10 @@ class Gradients:
         self._scaled = scaled
         self._told: set[Reduction] = set()
         self._last = Reduction.UNKNOWN
+        self._most = 0
+        """Samples of the largest batch so far."""
+        self._of_largest: set[Reduction] = set()
+        """What losses were on such batches."""
 
     def install(self) -> None:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
@@ -98,7 +103,7 @@ class Gradients:
         assert part is not None
         if part.repeated:
             return 1.0
-        kind = reduction_of(loss, part.own, part.total, self._replicas.output_nodes())
+        kind = self._reduction(loss, part)
         self._tell(kind)
         if kind is Reduction.UNKNOWN:  # torch's wrapper may hide what was seen before it was there
             kind = self._last
@@ -118,6 +123,19 @@ class Gradients:
                 "use the same reduction for both, or run it without --ddp",
             )
         return part.weight(ranks)
+
+    def _reduction(self, loss: Any, part: Part) -> Reduction:
+        """That of a loss; on a batch that is smaller than usual the one that it always was, for a
+        constant may there look like a count of elements.
+        """
+        if part.total < self._most and len(self._of_largest) == 1:
+            return next(iter(self._of_largest))
+        kind = reduction_of(loss, part.own, part.total, self._replicas.output_nodes())
+        if part.total > self._most:
+            self._most = part.total
+            self._of_largest.clear()
+        self._of_largest.add(kind)
+        return kind
 
     def _tell(self, kind: Reduction) -> None:
         if kind in self._told:

@@ -22,7 +22,7 @@ from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
-from gpurun.runtime.parallel.shares import REPEATED, Part, Shared, part_of, read_share
+from gpurun.runtime.parallel.shares import REPEATED, Part, Repeated, Shared, part_of, read_share
 from gpurun.runtime.parallel.uses import Reading, Uses
 from gpurun.runtime.patching import replace
 from gpurun.runtime.roots import ROOTS
@@ -257,6 +257,9 @@ class Sharding:
             if parts:
                 self._last = parts.popleft()
                 self._replicas.fed = True
+            if isinstance(batch, Repeated):
+                self._last = REPEATED
+                return batch.batch
             return batch
 
         return __next__
@@ -268,16 +271,18 @@ class Sharding:
             try:
                 if not isinstance(places, Shared):
                     return original(fetcher, places)
-                samples, share = fetcher.dataset_iter, None
+                samples, found = fetcher.dataset_iter, None
                 if not fetcher.ended:
                     # each rank reads the whole stream, which may draw its order
                     alike = self._draws.common() if get_worker_info() is None else nullcontext()
                     with alike:
-                        share = read_share(samples, places, fetcher.drop_last)
-                if share is None:
+                        found = read_share(samples, places, fetcher.drop_last)
+                if found is None:
                     fetcher.ended = True
                     raise StopIteration
-                return fetcher.collate_fn(share)
+                share, repeated = found
+                batch = fetcher.collate_fn(share)
+                return Repeated(batch) if repeated else batch
             except BaseException as error:
                 drop_frame(error)
                 raise

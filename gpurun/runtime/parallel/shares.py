@@ -60,12 +60,27 @@ class Shared(list[Any]):
         return Shared, (list(self), self.rank, self.size, self.whole)
 
 
-def read_share(samples: Any, places: Shared, drop_last: bool) -> list[Any] | None:
-    """The rank's share of the next batch of a stream, None at its end.
+class Repeated:
+    """A collated batch that every rank has whole, on its way out of a loader and its worker."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def pin_memory(self, *device: Any) -> Repeated:
+        """What a loader calls that pins."""
+        from torch.utils.data._utils import pin_memory
+
+        pin: Any = pin_memory.pin_memory
+        return Repeated(pin(self.batch, *device))
+
+
+def read_share(samples: Any, places: Shared, drop_last: bool) -> tuple[list[Any], bool] | None:
+    """The rank's share of the next batch of a stream, and whether all ranks have it; None at the
+    end.
 
     Every rank reads the whole stream, so that all end after the same batch. `places.whole`: a batch
-    a rank, in turn; else each takes its part of one batch. What is left at the end and cannot be
-    shared out is dropped.
+    a rank, in turn; else each takes its part of one batch. Of a last batch that is shorter than the
+    others every rank has all.
     """
     read: list[Any] = []
     wanted = len(places) * (places.size if places.whole else 1)
@@ -75,7 +90,7 @@ def read_share(samples: Any, places: Shared, drop_last: bool) -> list[Any] | Non
             break
     if places.whole:
         begin = places.rank * len(places)
-        return read[begin : begin + len(places)] if len(read) == wanted else None
-    if len(read) < places.size or (drop_last and len(read) < wanted):
-        return None
-    return read[places.rank :: places.size]
+        return (read[begin : begin + len(places)], False) if len(read) == wanted else None
+    if len(read) == wanted:
+        return read[places.rank :: places.size], False
+    return None if drop_last or not read else (read, True)
