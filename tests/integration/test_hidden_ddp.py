@@ -180,6 +180,40 @@ def test_gradients_may_be_exchanged_in_other_ways(
     assert ends == ("1 0", "1 0")
 
 
+ACCUMULATED = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+wrapper = torch.nn.parallel.DistributedDataParallel
+forward, exchanged = wrapper.forward, []
+
+def watched(self, *args):
+    exchanged.append(self.require_backward_grad_sync)
+    return forward(self, *args)
+
+wrapper.forward = watched
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.05)
+for epoch in range(4):
+    for i, (x,) in enumerate(DataLoader(TensorDataset(torch.ones(128, 8)), 16)):
+        (net(x).pow(2).mean() / 4).backward()
+        if i % 4 == 3:
+            optimizer.step()
+            optimizer.zero_grad()
+print(*map(int, exchanged), flush=True)
+"""
+
+
+def test_gradients_that_are_accumulated_are_exchanged_once_a_step(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    (tmp_path / "train.py").write_text(ACCUMULATED)
+    done = gpurun(*RANKS, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    exchanged = done.stdout.decode().split()
+    assert len(exchanged) >= 16
+    assert exchanged == ["0", "0", "0", "1"] * (len(exchanged) // 4)
+
+
 WRITES = """
 import os, shutil
 import torch, torch.nn as nn

@@ -155,7 +155,8 @@ class Replicas:
         """Whether passes between two steps add up, as far as is seen: else the script reads the
         gradients of each.
         """
-        self._seen_version: int | None = None
+        self._seen = (0, 0)
+        """A parameter and its version, at the last call of a root."""
 
     def install(self) -> None:
         """Meet new roots and stand in for their calls."""
@@ -332,8 +333,8 @@ class Replicas:
         one = replica.one
         if one is None:
             return
-        moved = one._version != self._seen_version
-        self._seen_version = one._version
+        seen, self._seen = self._seen, (id(one), one._version)
+        moved = seen[0] == id(one) and seen != self._seen
         if self._passes and (moved or one.grad is None):
             self._accumulates = False
 
