@@ -22,8 +22,9 @@ MEETING = ("--nnodes", "--rdzv-id", "--rdzv-endpoint", "--master-addr", "--maste
 
 def hidden_ranks(
     options: Options, environment: Mapping[str, str], run_dir: Path | None
-) -> tuple[Options, dict[str, str], str]:
-    """What to launch, its environment, and what is imperfect about it ("" if nothing).
+) -> tuple[Options, dict[str, str], Parallel, str]:
+    """What to launch, its environment, what its ranks are told, and what is imperfect about it (""
+    if nothing).
 
     `GpurunError` where there are fewer devices than ranks, or where ranks would write the same
     files and nobody allowed that.
@@ -31,10 +32,11 @@ def hidden_ranks(
     if run_dir is None:
         raise GpurunError("--ddp needs a folder for what its ranks are told", "name one with --out")
     flags, ranks = hidden_flags(options.torchrun, run_dir / "ranks")
-    check_devices(ranks, options.oversubscribe)
+    shared = shared_gpus(ranks, check_devices(ranks, options.oversubscribe))
+    told = parallel(options, shared)
     options, environment = replace(options, torchrun=flags), of_a_rank(environment, ranks)
     if ranks == 1 or options.shared_writes:
-        return options, environment, ""
+        return options, environment, told, ""
     from gpurun.isolation.rank_layer import available
 
     able, reason = available()
@@ -43,13 +45,7 @@ def hidden_ranks(
             f"ranks would write the same files, for they cannot have layers of their own: {reason}",
             "allow it with --shared-writes if the script writes nothing, or the same in every rank",
         )
-    return replace(options, target=in_layers(options.target, run_dir)), environment, reason
-
-
-def gpus_shared(options: Options) -> int:
-    """How many GPUs its ranks share; `GpurunError` where they may not."""
-    _, ranks = hidden_flags(options.torchrun, None)
-    return shared_gpus(ranks, check_devices(ranks, options.oversubscribe))
+    return replace(options, target=in_layers(options.target, run_dir)), environment, told, reason
 
 
 def parallel(options: Options, shared: int = 0) -> Parallel:

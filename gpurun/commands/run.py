@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gpurun.errors import GpurunError
 from gpurun.options import Options
 from gpurun.records.codec import to_json
-from gpurun.records.spec import Exchange, RunSpec, Setting
+from gpurun.records.spec import Exchange, Parallel, RunSpec, Setting
 from gpurun.rundir import (
     INCOMPLETE,
     check_output,
@@ -61,11 +61,11 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
     if saved is not None and not saved.fingerprint and not options.quiet:
         _note(f"{options.settings} has no fingerprint: not checked against this machine")
     run_dir = _run_dir(options)
-    launched = options
+    launched, told = options, None
     if options.ddp:
-        launched, environment = _hidden(options, environment, run_dir)
+        launched, environment, told = _hidden(options, environment, run_dir)
     if run_dir is not None:
-        run_dir, environment = _prepared(run_dir, options, saved, environment)
+        run_dir, environment = _prepared(run_dir, options, saved, environment, told)
     watch = Watch(run_dir)
     started = time.monotonic()
     try:
@@ -178,17 +178,17 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
 
 def _hidden(
     options: Options, environment: dict[str, str], run_dir: Path | None
-) -> tuple[Options, dict[str, str]]:
+) -> tuple[Options, dict[str, str], Parallel]:
     from gpurun.commands.hidden import hidden_ranks
 
     try:
-        launched, environment, imperfection = hidden_ranks(options, environment, run_dir)
+        launched, environment, told, imperfection = hidden_ranks(options, environment, run_dir)
     except GpurunError:
         _forget(run_dir)
         raise
     if imperfection and not options.quiet:
         _note(imperfection)
-    return launched, environment
+    return launched, environment, told
 
 
 def _end_hidden(run_dir: Path, exit_code: int) -> None:
@@ -213,21 +213,22 @@ def _run_dir(options: Options) -> Path | None:
 
 
 def _prepared(
-    run_dir: Path, options: Options, saved: SavedSettings | None, environment: dict[str, str]
+    run_dir: Path,
+    options: Options,
+    saved: SavedSettings | None,
+    environment: dict[str, str],
+    told: Parallel | None,
 ) -> tuple[Path | None, dict[str, str]]:
-    """Write the spec; the run folder and the environment that names it. A full disk costs both."""
+    """Write the spec; the run folder and the environment that names it. A full disk costs both.
+
+    `told`: what ranks of a script are told that knows of none.
+    """
     from gpurun.launch.environment import child_environment
     from gpurun.launch.spec_file import write_spec
 
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
-    if options.ddp:
-        from gpurun.commands.hidden import gpus_shared, parallel
-
-        spec = replace(
-            spec,
-            parallel=parallel(options, gpus_shared(options)),
-            exchange=Exchange(options=options.ddp_options),
-        )
+    if told is not None:
+        spec = replace(spec, parallel=told, exchange=Exchange(options=options.ddp_options))
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)

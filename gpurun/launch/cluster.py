@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpurun.errors import GpurunError
-from gpurun.launch.said import variable_of
+from gpurun.launch.said import is_said
 
 AUTO = "--nnodes=auto"
 FIRST_PORT = 20_000
@@ -52,9 +52,8 @@ def with_nodes(torchrun: Sequence[str], environment: Mapping[str, str]) -> tuple
         "rdzv-id": node.job,
         "rdzv-conf": f"is_host={int(node.rank == 0)}",
     }
-    said = {word[2:].partition("=")[0] for word in flags}
-    said |= {name for name in wanted if environment.get(variable_of(name))}
-    return (*flags, *(f"--{name}={value}" for name, value in wanted.items() if name not in said))
+    unsaid = {k: v for k, v in wanted.items() if not is_said(k, flags, environment)}
+    return (*flags, *(f"--{name}={value}" for name, value in unsaid.items()))
 
 
 def node_of(environment: Mapping[str, str]) -> Node:

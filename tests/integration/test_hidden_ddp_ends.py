@@ -21,6 +21,7 @@ from tests.integration.launched import (
 )
 from tests.integration.test_launch_nodes import free_port
 
+Launcher = subprocess.Popen[bytes]
 TRAINING = """
 import os, pathlib, sys, time
 import torch
@@ -59,8 +60,13 @@ def marks(tmp_path: Path) -> Path:
     return folder
 
 
-def trains(marks: Path, ranks: int) -> bool:
-    return wait_for(lambda: len({path.stem for path in marks.iterdir()}) >= ranks)
+def two_that_train(folder: Path, marks: Path, variables: dict[str, str]) -> Launcher:
+    """The launcher of two ranks, each of which has trained for an epoch at least."""
+    (folder / "train.py").write_text(TRAINING)
+    words = ("--ddp", "--nproc-per-node", "2", "--shared-writes", "train.py", "100000")
+    launcher = start(folder, {**variables, "MARKS": str(marks)}, *words)
+    assert wait_for(lambda: len({path.stem for path in marks.iterdir()}) >= 2)
+    return launcher
 
 
 def weights(words: list[str]) -> list[float]:
@@ -96,22 +102,14 @@ def test_ranks_of_two_nodes_train_what_one_process_trains(
 def test_a_killed_launcher_leaves_no_rank_and_no_loader_worker(
     tmp_path: Path, marks: Path, clean_environment: dict[str, str]
 ) -> None:
-    (tmp_path / "train.py").write_text(TRAINING)
-    environment = {**clean_environment, "MARKS": str(marks)}
-    allowed = ("--ddp", "--nproc-per-node", "2", "--shared-writes")
-    launcher = start(tmp_path, environment, *allowed, "train.py", "100000")
-    assert trains(marks, 2)
+    launcher = two_that_train(tmp_path, marks, clean_environment)
     assert_nothing_outlives_a_kill(launcher, tree_of(launcher.pid))
 
 
 def test_a_rank_that_is_killed_ends_the_training_by_its_name(
     tmp_path: Path, marks: Path, clean_environment: dict[str, str]
 ) -> None:
-    (tmp_path / "train.py").write_text(TRAINING)
-    environment = {**clean_environment, "MARKS": str(marks)}
-    allowed = ("--ddp", "--nproc-per-node", "2", "--shared-writes")
-    launcher = start(tmp_path, environment, *allowed, "train.py", "100000")
-    assert trains(marks, 2)
+    launcher = two_that_train(tmp_path, marks, clean_environment)
     ranks = tree_of(launcher.pid)
     (second,) = {int(path.suffix[1:]) for path in marks.glob("1.*")}
     os.kill(second, signal.SIGKILL)

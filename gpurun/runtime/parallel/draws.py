@@ -30,8 +30,6 @@ class Draws:
         self._apart = False
         self._seeding = False
         """Whether a generator is seeded by us."""
-        self._alike = 0
-        """The seed that ranks share of torch's generators."""
         self._own: dict[str, Any] = {}
         """States of the generators when the last step was left."""
         self._common: dict[str, Any] = {}
@@ -57,7 +55,7 @@ class Draws:
             return
         self._apart = True
         self._common = self._states()
-        self._alike = seed = int(self._torch.initial_seed())
+        seed = int(self._torch.initial_seed())
         for name in self._common:
             if name in self._own:
                 self._restore({name: self._own[name]})
@@ -69,9 +67,9 @@ class Draws:
         if self._apart:
             self._apart = False
             self._own = self._states()
-            if "cuda" in self._own and "cuda" not in self._common:  # CUDA started meanwhile
-                self._seed("cuda", self._alike)
             self._restore(self._common)
+            if "cuda" in self._own and "cuda" not in self._common:  # CUDA started meanwhile
+                self._seed("cuda", int(self._torch.initial_seed()))
 
     @contextmanager
     def common(self) -> Iterator[None]:
