@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,8 +106,7 @@ def worth_another_way(asked: ScaleOptions, measured: Measurements) -> int | None
     """The largest count that falls short of `GOOD` and where so much of the step is an exposed
     exchange of gradients that another way of it may be worth its launches; None if none.
     """
-    compared, spent = _compared(asked, measured)
-    poor = (x for x in spent if compared[x.gpus].efficiency < GOOD)
+    poor = _poor(*_compared(asked, measured))
     counts = (x.gpus for x in poor if x.exposed is not None and x.exposed >= WORTH_TRYING)
     return max(counts, default=None)
 
@@ -117,6 +117,11 @@ def _compared(
     """Every count that can be compared, and where its steps go."""
     found = efficiencies(_rates(asked, measured))
     return found, [costs(measured, gpus) for gpus in asked.counts if gpus in found]
+
+
+def _poor(compared: dict[int, Efficiency], spent: list[Costs]) -> list[Costs]:
+    """The counts that fall short of `GOOD`."""
+    return [x for x in spent if compared[x.gpus].efficiency < GOOD]
 
 
 def _findings(
@@ -277,8 +282,7 @@ def _notes(
         )
     if asked.counts[0] != 1:
         notes.append(f"efficiency is relative to {asked.counts[0]}, the smallest count")
-    poor = [x for x in spent if x.gpus in compared and compared[x.gpus].efficiency < GOOD]
-    if any(x.exposed is None and x.gpus > 1 for x in poor):
+    if any(x.exposed is None and x.gpus > 1 for x in _poor(compared, spent)):
         notes.append("what the exchange of gradients costs was not measured")
     others = mean(x.result.host.others_cpu_percent for _, x in measured.launches if x.result.host)
     if others is not None and others / 100 > OTHERS * around.devices.cores:
@@ -295,10 +299,24 @@ def _notes(
         )
     elif sum(gpus > 1 for gpus in compared) < 2:
         notes.append("no projection: that takes two measured counts above 1")
-    steps = [x.figures.steps for _, x in measured.launches if x.figures is not None]
-    if measured.steps is not None and steps and min(steps) < measured.steps / 2:
-        notes.append(
-            f"some launches ended by themselves after {min(steps)} of {measured.steps} steps: "
+    notes.extend(_short(measured))
+    return notes
+
+
+def _short(measured: Measurements) -> Iterator[str]:
+    """What cut launches short, where half of the steps that were wanted are not measured."""
+    wanted = measured.steps or 0
+    steps: dict[bool, list[int]] = {True: [], False: []}
+    for _, launch in measured.launches:
+        if launch.figures is not None and launch.figures.steps < wanted / 2:
+            steps[launch.whole].append(launch.figures.steps)
+    if steps[True]:
+        yield (
+            f"some launches ended by themselves after {min(steps[True])} of {wanted} steps: "
             "train for longer to measure them better"
         )
-    return notes
+    if steps[False]:
+        yield (
+            f"in some launches the ranks trained at the same time for {min(steps[False])} of "
+            f"{wanted} steps only: what is before and after is not counted"
+        )

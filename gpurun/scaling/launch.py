@@ -52,7 +52,8 @@ class Launch:
     `status`: "measured", "oom", "timeout", "lost" (with a node) or "failed". `distributed`: the
     trait by which the script turned out to be distributed by itself. `together`: whether its ranks
     worked with each other; `switchable`: whether DistributedDataParallel, ours or the script's own,
-    exchanges gradients, so that they can be left unexchanged.
+    exchanges gradients, so that they can be left unexchanged. `whole`: the script came to its own
+    end before it had been seen for long enough.
     """
 
     order: Order
@@ -65,6 +66,7 @@ class Launch:
     distributed: str | None
     together: bool
     switchable: bool
+    whole: bool
     printed: tuple[str, ...]
 
     @property
@@ -91,7 +93,8 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
     """
     logs = read_run(run_dir).processes
     together = work_together(logs)
-    well = not ended.given_up and _ended_well(logs, order.ranks, ended.exit_code)
+    enough = sum(log.stop is not None for log in logs) >= order.ranks
+    well = not ended.given_up and (enough or ended.exit_code == 0)
     result = summarise_run(
         run_dir,
         exit_code=ended.exit_code,
@@ -130,6 +133,7 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
         distributed=_trait(logs, DISTRIBUTED),
         together=together,
         switchable=_trait(logs, (EXCHANGE, OWN_EXCHANGE)) is not None,
+        whole=well and not enough,
         printed=_last_words(run_dir, alone),
     )
 
@@ -144,11 +148,6 @@ def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
         if len({log.process.rank for log, _ in told}) < order.ranks:
             return f"{wanted.knob} was not applied on every rank"
     return None
-
-
-def _ended_well(logs: tuple[ProcessLog, ...], ranks: int, exit_code: int | None) -> bool:
-    """Whether all ranks saw enough, or came to the script's own end."""
-    return exit_code == 0 or sum(log.stop is not None for log in logs) >= ranks
 
 
 def _why(order: Order, run_dir: Path, result: RunResult, alone: bool) -> tuple[str, str]:

@@ -47,6 +47,7 @@ def launch(
         "distributed": None,
         "together": order.ranks > 1,
         "switchable": order.ranks > 1,
+        "whole": False,
         "printed": (),
     }
     return Launch(**{**known, **changes})

@@ -193,6 +193,22 @@ def test_a_machine_that_others_use_is_told() -> None:
     assert any("other programs used 0.8 of 2 cores" in note for note in report.notes)
 
 
+@pytest.mark.parametrize(
+    ("whole", "told"),
+    [
+        (True, "ended by themselves after 13 of 50 steps"),
+        (False, "trained at the same time for 13 of 50 steps only"),
+    ],
+)
+def test_what_cut_a_launch_short_is_told(whole: bool, told: str) -> None:
+    seen = replace(launch(order(1)), whole=whole)
+    assert seen.figures is not None
+    short = replace(seen, figures=replace(seen.figures, steps=13))
+    report = document(asked(1), measured((1, short)), around())
+    (note,) = (note for note in report.notes if " steps" in note)
+    assert told in note
+
+
 # -- what could not be measured --------------------------------------------------------------------
 
 
