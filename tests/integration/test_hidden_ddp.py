@@ -38,6 +38,15 @@ class Stream(torch.utils.data.IterableDataset):
     def __iter__(self):
         return iter(data)
 
+class Mixed(nn.Linear):
+    def forward(self, x):
+        out = super().forward(x)
+        return out.pow(2).mean() + out.pow(2).sum()
+
+if kind == "mixed":
+    net = Mixed(10, 4)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+
 loader = DataLoader(data, batch_size=None if kind == "singly" else 16, shuffle=True)
 if kind == "small stream":
     loader = DataLoader(Stream(), batch_size=1)
@@ -48,11 +57,9 @@ for epoch in range(2):
         x, y = data[:16] if kind == "by hand" else i[1]
         seen += len(x)
         out = net(x if x.dim() > 1 else x[None])
-        loss = F.cross_entropy(out, y if y.dim() else y[None])
-        if kind == "mixed":
-            loss = loss + out.pow(2).sum()
-        if kind == "penalised":
-            loss = out.pow(2).sum() + sum(p.pow(2).sum() for p in net.parameters())
+        loss = out if kind == "mixed" else F.cross_entropy(out, y if y.dim() else y[None])
+        if kind == "root":
+            loss = F.mse_loss(out, torch.zeros_like(out)).sqrt()
         optimizer.zero_grad()
         if kind == "vector":
             out.backward(torch.ones_like(out))
@@ -106,7 +113,7 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun)
     # BatchNorm normalises over a rank's share: another training, but the same step and order
     assert two["normalised"] == pytest.approx(one["normalised"], abs=0.5)
     assert two["normalised"] != pytest.approx(one["normalised"], rel=1e-4, abs=1e-4)
-    assert details(together, "loss_reduction") == {"mean", "sum"}
+    assert details(together, "loss_reduction") == {"mean", "sum", "mixed"}
     assert details(together, "hidden_ddp") >= {"Net", "Net, some parameters unused", "Sequential"}
     assert events(newest_run(together), "hook") == []
     assert {path.name for path in together.iterdir()} == {".gpurun", "best.pt"}
@@ -279,7 +286,7 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().split() == ["evaluation", str(1000 * (48 + 96) + 48 + 48)]
     told = done.stderr.decode()
-    assert told.count("odd.py:23 was read to its end and trained nothing") == 1
+    assert told.count("odd.py:32 was read to its end and trained nothing") == 1
     assert "what was computed of it is of each rank's share" in told
 
 
@@ -289,7 +296,6 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
         ("by hand", 2, "no DataLoader feeds the training"),
         ("singly", 2, "a loader without a batch size"),
         ("mixed", 2, "the loss adds a mean over the samples of a batch to a sum"),
-        ("penalised", 2, "the loss is a sum over the samples of a batch beside something"),
         ("vector", 2, "backward() is called on a tensor of several numbers"),
         ("small stream", 2, "a stream by 1 samples at a time"),
         ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),
@@ -304,6 +310,13 @@ def test_what_cannot_train_alike_ends_by_name(
     assert done.returncode == code, done.stderr.decode()
     assert words in done.stderr.decode()
     assert b"Traceback" not in done.stderr
+
+
+def test_a_loss_that_cannot_be_put_together_is_told(tmp_path: Path, gpurun: Gpurun) -> None:
+    """The root of a mean is not the mean of roots."""
+    done = odd(gpurun, tmp_path, "root")
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stderr.decode().count("cannot be seen (SqrtBackward0): it is taken for a mean") == 1
 
 
 def test_ranks_need_a_number_where_there_is_no_gpu(tmp_path: Path, gpurun: Gpurun) -> None:

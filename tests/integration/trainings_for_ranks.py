@@ -211,6 +211,67 @@ def headed():
     return nn.ParameterList(parameters)
 
 
+WEIGHTS = torch.tensor([0.2, 1.0, 3.0, 0.7])
+LOSSES = {
+    "padded": lambda out, y, x: F.cross_entropy(out, y, ignore_index=2),
+    "balanced": lambda out, y, x: F.cross_entropy(out, y, WEIGHTS),
+    "balanced and smoothed": lambda out, y, x: F.cross_entropy(
+        out, y, WEIGHTS, label_smoothing=0.1
+    ),
+    "padded and smoothed": lambda out, y, x: F.cross_entropy(
+        out, y, ignore_index=2, label_smoothing=0.1
+    ),
+    "soft": lambda out, y, x: F.cross_entropy(out, torch.softmax(x[:, :4], 1)),
+    "weighed": lambda out, y, x: (
+        (F.cross_entropy(out, y, reduction="none") * x[:, 0].abs()).sum() / x[:, 0].abs().sum()
+    ),
+    "masked, and another": lambda out, y, x: (
+        (out[:, 0] * (y == 1)).sum() / (y == 1).sum() + 0.1 * out.pow(2).mean()
+    ),
+    "two tasks": lambda out, y, x: torch.stack(
+        [F.cross_entropy(out, y), F.mse_loss(out, x[:, :4])]
+    ).sum(),
+    "two tasks of one kind": lambda out, y, x: (
+        (F.cross_entropy(out[:, :3], y, ignore_index=3) + F.cross_entropy(out, y, WEIGHTS)) / 2
+    ),
+    "a few by a number": lambda out, y, x: (
+        F.cross_entropy(out * (y == 1)[:, None], y * (y == 1))
+        + (out[:, 0] * (y < 3)).sum() / max(1, (y < 3).sum().item())
+    ),
+    "mean of each output": lambda out, y, x: (out - x[:, :4]).pow(2).mean(0).sum(),
+    "by a factor": lambda out, y, x: F.cross_entropy(out, y, reduction="sum") * (1 / len(x)),
+    "a mean and a sum": lambda out, y, x: F.cross_entropy(out, y) + 0.01 * out.pow(2).sum(),
+    "by what it is": lambda out, y, x: F.cross_entropy(out, y, reduction="sum") / (y < 3).sum(),
+}
+"""Other means than those over samples, and both kinds at once."""
+
+
+def measured_by_much():
+    ends = []
+    for loss_of in LOSSES.values():
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), 0.05)
+        for _ in range(2):
+            for x, y in shuffled():
+                optimizer.zero_grad()
+                penalty = sum(p.pow(2).sum() for p in net.parameters())
+                (loss_of(net(x), y, x) + 1e-3 * penalty).backward()
+                nn.utils.clip_grad_norm_(net.parameters(), 2.0)
+                optimizer.step()
+        ends += net.parameters()
+    return nn.ParameterList(ends)
+
+
+def penalised_sum():
+    net = Net()
+
+    def loss(out, y):
+        penalty = sum(p.pow(2).sum() for p in net.parameters())
+        return F.cross_entropy(out, y, reduction="sum") / 32 + 0.1 * penalty
+
+    return train(net, shuffled(), loss)
+
+
 class Encoder(nn.Module):
     def __init__(self):
         super().__init__()
@@ -237,15 +298,13 @@ def encoded():
 
 
 def masked():
-    """A mean over a quarter of the samples, as padding is left out."""
+    """A mean over half of the samples, as padding is left out."""
 
     def loss(out, y):
-        kept = (y == 0).float()
+        kept = (y > 1).float()
         return (F.cross_entropy(out, y, reduction="none") * kept).sum() / kept.sum()
 
-    x, _ = data()
-    x, y = x[:192], torch.arange(192) // 2 % 4  # as many of them in the share of each rank
-    return train(Net(), DataLoader(TensorDataset(x, y), 32), loss)
+    return train(Net(), shuffled(), loss)
 
 
 class Shuffled(Stream):
@@ -518,6 +577,7 @@ def evaluated_as_it_is():
 
 
 CASES = [
+    measured_by_much, penalised_sum,
     moded, in_evaluation_mode, evaluated_as_it_is,
     headed, encoded, masked, shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
     twice, own_loss, thawed, frozen, toggled, left_over,

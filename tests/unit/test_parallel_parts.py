@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import show_one_device
-from gpurun.runtime.parallel.reduction import Reduction, reduction_of
+from gpurun.runtime.parallel.reduction import Reduction, terms_of
 from gpurun.runtime.parallel.shares import Part, Shared, part_of, read_share
 
 OWN, TOTAL = 16, 32
@@ -105,9 +105,23 @@ def losses() -> dict[str, Any]:
         "sum: by accumulation": summed / 4,
         "sum: by two": summed / 2.0,
         "sum: by a temperature": summed / torch.tensor(2.5),
-        f"{Reduction.PENALISED.value}: a penalty": summed + penalty,
+        "sum: with a penalty": summed + penalty,
         "sum: autoencoder": F.binary_cross_entropy(torch.sigmoid(out), zeros, reduction="sum")
         - 0.5 * torch.sum(1 + out - out.pow(2)),
+        "mean: soft labels": F.cross_entropy(out, torch.softmax(zeros, 1)),
+        "mean: of classes that weigh differently": F.cross_entropy(
+            out, labels, torch.rand(10), label_smoothing=0.1
+        ),
+        "mean: of each output": out.pow(2).mean(0).sum(),
+        "sum: of each output": out.pow(2).sum(0).mean(),
+        "mean: by a factor": summed * (1 / OWN),
+        "mean: of two tasks": torch.stack(
+            [F.cross_entropy(out, labels), F.mse_loss(out, zeros)]
+        ).sum(),
+        "sum: of two tasks": torch.stack([summed, out.pow(2).sum()]).mean(),
+        "sum: one by one": torch.stack(
+            [F.cross_entropy(out[i], labels[i]) for i in range(OWN)]
+        ).sum(),
         "mixed: both": F.cross_entropy(out, labels) + out.pow(2).sum(),
         "unknown: root": F.mse_loss(out, zeros).sqrt(),
     }
@@ -118,12 +132,12 @@ def test_a_loss_is_told_to_be_a_mean_or_a_sum() -> None:
     outputs = [found.pop("out").grad_fn]
     for name, loss in found.items():
         expected = Reduction(name.partition(":")[0])
-        assert reduction_of(loss, OWN, TOTAL, outputs) is expected, name
+        assert terms_of(loss, OWN, TOTAL, outputs).kind is expected, name
 
 
 def test_a_loss_that_the_model_returns_is_told_too() -> None:
     loss = losses()["sum: cross entropy"]
-    assert reduction_of(loss, OWN, TOTAL, [loss.grad_fn]) is Reduction.SUM
+    assert terms_of(loss, OWN, TOTAL, [loss.grad_fn]).kind is Reduction.SUM
 
 
 class TestDraws:

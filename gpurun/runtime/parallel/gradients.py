@@ -1,22 +1,24 @@
 """The gradients of a rank's share, made those of the whole batch.
 
-Losses are scaled as they are differentiated: a mean over a share counts by the share's size, a sum
-as often as there are ranks, for DistributedDataParallel then averages over ranks.
+The terms of a loss are weighed as they are differentiated, each by what it counts (`weights`), for
+DistributedDataParallel then averages over ranks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.parallel.agreement import Agreement
-from gpurun.runtime.parallel.place import Place, give_up
-from gpurun.runtime.parallel.reduction import Reduction, reduction_of
+from gpurun.runtime.parallel.place import Place, give_up, warn
+from gpurun.runtime.parallel.reduction import Reduction, Terms, terms_of
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.sharding import Sharding
 from gpurun.runtime.parallel.shares import Part
+from gpurun.runtime.parallel.weights import Weights, times, weighing
 from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER
 
@@ -42,6 +44,7 @@ class Gradients:
         self._sharding = sharding
         self._replicas = replicas
         self._scaled = scaled
+        self._weights = Weights(torch, where, replicas.meet)
         self._told: set[Reduction] = set()
         self._last = Reduction.UNKNOWN
         self._most = 0
@@ -61,9 +64,10 @@ class Gradients:
             try:
                 if compiling() or self._inside() != -1 or not self._replicas.active():
                     return original(tensors, *args, **kwargs)
-                weighed = self._weighed(tensors)
-                self._replicas.before_backward()
-                result = original(weighed, *args, **kwargs)
+                with ExitStack() as hooks:
+                    weighed = self._weighed(tensors, hooks)
+                    self._replicas.before_backward()
+                    result = original(weighed, *args, **kwargs)
                 self._replicas.after_backward()
                 self._sharding.went_back()
                 return result
@@ -75,18 +79,22 @@ class Gradients:
 
         return backward
 
-    def _weighed(self, tensors: Any) -> Any:
-        """The loss as it counts; tensors that are no single loss stay as they are."""
+    def _weighed(self, tensors: Any, hooks: ExitStack) -> Any:
+        """The loss as it counts; tensors that are no single loss stay as they are.
+
+        Terms that count differently do so by hooks of their nodes, to be removed afterwards.
+        """
         if not self._scaled:
             return tensors
-        if self._sharding.part is None:
+        part = self._sharding.part
+        if part is None:
             give_up(
                 "no DataLoader feeds the training: the script makes its batches itself, and no "
                 "share of them can be given to each rank",
                 "read them through a DataLoader, or run it without --ddp",
             )
         if isinstance(tensors, (list, tuple)):
-            return [self._weighed(tensor) for tensor in tensors]
+            return [self._weighed(tensor, hooks) for tensor in tensors]
         if tensors.grad_fn is None:
             return tensors
         if tensors.numel() != 1:
@@ -95,53 +103,61 @@ class Gradients:
                 "of the batch cannot be seen",
                 "sum them up or take their mean before, or run it without --ddp",
             )
-        factor = self._factor(tensors)
-        return tensors if factor == 1.0 else tensors * factor
-
-    def _factor(self, loss: Any) -> float:
-        part, ranks = self._sharding.part, self._place.size
-        assert part is not None
         if part.repeated:
-            return 1.0
-        kind = self._reduction(loss, part)
-        self._tell(kind)
+            return tensors
+        terms = self._terms(tensors, part)
+        weights = self._weights.of(tensors.device, terms, part)
+        if not weights:
+            return tensors * part.weight(self._place.size)
+        alike = all(isinstance(weight, float) and weight == weights[0] for weight in weights)
+        apart = terms.beside and terms.kind is not Reduction.MEAN
+        if not terms.whole or (alike and not apart):
+            return times(self._torch, tensors, weights[0])
+        for term, weight in zip(terms.every, weights, strict=True):
+            hooks.enter_context(weighing(self._torch, term.node, weight))
+        return tensors
+
+    def _terms(self, loss: Any, part: Part) -> Terms:
+        """Those of a loss, each of a kind by which it can be weighed."""
+        terms = terms_of(loss, part.own, part.total, self._replicas.output_nodes())
+        kind = self._usual(terms, part)
+        self._tell(kind, terms)
         if kind is Reduction.UNKNOWN:  # torch's wrapper may hide what was seen before it was there
-            kind = self._last
-        self._last = kind
-        if kind is Reduction.SUM:
-            return float(ranks)
-        if kind is Reduction.PENALISED:
+            return terms.taken_for(self._last)
+        if kind is not Reduction.MIXED:
+            self._last = kind
+            return terms.taken_for(kind)
+        if not terms.clear:
             give_up(
-                "the loss is a sum over the samples of a batch beside something that does not "
-                "depend on them: shares of a batch cannot be put together",
-                "divide the sum by the number of samples, or run it without --ddp",
-            )
-        if kind is Reduction.MIXED:
-            give_up(
-                "the loss adds a mean over the samples of a batch to a sum over them: shares of "
-                "a batch cannot be put together",
+                "the loss adds a mean over the samples of a batch to a sum over them, and what of "
+                "it comes from the model cannot be seen: shares of a batch cannot be put together",
                 "use the same reduction for both, or run it without --ddp",
             )
-        return part.weight(ranks)
+        return terms
 
-    def _reduction(self, loss: Any, part: Part) -> Reduction:
-        """That of a loss; on a batch that is smaller than usual the one that it always was, for a
-        constant may there look like a count of elements.
+    def _usual(self, terms: Terms, part: Part) -> Reduction:
+        """The kind of a loss; on a batch that is smaller than usual the one that it always was, for
+        a constant may there look like a count of elements.
         """
         if part.total < self._most and len(self._of_largest) == 1:
             return next(iter(self._of_largest))
-        kind = reduction_of(loss, part.own, part.total, self._replicas.output_nodes())
         if part.total > self._most:
             self._most = part.total
             self._of_largest.clear()
-        self._of_largest.add(kind)
-        return kind
+        self._of_largest.add(terms.kind)
+        return terms.kind
 
-    def _tell(self, kind: Reduction) -> None:
+    def _tell(self, kind: Reduction, terms: Terms) -> None:
         if kind in self._told:
             return
         self._told.add(kind)
         detail = kind.value
         if kind is Reduction.UNKNOWN:
             detail = "unknown: taken for a mean over samples"
+            if terms.every and self._last is Reduction.UNKNOWN:
+                name = terms.every[0].node.name()
+                warn(
+                    f"how the loss depends on the samples of a batch cannot be seen ({name}): it "
+                    "is taken for a mean over them, and of each rank its share's"
+                )
         RECORDER.event(TraitEvent(trait="loss_reduction", detail=detail))

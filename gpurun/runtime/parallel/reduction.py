@@ -7,15 +7,19 @@ divided by a constant, must count as many times as there are ranks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 MOST_NODES = 256
 """So far is the graph followed."""
 MEAN, SUM = 1, 2
 """Torch's numbers of a loss function's `reduction`."""
-Divisors = tuple[tuple[float, bool], ...]
-"""Numbers by which a loss is divided, and whether each was computed by torch."""
+ROUNDING = 1e-5
+"""Of a factor that is kept in single precision."""
+Divisors = tuple[tuple[float, bool | None], ...]
+"""Numbers by which a loss is divided, and whether each was computed by torch; None for the inverse
+of a factor."""
 TRANSPARENT = (
     "Add", "Sub", "Neg", "View", "Reshape", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias",
     "Expand", "Select", "Stack", "Cat", "Unbind", "Copy", "Permute", "Transpose", "TBackward",
@@ -25,28 +29,69 @@ TRANSPARENT = (
 
 
 class Reduction(enum.Enum):
-    """How a loss depends on the number of samples; `MIXED`: in two ways at once; `PENALISED`: a sum
-    over them, beside what does not depend on them.
-    """
+    """How a loss depends on the number of samples; `MIXED`: in two ways at once."""
 
     MEAN = "mean"
     SUM = "sum"
     MIXED = "mixed"
-    PENALISED = "sum, and something beside it"
     UNKNOWN = "unknown"
 
 
-def reduction_of(
-    loss: Any, own: int, total: int, outputs: Collection[Any] = frozenset()
-) -> Reduction:
-    """That of a scalar loss of `own` samples, of a batch that had `total` before it was shared.
+@dataclass(frozen=True)
+class Term:
+    """What a loss is made of: a node of its graph that reduces over samples.
+
+    `count`: what the sum is divided by, where a mean is taken over something else than samples
+    (tokens that are no padding, weights of classes): a number or a tensor of one, None for samples.
+    A sum that has one is a mean if it is no constant. `sure`: it was seen to come from the model.
+    """
+
+    node: Any
+    kind: Reduction
+    count: Any = None
+    sure: bool = False
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Those that add up to a loss. `beside`: so does what does not come from the model, a penalty
+    on weights; `whole`: none is missing, as there were not too many nodes; `path`: the names of the
+    nodes from the loss to them.
+    """
+
+    every: tuple[Term, ...]
+    beside: bool
+    whole: bool
+    path: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> Reduction:
+        """That of the loss."""
+        kinds = {term.kind for term in self.every} - {Reduction.UNKNOWN}
+        if len(kinds) > 1:
+            return Reduction.MIXED
+        return next(iter(kinds), Reduction.UNKNOWN)
+
+    @property
+    def clear(self) -> bool:
+        """Whether each term can be weighed by itself, also where they are of different kinds."""
+        return self.whole and all(t.sure and t.kind is not Reduction.MIXED for t in self.every)
+
+    def taken_for(self, kind: Reduction) -> Terms:
+        """All of them of one kind."""
+        return replace(self, every=tuple(replace(term, kind=kind) for term in self.every))
+
+
+def terms_of(loss: Any, own: int, total: int, outputs: Collection[Any] = frozenset()) -> Terms:
+    """The terms of a scalar loss of `own` samples, of a batch that had `total` before it was
+    shared.
 
     `outputs`: the graph nodes of what the model returned. What does not come from these (a penalty
-    on weights) says nothing; where they are not known everything does.
+    on weights) is no term; where they are not known everything may be one.
     """
     known = () if loss.grad_fn in outputs else outputs
-    found: set[Reduction] = set()
-    beside = False
+    found: dict[Any, Term] = {}
+    beside, path = False, []
     ahead: list[tuple[Any, Divisors]] = [(loss.grad_fn, ())]
     seen: set[tuple[Any, Divisors]] = set()
     while ahead and len(seen) < MOST_NODES:
@@ -56,43 +101,60 @@ def reduction_of(
             continue
         seen.add(entry)
         name = node.name()
-        kind = _reduced(node, name, divisors, own, total)
-        if kind is not None:
-            if not known or _reaches(node, known):
-                found.add(kind)
-            else:
-                beside = True
-        elif name.startswith(("DivBackward", "MulBackward")):
+        path.append(name)
+        if name.startswith(("DivBackward", "MulBackward")):
             ahead += [(following, divisors + _divisor(node, name)) for following in _behind(node)]
-        elif name.startswith(TRANSPARENT):
+            continue
+        if name.startswith(TRANSPARENT) or _adds_terms(node, name, own):
             ahead += [(following, divisors) for following in _behind(node)]
-        elif not name.endswith("AccumulateGrad") and (not known or _reaches(node, known)):
-            found.add(Reduction.UNKNOWN)
-    if {Reduction.MEAN, Reduction.SUM} <= found:
-        return Reduction.MIXED
-    if beside and Reduction.SUM in found:
-        return Reduction.PENALISED
-    for kind in (Reduction.SUM, Reduction.MEAN):
-        if kind in found:
-            return kind
-    return Reduction.UNKNOWN
+            continue
+        reached = _reaches(node, known) if known else None
+        if name.endswith("AccumulateGrad") or reached is False:
+            beside = True
+            continue
+        kind, count = _reduced(node, name, divisors, own, total)
+        if node in found and found[node].kind is not kind:
+            kind = Reduction.MIXED
+        found[node] = Term(node, kind, count, sure=reached is True)
+    terms = tuple(_like_another(term, found.values()) for term in found.values())
+    return Terms(terms, beside, whole=not ahead, path=tuple(path))
 
 
-def _reduced(node: Any, name: str, divisors: Divisors, own: int, total: int) -> Reduction | None:
-    """What a node that reduces over samples says; None for any other."""
-    if name.startswith("MeanBackward"):
-        return Reduction.MEAN
+def _like_another(term: Term, others: Iterable[Term]) -> Term:
+    """A sum by what another term takes its mean over is such a mean: smoothed labels."""
+    if term.kind is Reduction.SUM and term.count:
+        means = (x.count for x in others if hasattr(x.count, "item"))
+        if any(abs(float(mean) - term.count) < ROUNDING * term.count for mean in means):
+            return replace(term, kind=Reduction.MEAN)
+    return term
+
+
+def _reduced(
+    node: Any, name: str, divisors: Divisors, own: int, total: int
+) -> tuple[Reduction, Any]:
+    """How a node reduces over samples, and its count."""
     reduction = getattr(node, "_saved_reduction", None)
-    if reduction == MEAN:
-        return Reduction.MEAN
-    if reduction == SUM or name.startswith("SumBackward"):
-        elements = _elements(node)
-        by_count = any(_counts_samples(*found, own, total, elements) for found in divisors)
-        return Reduction.MEAN if by_count else Reduction.SUM
-    return None
+    if name.startswith("MeanBackward") and any(_goes(x, "Sum") for x in _behind(node)):
+        return Reduction.SUM, None
+    if reduction == MEAN or name.startswith("MeanBackward"):
+        return Reduction.MEAN, getattr(node, "_saved_total_weight", _elements(node) or None)
+    if reduction != SUM and not name.startswith("SumBackward"):
+        return Reduction.UNKNOWN, None
+    elements = _elements(node)
+    for divisor, computed in divisors:
+        if _counts_samples(divisor, computed, own, total, elements):
+            return Reduction.MEAN, divisor
+    if any(_goes(following, "Mean") for following in _behind(node)):
+        return Reduction.MEAN, None
+    # weights of samples, few or none that are left, or a constant: what ranks have of it tells
+    return Reduction.SUM, next(
+        (d for d, computed in divisors if computed is not None and d >= 0), None
+    )
 
 
-def _counts_samples(divisor: float, computed: bool, own: int, total: int, elements: int) -> bool:
+def _counts_samples(
+    divisor: float, computed: bool | None, own: int, total: int, elements: int
+) -> bool:
     """Whether a divisor is the number of samples (or of their unmasked elements) at hand.
 
     `/ args.batch_size` is none: it knows of no ranks. Nor is a small number of the script's: steps
@@ -100,9 +162,34 @@ def _counts_samples(divisor: float, computed: bool, own: int, total: int, elemen
     """
     if divisor == own:
         return True
-    if divisor == total or divisor > (elements or divisor):
+    if computed is None or divisor == total or divisor > (elements or divisor):
         return False
     return elements / 2 < divisor if not computed else divisor > 1 and divisor.is_integer()
+
+
+def _goes(node: Any, name: str) -> bool:
+    """Whether a node is a mean or sum over its first dimension only, that of samples."""
+    known = name + "Backward1"
+    return node.name().startswith(known) and tuple(getattr(node, "_saved_dim", ())) == (0,)
+
+
+def _adds_terms(node: Any, name: str, own: int) -> bool:
+    """Whether a sum or mean is over terms of a loss that were put into one tensor, not samples."""
+    if not name.startswith(("SumBackward0", "MeanBackward0")) or _elements(node) == own:
+        return False
+    ahead, seen = _behind(node), 0
+    while ahead:
+        node = ahead.pop()
+        seen += 1
+        name = node.name()
+        if name.startswith((*TRANSPARENT, "DivBackward", "MulBackward")) and seen < MOST_NODES:
+            ahead += _behind(node)
+        elif not (
+            name.startswith(("SumBackward0", "MeanBackward0"))
+            or getattr(node, "_saved_reduction", None) in (MEAN, SUM)
+        ):
+            return False
+    return seen > 0
 
 
 def _elements(node: Any) -> int:
@@ -119,10 +206,20 @@ def _elements(node: Any) -> int:
 
 def _divisor(node: Any, name: str) -> Divisors:
     """By what a quotient of one number divides, and whether that is a tensor of the script's."""
-    value: Any = getattr(node, "_saved_other", None) if name.startswith("Div") else None
-    if getattr(value, "numel", lambda: 0)() == 1 and not value.requires_grad:
-        return ((float(value), not _is_number(value)),)
-    return ()
+    value: Any = getattr(node, "_saved_other", None)
+    if isinstance(value, (int, float)):
+        number, computed = float(value), False
+    elif not name.startswith("Div") and getattr(value, "is_cuda", False):
+        return ()  # a scale of the script's: to read it would wait for the device
+    elif getattr(value, "numel", lambda: 0)() == 1 and not value.requires_grad:
+        number, computed = float(value), not _is_number(value)
+    else:
+        return ()
+    if name.startswith("Div"):
+        return ((number, computed),)
+    # a factor of 1 / n divides by n
+    whole = round(1 / number) if 0 < number < 1 else 0
+    return ((float(whole), None),) if whole and abs(whole * number - 1) < ROUNDING else ()
 
 
 def _is_number(value: Any) -> bool:
@@ -138,13 +235,15 @@ def _behind(node: Any) -> list[Any]:
     return [following for following, _ in node.next_functions if following is not None]
 
 
-def _reaches(node: Any, outputs: Collection[Any]) -> bool:
-    """Whether a node depends on what the model returned; True where that is too far to see."""
+def _reaches(node: Any, outputs: Collection[Any]) -> bool | None:
+    """Whether a node depends on what the model returned; None where that is too far to see."""
     ahead, seen = [node], {node}
     while ahead:
         node = ahead.pop()
-        if node in outputs or len(seen) > MOST_NODES:
+        if node in outputs:
             return True
+        if len(seen) > MOST_NODES:
+            return None
         new = [following for following in _behind(node) if following not in seen]
         seen.update(new)
         ahead += new

@@ -130,7 +130,7 @@ class Replicas:
             covered |= replica.wrapped.keys() or {id(p) for p in replica.parameters()}
         new = self._strays.meet(parameters, covered)
         if new:
-            self._begin_group(new[0].device)
+            self.meet(new[0].device)
             for parameter in new:
                 self._torch.distributed.broadcast(parameter.detach(), 0)
             self._average_gradients(self._strays, new)
@@ -168,7 +168,7 @@ class Replicas:
             parameters = [p for p in module.parameters() if p.requires_grad]
             if not parameters:
                 return
-            self._begin_group(parameters[0].device)
+            self.meet(parameters[0].device)
             self._make_alike(module)
         except Exception as error:
             give_up(
@@ -179,7 +179,8 @@ class Replicas:
         self._of[key] = Replica(module)
         weakref.finalize(module, self._of.pop, key, None)
 
-    def _begin_group(self, device: Any) -> None:
+    def meet(self, device: Any) -> None:
+        """Begin the process group, where there is none yet."""
         distributed = self._torch.distributed
         if distributed.is_initialized():
             return
