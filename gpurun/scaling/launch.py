@@ -107,7 +107,9 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
     if ended.given_up:
         status, error = "lost" if ended.lost else "timeout", ended.given_up
     elif refusal is not None:
-        status, error = "failed", refusal.partition(": ")[2].splitlines()[0]
+        status, error = _why(order, run_dir, result, alone)
+        if status != "oom":  # by which ranks part ways
+            status, error = "failed", refusal.partition(": ")[2].splitlines()[0]
     elif _trait(logs, (EXCHANGE,)) is not None and not order.exchange:
         status, error = "failed", NOT_LEFT_OUT
     elif not well:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from tests.integration.launched import (
 )
 from tests.integration.test_launch_nodes import free_port
 
+Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Launcher = subprocess.Popen[bytes]
 TRAINING = """
 import os, pathlib, sys, time
@@ -117,3 +120,50 @@ def test_a_rank_that_is_killed_ends_the_training_by_its_name(
     assert launcher.returncode == 137
     assert b"rank 1 failed first: signal SIGKILL" in told
     assert wait_for(lambda: not any(map(alive, ranks)), ORPHAN_SECONDS)
+
+
+FAILS = """
+import os, sys, torch
+from torch.utils.data import DataLoader, TensorDataset
+net = torch.nn.Linear(8, 1)
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+loader = DataLoader(TensorDataset(torch.randn(6400, 8), torch.randn(6400, 1)), 32)
+for epoch in range(50):
+    for i, (x, y) in enumerate(loader):
+        if i == 15 and os.environ.get("RANK") == "1":
+            exec(sys.argv[1])
+        optimizer.zero_grad()
+        torch.nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+"""
+"""The second rank fails by itself, which ends the first one's exchange."""
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "told"),
+    [
+        ("raise ValueError('bad sample 17')", 1, "exit code 1 (process"),
+        ("sys.exit(7)", 7, "exit code 7"),
+    ],
+)
+def test_a_rank_that_fails_is_the_cause_and_no_other_is(
+    tmp_path: Path, gpurun: Gpurun, how: str, code: int, told: str
+) -> None:
+    (tmp_path / "fails.py").write_text(FAILS)
+    done = gpurun("--ddp", "--nproc-per-node", "2", "fails.py", how, cwd=tmp_path)
+    said = done.stderr.decode()
+    assert done.returncode == code, said
+    assert f"rank 1 failed first: {told}" in said
+    assert ("ValueError: bad sample 17" in said) == (code == 1)
+    assert "no longer train alike" not in said
+
+
+def test_a_rank_without_memory_is_a_count_without_enough_memory(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    (tmp_path / "fails.py").write_text(FAILS)
+    words = ("--scale", "1,2", "--rounds", "1", "--steps", "12", "--json", "scaling.json")
+    done = gpurun(*words, "fails.py", "raise MemoryError", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    one, two = json.loads((tmp_path / "scaling.json").read_text())["points"]
+    assert (one["error"], two["error"]) == (None, "out of memory on rank 1")

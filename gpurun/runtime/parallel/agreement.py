@@ -7,6 +7,7 @@ makes) would wait for each other for ever; here they end by name.
 from __future__ import annotations
 
 import math
+import sys
 import threading
 import time
 import weakref
@@ -21,7 +22,10 @@ EVERY = 256
 """Steps between two comparisons; the first are at 1, 2, 4, 8, ..."""
 POLL_SECONDS = 1.0
 BLAME_SECONDS = 2.0
-"""A rank whose script is over says so at once; one that crashed never does."""
+"""A rank whose script is over or has failed says so before it is gone; one that was killed never
+does."""
+EXIT_SECONDS = 5.0
+"""A rank has so long to be gone: where it failed the agent then ends the others, and tells why."""
 GRACE_SECONDS = 10.0
 """A rank may go on so long after another has ended: it may be writing its last words."""
 ADVICE = "see the logs of the ranks; without --ddp the script runs on one device"
@@ -97,6 +101,9 @@ class Agreement:
         self._ended = True
         if self._watching is None:
             return
+        if getattr(sys, "last_value", None) is not None:  # by an exception, which tells more
+            self._store().set(f"gpurun/failed/{self._place.rank}", str(self._steps))
+            return
         mine = self._last_weights()
         self._store().set(f"gpurun/weights/{self._place.rank}", mine.hex())
         self._store().set(f"gpurun/ended/{self._place.rank}", str(self._steps))
@@ -110,29 +117,35 @@ class Agreement:
             give_up(f"{what}: {shown}", ADVICE, DIVERGED)
 
     def blame(self) -> None:
-        """An exchange of gradients failed: end by name where the cause is a rank that is done."""
+        """An exchange of gradients failed: end by name where the cause is a rank that is done; of one
+        that failed its own words are the cause.
+        """
         if self._watching is None:
             return
         deadline = time.monotonic() + BLAME_SECONDS
         while time.monotonic() < deadline:
             try:
-                gone = self._gone()
+                failed, gone = self._gone("failed"), self._gone()
             except Exception:
+                return
+            if failed:
+                time.sleep(GRACE_SECONDS)  # the agent ends this one
                 return
             if gone:
                 self._parted(gone[0])
             time.sleep(POLL_SECONDS / 10)
 
-    def _gone(self) -> list[int]:
-        """The ranks whose scripts are over."""
+    def _gone(self, how: str = "ended") -> list[int]:
+        """The ranks whose scripts are over, or have failed."""
         others = (rank for rank in range(self._place.size) if rank != self._place.rank)
-        return [rank for rank in others if self._store().check([f"gpurun/ended/{rank}"])]
+        return [rank for rank in others if self._store().check([f"gpurun/{how}/{rank}"])]
 
     def _parted(self, gone: int) -> None:
         last = int(self._store().get(f"gpurun/ended/{gone}"))
+        time.sleep(EXIT_SECONDS)
         give_up(
-            f"rank {gone} ended after {last} steps, and rank {self._place.rank} waits for it after "
-            f"{self._steps}: they no longer train alike",
+            f"rank {gone} ended after {last} steps, and rank {self._place.rank} waits for it in "
+            f"step {self._steps + 1}: they no longer train alike",
             ADVICE,
             DIVERGED,
         )
