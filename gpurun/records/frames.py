@@ -8,6 +8,7 @@ were not there. Runtime and knobs both wrap, so it lies where both may import it
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 
 
 def drop_frame(error: BaseException) -> None:
@@ -17,6 +18,19 @@ def drop_frame(error: BaseException) -> None:
         error.__traceback__ = trace.tb_next
         if sys.version_info < (3, 11):
             _restore_with(error)
+
+
+def drop_frames(error: BaseException, files: Collection[str]) -> None:
+    """The same, with all frames down to the innermost one of code in these files, if the error
+    comes from further inside.
+    """
+    found = inside = error.__traceback__
+    while inside is not None and inside.tb_next is not None:
+        if inside.tb_frame.f_code.co_filename in files:
+            found = inside
+        inside = inside.tb_next
+    error.__traceback__ = found
+    drop_frame(error)
 
 
 def _restore_with(error: BaseException) -> None:

@@ -32,9 +32,12 @@ ADVICE = "see the logs of the ranks; without --ddp the script runs on one device
 
 
 class Agreement:
-    """The comparison of one rank with the others."""
+    """The comparison of one rank with the others. `order`: that of the data, as a number."""
 
-    def __init__(self, torch: Any, where: Place, replicas: Replicas) -> None:
+    def __init__(
+        self, torch: Any, where: Place, replicas: Replicas, order: Callable[[], int]
+    ) -> None:
+        self._order = order
         self._torch = torch
         self._place = where
         self._replicas = replicas
@@ -62,13 +65,14 @@ class Agreement:
     def _compare(self, count: int) -> None:
         torch = self._torch
         rates = [g.get("lr", 0.0) for o in CLOCK.optimizers for g in o.param_groups]
-        mine = [float(count), float(sum(float(rate) for rate in rates)), self._weights()]
+        rate = float(sum(float(rate) for rate in rates))
+        mine = [float(count), rate, float(self._order()), self._weights()]
         device = self._replicas.device()
         own = torch.tensor(mine, dtype=torch.float64, device=device)
         every = [torch.empty_like(own) for _ in range(self._place.size)]
         torch.distributed.all_gather(every, own)
         for name, values in zip(
-            ("number of steps", "learning rates", "weights"),
+            ("number of steps", "learning rates", "order of the data", "weights"),
             zip(*(one.tolist() for one in every), strict=True),
             strict=True,
         ):
@@ -117,8 +121,8 @@ class Agreement:
             give_up(f"{what}: {shown}", ADVICE, DIVERGED)
 
     def blame(self) -> None:
-        """An exchange of gradients failed: end by name where the cause is a rank that is done; of one
-        that failed its own words are the cause.
+        """An exchange of gradients failed: end by name where the cause is a rank that is done. One
+        that failed tells the cause itself.
         """
         if self._watching is None:
             return

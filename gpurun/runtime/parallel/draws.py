@@ -72,6 +72,18 @@ class Draws:
                 self._seed("cuda", int(self._torch.initial_seed()))
 
     @contextmanager
+    def inside(self) -> Iterator[None]:
+        """What is drawn inside is drawn apart."""
+        if self._apart:
+            yield
+            return
+        self.enter()
+        try:
+            yield
+        finally:
+            self.leave()
+
+    @contextmanager
     def common(self) -> Iterator[None]:
         """What is drawn inside is drawn alike on all ranks that come here equally often."""
         if not self._apart:
@@ -108,14 +120,14 @@ class Draws:
         return seed
 
     def _seeded(self, name: str, seed: int) -> None:
-        """What was drawn before is forgotten, on either side."""
+        """What was drawn before is forgotten, on either side; who seeds wants the same draws."""
         if self._seeding:
             return
-        self._own.pop(name, None)
         if self._apart:
-            self._common.pop(name, None)
-            self._common |= {k: v for k, v in self._states().items() if k == name}
-            self._draw_apart(name, seed)
+            seeded = {k: v for k, v in self._states().items() if k == name}
+            self.leave()
+            self._restore(seeded)
+        self._own.pop(name, None)
 
     def _draw_apart(self, name: str, seed: int) -> None:
         """Seed one generator as this rank's own; rank 0 goes on as a single process would."""

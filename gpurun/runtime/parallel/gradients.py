@@ -22,6 +22,9 @@ from gpurun.runtime.parallel.weights import Weights, times, weighing
 from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER
 
+MOST_LOSSES = 64
+"""Of so many different ones it is remembered what they were."""
+
 
 class Gradients:
     """Scales losses, and tells the replicas when a backward pass is over.
@@ -47,10 +50,8 @@ class Gradients:
         self._weights = Weights(torch, where, replicas.meet)
         self._told: set[Reduction] = set()
         self._last = Reduction.UNKNOWN
-        self._most = 0
-        """Samples of the largest batch so far."""
-        self._of_largest: set[Reduction] = set()
-        """What losses were on such batches."""
+        self._of_largest: dict[tuple[str, ...], tuple[int, Reduction]] = {}
+        """Of each loss, by its path, the samples of its largest batch, and its kind there."""
 
     def install(self) -> None:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
@@ -139,13 +140,13 @@ class Gradients:
         """The kind of a loss; on a batch that is smaller than usual the one that it always was, for
         a constant may there look like a count of elements.
         """
-        if part.total < self._most and len(self._of_largest) == 1:
-            return next(iter(self._of_largest))
-        if part.total > self._most:
-            self._most = part.total
-            self._of_largest.clear()
-        self._of_largest.add(terms.kind)
-        return terms.kind
+        most, kind = self._of_largest.get(terms.path, (0, terms.kind))
+        if part.total >= most:
+            if len(self._of_largest) > MOST_LOSSES:
+                self._of_largest.clear()
+            self._of_largest[terms.path] = part.total, terms.kind
+            return terms.kind
+        return kind
 
     def _tell(self, kind: Reduction, terms: Terms) -> None:
         if kind in self._told:

@@ -33,7 +33,7 @@ def arm(parallel: Parallel, exchange: Exchange, torch: Any) -> None:
     draws = Draws(torch, where.rank)
     replicas = Replicas(torch, where, draws, exchange, shared_gpus=parallel.shared_gpus > 0)
     sharding = Sharding(torch, parallel.share, where, draws, replicas)
-    agreement = Agreement(torch, where, replicas)
+    agreement = Agreement(torch, where, replicas, lambda: sharding.order)
     draws.install()
     sharding.install()
     scaled = parallel.share is Share.GLOBAL

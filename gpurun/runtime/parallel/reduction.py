@@ -43,7 +43,7 @@ class Term:
 
     `count`: what the sum is divided by, where a mean is taken over something else than samples
     (tokens that are no padding, weights of classes): a number or a tensor of one, None for samples.
-    A sum that has one is a mean if it is no constant. `sure`: it was seen to come from the model.
+    A sum that has one is a mean if ranks differ in it. `sure`: it was seen to come from the model.
     """
 
     node: Any

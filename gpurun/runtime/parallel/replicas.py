@@ -8,13 +8,14 @@ rather than by the wrapper: they show which parameters get gradients, which it m
 from __future__ import annotations
 
 import functools
+import inspect
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import drop_frame, drop_frames
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
@@ -80,6 +81,7 @@ class Replicas:
     def install(self) -> None:
         """Meet new roots and stand in for their calls."""
         self._grad_enabled = self._torch.is_grad_enabled
+        self._of_torch = inspect.getfile(self._torch.nn.parallel.DistributedDataParallel)
         ROOTS.on_root.append(self._met)
         ROOTS.route = self._route
         CLOCK.before_step.append(or_give_up("gradients of ranks", self._before_step))
@@ -211,7 +213,16 @@ class Replicas:
         replica.moved = True
         if not self.fed:
             self._draws.enter()  # the script makes its batches itself: each rank others
-        return lambda module, *args, **kwargs: self._called(replica, original, module, args, kwargs)
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                with self._draws.inside():  # of `next(iter(loader))` the iterator is gone by now
+                    return self._called(replica, original, module, args, kwargs)
+            except BaseException as error:
+                drop_frames(error, (__file__, self._of_torch))
+                raise
+
+        return call
 
     def _called(
         self, replica: Replica, original: Any, module: Any, args: Any, kwargs: dict[str, Any]

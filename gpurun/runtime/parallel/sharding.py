@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -22,11 +23,22 @@ from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
-from gpurun.runtime.parallel.shares import REPEATED, Part, Repeated, Shared, part_of, read_share
+from gpurun.runtime.parallel.shares import (
+    REPEATED,
+    Part,
+    Repeated,
+    Shared,
+    ordered,
+    part_of,
+    read_share,
+)
 from gpurun.runtime.parallel.uses import Reading, Uses
 from gpurun.runtime.patching import replace
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
+
+ORDERS = 2**48
+"""So many orders are told apart: a float can say them."""
 
 
 class Sharding:
@@ -35,6 +47,8 @@ class Sharding:
     def __init__(
         self, torch: Any, share: Share, where: Place, draws: Draws, replicas: Replicas
     ) -> None:
+        self.order = 0
+        """A hash of which samples were handed out to all ranks together, and in which order."""
         self._last: Part | None = None
         """The part of a batch that was handed out last, None before any."""
         self._torch = torch
@@ -137,6 +151,9 @@ class Sharding:
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
         def __init__(iterator: Any, loader: Any) -> None:
             self._open(iterator)
+            if iterator._gpurun_parts is not None:
+                # `break` frees it: what follows is no step any more
+                weakref.finalize(iterator, self._abandoned).atexit = False
             original(iterator, loader)
             if iterator._gpurun_parts is not None and iterator._dataset_kind == 0:
                 # workers augment samples of their own: their draws shall not repeat a peer's; of a
@@ -144,6 +161,11 @@ class Sharding:
                 iterator._base_seed = self._draws.apart(iterator._base_seed)
 
         return __init__
+
+    def _abandoned(self) -> None:
+        """An iterator is gone."""
+        if _in_script():
+            self._draws.leave()
 
     def _watch_reset(self, original: Callable[..., None]) -> Callable[..., None]:
         def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
@@ -204,7 +226,7 @@ class Sharding:
             own, part = part_of(indices, rank, size, usual if isinstance(usual, int) else None)
         except (TypeError, IndexError, KeyError):
             return self._refuse(f"a batch sampler that yields {type(indices).__name__}s")
-        iterator._gpurun_parts.append(part)
+        iterator._gpurun_parts.append(ordered(part, indices))
         return own
 
     def _in_turn(self, iterator: Any, original: Callable[..., Any]) -> Any:
@@ -222,7 +244,7 @@ class Sharding:
                 )
             raise
         iterator._gpurun_dealt = True
-        iterator._gpurun_parts.append(Part(1, 1))
+        iterator._gpurun_parts.append(ordered(Part(1, 1), map(str, batches)))
         return batches[self._place.rank]
 
     def _refuse(self, what: str) -> Any:
@@ -233,10 +255,6 @@ class Sharding:
         )
 
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def in_script() -> bool:
-            """Not in a thread that reads ahead: how far it is differs between ranks."""
-            return threading.get_ident() == CLOCK.thread
-
         def __next__(iterator: Any) -> Any:
             parts = iterator._gpurun_parts
             try:
@@ -247,16 +265,18 @@ class Sharding:
                 if parts is not None:
                     self._draws.leave()
                 reading = iterator._gpurun_reading
-                if isinstance(error, StopIteration) and reading is not None and in_script():
+                if isinstance(error, StopIteration) and reading is not None and _in_script():
                     self._uses.ended(reading)
                 drop_frame(error)
                 raise
             reading = iterator._gpurun_reading
-            if reading is not None and self._torch.is_grad_enabled() and in_script():
+            if reading is not None and self._torch.is_grad_enabled() and _in_script():
                 self._uses.handed(reading)
             if parts:
                 self._last = parts.popleft()
                 self._replicas.fed = True
+                if _in_script():
+                    self.order = hash((self.order, self._last.order)) % ORDERS
             if isinstance(batch, Repeated):
                 self._last = REPEATED
                 return batch.batch
@@ -301,6 +321,11 @@ class Sharding:
             return max(batches // self._place.size, min(batches, 1)) if shared else batches
 
         return __len__
+
+
+def _in_script() -> bool:
+    """Not in a thread that reads ahead: how far it is differs between ranks."""
+    return threading.get_ident() == CLOCK.thread
 
 
 def _in_training() -> bool:

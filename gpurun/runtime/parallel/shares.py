@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 LEAST = 2
@@ -16,11 +16,13 @@ class Part:
     """`own` of the `total` samples of a batch that all ranks share.
 
     `repeated`: every rank has all of them, so that each gradient is already that of the batch.
+    `order`: a hash of which samples these are, of the whole batch.
     """
 
     own: int
     total: int
     repeated: bool = False
+    order: int = field(default=0, compare=False)
 
     def weight(self, ranks: int) -> float:
         """What the mean over this rank's samples counts in the mean over `ranks` of these means,
@@ -47,6 +49,14 @@ def part_of(
         return indices, Part(total, total, repeated=True)
     own = indices[rank::size]
     return own, Part(len(own), total)
+
+
+def ordered(part: Part, indices: Any) -> Part:
+    """The part of a batch of these indices, if they are such as can be told apart."""
+    try:
+        return replace(part, order=hash(tuple(indices)))
+    except TypeError:
+        return part
 
 
 class Shared(list[Any]):

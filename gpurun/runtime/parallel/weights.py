@@ -19,6 +19,8 @@ SLOTS = 8
 samples."""
 ALIKE = 1e-12
 """Ranks differ in a count if its variance is larger, relative to its mean's square: rounding."""
+MOST_PLACES = 64
+"""Of so many sums it is remembered whether ranks differed."""
 Weight = Any
 """A float or a tensor of one."""
 
@@ -30,10 +32,8 @@ class Weights:
         self._torch = torch
         self._place = where
         self._meet = meet
-        self._first: dict[tuple[Any, ...], float] = {}
-        """What sums were divided by at first: in which loss, of how many samples."""
-        self._vary: set[tuple[Any, ...]] = set()
-        """The sums that were divided by something else since."""
+        self._differed: dict[tuple[Any, ...], Any] = {}
+        """Whether ranks ever differed in what a sum was divided by: in which loss, and place."""
 
     def of(self, device: Any, terms: Terms, part: Part) -> list[Weight]:
         """One for each term of a loss; each rank must ask at each backward pass of a shared batch.
@@ -44,11 +44,11 @@ class Weights:
         counted = [term for term in terms.every if term.count is not None]
         usable = len(counted) <= SLOTS
         counted = counted[:SLOTS]
-        own = self._numbers(device, counted, self._varying(terms.path, counted, part))
+        own = self._numbers(device, counted)
         every = own.clone()
         self._meet(device)
         torch.distributed.all_reduce(every)
-        filled, squares = every[0, :2]
+        filled, squares = every[0]
         together = size * squares == filled * filled  # else ranks have not the same terms
         weights: list[Weight] = []
         for term in terms.every:
@@ -58,45 +58,41 @@ class Weights:
                 weights.append(plain)
                 continue
             slot = 1 + next(i for i, one in enumerate(counted) if one is term)
-            total, squared, vary = every[slot]
+            total, squared = every[slot]
             counts = together & (total > 0)
-            if summed:
+            if summed:  # of a constant all ranks have the same
                 differ = size * squared - total * total > ALIKE * total * total
-                counts = counts & (differ | (vary > 0))
+                counts = counts & self._ever((terms.path, slot), differ)
             ratio = size * own[slot, 0] / torch.where(total > 0, total, torch.ones_like(total))
             weights.append(torch.where(counts, ratio, torch.full_like(ratio, plain)))
         return weights
 
-    def _numbers(self, device: Any, counted: Sequence[Term], varying: Sequence[bool]) -> Any:
-        """This rank's, to be added up over all, three a row: how many counts there are and its
-        square; then a row for each: the count, its square, and whether it varies.
+    def _ever(self, place: tuple[Any, ...], differ: Any) -> Any:
+        """Whether ranks differ now or have done so before; alike on all."""
+        before = self._differed.get(place)
+        if before is not None and before.device == differ.device:
+            differ = differ | before
+        if len(self._differed) > MOST_PLACES:
+            self._differed.clear()
+        self._differed[place] = differ
+        return differ
+
+    def _numbers(self, device: Any, counted: Sequence[Term]) -> Any:
+        """This rank's, to be added up over all, two a row: how many counts there are and its
+        square; then a row for each: the count and its square.
         """
         torch = self._torch
-        rows = [[float(len(counted)), float(len(counted) ** 2), 0.0]]
-        for term, varies in zip(counted, varying, strict=True):
+        rows = [[float(len(counted)), float(len(counted) ** 2)]]
+        for term in counted:
             count = 0.0 if torch.is_tensor(term.count) else float(term.count)
-            rows.append([count, count * count, float(varies)])
-        rows += [[0.0, 0.0, 0.0]] * (1 + SLOTS - len(rows))
+            rows.append([count, count * count])
+        rows += [[0.0, 0.0]] * (1 + SLOTS - len(rows))
         own = torch.tensor(rows, dtype=torch.float64, device=device)
         for slot, term in enumerate(counted, start=1):
             if torch.is_tensor(term.count):
                 own[slot, 0] = term.count
                 own[slot, 1] = own[slot, 0] ** 2
         return own
-
-    def _varying(self, path: tuple[str, ...], counted: Sequence[Term], part: Part) -> list[bool]:
-        """Of each count whether it was another one before, for as many samples."""
-        if all(term.kind is not Reduction.SUM for term in counted):
-            return [False] * len(counted)
-        found = []
-        for slot, term in enumerate(counted):
-            place = (path, slot)
-            key = (*place, part.own, part.total)
-            if not self._torch.is_tensor(term.count):
-                if self._first.setdefault(key, term.count) != term.count:
-                    self._vary.add(place)
-            found.append(place in self._vary)
-        return found
 
 
 def weighing(torch: Any, node: Any, weight: Weight) -> Any:
