@@ -11,7 +11,13 @@ import sys
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset, WeightedRandomSampler
+from torch.utils.data import (
+    DataLoader,
+    IterableDataset,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
 
 
 class Net(nn.Module):
@@ -576,7 +582,110 @@ def evaluated_as_it_is():
     return net
 
 
+def weighed_by_their_gradients():
+    """Two losses of one call, each with a backward pass of its own, after which it is read."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step(x, y, i):
+        out, found = net(x), []
+        for loss in (F.cross_entropy(out, y), out.pow(2).mean()):
+            optimizer.zero_grad()
+            loss.backward(retain_graph=True)
+            found.append([p.grad.clone() for p in net.parameters()])
+        for p, first, second in zip(net.parameters(), *found, strict=True):
+            p.grad = first / (1 + first.norm()) + second / (1 + second.norm())
+        optimizer.step()
+
+    loop(step, epochs=5)
+    return net
+
+
+def clamped_by_hand():
+    """Gradients of three passes, and of one at the end of an epoch."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+    def step(x, y, i):
+        F.cross_entropy(net(x), y).backward()
+        if i % 3 == 2 or i == 6:
+            for p in net.parameters():
+                p.grad.clamp_(-0.05, 0.05)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    loop(step, epochs=6)
+    return net
+
+
+class Heads(Net):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+    def forward(self, x, head):
+        return self.heads[head](super().forward(x))
+
+
+def heads_in_turn():
+    """A step for each, of loaders whose batches differ; later one for both, and one is left out."""
+    net, (x, y) = Heads(), data()
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9)
+    loaders = shuffled(), DataLoader(TensorDataset(x[:97], y[:97]), 16, shuffle=True)
+    for epoch in range(8):
+        for batches in zip(*loaders, strict=False):
+            for head, (x, y) in enumerate(batches):
+                if head == 0 or epoch < 6:
+                    F.cross_entropy(net(x, head), y).backward()
+                if head == 1 or epoch < 3:
+                    optimizer.step()
+                    optimizer.zero_grad()
+    return net
+
+
+def replaced():
+    """Layers that are replaced and added between two epochs."""
+    net = nn.Sequential(nn.Linear(10, 16), nn.ReLU(), nn.Linear(16, 4))
+    for epoch in range(3):
+        if epoch:
+            net[2] = nn.Linear(16, 4)
+            net.append(nn.Linear(4, 4))
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+
+        def step(x, y, i, optimizer=optimizer):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+
+        loop(step, epochs=1)
+    return net
+
+
+def swept():
+    """Trials that draw their split and weights, and leave their loop before its end."""
+    ends = []
+    for trial in range(3):
+        torch.manual_seed(trial)
+        part, _ = random_split(TensorDataset(*data()), [160, 43])
+        net = Net()
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        for i, (x, y) in enumerate(DataLoader(part, 16, shuffle=True)):
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y).backward()
+            optimizer.step()
+            if i == 6:
+                break
+        ends += net.parameters()
+    return nn.ParameterList(ends)
+
+
+def listed():
+    """Batches that are read once, the last of them smaller, and trained on again and again."""
+    return train(Net(), list(shuffled()))
+
+
 CASES = [
+    weighed_by_their_gradients, clamped_by_hand, heads_in_turn, replaced, swept, listed,
     measured_by_much, penalised_sum,
     moded, in_evaluation_mode, evaluated_as_it_is,
     headed, encoded, masked, shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,

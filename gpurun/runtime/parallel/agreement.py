@@ -20,6 +20,8 @@ from gpurun.runtime.steps import CLOCK
 
 EVERY = 256
 """Steps between two comparisons; the first are at 1, 2, 4, 8, ..."""
+CALLS = (8, 64, 512)
+"""After so many calls of the model they are compared where no optimizer has stepped."""
 POLL_SECONDS = 1.0
 BLAME_SECONDS = 2.0
 """A rank whose script is over or has failed says so before it is gone; one that was killed never
@@ -42,6 +44,8 @@ class Agreement:
         self._place = where
         self._replicas = replicas
         self._steps = 0
+        self._calls = 0
+        """Calls of the model before the first step."""
         self._ended = False
         self._last: Callable[[], Any] = lambda: None
         """The optimizer that made the last step."""
@@ -50,6 +54,7 @@ class Agreement:
     def install(self) -> None:
         """Compare before steps."""
         CLOCK.before_step.append(or_give_up("agreement of ranks", self._before_step))
+        self._replicas.on_call.append(or_give_up("agreement of ranks", self._called))
 
     def _before_step(self, optimizer: Any) -> None:
         self._steps = count = self._steps + 1
@@ -61,6 +66,14 @@ class Agreement:
             self._watching.start()
         if count & (count - 1) == 0 or count % EVERY == 0:
             self._compare(count)
+
+    def _called(self) -> None:
+        """A script may step by hand, with gradients that nobody averages."""
+        if self._steps or not self._replicas.fed:
+            return
+        self._calls += 1
+        if self._calls in CALLS and self._replicas.together():
+            self._compare(0)
 
     def _compare(self, count: int) -> None:
         torch = self._torch
@@ -78,8 +91,8 @@ class Agreement:
         ):
             if len(set(values)) > 1 and not all(value != value for value in values):
                 shown = ", ".join(f"{value:.9g}" for value in values)
-                what = f"at step {count} the ranks differ in their {name}: {shown}"
-                give_up(what, ADVICE, DIVERGED)
+                when = f"at step {count}" if count else "before any step of an optimizer"
+                give_up(f"{when} the ranks differ in their {name}: {shown}", ADVICE, DIVERGED)
 
     def _weights(self) -> float:
         """A sum over all weights: alike to the last bit where the same updates were made."""

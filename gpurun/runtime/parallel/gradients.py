@@ -104,8 +104,6 @@ class Gradients:
                 "of the batch cannot be seen",
                 "sum them up or take their mean before, or run it without --ddp",
             )
-        if part.repeated:
-            return tensors
         terms = self._terms(tensors, part)
         weights = self._weights.of(tensors.device, terms, part)
         if not weights:
@@ -121,6 +119,8 @@ class Gradients:
     def _terms(self, loss: Any, part: Part) -> Terms:
         """Those of a loss, each of a kind by which it can be weighed."""
         terms = terms_of(loss, part.own, part.total, self._replicas.output_nodes())
+        if part.repeated:  # by all that can be seen: batches that are read together need not be
+            return terms
         kind = self._usual(terms, part)
         self._tell(kind, terms)
         if kind is Reduction.UNKNOWN:  # torch's wrapper may hide what was seen before it was there

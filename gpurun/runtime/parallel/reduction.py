@@ -101,7 +101,7 @@ def terms_of(loss: Any, own: int, total: int, outputs: Collection[Any] = frozens
             continue
         seen.add(entry)
         name = node.name()
-        path.append(name)
+        path.append(f"{name} {getattr(node, '_saved_reduction', '')}")
         if name.startswith(("DivBackward", "MulBackward")):
             ahead += [(following, divisors + _divisor(node, name)) for following in _behind(node)]
             continue

@@ -12,6 +12,16 @@ LATER = 4
 """Each time a wrapper is undone the next one is made after so many times as many steps."""
 
 
+class Ghost:
+    """Stands for a parameter of a module that is gone here, and perhaps not yet on other ranks."""
+
+    grad: Any = None
+
+    def __init__(self, parameter: Any) -> None:
+        self.shape, self.dtype = parameter.shape, parameter.dtype
+        self.device = parameter.device
+
+
 class Replica:
     """One root module and, once the first steps are over, its wrapper.
 
@@ -19,7 +29,8 @@ class Replica:
     some ranks only. `moved`: trained since its buffers were last made alike. `waiting`: gradients
     that are accumulated here are not averaged yet. `called`: since the last backward pass.
     `wrapped`: the parameters that the wrapper was made for, by identity. `look_steps`: so many
-    steps are looked at before it is made.
+    steps are looked at before it is made. `idle`: steps of optimizers since its last call. `stale`:
+    modules or parameters were registered since it was looked at.
     """
 
     def __init__(self, module: Any) -> None:
@@ -35,8 +46,14 @@ class Replica:
         self.look_steps = LOOK_STEPS
         self.retired: Any = None
         """The wrapper that was undone since the last backward pass: a graph may still need it."""
+        self.idle = 0
+        self.stale = False
+        self._ghosts: list[Ghost] = []
+        self._marks: dict[int, Any] = {}
+        self._has = [weakref.ref(p) for p in module.parameters()]
         self._trained: set[int] = set()
         self._one: Callable[[], Any] = lambda: None
+        self.stand_ins()
 
     def parameters(self) -> list[Any]:
         """Those that are or were trained, in an order that all ranks have: one that was frozen in
@@ -46,6 +63,36 @@ class Replica:
         every = [] if module is None else list(module.parameters())
         self._trained.update(id(p) for p in every if p.requires_grad)
         return [p for p in every if id(p) in self._trained]
+
+    def stand_ins(self) -> list[Any]:
+        """Its parameters, also where the module is gone: when that is differs between ranks."""
+        parameters = self.parameters()
+        if self.module() is None:
+            return [Ghost(ghost) for ghost in self._ghosts]
+        if len(parameters) != len(self._ghosts):
+            self._ghosts = [Ghost(p) for p in parameters]
+        return parameters
+
+    def renewed(self) -> bool:
+        """Whether it has other parameters than when it was last looked at."""
+        self.stale, module = False, self.module()
+        has = [] if module is None else list(module.parameters())
+        if len(has) == len(self._has) and all(
+            r() is p for r, p in zip(self._has, has, strict=True)
+        ):
+            return False
+        self._has, self._ghosts = [weakref.ref(p) for p in has], []
+        return True
+
+    def mark(self) -> None:
+        """Remember what its gradients are before a backward pass."""
+        self._marks = {id(p): _state(p.grad) for p in self.trainable()}
+
+    def touched(self) -> set[bool]:
+        """Of its parameters whether the pass since `mark` gave them a gradient: not one answer
+        where it did so to some.
+        """
+        return {_state(p.grad) != self._marks.get(id(p)) for p in self.trainable()}
 
     def trainable(self) -> list[Any]:
         """Those that are trained now."""
@@ -68,10 +115,10 @@ class Replica:
         """
         frozen = sum(not parameter.requires_grad for parameter in self.wrapped.values())
         if frozen and frozen < len(self.wrapped):
-            self._unwrap()
+            self.unwrap()
         return None if frozen else self.wrapper
 
-    def _unwrap(self) -> None:
+    def unwrap(self) -> None:
         """Begin again, as if it had just been met: the next steps show what gets gradients."""
         self.retired, self.wrapper, self.wrapped, self.steps = self.wrapper, None, {}, 0
         self.reached, self.partly = set(), False
@@ -88,3 +135,7 @@ class Replica:
         forward pass.
         """
         return [p for p in self.wrapped.values() if not p.requires_grad and p.grad is None]
+
+
+def _state(gradient: Any) -> tuple[int, int] | None:
+    return None if gradient is None else (id(gradient), gradient._version)

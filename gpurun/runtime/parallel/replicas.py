@@ -19,7 +19,7 @@ from gpurun.records.frames import drop_frame, drop_frames
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
-from gpurun.runtime.parallel.replica import Replica
+from gpurun.runtime.parallel.replica import Ghost, Replica
 from gpurun.runtime.parallel.strays import Strays
 from gpurun.runtime.parallel.wrapping import wrapped
 from gpurun.runtime.patching import replace
@@ -32,6 +32,8 @@ from gpurun.runtime.traits import TRAITS
 MUTE_MEETINGS = 3
 """Ranks that exchange nothing wait for each other so many times nevertheless: a first step imports
 and compiles, and what they do afterwards is to be measured at the same time."""
+MOST_IDLE = 4
+"""After so many steps without a call a root is not looked after, until it is called again."""
 MOST_OUTPUTS = 64
 """So many outputs are remembered between two backward passes."""
 
@@ -58,6 +60,9 @@ class Replicas:
         self._exchange = not exchange.left_out
         self._static = Setting("static_graph", True) in exchange.options  # each pass like the first
         self._of: dict[int, Replica] = {}
+        """Of modules, by identity."""
+        self._at_work: list[Replica] = []
+        """Those that were called of late, in the order in which all ranks called them."""
         self._strays = Strays()
         self.fed = False
         """Whether a loader hands out shares."""
@@ -71,6 +76,10 @@ class Replicas:
         """Backward passes since the last step of an optimizer."""
         self._accumulated: deque[int] = deque(maxlen=2)
         """How many there were in each of the last steps."""
+        self._calls = 0
+        """Calls of roots since then."""
+        self.left: int | None = None
+        """Batches that the loader which was read last has left, None if that is not known."""
         self._accumulates = True
         """Whether passes between two steps add up, as far as is seen: else the script reads the
         gradients of each.
@@ -82,6 +91,9 @@ class Replicas:
         """Meet new roots and stand in for their calls."""
         self._grad_enabled = self._torch.is_grad_enabled
         self._of_torch = inspect.getfile(self._torch.nn.parallel.DistributedDataParallel)
+        modules = self._torch.nn.modules.module
+        modules.register_module_module_registration_hook(self._registered)
+        modules.register_module_parameter_registration_hook(self._registered)
         ROOTS.on_root.append(self._met)
         ROOTS.route = self._route
         CLOCK.before_step.append(or_give_up("gradients of ranks", self._before_step))
@@ -123,7 +135,7 @@ class Replicas:
         """Average what is not averaged yet: somebody is about to read or use these gradients."""
         if not self._exchange or not self.active():
             return
-        for replica in list(self._of.values()):
+        for replica in list(self._at_work):
             if replica.waiting:
                 self._accumulated.clear()
                 self._average(replica)
@@ -149,12 +161,13 @@ class Replicas:
 
     def together(self) -> bool:
         """Whether there is anything to keep alike."""
-        return self._ours and self._exchange and bool(self._of or self._strays.parameters())
+        return self._ours and self._exchange and any(True for _ in self.parameters())
 
     def parameters(self) -> Iterator[Any]:
-        """Those of all roots that are trained."""
-        for replica in list(self._of.values()):
-            yield from replica.parameters()
+        """Those that are trained at present, alike on all ranks."""
+        for replica in list(self._at_work):
+            if replica.idle <= 1:
+                yield from replica.parameters()
         yield from self._strays.parameters()
 
     def device(self) -> Any:
@@ -180,6 +193,11 @@ class Replicas:
         key = id(module)
         self._of[key] = Replica(module)
         weakref.finalize(module, self._of.pop, key, None)
+
+    def _registered(self, module: Any, name: str, value: Any) -> None:
+        """Some module gets a layer or a parameter."""
+        for replica in list(self._of.values()):
+            replica.stale = True
 
     def meet(self, device: Any) -> None:
         """Begin the process group, where there is none yet."""
@@ -229,6 +247,7 @@ class Replicas:
     ) -> Any:
         for callback in self.on_call:
             callback()
+        self._take_up(replica, module)
         self._look_between(replica)
         replica.called = True
         wrapper = replica.usable()
@@ -246,16 +265,27 @@ class Replicas:
                 self._outputs.append(tensor.grad_fn)
         return result
 
+    def _take_up(self, replica: Replica, module: Any) -> None:
+        """It is at work again, with the parameters that it has now."""
+        self._calls += 1
+        replica.idle = 0
+        if replica not in self._at_work:
+            self._at_work.append(replica)
+        if replica.stale and replica.renewed():
+            self._make_alike(module)
+            replica.unwrap()
+
     def _is_last_pass(self) -> bool:
         """Whether the step follows on this backward pass, as far as the last steps tell.
 
         Gradients that are accumulated need be averaged but once. Where several models or optimizers
         take turns each pass counts.
         """
-        alternate = len(self._of) > 1 or len(CLOCK.optimizers) > 1 or not self._accumulates
+        alternate = len(self._at_work) > 1 or len(CLOCK.optimizers) > 1 or not self._accumulates
         if alternate or self._static or len(set(self._accumulated)) != 1:
             return True
-        return self._passes >= self._accumulated[0] - 1
+        to_come = self._accumulated[0] - 1 - self._passes
+        return to_come <= 0 or (self.left is not None and self.left < to_come)
 
     def _look_between(self, replica: Replica) -> None:
         """Between two passes of a step: were the gradients read, and the weights moved by them?"""
@@ -277,8 +307,11 @@ class Replicas:
     # -- gradients -----------------------------------------------------------------------------
 
     def before_backward(self) -> None:
-        """Remember what the wrappers must leave alone."""
-        self._frozen = [p for x in self._of.values() for p in x.frozen_without_gradient()]
+        """Remember what the wrappers must leave alone, and what gradients are."""
+        self._frozen = [p for x in self._at_work for p in x.frozen_without_gradient()]
+        for replica in self._at_work:
+            if replica.wrapper is None or not replica.called:
+                replica.mark()
 
     def after_backward(self) -> None:
         """Average what the wrappers do not; what was averaged before stays what it is."""
@@ -286,20 +319,18 @@ class Replicas:
             parameter.grad = None
         self._passes += 1
         self._outputs.clear()
-        for replica in list(self._of.values()):
-            # a wrapper hears of one pass for each call: a second one is ours
-            if replica.wrapper is None or not (replica.called or self._alternates()):
+        for replica in list(self._at_work):
+            if replica.wrapper is None:
+                replica.partly = replica.partly or len(replica.touched()) > 1
                 self._average(replica)
+            elif not replica.called and True in replica.touched():
+                self._average(replica)  # a wrapper hears of one pass for each call
             replica.called, replica.retired = False, None
         self._average(self._strays)
 
-    def _alternates(self) -> bool:
-        """Whether models take turns: what is not called is then another's turn."""
-        return len(self._of) > 1
-
     def _average(self, replica: Replica | Strays) -> None:
         replica.waiting = False
-        parameters = replica.parameters()
+        parameters = replica.stand_ins()
         if parameters and self._exchange:
             self._average_gradients(replica, parameters)
 
@@ -315,7 +346,7 @@ class Replicas:
             if ranks == 0:
                 continue
             if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
+                parameter.grad = _nothing(torch, parameter)
             replica.partly = replica.partly or ranks < self._place.size
             replica.reached.add(id(parameter))
             distributed.all_reduce(parameter.grad)
@@ -323,13 +354,17 @@ class Replicas:
 
     def _before_step(self, optimizer: Any) -> None:
         """Nothing that waits may be stepped with, nor may anything be missing."""
-        self._accumulated.append(self._passes)
-        self._passes = 0
+        # passes of one call are not accumulated: the script may look at each
+        self._accumulated.append(self._passes if self._calls == self._passes else 1)
+        self._passes = self._calls = 0
         stepping = _parameters_of(optimizer)
         self._strays.stepped()
         self._settle(stepping)
         stepped = set(map(id, stepping))
-        for replica in list(self._of.values()):
+        for replica in list(self._at_work):
+            replica.idle += 1
+            if replica.idle > MOST_IDLE:
+                self._at_work.remove(replica)
             mine = [p for p in replica.trainable() if id(p) in stepped]
             if not mine:
                 continue
@@ -340,16 +375,17 @@ class Replicas:
             elif replica.wrapper is None:
                 if replica.steps > replica.look_steps:
                     self._wrap(replica)
-            elif not replica.wrapper.find_unused_parameters:
-                self._refuse_missing(p for p in mine if id(p) in replica.reached)
+            elif replica.idle == 1 and not replica.wrapper.find_unused_parameters:
+                self._look_for_missing(replica, mine)
 
-    def _refuse_missing(self, parameters: Iterable[Any]) -> None:
-        if any(parameter.grad is None for parameter in parameters):
-            give_up(
-                "parameters that got gradients in the first steps get none now: those of the "
-                "ranks cannot be averaged any more",
-                "run it without --ddp, or freeze them from the beginning",
-            )
+    def _look_for_missing(self, replica: Replica, stepping: list[Any]) -> None:
+        """A parameter that got gradients in the first steps, and none now, was left waited for by
+        the wrapper, and others with it.
+        """
+        if any(p.grad is None for p in stepping if id(p) in replica.reached):
+            self._average(replica)
+            replica.unwrap()
+            replica.partly, replica.retired = True, None
 
     def _wrap(self, replica: Replica) -> None:
         module, unused = replica.module(), replica.unused
@@ -379,6 +415,12 @@ class Replicas:
                     for holder in ("logger", "reducer"):
                         replica.wrapper.__dict__.pop(holder, None)
             self._torch.distributed.destroy_process_group()
+
+
+def _nothing(torch: Any, parameter: Any) -> Any:
+    if isinstance(parameter, Ghost):
+        return torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+    return torch.zeros_like(parameter)
 
 
 def _parameters_of(optimizer: Any) -> list[Any]:

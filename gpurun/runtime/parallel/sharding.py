@@ -178,7 +178,7 @@ class Sharding:
         iterator._gpurun_parts = getattr(self._local, "parts", None)
         iterator._gpurun_reading = getattr(self._local, "reading", None)
         iterator._gpurun_draws = self._active()
-        iterator._gpurun_dealt = False
+        iterator._gpurun_dealt, iterator._gpurun_handed = False, 0
 
     def _reading(self, loader: Any) -> Reading | None:
         """What is remembered of a loader that is opened; nothing of one that cannot train."""
@@ -275,6 +275,8 @@ class Sharding:
             if parts:
                 self._last = parts.popleft()
                 self._replicas.fed = True
+                iterator._gpurun_handed += 1
+                self._replicas.left = self._left(iterator)
                 if _in_script():
                     self.order = hash((self.order, self._last.order)) % ORDERS
             if isinstance(batch, Repeated):
@@ -283,6 +285,16 @@ class Sharding:
             return batch
 
         return __next__
+
+    def _left(self, iterator: Any) -> int | None:
+        """Batches that an iterator has left for this rank, None for one that does not tell."""
+        try:
+            batches = len(iterator._index_sampler)
+        except (TypeError, NotImplementedError):
+            return None
+        if self._share is Share.LOCAL:
+            batches //= self._place.size
+        return batches - int(iterator._gpurun_handed)
 
     def _watch_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         from torch.utils.data import get_worker_info

@@ -28,6 +28,10 @@ class Strays:
         """Those that are or were trained, in the order in which they were met."""
         return [p for p, _ in self._known.values()]
 
+    def stand_ins(self) -> list[Any]:
+        """The same: they are kept."""
+        return self.parameters()
+
     def meet(self, parameters: Iterable[Any], covered: Container[int]) -> list[Any]:
         """Those of some parameters that are new, and that are not `covered`: one that is frozen is
         still stepped with, if it has a gradient.

@@ -53,7 +53,7 @@ class Weights:
         weights: list[Weight] = []
         for term in terms.every:
             summed = term.kind is Reduction.SUM
-            plain = float(size) if summed else part.weight(size)
+            plain = float(size) if summed and not part.repeated else part.weight(size)
             if term.count is None or not usable:
                 weights.append(plain)
                 continue
