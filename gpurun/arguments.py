@@ -108,6 +108,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
     environment = os.environ if environment is None else environment
     words = split(list(argv))
     if words.program is None:
+        _scale(words.own)  # whose counts may be what was left out
         raise GpurunError("no script was named", "try: gpurun train.py, or gpurun --help")
     own = words.own
     if "settings" in own and "tuned" in own:

@@ -17,6 +17,8 @@ from gpurun.options import Options
 from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Share
 
+REDUCED = "loss_reduction"
+"""The trait of a rank whose losses were of parts of batches."""
 MEETING = ("--nnodes", "--rdzv-id", "--rdzv-endpoint", "--master-addr", "--master-port")
 
 
@@ -73,6 +75,23 @@ def distributed_by_itself(run_dir: Path) -> bool:
 
     logs = read_run(run_dir).processes
     return any(trait.trait in DISTRIBUTED_TRAITS for log in logs for trait in log.traits)
+
+
+def remarks(run_dir: Path) -> list[str]:
+    """What whoever knows the script from one device must know of what it printed, in lines."""
+    from gpurun.measure.events import read_run
+
+    logs = read_run(run_dir).processes
+    if not any(trait.trait == REDUCED for log in logs for trait in log.traits):
+        return []
+    told = [
+        "what the script prints of training batches is of rank 0's part of them: a sum over an "
+        "epoch is that much smaller"
+    ]
+    kinds = {kind for log in logs for root in log.roots for kind in root.module_types}
+    if any(kind.startswith("BatchNorm") for kind in kinds):
+        told.append("BatchNorm normalised over each rank's part of a batch, which is not as on one")
+    return told
 
 
 def refusal(run_dir: Path) -> list[str]:

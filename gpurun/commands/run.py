@@ -74,7 +74,7 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
         _forget(run_dir)
         raise
     if options.ddp and run_dir is not None:
-        _end_hidden(run_dir, exit_code)
+        _end_hidden(run_dir, exit_code, options.quiet)
     if exit_code == 128 + signal.SIGKILL and run_dir is not None:
         from gpurun.measure.oom_kills import killed_for_memory
 
@@ -191,8 +191,8 @@ def _hidden(
     return launched, environment, told
 
 
-def _end_hidden(run_dir: Path, exit_code: int) -> None:
-    from gpurun.commands.hidden import clean_up, distributed_by_itself, refusal
+def _end_hidden(run_dir: Path, exit_code: int, quiet: bool) -> None:
+    from gpurun.commands.hidden import clean_up, distributed_by_itself, refusal, remarks
 
     clean_up(run_dir)
     if distributed_by_itself(run_dir):
@@ -200,7 +200,7 @@ def _end_hidden(run_dir: Path, exit_code: int) -> None:
             "the script is distributed by itself: run it without --ddp, under which only the files "
             "that rank 0 wrote are kept"
         )
-    for line in refusal(run_dir) if exit_code else ():
+    for line in refusal(run_dir) if exit_code else () if quiet else remarks(run_dir):
         _note(line)
 
 

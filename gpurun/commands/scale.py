@@ -27,7 +27,7 @@ from gpurun.report.scaling import print_scaling
 from gpurun.rundir import find_home, new_run, write_json
 from gpurun.scaling.arguments import check_counts
 from gpurun.scaling.devices import Devices, devices
-from gpurun.scaling.distributed import by_source
+from gpurun.scaling.distributed import by_source, spawns_by_source
 from gpurun.scaling.document import Circumstances, document, worth_another_way
 from gpurun.scaling.following import Following
 from gpurun.scaling.here import Here
@@ -121,10 +121,20 @@ def _check(options: Options, asked: ScaleOptions, here: Devices, place: Place | 
         raise GpurunError(
             f"{options.torchrun[0].partition('=')[0]} is not for --scale on one node, which starts "
             "its ranks itself",
-            "drop it, or name several nodes with --nnodes",
+            "drop it, or name several nodes with --nnodes"
+            if options.torchrun[0].startswith(OF_NODES)
+            else "drop it",
         )
     if asked.plot == "-":
         raise GpurunError("--plot - : a picture is not for a terminal", "name a file, x.png")
+    if asked.plot is not None and not asked.plot.lower().endswith(".png"):
+        raise GpurunError(f"--plot {asked.plot}: the picture is a PNG", "name a file, x.png")
+    spawning = spawns_by_source(target)
+    if spawning is not None:
+        raise GpurunError(
+            f"the script starts its ranks itself ({spawning}), as many as it likes",
+            "measure it for each count by its own flag, or leave the starting to gpurun",
+        )
     if place is None:
         here.check(asked.counts, asked.oversubscribe)
     elif place.ranks is not None:

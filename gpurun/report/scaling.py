@@ -23,6 +23,8 @@ KIND = {
 }
 PROJECTED = (16, 64, 256, 1024)
 """Counts of the projection that are shown; the document has all."""
+MOST_SHOWN = 10.0
+"""An interval of which one end is so many times the other is not written out."""
 OF_STEP = 0.005
 """Parts of a step below this share are not named."""
 
@@ -75,6 +77,8 @@ def _row(point: ScalingPoint) -> tuple[str, ...]:
 
 
 def _interval(bounds: tuple[float, float]) -> str:
+    if bounds[1] > MOST_SHOWN * bounds[0]:
+        return "undecided"
     return f"{bounds[0] * 100:.1f}–{bounds[1] * 100:.1f} %"
 
 
@@ -105,7 +109,9 @@ def scaling_lines(report: ScalingReport) -> list[str]:
     lines += [_way(way) for way in report.tried]
     lines += _projection(report)
     lines += [one_line(note) for note in report.notes]
-    rounds = f"{count(report.rounds, 'round')} of launches in turn"
+    rounds = "no round of launches was finished"
+    if report.rounds:
+        rounds = f"{count(report.rounds, 'round')} of launches in turn"
     lines.append(f"{rounds}, {duration(report.seconds)} in all")
     return lines
 

@@ -39,6 +39,11 @@ def check_counts(counts: Sequence[int], ranks: int, nodes: int) -> None:
 def _counts(text: str) -> tuple[int, ...]:
     """The counts of `--scale 1,2,4`, rising."""
     words = [word.strip() for word in text.split(",")]
+    if "," not in text and any(letter.isalpha() for letter in text):  # the next flag or the script
+        raise GpurunError(
+            f"--scale needs counts of devices, and not {text}",
+            "as in gpurun --scale 1,2,4 train.py; gpurun --help tells the flags",
+        )
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word))]
     if wrong:
         raise GpurunError(

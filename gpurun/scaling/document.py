@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.errors import ExitCode
@@ -33,6 +33,12 @@ MODEL = {
     True: "step = compute * n/N + bandwidth * 2(N-1)/N + latency * 2(N-1)",
 }
 """By whether it is strong scaling; n is the smallest count."""
+WIDE = 1.5
+"""An interval of which one end is so many times the other decides nothing."""
+MORE_THAN_ALL = 1.1
+"""An efficiency above is no matter of the devices."""
+DOUBT = 0.65
+"""Severity of a finding at a count that may be a good one."""
 OTHERS = 0.1
 """Of the cores: what other programs may use without being named."""
 LABEL = "projection, not measured"
@@ -77,7 +83,7 @@ def document(asked: ScaleOptions, measured: Measurements, around: Circumstances)
     points = tuple(_point(gpus, measured, compared, around) for gpus in asked.counts)
     verdict = _verdict(asked, measured, points, around)
     # one link is fitted: that within a node and that between them are two
-    fitted = compared if around.nodes == 1 else {}
+    fitted = compared if around.nodes == 1 and not _undecided(compared) else {}
     ahead = project(
         [Measured(n, x.efficiency, x.interval, x.rounds) for n, x in fitted.items()],
         asked.strong,
@@ -128,7 +134,21 @@ def _findings(
     asked: ScaleOptions, compared: dict[int, Efficiency], spent: list[Costs], devices: Devices
 ) -> tuple[ScalingFinding, ...]:
     by_count = {n: x.efficiency for n, x in compared.items()}
-    return findings(by_count, spent, strong=asked.strong, on_cpu=not devices.gpus)
+    found = findings(by_count, spent, strong=asked.strong, on_cpu=not devices.gpus)
+    return tuple(
+        one if _surely_poor(compared[one.gpus]) else replace(one, severity=min(one.severity, DOUBT))
+        for one in found
+    )
+
+
+def _surely_poor(found: Efficiency) -> bool:
+    return found.interval is not None and found.interval[1] < GOOD
+
+
+def _undecided(compared: dict[int, Efficiency]) -> list[int]:
+    """The counts of which the rounds say nothing."""
+    known = ((gpus, x.interval) for gpus, x in compared.items() if x.interval is not None)
+    return [gpus for gpus, (low, high) in known if high > WIDE * low]
 
 
 def _rates(asked: ScaleOptions, measured: Measurements) -> dict[int, dict[int, float]]:
@@ -236,13 +256,22 @@ def _projection(ahead: Projection, points: tuple[ScalingPoint, ...]) -> ScalingP
     )
 
 
-def _kept_batches(measured: Measurements, compared: dict[int, Efficiency]) -> bool:
-    """Whether the largest count's ranks had batches as large as the smallest count's."""
-    sizes = [
+def _sizes(measured: Measurements, compared: dict[int, Efficiency]) -> list[float | None]:
+    """Samples of a rank's batch, of the smallest and of the largest count."""
+    return [
         mean(x.figures.batch_size for x in measured.of(gpus).values() if x.figures is not None)
         for gpus in (min(compared, default=0), max(compared, default=0))
     ]
-    first, last = sizes
+
+
+def _singles(measured: Measurements, compared: dict[int, Efficiency]) -> bool:
+    """Whether the script's batches are too small to be shared."""
+    return len(compared) > 1 and _sizes(measured, compared) == [1, 1]
+
+
+def _kept_batches(measured: Measurements, compared: dict[int, Efficiency]) -> bool:
+    """Whether the largest count's ranks had batches as large as the smallest count's."""
+    first, last = _sizes(measured, compared)
     return len(compared) > 1 and first is not None and last is not None and last >= first > 1
 
 
@@ -264,6 +293,11 @@ def _notes(
             f"the ranks of {', '.join(map(str, alone))} trained each by itself and exchanged "
             "nothing: these are no figures of one training on several devices"
         )
+    if asked.strong and _singles(measured, compared):
+        notes.append(
+            "a batch of one sample cannot be shared: all ranks had the same one, and samples/s "
+            "counts it as often"
+        )
     if asked.strong and _kept_batches(measured, compared):
         notes.append(
             "each rank kept the whole batch, though --strong was asked for: this is weak scaling"
@@ -275,11 +309,19 @@ def _notes(
             f"no GPU: the ranks {'of a node ' if around.nodes > 1 else ''}share "
             f"{around.devices.cores:g} cores"
             + (
-                f", with {threads} threads each"
+                f", with {threads} thread{'' if threads == '1' else 's'} each"
                 if threads
                 else f", and {smallest} may use all of them, too: work that computes cannot scale"
             )
         )
+    if measured.rounds < 2 and len(compared) > 1:
+        notes.append("one round gives no interval: its efficiencies are an indication")
+    notes += [
+        f"more than 100 % at {gpus} is no gain of more devices: something held the launches of "
+        f"{asked.counts[0]} up, or they fit into caches less well"
+        for gpus, x in compared.items()
+        if x.efficiency > MORE_THAN_ALL
+    ]
     if asked.counts[0] != 1:
         notes.append(f"efficiency is relative to {asked.counts[0]}, the smallest count")
     if any(x.exposed is None and x.gpus > 1 for x in _poor(compared, spent)):
@@ -297,6 +339,13 @@ def _notes(
             "no projection: its model has one kind of link, and several nodes have two; the step "
             "from one node to more is in the table"
         )
+    elif undecided := _undecided(compared):
+        notes += [
+            f"the rounds differ too much to tell the efficiency at {gpus}: measure again on an "
+            "idle machine, or with more --rounds"
+            for gpus in undecided
+        ]
+        notes.append("no projection: there is nothing sure to fit it to")
     elif sum(gpus > 1 for gpus in compared) < 2:
         notes.append("no projection: that takes two measured counts above 1")
     notes.extend(_short(measured))
@@ -317,6 +366,6 @@ def _short(measured: Measurements) -> Iterator[str]:
         )
     if steps[False]:
         yield (
-            f"in some launches the ranks trained at the same time for {min(steps[False])} of "
-            f"{wanted} steps only: what is before and after is not counted"
+            f"of some launches only {min(steps[False])} of {wanted} steps count, for the others "
+            "were still warming up, or not all ranks trained then: ask for more --steps"
         )

@@ -10,7 +10,7 @@ from gpurun.arguments import parse
 from gpurun.errors import GpurunError
 from gpurun.options import Target, TargetKind
 from gpurun.scaling.devices import CORES, Devices
-from gpurun.scaling.distributed import by_source
+from gpurun.scaling.distributed import by_source, spawns_by_source
 
 GPUS = Devices("NVIDIA H200", ("2", "3", "5"), 48.0)
 CPU = Devices(CORES, (), 2.5)
@@ -34,6 +34,7 @@ def test_counts_rise_and_what_follows_the_script_is_the_scripts() -> None:
         (["--scale", "1,²"], "--scale: '²' is no count"),
         (["--scale", "1,"], "--scale: '' is no count"),
         (["--scale", "1,2,2"], "--scale: 2 is there twice"),
+        (["--scale", "cnn.py"], "--scale needs counts of devices, and not cnn.py"),
         (["--scale", "2"], "--scale 2 is one count only"),
         (["--scale", "1,2", "--rounds", "0"], "--rounds '0' is not a count"),
         (["--scale", "1,2", "--optimize"], "--optimize is not for --scale"),
@@ -48,6 +49,12 @@ def test_a_wrong_flag_is_an_error_with_a_cure(words: list[str], what: str) -> No
         parse([*words, "train.py"], {})
     assert raised.value.what.startswith(what)
     assert raised.value.todo
+
+
+@pytest.mark.parametrize("word", ["cnn.py", "--help"])
+def test_counts_that_were_left_out_are_asked_for(word: str) -> None:
+    with pytest.raises(GpurunError, match=f"--scale needs counts of devices, and not {word}"):
+        parse(["--scale", word], {})
 
 
 def test_counts_above_the_devices_are_refused_by_name() -> None:
@@ -111,3 +118,22 @@ def test_a_script_that_is_distributed_by_itself_is_recognised(
 def test_a_script_for_one_device_is_not_taken_for_another(tmp_path: Path, text: str) -> None:
     (tmp_path / "train.py").write_text(text)
     assert by_source(Target(TargetKind.SCRIPT, str(tmp_path / "train.py"))) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "starts"),
+    [
+        ("import torch.multiprocessing as mp\nmp.spawn(work, nprocs=2)", True),
+        ("from torch.multiprocessing import spawn\nspawn(work)", True),
+        ("import numpy as np\nnp.random.SeedSequence(3).spawn(2)", False),
+    ],
+)
+def test_a_script_that_starts_its_ranks_itself_is_known(
+    tmp_path: Path, source: str, starts: bool
+) -> None:
+    script = tmp_path / "train.py"
+    target = Target(TargetKind.SCRIPT, str(script))
+    script.write_text(source)
+    assert spawns_by_source(target) is None  # it may have other work for them
+    script.write_text(f"import torch.distributed as dist\ndist.init_process_group()\n{source}")
+    assert (spawns_by_source(target) is not None) == starts

@@ -193,11 +193,33 @@ def test_a_machine_that_others_use_is_told() -> None:
     assert any("other programs used 0.8 of 2 cores" in note for note in report.notes)
 
 
+def test_an_interval_that_says_nothing_is_called_so_and_nothing_is_fitted_to_it() -> None:
+    counts = {1: 10.0, 2: 11.5, 4: 11.5}
+    uneven = [
+        (n, launch(order(ranks), x * (0.5 if ranks > 1 and n == 2 else 1.0)))
+        for n in (1, 2)
+        for ranks, x in counts.items()
+    ]
+    held_up = mute({2: 6.0})
+    report = document(asked(1, 2, 4), measured(*uneven, *held_up), around())
+    assert report.projection is None
+    for wanted in ("differ too much to tell the efficiency at 2", "nothing sure to fit it to"):
+        assert any(wanted in note for note in report.notes), wanted
+    assert any("more than 100 % at 2" in note for note in report.notes)
+    assert grid(report).rows[1][4] == "undecided"
+    assert all(finding.severity < 0.7 for finding in report.findings)
+
+
+def test_one_round_is_an_indication() -> None:
+    report = document(asked(1, 2), measured(*turns({1: 10.0, 2: 10.5})[:2], rounds=1), around())
+    assert any("one round gives no interval" in note for note in report.notes)
+
+
 @pytest.mark.parametrize(
     ("whole", "told"),
     [
         (True, "ended by themselves after 13 of 50 steps"),
-        (False, "trained at the same time for 13 of 50 steps only"),
+        (False, "of some launches only 13 of 50 steps count"),
     ],
 )
 def test_what_cut_a_launch_short_is_told(whole: bool, told: str) -> None:

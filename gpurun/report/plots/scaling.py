@@ -17,6 +17,8 @@ GOOD = 0.9
 WIDTH, HEIGHT = 10.0, 4.4
 """Inches."""
 MOST_TICKS = 11
+LONGEST_BAR = 1.3
+"""Of an interval so much above its point is shown."""
 
 
 def draw_scaling(report: ScalingReport, path: Path) -> bool:
@@ -71,7 +73,10 @@ def _throughput(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
     for count, value in zip(gpus, values, strict=True):
         _label(axes, (count, value), f"{value:,.4g}", offset=(-7, 5), side="right")
     axes.set_ylabel(unit)
-    axes.set_yscale("log", base=10) if last > 16 else axes.set_ylim(bottom=0)
+    if last > 16:
+        axes.set_yscale("log", base=10)
+    else:  # a bar that is longer leaves the picture
+        axes.set_ylim(0, 1.15 * max(*values, *linear))
     axes.set_title("throughput", fontsize=style.USUAL)
     axes.legend(fontsize=style.SMALL, frameon=False, loc="upper left")
 
@@ -94,13 +99,12 @@ def _efficiency(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
         )
     axes.errorbar(gpus, values, yerr=_bars(points, values), **_style())
     for point, value in zip(points, values, strict=True):
-        top = (point.gpus, 100 * _band(point)[1])
+        top = (point.gpus, min(100 * _band(point)[1], value * LONGEST_BAR))
         _label(axes, top, f"{value:.0f} %", offset=(0, 5), side="center")
     axes.set_ylabel("efficiency, %")
-    highest = max(100 * _band(point)[1] for point in points)
-    axes.set_ylim(0, max(115.0, 1.08 * highest))
+    axes.set_ylim(0, max(115.0, 1.08 * LONGEST_BAR * max(values)))
     axes.set_title("efficiency", fontsize=style.USUAL)
-    axes.legend(fontsize=style.SMALL, frameon=False, loc="lower left")
+    axes.legend(fontsize=style.SMALL, frameon=False, loc="best")
 
 
 def _project(
