@@ -20,9 +20,9 @@ from gpurun.tuner.trial_end import (
 )
 
 OUT_OF_MEMORY_SAID = "out of memory"
-STRUCK_HERE = "failed first: signal SIGKILL"
+STRUCK_HERE = re.compile(r"rank (\d+) failed first: signal SIGKILL")
 """What the agent of this host says of a rank of its own."""
-OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)$")
+OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)", re.MULTILINE)
 """What its agent says besides: process ids are those of the box."""
 
 
@@ -34,10 +34,11 @@ def failed(run_dir: Path, exit_code: int | None) -> tuple[str, str]:
         if out_of_memory(log) is not None:
             return "oom", f"{OUT_OF_MEMORY_SAID} on rank {rank}"
     if exit_code == 128 + signal.SIGKILL:
-        here = STRUCK_HERE in "\n".join(last_lines(run_dir / "output.log"))
-        if here and killed_for_memory(run_dir) is False:
-            return "failed", f"a rank was {NOT_FOR_MEMORY}"
-        return "oom", f"{OUT_OF_MEMORY_SAID}, most likely: a rank was killed (SIGKILL)"
+        here = STRUCK_HERE.search("\n".join(last_lines(run_dir / "output.log")))
+        who = "a rank" if here is None else f"rank {here[1]}"
+        if here is not None and killed_for_memory(run_dir) is False:
+            return "failed", f"{who} was {NOT_FOR_MEMORY}"
+        return "oom", f"{OUT_OF_MEMORY_SAID}, most likely: {who} was killed (SIGKILL)"
     spoke = [rank for rank, words in said.items() if EXCEPTION.match(words)]
     first = min(spoke, key=lambda rank: logs[rank].stat().st_mtime_ns, default=None)
     if first is not None:
@@ -51,4 +52,4 @@ def printed(run_dir: Path, lines: int) -> tuple[str, ...]:
     logs = rank_logs(run_dir)
     spoke = [log for log in logs.values() if EXCEPTION.match(last_words(log))]
     first = min(spoke, key=lambda log: log.stat().st_mtime_ns, default=run_dir / "output.log")
-    return tuple(last_lines(first)[-lines:])
+    return tuple(OF_AGENT.sub("", line) for line in last_lines(first)[-lines:])

@@ -141,6 +141,13 @@ def test_a_killed_rank_was_most_likely_out_of_memory(tmp_path: Path) -> None:
     assert "SIGKILL" in why
 
 
+def test_a_killed_rank_is_named_and_not_by_a_process_of_the_box(tmp_path: Path) -> None:
+    told = "gpurun: rank 1 failed first: signal SIGKILL (process 7)\n"
+    (tmp_path / "output.log").write_text(told)
+    assert "rank 1 was killed" in failed(tmp_path, 137)[1]
+    assert printed(tmp_path, 5) == ("rank 1 failed first: signal SIGKILL",)
+
+
 def test_a_rank_that_exits_without_a_word_is_told_by_its_agent(tmp_path: Path) -> None:
     (tmp_path / "output.log").write_text("gpurun: rank 1 failed first: exit code 7 (process 9)\n")
     assert failed(tmp_path, 7) == ("failed", "rank 1 failed first: exit code 7")
