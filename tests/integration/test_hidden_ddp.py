@@ -221,6 +221,43 @@ def test_gradients_that_are_accumulated_are_exchanged_once_a_step(
     assert exchanged == ["0", "0", "0", "1"] * (len(exchanged) // 4)
 
 
+PADDED_LATE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+told, all_reduce, reduced = [], torch.distributed.all_reduce, []
+
+def watched(tensor, *args, **kwargs):
+    reduced.append(tensor.dtype is torch.float64)
+    return all_reduce(tensor, *args, **kwargs)
+
+torch.distributed.all_reduce = watched
+torch.manual_seed(0)
+net = torch.nn.Linear(8, 4)
+optimizer = torch.optim.SGD(net.parameters(), 0.05)
+x, y = torch.randn(1600, 8), torch.randint(0, 4, (1600,))
+y[400::3] = -100
+for a, b in DataLoader(TensorDataset(x, y), 16):
+    optimizer.zero_grad()
+    torch.nn.functional.cross_entropy(net(a), b).backward()
+    optimizer.step()
+    told.append(any(reduced))
+    reduced.clear()
+print(*map(int, told), flush=True)
+"""
+"""From the 26th of 100 batches on a third of the samples do not count."""
+
+
+def test_ranks_tell_each_other_what_they_have_of_a_loss_as_long_as_that_differs(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    (tmp_path / "train.py").write_text(PADDED_LATE)
+    done = gpurun(*RANKS, "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
+    told = done.stdout.decode().split()
+    # at first, and from the comparison of step 32 on: until then each batch counts by its samples
+    assert told == ["1"] * 16 + ["0"] * (32 - 16) + ["1"] * (100 - 32)
+
+
 WRITES = """
 import os, shutil
 import torch, torch.nn as nn

@@ -47,7 +47,7 @@ class Gradients:
         self._sharding = sharding
         self._replicas = replicas
         self._scaled = scaled
-        self._weights = Weights(torch, where, replicas.meet)
+        self._weights = agreement.losses = Weights(torch, where, replicas.meet)
         self._told: set[Reduction] = set()
         self._last = Reduction.UNKNOWN
         self._of_largest: dict[tuple[str, ...], tuple[int, Reduction]] = {}

@@ -21,53 +21,123 @@ ALIKE = 1e-12
 """Ranks differ in a count if its variance is larger, relative to its mean's square: rounding."""
 MOST_PLACES = 64
 """Of so many sums it is remembered whether ranks differed."""
+LOOK_PASSES = 16
+"""So many backward passes ranks tell each other at least."""
+ROUNDING = 1e-6
+"""Of a count that was kept in single precision."""
+Where = tuple[tuple[str, ...], int]
+"""A loss, by the path to its terms, and one of them."""
 Weight = Any
 """A float or a tensor of one."""
 
 
 class Weights:
-    """Those of one rank. `meet`: makes the ranks meet that have not yet; it takes their device."""
+    """Those of one rank. `meet`: makes the ranks meet that have not yet; it takes their device.
+
+    Ranks that had as much for each sample in all of their first passes tell each other no more, but
+    each looks out for a loss of which it has more or less: `odd`, upon which all begin again.
+    """
 
     def __init__(self, torch: Any, where: Place, meet: Callable[[Any], None]) -> None:
         self._torch = torch
         self._place = where
         self._meet = meet
-        self._differed: dict[tuple[Any, ...], Any] = {}
-        """Whether ranks ever differed in what a sum was divided by: in which loss, and place."""
+        self._differed: dict[Where, Any] = {}
+        """Whether ranks ever differed in what a sum was divided by."""
+        self._usual: dict[Where, Any] = {}
+        """What there was at first: a count for each sample, or what a sum was divided by."""
+        self._passes = 0
+        """In which ranks told each other."""
+        self._even: Any = True
+        """Whether all ranks had as much of everything in each of them."""
+        self._quiet = False
+        self._odd: Any = False
 
     def of(self, device: Any, terms: Terms, part: Part) -> list[Weight]:
         """One for each term of a loss; each rank must ask at each backward pass of a shared batch.
 
         A float, or a tensor of one, by a count, that a GPU need not be waited for.
         """
-        torch, size = self._torch, self._place.size
         counted = [term for term in terms.every if term.count is not None]
+        unusual = [False] * len(counted)
+        if not part.repeated:
+            unusual = [self._unusual((terms.path, i), t, part) for i, t in enumerate(counted)]
+        if not self._quiet:
+            return self._told(device, terms, counted, unusual, part)
+        for found in unusual:
+            self._odd = self._odd | found
+        return [self._plain(term, part) for term in terms.every]
+
+    def odd(self) -> float:
+        """1 where this rank has had more or less of something than usual; it waits for a GPU."""
+        return float(self._odd)
+
+    def wake(self) -> None:
+        """Some rank has: from now on all tell each other again."""
+        self._quiet, self._even = False, False
+
+    def _plain(self, term: Term, part: Part) -> float:
+        """By samples alone."""
+        if term.kind is Reduction.SUM and not part.repeated:
+            return float(self._place.size)
+        return part.weight(self._place.size)
+
+    def _told(
+        self, device: Any, terms: Terms, counted: list[Term], unusual: list[Any], part: Part
+    ) -> list[Weight]:
+        """What each term counts by what the ranks have of it, which they tell each other."""
+        torch, size = self._torch, self._place.size
         usable = len(counted) <= SLOTS
         counted = counted[:SLOTS]
-        own = self._numbers(device, counted)
+        own = self._numbers(device, counted, unusual[:SLOTS], part)
         every = own.clone()
         self._meet(device)
         torch.distributed.all_reduce(every)
-        filled, squares = every[0]
-        together = size * squares == filled * filled  # else ranks have not the same terms
+        together = size * every[0, 1] == every[0, 0] ** 2  # else ranks have not the same terms
+        if not part.repeated:
+            self._look(every, together, usable)
         weights: list[Weight] = []
         for term in terms.every:
-            summed = term.kind is Reduction.SUM
-            plain = float(size) if summed and not part.repeated else part.weight(size)
+            plain = self._plain(term, part)
             if term.count is None or not usable:
                 weights.append(plain)
                 continue
-            slot = 1 + next(i for i, one in enumerate(counted) if one is term)
-            total, squared = every[slot]
+            slot = next(i for i, one in enumerate(counted) if one is term)
+            total, squared = every[1 + slot, :2]
             counts = together & (total > 0)
-            if summed:  # of a constant all ranks have the same
-                differ = size * squared - total * total > ALIKE * total * total
+            if term.kind is Reduction.SUM:  # of a constant all ranks have the same
+                differ = ~self._alike(total, squared)
                 counts = counts & self._ever((terms.path, slot), differ)
-            ratio = size * own[slot, 0] / torch.where(total > 0, total, torch.ones_like(total))
+            ratio = size * own[1 + slot, 0] / torch.where(total > 0, total, torch.ones_like(total))
             weights.append(torch.where(counts, ratio, torch.full_like(ratio, plain)))
         return weights
 
-    def _ever(self, place: tuple[Any, ...], differ: Any) -> Any:
+    def _alike(self, total: Any, squared: Any) -> Any:
+        """Whether numbers of all ranks are the same, by their sum and that of their squares."""
+        return self._place.size * squared - total * total <= ALIKE * total * total
+
+    def _look(self, every: Any, together: Any, usable: bool) -> None:
+        """Did all have as much for each sample, and as usual? Alike on all ranks."""
+        if self._passes >= LOOK_PASSES:
+            return
+        self._passes += 1
+        alike = self._alike(every[1:, 2], every[1:, 3]) & (every[1:, 4] == 0)
+        self._even = self._even & alike.all() & together & usable
+        if self._passes == LOOK_PASSES:
+            self._quiet = bool(self._even)
+
+    def _unusual(self, place: Where, term: Term, part: Part) -> Any:
+        """Whether there is more or less of something than at first."""
+        mine = term.count if term.kind is Reduction.SUM else term.count / part.own
+        usual = self._usual.get(place)
+        if usual is None:
+            if len(self._usual) > MOST_PLACES:
+                self._usual.clear()
+            self._usual[place] = mine
+            return self._quiet
+        return abs(mine - usual) > ROUNDING * abs(usual)
+
+    def _ever(self, place: Where, differ: Any) -> Any:
         """Whether ranks differ now or have done so before; alike on all."""
         before = self._differed.get(place)
         if before is not None and before.device == differ.device:
@@ -77,21 +147,27 @@ class Weights:
         self._differed[place] = differ
         return differ
 
-    def _numbers(self, device: Any, counted: Sequence[Term]) -> Any:
-        """This rank's, to be added up over all, two a row: how many counts there are and its
-        square; then a row for each: the count and its square.
+    def _numbers(
+        self, device: Any, counted: Sequence[Term], unusual: Sequence[Any], part: Part
+    ) -> Any:
+        """This rank's, to be added up over all: how many counts there are and its square; then a
+        row for each: the count and its square, the same for each sample, whether it is unusual.
         """
         torch = self._torch
-        rows = [[float(len(counted)), float(len(counted) ** 2)]]
-        for term in counted:
-            count = 0.0 if torch.is_tensor(term.count) else float(term.count)
-            rows.append([count, count * count])
-        rows += [[0.0, 0.0]] * (1 + SLOTS - len(rows))
+        rows = [[float(len(counted)), float(len(counted) ** 2), 0.0, 0.0, 0.0]]
+        for term, found in zip(counted, unusual, strict=True):
+            known = not torch.is_tensor(term.count)
+            count = float(term.count) if known else 0.0
+            each = count if term.kind is Reduction.SUM else count / part.own
+            rows.append([count, count * count, each, each * each, float(found) if known else 0.0])
+        rows += [[0.0] * 5] * (1 + SLOTS - len(rows))
         own = torch.tensor(rows, dtype=torch.float64, device=device)
-        for slot, term in enumerate(counted, start=1):
+        for row, term, found in zip(own[1:], counted, unusual, strict=False):
             if torch.is_tensor(term.count):
-                own[slot, 0] = term.count
-                own[slot, 1] = own[slot, 0] ** 2
+                row[0] = term.count
+                row[2] = row[0] / part.own
+                row[1:4:2] = row[0:3:2] ** 2
+                row[4] = found
         return own
 
 
