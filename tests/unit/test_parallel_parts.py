@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import zlib
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ import torch.nn.functional as F
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import show_one_device
 from gpurun.runtime.parallel.reduction import Reduction, terms_of
-from gpurun.runtime.parallel.shares import Part, Shared, part_of, read_share
+from gpurun.runtime.parallel.shares import Part, Shared, ordered, part_of, read_share
 
 OWN, TOTAL = 16, 32
 
@@ -38,6 +39,14 @@ def test_what_is_left_at_the_end_is_no_single_sample_for_any_rank() -> None:
     assert part_of([4, 5, 6], rank=1, size=2, usual=8) == ([4, 5, 6], Part(3, 3, repeated=True))
     assert part_of([4, 5], rank=1, size=2, usual=2) == ([5], Part(1, 2))
     assert part_of([4, 5, 6, 7], rank=1, size=2, usual=8) == ([5, 7], Part(2, 4))
+
+
+def test_the_order_of_a_batch_is_a_number_that_all_ranks_have() -> None:
+    """Also where texts hash differently in each process; where nothing is known it is 0."""
+    orders = [ordered(Part(2, 4), indices).order for indices in ([3, 1], [1, 3], ["b", "a"])]
+    assert len(set(orders)) == 3
+    assert orders[2] == zlib.crc32(b"['b', 'a']")
+    assert ordered(Part(2, 4), [object()]).order == 0
 
 
 def read_all(length: int, places: list[Shared], drop_last: bool = False) -> list[Any]:
@@ -114,6 +123,8 @@ def losses() -> dict[str, Any]:
         ),
         "mean: of each output": out.pow(2).mean(0).sum(),
         "sum: of each output": out.pow(2).sum(0).mean(),
+        "mean: of sums over time": torch.stack([single, single * 2]).sum(0).mean(),
+        "sum: of means over time": torch.stack([single, single * 2]).mean(0).sum(),
         "mean: by a factor": summed * (1 / OWN),
         "mean: of two tasks": torch.stack(
             [F.cross_entropy(out, labels), F.mse_loss(out, zeros)]

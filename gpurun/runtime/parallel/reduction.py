@@ -134,7 +134,7 @@ def _reduced(
 ) -> tuple[Reduction, Any]:
     """How a node reduces over samples, and its count."""
     reduction = getattr(node, "_saved_reduction", None)
-    if name.startswith("MeanBackward") and any(_goes(x, "Sum") for x in _behind(node)):
+    if name.startswith("MeanBackward") and _first_over_samples(node, "Sum", own):
         return Reduction.SUM, None
     if reduction == MEAN or name.startswith("MeanBackward"):
         return Reduction.MEAN, getattr(node, "_saved_total_weight", _elements(node) or None)
@@ -144,7 +144,7 @@ def _reduced(
     for divisor, computed in divisors:
         if _counts_samples(divisor, computed, own, total, elements):
             return Reduction.MEAN, divisor
-    if any(_goes(following, "Mean") for following in _behind(node)):
+    if _first_over_samples(node, "Mean", own):
         return Reduction.MEAN, None
     # weights of samples, few or none that are left, or a constant: what ranks have of it tells
     return Reduction.SUM, next(
@@ -167,10 +167,14 @@ def _counts_samples(
     return elements / 2 < divisor if not computed else divisor > 1 and divisor.is_integer()
 
 
-def _goes(node: Any, name: str) -> bool:
-    """Whether a node is a mean or sum over its first dimension only, that of samples."""
-    known = name + "Backward1"
-    return node.name().startswith(known) and tuple(getattr(node, "_saved_dim", ())) == (0,)
+def _first_over_samples(node: Any, name: str, own: int) -> bool:
+    """Whether what a node reduces was a mean (or a sum) over the first dimension, that of samples,
+    before: what is left are none.
+    """
+    return _elements(node) != own and any(
+        x.name().startswith(f"{name}Backward1") and tuple(getattr(x, "_saved_dim", ())) == (0,)
+        for x in _behind(node)
+    )
 
 
 def _adds_terms(node: Any, name: str, own: int) -> bool:

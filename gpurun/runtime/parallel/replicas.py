@@ -363,7 +363,7 @@ class Replicas:
         stepped = set(map(id, stepping))
         for replica in list(self._at_work):
             replica.idle += 1
-            if replica.idle > MOST_IDLE:
+            if replica.idle > MOST_IDLE and not replica.waiting:
                 self._at_work.remove(replica)
             mine = [p for p in replica.trainable() if id(p) in stepped]
             if not mine:

@@ -244,7 +244,7 @@ class Sharding:
                 )
             raise
         iterator._gpurun_dealt = True
-        iterator._gpurun_parts.append(ordered(Part(1, 1), map(str, batches)))
+        iterator._gpurun_parts.append(ordered(Part(1, 1), batches))
         return batches[self._place.rank]
 
     def _refuse(self, what: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -52,11 +54,12 @@ def part_of(
 
 
 def ordered(part: Part, indices: Any) -> Part:
-    """The part of a batch of these indices, if they are such as can be told apart."""
+    """The part of a batch of these indices, with their order if that is alike on all ranks."""
     try:
-        return replace(part, order=hash(tuple(indices)))
-    except TypeError:
-        return part
+        return replace(part, order=hash(tuple(map(operator.index, indices))))
+    except TypeError:  # texts, or batches: their hashes are a process's own
+        text = repr(indices)
+        return part if " at 0x" in text else replace(part, order=zlib.crc32(text.encode()))
 
 
 class Shared(list[Any]):
