@@ -40,6 +40,42 @@ print("found", json.dumps({"drawn": drawn, "weights": weights}), flush=True)
 """
 
 
+LOSSES = """
+import json
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(3)
+rows, labels = torch.randn(203, 10), torch.randint(0, 4, (203,))
+weights = torch.tensor([0.2, 1.0, 3.0, 0.7], device="cuda")
+losses = {
+    "padded": lambda out, y, x: F.cross_entropy(out, y, ignore_index=2),
+    "balanced, smoothed": lambda out, y, x: F.cross_entropy(out, y, weights, label_smoothing=0.1),
+    "soft": lambda out, y, x: F.cross_entropy(out, torch.softmax(x[:, :4], 1)),
+    "masked": lambda out, y, x: (out[:, 0] * (y == 1)).sum() / (y == 1).sum() + out.pow(2).mean(),
+    "a mean and a sum": lambda out, y, x: F.cross_entropy(out, y) + 0.01 * out.pow(2).sum(),
+    "plain": lambda out, y, x: F.cross_entropy(out, y),
+}
+ends = {}
+for name, loss_of in losses.items():
+    torch.manual_seed(5)
+    net = torch.nn.Sequential(torch.nn.Linear(10, 32), torch.nn.Tanh(), torch.nn.Linear(32, 4))
+    net.cuda()
+    optimizer = torch.optim.SGD(net.parameters(), 0.05, momentum=0.9)
+    scaler = torch.amp.GradScaler()
+    for epoch in range(4):
+        for x, y in DataLoader(TensorDataset(rows, labels), 32, shuffle=True):
+            x, y = x.cuda(), y.cuda()
+            optimizer.zero_grad()
+            scaler.scale(loss_of(net(x), y, x)).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    ends[name] = [p.double().sum().item() for p in net.parameters()]
+print("found", json.dumps(ends), flush=True)
+"""
+
+
 def found(text: str) -> Any:
     told = re.search(r"^found (.*)$", text, re.MULTILINE)
     assert told is not None, text
@@ -63,6 +99,16 @@ def test_ranks_on_one_gpu_train_alike_and_draw_alike_outside_steps(
     assert first["weights"] == pytest.approx(one["weights"], rel=1e-3, abs=1e-3)
     for name, value in first["drawn"].items():
         assert (second["drawn"][name] != value) == name.startswith("inside"), name
+
+
+def test_each_loss_counts_on_a_gpu_as_in_the_whole_batch(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "train.py").write_text(LOSSES)
+    alone = gpurun("train.py", cwd=tmp_path)
+    ranks = gpurun(*RANKS, "train.py", cwd=tmp_path)
+    assert (alone.returncode, ranks.returncode) == (0, 0), ranks.stderr.decode()
+    one, two = found(alone.stdout.decode()), found(ranks.stdout.decode())
+    for name, sums in one.items():
+        assert two[name] == pytest.approx(sums, rel=1e-3, abs=1e-3), name
 
 
 def test_a_gpu_is_not_shared_unasked(tmp_path: Path, gpurun: Gpurun) -> None:
