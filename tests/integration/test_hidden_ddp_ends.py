@@ -158,6 +158,19 @@ def test_a_rank_that_fails_is_the_cause_and_no_other_is(
     assert "no longer train alike" not in said
 
 
+def test_a_rank_for_which_the_others_wait_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
+    """It may have its reasons, and is not ended."""
+    shorter = "import gpurun.runtime.parallel.standing as standing\nstanding.STILL_SECONDS = 3.0\n"
+    (tmp_path / "fails.py").write_text(shorter + FAILS.replace("range(50)", "range(1)"))
+    words = ("--ddp", "--nproc-per-node", "2", "fails.py", "import time; time.sleep(9)")
+    done = gpurun(*words, cwd=tmp_path)
+    said = done.stderr.decode()
+    assert done.returncode == 0, said
+    line = 1 + (shorter + FAILS)[: (shorter + FAILS).index("exec(")].count("\n")
+    waits = f"in step 16 for 3 s and more the others wait for rank 1, which is at fails.py:{line}"
+    assert said.count(waits) == 1
+
+
 def test_a_rank_without_memory_is_a_count_without_enough_memory(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from gpurun.runtime.parallel.place import DIVERGED, Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
+from gpurun.runtime.parallel.standing import Standing
 from gpurun.runtime.parallel.weights import Weights
 from gpurun.runtime.steps import CLOCK
 
@@ -50,6 +51,7 @@ class Agreement:
         self._calls = 0
         """Calls of the model before the first step."""
         self._ended = False
+        self.standing = Standing(where)
         self._last: Callable[[], Any] = lambda: None
         """The optimizer that made the last step."""
         self._watching: threading.Thread | None = None
@@ -87,7 +89,8 @@ class Agreement:
         device = self._replicas.device()
         own = torch.tensor(mine, dtype=torch.float64, device=device)
         every = [torch.empty_like(own) for _ in range(self._place.size)]
-        torch.distributed.all_gather(every, own)
+        with self.standing.exchanging():
+            torch.distributed.all_gather(every, own)
         *compared, odds = zip(*(one.tolist() for one in every), strict=True)
         if self.losses is not None and any(odds):
             self.losses.wake()
@@ -180,6 +183,7 @@ class Agreement:
         while not self._ended:
             time.sleep(POLL_SECONDS)
             try:
+                self.standing.look(self._steps, self._store())
                 gone = self._gone()
             except Exception:
                 return  # the store is gone with the agent, which ends this rank too

@@ -65,11 +65,11 @@ class Gradients:
             try:
                 if compiling() or self._inside() != -1 or not self._replicas.active():
                     return original(tensors, *args, **kwargs)
-                with ExitStack() as hooks:
+                with self._agreement.standing.exchanging(), ExitStack() as hooks:
                     weighed = self._weighed(tensors, hooks)
                     self._replicas.before_backward()
                     result = original(weighed, *args, **kwargs)
-                self._replicas.after_backward()
+                    self._replicas.after_backward()
                 self._sharding.went_back()
                 return result
             except BaseException as error:

@@ -1,0 +1,99 @@
+"""For which rank the others wait, where none has taken a step for long.
+
+Nobody is ended for that: a rank may compile, load or evaluate for as long as it likes. But whoever
+looks at a training that stands still learns where.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+from gpurun.runtime.imported import INSTALLED
+from gpurun.runtime.parallel.place import Place, warn
+
+STILL_SECONDS = 60.0
+"""Ranks that have taken no step for so long say where they are."""
+OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+LIBRARY = sysconfig.get_path("stdlib")
+
+
+class Standing:
+    """What one rank does, and what all do, as the first one tells it. Looked at by a thread."""
+
+    def __init__(self, where: Place) -> None:
+        self._place = where
+        self._exchanges = 0
+        self._step = -1
+        self._since = 0.0
+        self._told = -1
+        """The step of which it was told last."""
+
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Inside it may wait for others."""
+        self._exchanges += 1
+        try:
+            yield
+        finally:
+            self._exchanges -= 1
+
+    def look(self, step: int, store: Any) -> None:
+        """Say where this rank is, if it has been in this step for long, and for whom others wait.
+
+        `store`: torch's, in which ranks tell each other.
+        """
+        if step != self._step:
+            self._step, self._since = step, time.monotonic()
+        if self._told == step or time.monotonic() - self._since < STILL_SECONDS:
+            return
+        line = "" if self._exchanges else _line()
+        store.set(self._key(self._place.rank), f"{step} {line}")
+        if self._place.rank == 0:
+            self._tell(step, store)
+
+    def _tell(self, step: int, store: Any) -> None:
+        lines = {}
+        for rank in range(self._place.size):
+            if not store.check([self._key(rank)]):
+                return
+            at, _, line = store.get(self._key(rank)).decode().partition(" ")
+            if int(at) != step:
+                return
+            lines[rank] = line
+        busy = {rank: line for rank, line in lines.items() if line}
+        if len(busy) == len(lines):
+            return  # none waits for another
+        self._told = step
+        since = f"in step {step + 1} for {STILL_SECONDS:.0f} s and more"
+        if not busy:
+            warn(f"{since} all ranks wait for each other: they take part in other exchanges")
+        for rank, line in busy.items():
+            warn(f"{since} the others wait for rank {rank}, which is at {line}")
+
+    def _key(self, rank: int) -> str:
+        return f"gpurun/stands/{rank}"
+
+
+def _line() -> str:
+    """Where the script is: its own line, or whichever is the innermost."""
+    frame = innermost = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and not _of_script(frame):
+        frame = frame.f_back
+    shown = frame or innermost
+    if shown is None:
+        return "an unknown line"
+    return f"{os.path.basename(shown.f_code.co_filename)}:{shown.f_lineno}"
+
+
+def _of_script(frame: FrameType) -> bool:
+    path = frame.f_code.co_filename
+    foreign = path.startswith((OWN, LIBRARY, "<")) or any(part in path for part in INSTALLED)
+    return not foreign
