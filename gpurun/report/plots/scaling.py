@@ -98,11 +98,13 @@ def _efficiency(axes: Axes, report: ScalingReport, points: list[ScalingPoint]) -
             [100 * band[1] for _, _, band in shown],
         )
     axes.errorbar(gpus, values, yerr=_bars(points, values), **_style())
+    highest = 0.0
     for point, value in zip(points, values, strict=True):
-        top = (point.gpus, min(100 * _band(point)[1], value * LONGEST_BAR))
-        _label(axes, top, f"{value:.0f} %", offset=(0, 5), side="center")
+        top = min(100 * _band(point)[1], value * LONGEST_BAR)
+        highest = max(highest, top)
+        _label(axes, (point.gpus, top), f"{value:.0f} %", offset=(0, 5), side="center")
     axes.set_ylabel("efficiency, %")
-    axes.set_ylim(0, max(115.0, 1.08 * LONGEST_BAR * max(values)))
+    axes.set_ylim(0, max(115.0, 1.08 * highest))
     axes.set_title("efficiency", fontsize=style.USUAL)
     axes.legend(fontsize=style.SMALL, frameon=False, loc="best")
 
