@@ -158,6 +158,30 @@ def test_a_rank_that_fails_is_the_cause_and_no_other_is(
     assert "no longer train alike" not in said
 
 
+CUT = """
+class Cut(torch.nn.Linear):
+    calls = 0
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x[:, : 8 if self.calls < 12 else 3])
+
+net = Cut(8, 1)
+optimizer = """
+"""A model whose 12th call fails, when it is wrapped."""
+
+
+def test_the_traceback_of_a_model_has_no_frame_of_its_wrapper(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    (tmp_path / "fails.py").write_text(FAILS.replace("\noptimizer = ", CUT))
+    done = gpurun("--ddp", "--nproc-per-node", "2", "fails.py", "", cwd=tmp_path)
+    said = done.stderr.decode()
+    assert done.returncode == 1, said
+    assert "mat1 and mat2 shapes cannot be multiplied (16x3 and 8x1)" in said
+    assert "return super().forward(x" in said
+    assert "parallel/" not in said
+
+
 def test_a_rank_for_which_the_others_wait_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
     """It may have its reasons, and is not ended."""
     shorter = "import gpurun.runtime.parallel.standing as standing\nstanding.STILL_SECONDS = 3.0\n"
