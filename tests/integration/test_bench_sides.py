@@ -23,7 +23,7 @@ from gpurun.bench.trees.worktree import SIDES, checked_out
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import find_home
 from tests.conftest import REPOSITORY
-from tests.integration.launched import wait_for
+from tests.integration.launched import alive, wait_for
 from tests.repositories import commit, git, new_repository, state
 
 HOLD = """
@@ -458,8 +458,7 @@ def test_an_interrupted_setup_ends_with_all_that_it_started(
     threading.Thread(target=interrupt).start()
     with pytest.raises(KeyboardInterrupt), both(folder, preparation):
         pass
-    pid = int(pids.read_text())
-    assert wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in _state(pid))
+    assert wait_for(lambda: not alive(int(pids.read_text())))
     assert_nothing_left(folder)
 
 
@@ -476,7 +475,7 @@ def test_a_setup_ends_with_a_killed_comparison_with_all_that_it_started(tmp_path
     assert wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
     process.kill()
     process.wait()
-    assert wait_for(lambda: _state(int(pids.read_text())) == "Z")
+    assert wait_for(lambda: not alive(int(pids.read_text())))
 
 
 def test_a_worktree_that_git_will_not_forget_yet_goes_with_a_later_comparison(
@@ -498,13 +497,6 @@ def test_a_worktree_that_git_will_not_forget_yet_goes_with_a_later_comparison(
     with both(folder):
         pass
     assert_nothing_left(folder)
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
 
 
 def test_a_pythonpath_into_the_tree_leads_to_each_sides_own(

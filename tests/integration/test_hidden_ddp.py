@@ -119,6 +119,23 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun)
     assert {path.name for path in together.iterdir()} == {".gpurun", "best.pt"}
 
 
+def test_three_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun) -> None:
+    """One training after the other in the same process, where no batch can be parted evenly."""
+    names = ("clamped_by_hand", "heads_in_turn", "listed", "masked", "masked_later", "divided")
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    for folder in (alone, together):
+        folder.mkdir()
+    done = NURSERY.run([str(TRAININGS), *names], alone, os.environ)
+    assert done.returncode == 0, done.stderr.decode()
+    words = ("--ddp", "--nproc-per-node", "3", "--oversubscribe", str(TRAININGS), *names)
+    ranks = gpurun(*words, cwd=together)
+    assert ranks.returncode == 0, ranks.stderr.decode()
+    one, three = summary(done.stdout), summary(ranks.stdout)
+    assert set(one) == set(three) == set(names)
+    for name, sums in one.items():
+        assert three[name] == pytest.approx(sums, rel=1e-5, abs=1e-5), name
+
+
 WORDS = """
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -254,8 +271,9 @@ def test_ranks_tell_each_other_what_they_have_of_a_loss_as_long_as_that_differs(
     done = gpurun(*RANKS, "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
     told = done.stdout.decode().split()
-    # at first, and from the comparison of step 32 on: until then each batch counts by its samples
-    assert told == ["1"] * 16 + ["0"] * (32 - 16) + ["1"] * (100 - 32)
+    # since the optimizer's first step, and from the 16th pass on after these: until then each batch
+    # counts by its samples
+    assert told == ["1"] * 17 + ["0"] * (32 - 17) + ["1"] * (100 - 32)
 
 
 WRITES = """

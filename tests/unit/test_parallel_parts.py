@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
+import weakref
 import zlib
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from gpurun.runtime.parallel.draws import Draws
+from gpurun.runtime.parallel.outputs import is_output, mark
 from gpurun.runtime.parallel.place import show_one_device
 from gpurun.runtime.parallel.reduction import Reduction, terms_of
 from gpurun.runtime.parallel.shares import Part, Shared, ordered, part_of, read_share
@@ -140,15 +142,39 @@ def losses() -> dict[str, Any]:
 
 def test_a_loss_is_told_to_be_a_mean_or_a_sum() -> None:
     found = losses()
-    outputs = [found.pop("out").grad_fn]
+    mark(found.pop("out"))
     for name, loss in found.items():
         expected = Reduction(name.partition(":")[0])
-        assert terms_of(loss, OWN, TOTAL, outputs).kind is expected, name
+        assert terms_of(loss, OWN, TOTAL, is_output).kind is expected, name
 
 
 def test_a_loss_that_the_model_returns_is_told_too() -> None:
     loss = losses()["sum: cross entropy"]
-    assert terms_of(loss, OWN, TOTAL, [loss.grad_fn]).kind is Reduction.SUM
+    mark(loss)
+    assert terms_of(loss, OWN, TOTAL, is_output).kind is Reduction.SUM
+
+
+def test_a_mark_keeps_no_activations() -> None:
+    """An evaluation without `no_grad` calls a model a thousand times between two passes."""
+
+    class Activation:
+        pass
+
+    class Layer(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.kept = Activation()
+            kept.append(weakref.ref(ctx.kept))
+            return x * 2
+
+    kept: list[weakref.ref[Activation]] = []
+    out = Layer.apply(torch.ones(3, requires_grad=True))
+    mark((out, {"a": out}))
+    following = out.sum().grad_fn.next_functions[0][0]
+    assert is_output(following)
+    assert kept[0]() is not None
+    del out, following
+    assert kept[0]() is None
 
 
 class TestDraws:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import subprocess
@@ -36,7 +35,12 @@ def run_setup(
     """
     log = logs / f"setup-{side}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as output:
+    with log.open("wb") as output, _guard() as group:
+
+        def begin(parent: int = os.getpid()) -> None:
+            die_with_parent(parent)
+            os.write(group, b"%d\n" % os.getpid())
+
         child = subprocess.Popen(
             ["/bin/sh", "-c", command],
             cwd=folder,
@@ -45,11 +49,10 @@ def run_setup(
             stdout=output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=functools.partial(die_with_parent, os.getpid()),
+            preexec_fn=begin,
         )
         try:
-            with _ended_with_us(child.pid):
-                code = exit_code_of(child.wait())
+            code = exit_code_of(child.wait())
         except BaseException:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
@@ -59,15 +62,16 @@ def run_setup(
 
 
 @contextmanager
-def _ended_with_us(group: int) -> Iterator[None]:
+def _guard() -> Iterator[int]:
     """Have a process group killed when this process is, by one that waits for a word from us.
 
-    The kernel would tell the shell alone, and not what the shell has started.
+    The kernel would tell the shell alone, and not what the shell has started. The group is written
+    to what is yielded, before it starts anything.
     """
     reader, writer = os.pipe()
     try:
         guard = subprocess.Popen(
-            ["/bin/sh", "-c", f"read -r word || kill -s KILL -- -{group}"],
+            ["/bin/sh", "-c", 'read -r group && { read -r word || kill -s KILL -- "-$group"; }'],
             stdin=reader,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -76,7 +80,7 @@ def _ended_with_us(group: int) -> Iterator[None]:
     finally:
         os.close(reader)
     try:
-        yield
+        yield writer
     finally:
         os.write(writer, b"over\n")
         os.close(writer)

@@ -17,7 +17,6 @@ from typing import Any
 from gpurun.runtime.parallel.place import DIVERGED, Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.standing import Standing
-from gpurun.runtime.parallel.weights import Weights
 from gpurun.runtime.steps import CLOCK
 
 EVERY = 256
@@ -42,8 +41,6 @@ class Agreement:
         self, torch: Any, where: Place, replicas: Replicas, order: Callable[[], int]
     ) -> None:
         self._order = order
-        self.losses: Weights | None = None
-        """What weighs losses, if anything does."""
         self._torch = torch
         self._place = where
         self._replicas = replicas
@@ -84,21 +81,15 @@ class Agreement:
         torch = self._torch
         rates = [g.get("lr", 0.0) for o in CLOCK.optimizers for g in o.param_groups]
         rate = float(sum(float(rate) for rate in rates))
-        odd = 0.0 if self.losses is None else self.losses.odd()
-        mine = [float(count), rate, float(self._order()), self._weights(), odd]
+        mine = [float(count), rate, float(self._order()), self._weights()]
         device = self._replicas.device()
         own = torch.tensor(mine, dtype=torch.float64, device=device)
         every = [torch.empty_like(own) for _ in range(self._place.size)]
         with self.standing.exchanging():
             torch.distributed.all_gather(every, own)
-        *compared, odds = zip(*(one.tolist() for one in every), strict=True)
-        if self.losses is not None and any(odds):
-            self.losses.wake()
-        for name, values in zip(
-            ("number of steps", "learning rates", "order of the data", "weights"),
-            compared,
-            strict=True,
-        ):
+        compared = zip(*(one.tolist() for one in every), strict=True)
+        names = ("number of steps", "learning rates", "order of the data", "weights")
+        for name, values in zip(names, compared, strict=True):
             if len(set(values)) > 1 and not all(value != value for value in values):
                 shown = ", ".join(f"{value:.9g}" for value in values)
                 when = f"at step {count}" if count else "before any step of an optimizer"

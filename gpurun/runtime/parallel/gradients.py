@@ -13,6 +13,7 @@ from typing import Any
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.parallel.agreement import Agreement
+from gpurun.runtime.parallel.outputs import is_output
 from gpurun.runtime.parallel.place import Place, give_up, warn
 from gpurun.runtime.parallel.reduction import Reduction, Terms, terms_of
 from gpurun.runtime.parallel.replicas import Replicas
@@ -47,7 +48,7 @@ class Gradients:
         self._sharding = sharding
         self._replicas = replicas
         self._scaled = scaled
-        self._weights = agreement.losses = Weights(torch, where, replicas.meet)
+        self._weights = Weights(torch, where, replicas.meet, sharding.feeding)
         self._told: set[Reduction] = set()
         self._last = Reduction.UNKNOWN
         self._of_largest: dict[tuple[str, ...], tuple[int, Reduction]] = {}
@@ -118,11 +119,13 @@ class Gradients:
 
     def _terms(self, loss: Any, part: Part) -> Terms:
         """Those of a loss, each of a kind by which it can be weighed."""
-        terms = terms_of(loss, part.own, part.total, self._replicas.output_nodes())
+        from_model = is_output if self._replicas.called() else None
+        terms = terms_of(loss, part.own, part.total, from_model)
         if part.repeated:  # by all that can be seen: batches that are read together need not be
             return terms
         kind = self._usual(terms, part)
-        self._tell(kind, terms)
+        if terms.every or not terms.beside:  # a penalty alone is the same on all ranks
+            self._tell(kind, terms)
         if kind is Reduction.UNKNOWN:  # torch's wrapper may hide what was seen before it was there
             return terms.taken_for(self._last)
         if kind is not Reduction.MIXED:

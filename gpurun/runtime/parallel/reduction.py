@@ -7,7 +7,7 @@ divided by a constant, must count as many times as there are ranks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,14 +82,16 @@ class Terms:
         return replace(self, every=tuple(replace(term, kind=kind) for term in self.every))
 
 
-def terms_of(loss: Any, own: int, total: int, outputs: Collection[Any] = frozenset()) -> Terms:
+def terms_of(
+    loss: Any, own: int, total: int, is_output: Callable[[Any], bool] | None = None
+) -> Terms:
     """The terms of a scalar loss of `own` samples, of a batch that had `total` before it was
     shared.
 
-    `outputs`: the graph nodes of what the model returned. What does not come from these (a penalty
-    on weights) is no term; where they are not known everything may be one.
+    `is_output`: whether a node of the graph made what the model returned. What does not come from
+    there (a penalty on weights) is no term; where it is not known everything may be one.
     """
-    known = () if loss.grad_fn in outputs else outputs
+    known = None if is_output is None or is_output(loss.grad_fn) else is_output
     found: dict[Any, Term] = {}
     beside, path = False, []
     ahead: list[tuple[Any, Divisors]] = [(loss.grad_fn, ())]
@@ -239,12 +241,12 @@ def _behind(node: Any) -> list[Any]:
     return [following for following, _ in node.next_functions if following is not None]
 
 
-def _reaches(node: Any, outputs: Collection[Any]) -> bool | None:
+def _reaches(node: Any, is_output: Callable[[Any], bool]) -> bool | None:
     """Whether a node depends on what the model returned; None where that is too far to see."""
     ahead, seen = [node], {node}
     while ahead:
         node = ahead.pop()
-        if node in outputs:
+        if is_output(node):
             return True
         if len(seen) > MOST_NODES:
             return None

@@ -18,6 +18,7 @@ from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
 from gpurun.records.frames import drop_frame, drop_frames
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
+from gpurun.runtime.parallel.outputs import mark
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replica import Ghost, Replica
 from gpurun.runtime.parallel.strays import Strays
@@ -26,7 +27,6 @@ from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER, error_text
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
-from gpurun.runtime.tensors import tensors
 from gpurun.runtime.traits import TRAITS
 
 MUTE_MEETINGS = 3
@@ -34,8 +34,6 @@ MUTE_MEETINGS = 3
 and compiles, and what they do afterwards is to be measured at the same time."""
 MOST_IDLE = 4
 """After so many steps without a call a root is not looked after, until it is called again."""
-MOST_OUTPUTS = 64
-"""So many outputs are remembered between two backward passes."""
 
 
 class Replicas:
@@ -68,9 +66,10 @@ class Replicas:
         """Whether a loader hands out shares."""
         self.on_call: list[Callable[[], None]] = []
         """Who hears that a root is called."""
+        self.on_meeting: list[Callable[[Any], None]] = []
+        """Who hears of a new one."""
         self._ours = False
         """Whether the process group is ours."""
-        self._outputs: deque[Any] = deque(maxlen=MOST_OUTPUTS)
         self._frozen: list[Any] = []
         self._passes = 0
         """Backward passes since the last step of an optimizer."""
@@ -155,9 +154,11 @@ class Replicas:
             self._ours or not self._torch.distributed.is_initialized()
         )
 
-    def output_nodes(self) -> list[Any]:
-        """The graph nodes of what the roots returned since the last backward pass."""
-        return list(self._outputs)
+    def called(self) -> bool:
+        """Whether any was since the last step of an optimizer, so that a loss comes from its output
+        or from weights.
+        """
+        return self._calls > 0
 
     def together(self) -> bool:
         """Whether there is anything to keep alike."""
@@ -192,6 +193,8 @@ class Replicas:
             )
         key = id(module)
         self._of[key] = Replica(module)
+        for callback in self.on_meeting:
+            callback(module)
         weakref.finalize(module, self._of.pop, key, None)
 
     def _registered(self, module: Any, name: str, value: Any) -> None:
@@ -260,9 +263,7 @@ class Replicas:
             wrapper.require_backward_grad_sync = last
             replica.waiting = not last
             result = wrapper(*args, **kwargs)
-        for tensor in tensors(result) if module.training else ():
-            if tensor.grad_fn is not None:
-                self._outputs.append(tensor.grad_fn)
+        mark(result)
         return result
 
     def _take_up(self, replica: Replica, module: Any) -> None:
@@ -318,7 +319,6 @@ class Replicas:
         for parameter in self._frozen:
             parameter.grad = None
         self._passes += 1
-        self._outputs.clear()
         for replica in list(self._at_work):
             if replica.wrapper is None:
                 replica.partly = replica.partly or len(replica.touched()) > 1

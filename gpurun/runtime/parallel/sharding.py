@@ -10,6 +10,7 @@ gradients that are switched off.
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
 import weakref
 from collections import deque
@@ -21,6 +22,7 @@ from gpurun.records.frames import drop_frame
 from gpurun.records.spec import Share
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.parallel.draws import Draws
+from gpurun.runtime.parallel.feeding import Feeding
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.shares import (
@@ -49,6 +51,9 @@ class Sharding:
     ) -> None:
         self.order = 0
         """A hash of which samples were handed out to all ranks together, and in which order."""
+        self.feeding = Feeding()
+        self._numbers = itertools.count()
+        """Of iterators."""
         self._last: Part | None = None
         """The part of a batch that was handed out last, None before any."""
         self._torch = torch
@@ -71,6 +76,7 @@ class Sharding:
         iterator._gpurun_parts, iterator._gpurun_draws = None, False
         iterator._gpurun_reading, iterator._gpurun_dealt = None, False
         self._replicas.on_call.append(lambda: self._uses.called(_in_training()))
+        self._replicas.on_meeting.append(self.feeding.meet)
         CLOCK.before_step.append(or_give_up("loaders of ranks", self._stepped))
         replace(dataloader.DataLoader, "__init__", self._watch_built)
         replace(dataloader.DataLoader, "__iter__", self._watch_iter)
@@ -104,12 +110,14 @@ class Sharding:
     def went_back(self) -> None:
         """A backward pass is over."""
         self._uses.went_back(_in_training())
+        self.feeding.went_back()
 
     def finish(self) -> None:
         """The script is over."""
         self._uses.finish()
 
     def _stepped(self, optimizer: Any) -> None:
+        self.feeding.meet(optimizer)
         self._uses.stepped(_in_training())
 
     def _draws_order(self, loader: Any) -> bool:
@@ -154,6 +162,8 @@ class Sharding:
             if iterator._gpurun_parts is not None:
                 # `break` frees it: what follows is no step any more
                 weakref.finalize(iterator, self._abandoned).atexit = False
+                if _in_script():
+                    self.feeding.meet(loader)
             original(iterator, loader)
             if iterator._gpurun_parts is not None and iterator._dataset_kind == 0:
                 # workers augment samples of their own: their draws shall not repeat a peer's; of a
@@ -179,6 +189,7 @@ class Sharding:
         iterator._gpurun_reading = getattr(self._local, "reading", None)
         iterator._gpurun_draws = self._active()
         iterator._gpurun_dealt, iterator._gpurun_handed = False, 0
+        iterator._gpurun_number = next(self._numbers)
 
     def _reading(self, loader: Any) -> Reading | None:
         """What is remembered of a loader that is opened; nothing of one that cannot train."""
@@ -265,8 +276,11 @@ class Sharding:
                 if parts is not None:
                     self._draws.leave()
                 reading = iterator._gpurun_reading
-                if isinstance(error, StopIteration) and reading is not None and _in_script():
-                    self._uses.ended(reading)
+                if isinstance(error, StopIteration) and _in_script():
+                    if reading is not None:
+                        self._uses.ended(reading)
+                    if parts is not None:
+                        self.feeding.ended()
                 drop_frame(error)
                 raise
             reading = iterator._gpurun_reading
@@ -279,6 +293,9 @@ class Sharding:
                 self._replicas.left = self._left(iterator)
                 if _in_script():
                     self.order = hash((self.order, self._last.order)) % ORDERS
+                    self.feeding.handed(iterator._gpurun_number)
+                else:
+                    self.feeding.ahead = True
             if isinstance(batch, Repeated):
                 self._last = REPEATED
                 return batch.batch

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gpurun.runtime.parallel.feeding import Feeding
 from gpurun.runtime.parallel.place import Place
 from gpurun.runtime.parallel.reduction import Reduction, Term, Terms
 from gpurun.runtime.parallel.shares import Part
@@ -22,7 +23,9 @@ ALIKE = 1e-12
 MOST_PLACES = 64
 """Of so many sums it is remembered whether ranks differed."""
 LOOK_PASSES = 16
-"""So many backward passes ranks tell each other at least."""
+"""So many backward passes ranks tell each other at least, of all that begins to be trained."""
+LISTEN_PASSES = 16
+"""Ranks that tell each other no more do so at each of so many passes if they should."""
 ROUNDING = 1e-6
 """Of a count that was kept in single precision."""
 Where = tuple[tuple[str, ...], int]
@@ -34,14 +37,19 @@ Weight = Any
 class Weights:
     """Those of one rank. `meet`: makes the ranks meet that have not yet; it takes their device.
 
-    Ranks that had as much for each sample in all of their first passes tell each other no more, but
-    each looks out for a loss of which it has more or less: `odd`, upon which all begin again.
+    Ranks that had as much for each sample in the first passes of a training tell each other no
+    more, but each looks out for a loss of which it has more or less, upon which all begin again.
+    They do not stop where batches are `feeding` it of which it is not clear which one a pass is of.
     """
 
-    def __init__(self, torch: Any, where: Place, meet: Callable[[Any], None]) -> None:
+    def __init__(
+        self, torch: Any, where: Place, meet: Callable[[Any], None], feeding: Feeding
+    ) -> None:
         self._torch = torch
         self._place = where
         self._meet = meet
+        self._feeding = feeding
+        self._begun = 0
         self._differed: dict[Where, Any] = {}
         """Whether ranks ever differed in what a sum was divided by."""
         self._usual: dict[Where, Any] = {}
@@ -51,30 +59,45 @@ class Weights:
         self._even: Any = True
         """Whether all ranks had as much of everything in each of them."""
         self._quiet = False
+        self._still = 0
+        """Passes since they tell each other no more."""
         self._odd: Any = False
+        """Whether this rank has had more or less of something than usual since."""
 
     def of(self, device: Any, terms: Terms, part: Part) -> list[Weight]:
         """One for each term of a loss; each rank must ask at each backward pass of a shared batch.
 
         A float, or a tensor of one, by a count, that a GPU need not be waited for.
         """
+        self._feeding.look()
+        if self._begun != self._feeding.begun:
+            self._begun = self._feeding.begun
+            self._begin()
         counted = [term for term in terms.every if term.count is not None]
         unusual = [False] * len(counted)
         if not part.repeated:
             unusual = [self._unusual((terms.path, i), t, part) for i, t in enumerate(counted)]
-        if not self._quiet:
+        if self._quiet:
+            self._listen(device, unusual)
+        if not self._quiet or not self._feeding.regular:
             return self._told(device, terms, counted, unusual, part)
-        for found in unusual:
-            self._odd = self._odd | found
         return [self._plain(term, part) for term in terms.every]
 
-    def odd(self) -> float:
-        """1 where this rank has had more or less of something than usual; it waits for a GPU."""
-        return float(self._odd)
+    def _begin(self) -> None:
+        """Something else is trained, or fed."""
+        self._usual.clear()
+        self._passes, self._even, self._quiet = 0, True, False
 
-    def wake(self) -> None:
-        """Some rank has: from now on all tell each other again."""
-        self._quiet, self._even = False, False
+    def _listen(self, device: Any, unusual: Sequence[Any]) -> None:
+        """Should all tell each other again? Now and then ranks ask each other, all at one pass."""
+        for found in (*unusual, self._feeding.ahead):
+            self._odd = self._odd | found
+        self._still += 1
+        if self._still % LISTEN_PASSES:
+            return
+        odd = self._torch.zeros(1, device=device) + self._odd
+        self._torch.distributed.all_reduce(odd)
+        self._quiet = not bool(odd)
 
     def _plain(self, term: Term, part: Part) -> float:
         """By samples alone."""
@@ -122,9 +145,10 @@ class Weights:
             return
         self._passes += 1
         alike = self._alike(every[1:, 2], every[1:, 3]) & (every[1:, 4] == 0)
-        self._even = self._even & alike.all() & together & usable
+        alone = (every[0, 4] == 0) & self._feeding.regular
+        self._even = self._even & alike.all() & together & usable & alone
         if self._passes == LOOK_PASSES:
-            self._quiet = bool(self._even)
+            self._quiet, self._still, self._odd = bool(self._even), 0, False
 
     def _unusual(self, place: Where, term: Term, part: Part) -> Any:
         """Whether there is more or less of something than at first."""
@@ -154,7 +178,7 @@ class Weights:
         row for each: the count and its square, the same for each sample, whether it is unusual.
         """
         torch = self._torch
-        rows = [[float(len(counted)), float(len(counted) ** 2), 0.0, 0.0, 0.0]]
+        rows = [[float(len(counted)), len(counted) ** 2, 0.0, 0.0, float(self._feeding.ahead)]]
         for term, found in zip(counted, unusual, strict=True):
             known = not torch.is_tensor(term.count)
             count = float(term.count) if known else 0.0
