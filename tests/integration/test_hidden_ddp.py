@@ -18,6 +18,7 @@ from tests.run_events import events
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 TRAININGS = Path(__file__).parent / "trainings_for_ranks.py"
+LOSSES = Path(__file__).parent / "losses_for_ranks.py"
 RANKS = ("--ddp", "--nproc-per-node", "2")
 ODD = """
 import os, sys
@@ -41,6 +42,8 @@ class Stream(torch.utils.data.IterableDataset):
 class Mixed(nn.Linear):
     def forward(self, x):
         out = super().forward(x)
+        for _ in range(300):
+            out = out + 0.0
         return out.pow(2).mean() + out.pow(2).sum()
 
 if kind == "mixed":
@@ -91,14 +94,11 @@ def details(folder: Path, trait: str) -> set[str]:
     return {event["detail"] for event in told if event["trait"] == trait}
 
 
-def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun) -> None:
+def test_two_ranks_train_what_one_process_trains_but_for_what_is_of_a_batch(
+    tmp_path: Path, gpurun: Gpurun, alone: dict[Path, dict[str, list[float]]]
+) -> None:
     """The global batch is kept: weights agree to rounding, but for statistics of half a batch."""
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    for folder in (alone, together):
-        folder.mkdir()
-    done = NURSERY.run([str(TRAININGS)], alone, os.environ)
-    assert done.returncode == 0, done.stderr.decode()
-    one = summary(done.stdout)
+    together, one = tmp_path, dict(alone[TRAININGS])
     ranks = gpurun(*RANKS, str(TRAININGS), cwd=together)
     assert ranks.returncode == 0, ranks.stderr.decode()
     two = summary(ranks.stdout)
@@ -119,21 +119,41 @@ def test_two_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun)
     assert {path.name for path in together.iterdir()} == {".gpurun", "best.pt"}
 
 
-def test_three_ranks_train_what_one_process_trains(tmp_path: Path, gpurun: Gpurun) -> None:
-    """One training after the other in the same process, where no batch can be parted evenly."""
-    names = ("clamped_by_hand", "heads_in_turn", "listed", "masked", "masked_later", "divided")
-    alone, together = tmp_path / "alone", tmp_path / "together"
-    for folder in (alone, together):
-        folder.mkdir()
-    done = NURSERY.run([str(TRAININGS), *names], alone, os.environ)
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[Path, dict[str, list[float]]]:
+    """What one process trains, by the script."""
+    found = {}
+    for script in (TRAININGS, LOSSES):
+        done = NURSERY.run([str(script)], tmp_path_factory.mktemp("alone"), os.environ)
+        assert done.returncode == 0, done.stderr.decode()
+        found[script] = summary(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ranks", "script", "names"),
+    [
+        (2, LOSSES, ()),
+        (3, LOSSES, ("masked_of_a_dataclass", "own_loss_mixed", "one_ahead", "gradient_penalty")),
+        # one training after the other in a process, where no batch can be parted evenly
+        (3, TRAININGS, ("clamped_by_hand", "heads_in_turn", "listed", "masked", "added_up")),
+    ],
+)
+def test_ranks_train_what_one_process_trains(
+    tmp_path: Path,
+    gpurun: Gpurun,
+    alone: dict[Path, dict[str, list[float]]],
+    ranks: int,
+    script: Path,
+    names: tuple[str, ...],
+) -> None:
+    words = ("--ddp", "--nproc-per-node", str(ranks), "--oversubscribe", str(script), *names)
+    done = gpurun(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
-    words = ("--ddp", "--nproc-per-node", "3", "--oversubscribe", str(TRAININGS), *names)
-    ranks = gpurun(*words, cwd=together)
-    assert ranks.returncode == 0, ranks.stderr.decode()
-    one, three = summary(done.stdout), summary(ranks.stdout)
-    assert set(one) == set(three) == set(names)
-    for name, sums in one.items():
-        assert three[name] == pytest.approx(sums, rel=1e-5, abs=1e-5), name
+    found = summary(done.stdout)
+    assert set(found) == set(names or alone[script])
+    for name, sums in found.items():
+        assert sums == pytest.approx(alone[script][name], rel=1e-5, abs=1e-5), name
 
 
 WORDS = """
@@ -341,7 +361,8 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout.decode().split() == ["evaluation", str(1000 * (48 + 96) + 48 + 48)]
     told = done.stderr.decode()
-    assert told.count("odd.py:32 was read to its end and trained nothing") == 1
+    line = ODD[: ODD.index("held_out = ")].count("\n") + 1
+    assert told.count(f"odd.py:{line} was read to its end and trained nothing") == 1
     assert "what was computed of it is of each rank's share" in told
 
 

@@ -215,6 +215,28 @@ def loop(step, batches=None, epochs=3):
             step(x, y, i)
 
 
+def added_up():
+    """In a loop over samples; and means times the number of samples."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.002)
+
+    def step(x, y, i):
+        optimizer.zero_grad()
+        out = net(x)
+        if i % 3 == 0:
+            loss = sum(F.cross_entropy(one, label) for one, label in zip(out, y, strict=True))
+        elif i % 3 == 1:
+            loss = sum(F.cross_entropy(out[k : k + 1], y[k : k + 1]) for k in range(len(y)))
+            loss = 10 * loss / len(y)
+        else:
+            loss = F.cross_entropy(out, y) * x.size(0)
+        loss.backward()
+        optimizer.step()
+
+    loop(step)
+    return net
+
+
 def headed():
     """A head that is called beside the encoder, and a number that no module has."""
     encoder = nn.Sequential(*(nn.Linear(10, 10) for _ in range(6)))
@@ -718,7 +740,7 @@ CASES = [
     weighed_by_their_gradients, clamped_by_hand, heads_in_turn, replaced, swept, listed,
     measured_by_much, penalised_sum,
     moded, evaluated_as_it_is, in_evaluation_mode, penalised_apart,
-    headed, encoded, masked, masked_later,
+    headed, encoded, masked, masked_later, added_up,
     shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
     twice, own_loss, thawed, frozen, toggled, left_over,
     stream_with_a_rest, by_the_usual_size,
@@ -727,9 +749,16 @@ CASES = [
     normalised, gan, averaged, stopped, dropped,
 ]  # fmt: skip
 
-for case in CASES:
-    if len(sys.argv) < 2 or case.__name__ in sys.argv[1:]:
-        torch.manual_seed(7)
-        random.seed(7)
-        sums = [p.detach().double().sum().item() for p in case().parameters()]
-        print(json.dumps([case.__name__, sums]), flush=True)
+
+def show(cases):
+    """Of those that are asked for, or of all."""
+    for case in cases:
+        if len(sys.argv) < 2 or case.__name__ in sys.argv[1:]:
+            torch.manual_seed(7)
+            random.seed(7)
+            sums = [p.detach().double().sum().item() for p in case().parameters()]
+            print(json.dumps([case.__name__, sums]), flush=True)
+
+
+if __name__ == "__main__":
+    show(CASES)

@@ -13,18 +13,23 @@ class Part:
 
 def course(words: str) -> Feeding:
     """A training by its events: a letter for a batch of that iterator, `.` for a backward pass,
-    `|` for an iterator's end.
+    `|` for the end of the iterator before, `o` for a new optimizer, `l` for a new loader.
     """
     feeding = Feeding()
-    feeding.meet(PART)
+    feeding.meet(PART, feeds=True)
+    last, new = "", []
     for word in words:
         if word == ".":
             feeding.look()
             feeding.went_back()
         elif word == "|":
-            feeding.ended()
+            feeding.ended(ord(last))
+        elif word in "ol":
+            new.append(Part())
+            feeding.meet(new[-1], feeds=word == "l")
         else:
             feeding.handed(ord(word))
+            last = word
     return feeding
 
 
@@ -38,6 +43,7 @@ PART = Part()
         "a..a..a..|b..b..",  # two passes of each batch: a GAN
         "pa.a.a.",  # a look at a first batch
         "a.a.a.|",
+        "aaaa|....lb.b.b.",  # after it was not so
     ],
 )
 def test_batches_that_are_trained_on_as_they_come(words: str) -> None:
@@ -50,6 +56,8 @@ def test_batches_that_are_trained_on_as_they_come(words: str) -> None:
         "ab..ab..",  # loaders that are zipped
         "aaaa|....",  # `list(loader)`
         "aa.a.a.",  # one ahead
+        "aa.oa.a.",
+        "aa.la.a.",  # while another loader is met
         "a.a.|.",  # `cycle(loader)`: from its memory
         "a.aa.",  # left out
     ],
@@ -63,5 +71,5 @@ def test_whatever_newly_takes_part_begins_a_training() -> None:
     assert (feeding.begun, feeding.regular) == (1, False)
     feeding.meet(PART)
     assert (feeding.begun, feeding.regular) == (1, False)
-    feeding.meet(loader)
+    feeding.meet(loader, feeds=True)
     assert (feeding.begun, feeding.regular) == (2, True)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from gpurun.runtime.parallel.draws import Draws
-from gpurun.runtime.parallel.outputs import is_output, mark
+from gpurun.runtime.parallel.origins import is_output, mark
 from gpurun.runtime.parallel.place import show_one_device
 from gpurun.runtime.parallel.reduction import Reduction, terms_of
 from gpurun.runtime.parallel.shares import Part, Shared, ordered, part_of, read_share
@@ -90,6 +90,8 @@ def losses() -> dict[str, Any]:
     mask, few = labels > 2, torch.arange(OWN) < 2
     penalty = 1e-4 * sum(p.pow(2).sum() for p in layer.parameters())
     summed = F.cross_entropy(out, labels, reduction="sum")
+    zero = torch.zeros(())
+    added = sum((F.cross_entropy(out[i], labels[i]) for i in range(OWN)), zero)
     return {
         "out": out,
         "mean: cross entropy": F.cross_entropy(out, labels),
@@ -135,6 +137,14 @@ def losses() -> dict[str, Any]:
         "sum: one by one": torch.stack(
             [F.cross_entropy(out[i], labels[i]) for i in range(OWN)]
         ).sum(),
+        "sum: as many means as samples": F.cross_entropy(out, labels) * OWN,
+        "mean: scaled by a number": F.cross_entropy(out, labels) * (OWN + 1),
+        "sum: added up": added,
+        "sum: added up, of several numbers": sum(
+            (F.mse_loss(out[i : i + 1], zeros[i : i + 1]) for i in range(OWN)), zero
+        ),
+        "mean: added up": added / OWN,
+        "mean: of two tasks that are added": F.mse_loss(out, zeros) + F.cross_entropy(out, labels),
         "mixed: both": F.cross_entropy(out, labels) + out.pow(2).sum(),
         "unknown: root": F.mse_loss(out, zeros).sqrt(),
     }
@@ -145,13 +155,20 @@ def test_a_loss_is_told_to_be_a_mean_or_a_sum() -> None:
     mark(found.pop("out"))
     for name, loss in found.items():
         expected = Reduction(name.partition(":")[0])
-        assert terms_of(loss, OWN, TOTAL, is_output).kind is expected, name
+        assert terms_of(loss, OWN, TOTAL, marked=True).kind is expected, name
 
 
 def test_a_loss_that_the_model_returns_is_told_too() -> None:
     loss = losses()["sum: cross entropy"]
     mark(loss)
-    assert terms_of(loss, OWN, TOTAL, is_output).kind is Reduction.SUM
+    assert terms_of(loss, OWN, TOTAL, marked=True).kind is Reduction.SUM
+
+
+def test_a_factor_that_is_written_down_is_a_weight_and_no_number_of_samples() -> None:
+    out = torch.nn.Linear(6, 4)(torch.randn(10, 6))
+    assert terms_of(0.1 * out.sum(), 10, 20, marked=False).kind is Reduction.SUM
+    out = torch.nn.Linear(6, 4)(torch.randn(11, 6))
+    assert terms_of(1 / 11 * out.sum(), 11, 22, marked=False).kind is Reduction.MEAN
 
 
 def test_a_mark_keeps_no_activations() -> None:

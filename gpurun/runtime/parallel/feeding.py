@@ -26,28 +26,34 @@ class Feeding:
         self._handed: dict[int, int] = {}
         """Batches that iterators gave since the last pass."""
         self._passes = 0
+        self._ahead: set[int] = set()
+        """Iterators that gave a batch before the one before was trained on."""
         self._over = False
         """Whether an iterator came to its end, and none gave anything since."""
 
-    def meet(self, something: Any) -> None:
-        """A model, an optimizer or a loader takes part: what was learned may hold no more if it is
-        another one.
+    def meet(self, something: Any, feeds: bool = False) -> None:
+        """A model, an optimizer or a loader (it `feeds`) takes part: what was learned may hold no
+        more if it is another one.
         """
         if something not in self._met:
             self._met[something] = True
             self.begun += 1
-            self._passes, self.regular = 0, True
+            if feeds:
+                self._passes, self.regular = 0, True
 
     def handed(self, iterator: int) -> None:
         """One that is known by this number gave a batch."""
         self._handed[iterator] = self._handed.get(iterator, 0) + 1
         self._over = False
+        if self._handed[iterator] > 1:
+            self._ahead.add(iterator)
         # before the first pass a script may look at a batch, by an iterator for that alone
-        if self._handed[iterator] > 1 or (self._passes and sum(self._handed.values()) > 1):
+        if iterator in self._ahead or (self._passes and sum(self._handed.values()) > 1):
             self.regular = False
 
-    def ended(self) -> None:
-        """An iterator came to its end."""
+    def ended(self, iterator: int) -> None:
+        """One came to its end."""
+        self._ahead.discard(iterator)
         self._over = True
 
     def look(self) -> None:

@@ -13,7 +13,6 @@ from typing import Any
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.parallel.agreement import Agreement
-from gpurun.runtime.parallel.outputs import is_output
 from gpurun.runtime.parallel.place import Place, give_up, warn
 from gpurun.runtime.parallel.reduction import Reduction, Terms, terms_of
 from gpurun.runtime.parallel.replicas import Replicas
@@ -51,12 +50,12 @@ class Gradients:
         self._weights = Weights(torch, where, replicas.meet, sharding.feeding)
         self._told: set[Reduction] = set()
         self._last = Reduction.UNKNOWN
+        self._begun = 0
         self._of_largest: dict[tuple[str, ...], tuple[int, Reduction]] = {}
         """Of each loss, by its path, the samples of its largest batch, and its kind there."""
 
     def install(self) -> None:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
-        self._inside = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
         replace(self._torch.autograd, "backward", self._watch)
 
     def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -64,7 +63,7 @@ class Gradients:
 
         def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
             try:
-                if compiling() or self._inside() != -1 or not self._replicas.active():
+                if compiling() or self._replicas.in_backward() or not self._replicas.active():
                     return original(tensors, *args, **kwargs)
                 with self._agreement.standing.exchanging(), ExitStack() as hooks:
                     weighed = self._weighed(tensors, hooks)
@@ -119,8 +118,7 @@ class Gradients:
 
     def _terms(self, loss: Any, part: Part) -> Terms:
         """Those of a loss, each of a kind by which it can be weighed."""
-        from_model = is_output if self._replicas.called() else None
-        terms = terms_of(loss, part.own, part.total, from_model)
+        terms = terms_of(loss, part.own, part.total, self._replicas.marked)
         if part.repeated:  # by all that can be seen: batches that are read together need not be
             return terms
         kind = self._usual(terms, part)
@@ -143,6 +141,9 @@ class Gradients:
         """The kind of a loss; on a batch that is smaller than usual the one that it always was, for
         a constant may there look like a count of elements.
         """
+        if self._begun != self._sharding.feeding.begun:  # what is trained now may be another loss
+            self._begun = self._sharding.feeding.begun
+            self._of_largest.clear()
         most, kind = self._of_largest.get(terms.path, (0, terms.kind))
         if part.total >= most:
             if len(self._of_largest) > MOST_LOSSES:

@@ -7,19 +7,28 @@ divided by a constant, must count as many times as there are ranks.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-MOST_NODES = 256
-"""So far is the graph followed."""
+from gpurun.runtime.parallel.origins import (
+    MOST_NODES,
+    behind,
+    comes_from_output,
+    is_output,
+    takes_data,
+)
+
 MEAN, SUM = 1, 2
 """Torch's numbers of a loss function's `reduction`."""
 ROUNDING = 1e-5
 """Of a factor that is kept in single precision."""
+DECIMALS = 3
+"""Of a factor that a script has written down."""
 Divisors = tuple[tuple[float, bool | None], ...]
 """Numbers by which a loss is divided, and whether each was computed by torch; None for the inverse
-of a factor."""
+of a factor, which is below 1 for a factor above it."""
 TRANSPARENT = (
     "Add", "Sub", "Neg", "View", "Reshape", "Squeeze", "Unsqueeze", "ToCopy", "Clone", "Alias",
     "Expand", "Select", "Stack", "Cat", "Unbind", "Copy", "Permute", "Transpose", "TBackward",
@@ -43,13 +52,15 @@ class Term:
 
     `count`: what the sum is divided by, where a mean is taken over something else than samples
     (tokens that are no padding, weights of classes): a number or a tensor of one, None for samples.
-    A sum that has one is a mean if ranks differ in it. `sure`: it was seen to come from the model.
+    A sum that has one is a mean if ranks differ in it. `sure`: it was seen to come from samples.
+    `single`: it is over one sample.
     """
 
     node: Any
     kind: Reduction
     count: Any = None
     sure: bool = False
+    single: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,44 +93,67 @@ class Terms:
         return replace(self, every=tuple(replace(term, kind=kind) for term in self.every))
 
 
-def terms_of(
-    loss: Any, own: int, total: int, is_output: Callable[[Any], bool] | None = None
-) -> Terms:
+def terms_of(loss: Any, own: int, total: int, marked: bool) -> Terms:
     """The terms of a scalar loss of `own` samples, of a batch that had `total` before it was
     shared.
 
-    `is_output`: whether a node of the graph made what the model returned. What does not come from
-    there (a penalty on weights) is no term; where it is not known everything may be one.
+    What comes neither from what a model returned, which is `marked` if there is any, nor else from
+    data (a penalty on weights) is no term. Without either everything may be one.
     """
-    known = None if is_output is None or is_output(loss.grad_fn) else is_output
     found: dict[Any, Term] = {}
-    beside, path = False, []
-    ahead: list[tuple[Any, Divisors]] = [(loss.grad_fn, ())]
-    seen: set[tuple[Any, Divisors]] = set()
+    doubtful: dict[Any, Term] = {}
+    beside, within, path = False, not marked, []
+    ahead: list[tuple[Any, Divisors, bool]] = [(loss.grad_fn, (), False)]
+    seen: set[tuple[Any, Divisors, bool]] = set()
     while ahead and len(seen) < MOST_NODES:
         entry = ahead.pop()
-        node, divisors = entry
+        node, divisors, inside = entry
         if node is None or entry in seen:
             continue
         seen.add(entry)
         name = node.name()
         path.append(f"{name} {getattr(node, '_saved_reduction', '')}")
+        inside = inside or is_output(node)  # the model computes its loss itself
         if name.startswith(("DivBackward", "MulBackward")):
-            ahead += [(following, divisors + _divisor(node, name)) for following in _behind(node)]
+            further = divisors + _divisor(node, name)
+            ahead += [(following, further, inside) for following in behind(node)]
             continue
         if name.startswith(TRANSPARENT) or _adds_terms(node, name, own):
-            ahead += [(following, divisors) for following in _behind(node)]
+            ahead += [(following, divisors, inside) for following in behind(node)]
             continue
-        reached = _reaches(node, known) if known else None
-        if name.endswith("AccumulateGrad") or reached is False:
+        if name.endswith("AccumulateGrad"):
             beside = True
             continue
-        kind, count = _reduced(node, name, divisors, own, total)
-        if node in found and found[node].kind is not kind:
-            kind = Reduction.MIXED
-        found[node] = Term(node, kind, count, sure=reached is True)
-    terms = tuple(_like_another(term, found.values()) for term in found.values())
-    return Terms(terms, beside, whole=not ahead, path=tuple(path))
+        comes = (marked and not inside and comes_from_output(node)) or takes_data(node)
+        within = within or inside
+        terms = doubtful if comes is False else found
+        terms[node] = _term(node, name, divisors, own, total, terms.get(node), sure=comes is True)
+    if not found and within:
+        found, doubtful = doubtful, {}
+    every = tuple(_like_another(term, found.values()) for term in found.values())
+    if all(term.single for term in every) and (ahead or len(every) == own):  # added up in a loop
+        every = tuple(replace(term, kind=Reduction.SUM, count=None) for term in every)
+    return Terms(every, beside or bool(doubtful), whole=not ahead, path=tuple(path))
+
+
+def _term(
+    node: Any,
+    name: str,
+    divisors: Divisors,
+    own: int,
+    total: int,
+    before: Term | None,
+    *,
+    sure: bool,
+) -> Term:
+    """What a node is to a loss; `before`: it is that already, by another way."""
+    kind, count = _reduced(node, name, divisors, own, total)
+    if before is not None and before.kind is not kind:
+        kind = Reduction.MIXED
+    single = own > 1 and kind is Reduction.MEAN and _is_of_one_sample(node)
+    if single and any(divisor == own for divisor, _ in divisors):
+        count, single = None, False
+    return Term(node, kind, count, sure, single)
 
 
 def _like_another(term: Term, others: Iterable[Term]) -> Term:
@@ -139,6 +173,9 @@ def _reduced(
     if name.startswith("MeanBackward") and _first_over_samples(node, "Sum", own):
         return Reduction.SUM, None
     if reduction == MEAN or name.startswith("MeanBackward"):
+        by_samples = any(abs(d * own - 1) < ROUNDING for d, _ in divisors if d < 1 < own)
+        if by_samples and all(d != own for d, _ in divisors):
+            return Reduction.SUM, None
         return Reduction.MEAN, getattr(node, "_saved_total_weight", _elements(node) or None)
     if reduction != SUM and not name.startswith("SumBackward"):
         return Reduction.UNKNOWN, None
@@ -149,9 +186,8 @@ def _reduced(
     if _first_over_samples(node, "Mean", own):
         return Reduction.MEAN, None
     # weights of samples, few or none that are left, or a constant: what ranks have of it tells
-    return Reduction.SUM, next(
-        (d for d, computed in divisors if computed is not None and d >= 0), None
-    )
+    counts = [d for d, computed in divisors if computed is not None and d >= 0]
+    return Reduction.SUM, next(iter(counts or [d for d, _ in divisors if d >= 1]), None)
 
 
 def _counts_samples(
@@ -160,9 +196,10 @@ def _counts_samples(
     """Whether a divisor is the number of samples (or of their unmasked elements) at hand.
 
     `/ args.batch_size` is none: it knows of no ranks. Nor is a small number of the script's: steps
-    of accumulation. One that was `computed`, and counts something, counts what is at hand.
+    of accumulation. One that was `computed`, and counts something, counts what is at hand. A factor
+    of 0.5 or 0.1 is rather a term's weight.
     """
-    if divisor == own:
+    if divisor == own and (computed is not None or round(1 / divisor, DECIMALS) != 1 / divisor):
         return True
     if computed is None or divisor == total or divisor > (elements or divisor):
         return False
@@ -175,7 +212,7 @@ def _first_over_samples(node: Any, name: str, own: int) -> bool:
     """
     return _elements(node) != own and any(
         x.name().startswith(f"{name}Backward1") and tuple(getattr(x, "_saved_dim", ())) == (0,)
-        for x in _behind(node)
+        for x in behind(node)
     )
 
 
@@ -183,13 +220,13 @@ def _adds_terms(node: Any, name: str, own: int) -> bool:
     """Whether a sum or mean is over terms of a loss that were put into one tensor, not samples."""
     if not name.startswith(("SumBackward0", "MeanBackward0")) or _elements(node) == own:
         return False
-    ahead, seen = _behind(node), 0
+    ahead, seen = behind(node), 0
     while ahead:
         node = ahead.pop()
         seen += 1
         name = node.name()
         if name.startswith((*TRANSPARENT, "DivBackward", "MulBackward")) and seen < MOST_NODES:
-            ahead += _behind(node)
+            ahead += behind(node)
         elif not (
             name.startswith(("SumBackward0", "MeanBackward0"))
             or getattr(node, "_saved_reduction", None) in (MEAN, SUM)
@@ -198,16 +235,28 @@ def _adds_terms(node: Any, name: str, own: int) -> bool:
     return seen > 0
 
 
+def _is_of_one_sample(node: Any) -> bool:
+    """Whether a mean is over a single sample, as far as its shape tells."""
+    scores = getattr(node, "_saved_self", None) if node.name().startswith("NllLoss") else None
+    sizes = getattr(scores, "shape", None)
+    if sizes is not None:  # of classes, and of samples where there are several
+        return len(sizes) == 1 or int(sizes[0]) == 1
+    sizes = _sizes(node)
+    return all(size == 1 for size in sizes) or (len(sizes) > 1 and int(sizes[0]) == 1)
+
+
 def _elements(node: Any) -> int:
     """How many elements a sum goes over; 0 where its node does not tell."""
+    return math.prod(int(size) for size in _sizes(node))
+
+
+def _sizes(node: Any) -> Any:
+    """The shape of what is summed; (0,) where its node does not tell."""
     sizes: Any = getattr(node, "_saved_self_sym_sizes", None)
     if sizes is None:
         target = getattr(node, "_saved_target", getattr(node, "_saved_self", None))
         sizes = getattr(target, "shape", (0,))
-    count = 1
-    for size in sizes:
-        count *= int(size)
-    return count
+    return sizes
 
 
 def _divisor(node: Any, name: str) -> Divisors:
@@ -223,6 +272,8 @@ def _divisor(node: Any, name: str) -> Divisors:
         return ()
     if name.startswith("Div"):
         return ((number, computed),)
+    if number > 1:
+        return ((1 / number, None),)
     # a factor of 1 / n divides by n
     whole = round(1 / number) if 0 < number < 1 else 0
     return ((float(whole), None),) if whole and abs(whole * number - 1) < ROUNDING else ()
@@ -235,22 +286,3 @@ def _is_number(value: Any) -> bool:
     kind = torch.float16 if value.dtype is torch.bfloat16 else torch.bfloat16
     probe = torch.zeros((), dtype=kind if value.is_floating_point() else torch.int8)
     return value.dim() == 0 and torch.result_type(probe, value) == probe.dtype
-
-
-def _behind(node: Any) -> list[Any]:
-    return [following for following, _ in node.next_functions if following is not None]
-
-
-def _reaches(node: Any, is_output: Callable[[Any], bool]) -> bool | None:
-    """Whether a node depends on what the model returned; None where that is too far to see."""
-    ahead, seen = [node], {node}
-    while ahead:
-        node = ahead.pop()
-        if is_output(node):
-            return True
-        if len(seen) > MOST_NODES:
-            return None
-        new = [following for following in _behind(node) if following not in seen]
-        seen.update(new)
-        ahead += new
-    return False

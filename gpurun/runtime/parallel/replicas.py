@@ -18,7 +18,7 @@ from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
 from gpurun.records.frames import drop_frame, drop_frames
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
-from gpurun.runtime.parallel.outputs import mark
+from gpurun.runtime.parallel.origins import mark
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replica import Ghost, Replica
 from gpurun.runtime.parallel.strays import Strays
@@ -77,6 +77,8 @@ class Replicas:
         """How many there were in each of the last steps."""
         self._calls = 0
         """Calls of roots since then."""
+        self.marked = False
+        """Whether what one returned since then is marked: a loss comes from it or from weights."""
         self.left: int | None = None
         """Batches that the loader which was read last has left, None if that is not known."""
         self._accumulates = True
@@ -89,6 +91,7 @@ class Replicas:
     def install(self) -> None:
         """Meet new roots and stand in for their calls."""
         self._grad_enabled = self._torch.is_grad_enabled
+        self._pass = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
         self._of_torch = inspect.getfile(self._torch.nn.parallel.DistributedDataParallel)
         modules = self._torch.nn.modules.module
         modules.register_module_module_registration_hook(self._registered)
@@ -154,11 +157,9 @@ class Replicas:
             self._ours or not self._torch.distributed.is_initialized()
         )
 
-    def called(self) -> bool:
-        """Whether any was since the last step of an optimizer, so that a loss comes from its output
-        or from weights.
-        """
-        return self._calls > 0
+    def in_backward(self) -> bool:
+        """Whether a backward pass is under way: of checkpoints it calls modules again."""
+        return bool(self._pass() != -1)
 
     def together(self) -> bool:
         """Whether there is anything to keep alike."""
@@ -263,7 +264,8 @@ class Replicas:
             wrapper.require_backward_grad_sync = last
             replica.waiting = not last
             result = wrapper(*args, **kwargs)
-        mark(result)
+        if mark(result) and not self.in_backward():
+            self.marked = True
         return result
 
     def _take_up(self, replica: Replica, module: Any) -> None:
@@ -356,7 +358,7 @@ class Replicas:
         """Nothing that waits may be stepped with, nor may anything be missing."""
         # passes of one call are not accumulated: the script may look at each
         self._accumulated.append(self._passes if self._calls == self._passes else 1)
-        self._passes = self._calls = 0
+        self._passes, self._calls, self.marked = 0, 0, False
         stepping = _parameters_of(optimizer)
         self._strays.stepped()
         self._settle(stepping)

@@ -163,7 +163,7 @@ class Sharding:
                 # `break` frees it: what follows is no step any more
                 weakref.finalize(iterator, self._abandoned).atexit = False
                 if _in_script():
-                    self.feeding.meet(loader)
+                    self.feeding.meet(loader, feeds=True)
             original(iterator, loader)
             if iterator._gpurun_parts is not None and iterator._dataset_kind == 0:
                 # workers augment samples of their own: their draws shall not repeat a peer's; of a
@@ -280,7 +280,7 @@ class Sharding:
                     if reading is not None:
                         self._uses.ended(reading)
                     if parts is not None:
-                        self.feeding.ended()
+                        self.feeding.ended(iterator._gpurun_number)
                 drop_frame(error)
                 raise
             reading = iterator._gpurun_reading

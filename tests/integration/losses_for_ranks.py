@@ -1,0 +1,198 @@
+"""Trainings whose losses come to the model's weights by ways of their own.
+
+For one device; printed is, of each, the sum of every parameter at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+from trainings_for_ranks import Net, data, show, shuffled
+
+SUM = {"reduction": "sum"}
+
+
+def train(net, loss, rate=0.05, loader=None, epochs=3, every=1):
+    optimizer = torch.optim.SGD(net.parameters(), rate)
+    for _ in range(epochs):
+        for i, (x, y) in enumerate(shuffled() if loader is None else loader):
+            loss(net, x, y).backward()
+            if (i + 1) % every == 0 or i == 6:
+                optimizer.step()
+                optimizer.zero_grad()
+    return net
+
+
+@dataclass
+class Output:
+    logits: torch.Tensor
+
+
+class Named(Net):
+    def forward(self, x):
+        return Output(super().forward(x))
+
+
+class Distribution(Net):
+    def forward(self, x):
+        return torch.distributions.Categorical(logits=super().forward(x))
+
+
+def masked_of_a_dataclass():
+    def loss(net, x, y):
+        mask = x[:, 0] > 0
+        return (F.cross_entropy(net(x).logits, y, reduction="none") * mask).sum() / mask.sum()
+
+    return train(Named(), loss)
+
+
+def likelihood():
+    return train(Distribution(), lambda net, x, y: -net(x).log_prob(y).sum() / 32)
+
+
+def vectorised():
+    return train(Net(), lambda net, x, y: F.cross_entropy(torch.vmap(net)(x), y, **SUM), rate=0.002)
+
+
+def checkpointed():
+    def loss(net, x, y):
+        out = checkpoint(net, x.requires_grad_(), use_reentrant=True)
+        return F.cross_entropy(out, y, **SUM)
+
+    return train(Net(), loss, rate=0.002, every=2)
+
+
+class Encoder(Net):
+    """`spread`: a term of the loss that the last call left."""
+
+    def encode(self, x):
+        return self.b(self.a(x).tanh())
+
+    def forward(self, x):
+        out = super().forward(x)
+        self.spread = out.pow(2).sum()
+        return out
+
+
+def by_a_method_too():
+    """A second pass, of what the model is not called for."""
+    net = Encoder()
+    optimizer = torch.optim.SGD(net.parameters(), 0.002)
+    for _ in range(3):
+        for x, y in shuffled():
+            kept = torch.where(x[:, 0] > 0, y, torch.full_like(y, -100))
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y, **SUM).backward()
+            F.cross_entropy(net.encode(x), kept).backward()
+            optimizer.step()
+    return net
+
+
+def left_as_an_attribute():
+    def loss(net, x, y):
+        return F.cross_entropy(net(x), y, **SUM) + 0.1 * net.spread
+
+    return train(Encoder(), loss, rate=0.002)
+
+
+class Autoencoder(nn.Module):
+    """It returns its loss, of two sums, or of a sum and a mean."""
+
+    def __init__(self, mixed):
+        super().__init__()
+        self.there, self.back, self.mixed = nn.Linear(10, 4), nn.Linear(4, 10), mixed
+
+    def forward(self, x):
+        hidden = self.there(x)
+        error = F.mse_loss(self.back(hidden), x, reduction="mean" if self.mixed else "sum")
+        return error + 0.1 * hidden.pow(2).sum() / 32
+
+
+def own_loss_divided():
+    return train(Autoencoder(mixed=False), lambda net, x, y: net(x) / 32, rate=0.02)
+
+
+def own_loss_mixed():
+    return train(Autoencoder(mixed=True), lambda net, x, y: net(x))
+
+
+class Squeezed(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).squeeze(1)
+
+
+def view_in_place():
+    def loss(net, x, y):
+        return F.mse_loss(net(x).mul_(2), y.float(), **SUM)
+
+    return train(Squeezed(10, 1), loss, rate=0.005)
+
+
+def gradient_penalty():
+    def loss(net, x, y):
+        out = net(x.requires_grad_())
+        (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        return F.cross_entropy(out, y) + 0.1 * (slope.norm(dim=1) - 1).pow(2).mean()
+
+    return train(Net(), loss)
+
+
+def penalised_deviation():
+    """From what the weights were, and from orthogonality: no matter of samples."""
+    net = Net()
+    before = [p.detach().clone() for p in net.parameters()]
+
+    def loss(net, x, y):
+        moved = sum((p - b).pow(2).sum() for p, b in zip(net.parameters(), before, strict=True))
+        weight = next(net.parameters())
+        skew = (weight.T @ weight - torch.eye(10)).pow(2).sum()
+        return F.cross_entropy(net(x), y) + 0.1 * moved + 0.001 * skew
+
+    return train(net, loss)
+
+
+class Ahead:
+    """A loader that has the next batch at hand."""
+
+    def __init__(self, loader):
+        self.loader = loader
+
+    def __iter__(self):
+        batches = iter(self.loader)
+        following = next(batches, None)
+        while following is not None:
+            batch, following = following, next(batches, None)
+            yield batch
+
+
+def one_ahead():
+    x, y = data()
+    many = TensorDataset(x.repeat(4, 1)[:651], y.repeat(4)[:651])
+    loader = Ahead(DataLoader(many, 32, shuffle=True))
+    net = Net()
+    for _ in range(3):
+        train(net, lambda net, x, y: F.cross_entropy(net(x), y), loader=loader, epochs=2)
+    return net
+
+
+def one_loss_then_another():
+    """Of one path: what a divisor is was learned of larger batches."""
+    first = train(
+        Net(),
+        lambda net, x, y: F.cross_entropy(net(x), y, **SUM) / 64,
+        loader=DataLoader(TensorDataset(*data()), 64, shuffle=True),
+    )
+    second = train(Net(), lambda net, x, y: F.cross_entropy(net(x), y, **SUM) / len(x))
+    return nn.ModuleList([first, second])
+
+
+show([
+    masked_of_a_dataclass, likelihood, vectorised, checkpointed, by_a_method_too,
+    left_as_an_attribute, own_loss_divided, own_loss_mixed, view_in_place, gradient_penalty,
+    penalised_deviation, one_ahead, one_loss_then_another,
+])  # fmt: skip
