@@ -93,6 +93,27 @@ def by_a_method_too():
     return net
 
 
+class Decoder(Net):
+    def __init__(self):
+        super().__init__()
+        self.back = nn.Linear(16, 10)
+
+    def decode(self, x):
+        return self.back(F.relu(self.a(x)))
+
+
+def by_a_method_with_weights_of_its_own():
+    net = Decoder()
+    optimizer = torch.optim.SGD(net.parameters(), 0.002)
+    for _ in range(3):
+        for x, y in shuffled():
+            optimizer.zero_grad()
+            F.cross_entropy(net(x), y, **SUM).backward()
+            F.mse_loss(net.decode(x), x, **SUM).backward()
+            optimizer.step()
+    return net
+
+
 def left_as_an_attribute():
     def loss(net, x, y):
         return F.cross_entropy(net(x), y, **SUM) + 0.1 * net.spread
@@ -193,6 +214,7 @@ def one_loss_then_another():
 
 show([
     masked_of_a_dataclass, likelihood, vectorised, checkpointed, by_a_method_too,
+    by_a_method_with_weights_of_its_own,
     left_as_an_attribute, own_loss_divided, own_loss_mixed, view_in_place, gradient_penalty,
     penalised_deviation, one_ahead, one_loss_then_another,
 ])  # fmt: skip

@@ -52,6 +52,9 @@ class Replica:
         self._marks: dict[int, Any] = {}
         self._has = [weakref.ref(p) for p in module.parameters()]
         self._trained: set[int] = set()
+        self._by_call: set[int] = set()
+        """Parameters that got gradients in passes after calls, and in others."""
+        self._by_itself: set[int] = set()
         self._one: Callable[[], Any] = lambda: None
         self.stand_ins()
 
@@ -92,7 +95,16 @@ class Replica:
         """Of its parameters whether the pass since `mark` gave them a gradient: not one answer
         where it did so to some.
         """
-        return {_state(p.grad) != self._marks.get(id(p)) for p in self.trainable()}
+        found = {id(p): _state(p.grad) != self._marks.get(id(p)) for p in self.trainable()}
+        (self._by_call if self.called else self._by_itself).update(p for p in found if found[p])
+        return set(found.values())
+
+    @property
+    def apart(self) -> bool:
+        """Whether some parameter gets gradients only in passes that no call of the module began:
+        no wrapper would wait for them.
+        """
+        return bool(self._by_itself - self._by_call)
 
     def trainable(self) -> list[Any]:
         """Those that are trained now."""

@@ -323,7 +323,7 @@ class Replicas:
         self._passes += 1
         for replica in list(self._at_work):
             if replica.wrapper is None:
-                replica.partly = replica.partly or len(replica.touched()) > 1
+                replica.partly = len(replica.touched()) > 1 or replica.partly
                 self._average(replica)
             elif not replica.called and True in replica.touched():
                 self._average(replica)  # a wrapper hears of one pass for each call
@@ -375,7 +375,7 @@ class Replicas:
                 if self._ours and replica.steps <= MUTE_MEETINGS:
                     self._torch.distributed.all_reduce(self._torch.zeros_like(mine[0]))
             elif replica.wrapper is None:
-                if replica.steps > replica.look_steps:
+                if replica.steps > replica.look_steps and not replica.apart:
                     self._wrap(replica)
             elif replica.idle == 1 and not replica.wrapper.find_unused_parameters:
                 self._look_for_missing(replica, mine)
