@@ -148,7 +148,7 @@ class Replicas:
         if new:
             self.meet(new[0].device)
             for parameter in new:
-                self._torch.distributed.broadcast(parameter.detach(), 0)
+                self._torch.distributed.broadcast(parameter.data, 0)
             self._average_gradients(self._strays, new)
 
     def active(self) -> bool:
@@ -218,7 +218,7 @@ class Replicas:
     def _make_alike(self, module: Any) -> None:
         """Parameters and buffers as rank 0 has them."""
         for tensor in (*module.parameters(), *module.buffers()):
-            self._torch.distributed.broadcast(tensor.detach(), 0)
+            self._torch.distributed.broadcast(tensor.data, 0)
 
     # -- its calls -----------------------------------------------------------------------------
 
@@ -305,7 +305,7 @@ class Replicas:
     def _share_buffers(self, module: Any) -> None:
         """As rank 0 has them: statistics of a batch are those of its share."""
         for buffer in module.buffers():
-            self._torch.distributed.broadcast(buffer.detach(), 0)
+            self._torch.distributed.broadcast(buffer.data, 0)
 
     # -- gradients -----------------------------------------------------------------------------
 
