@@ -100,8 +100,7 @@ def terms_of(loss: Any, own: int, total: int, marked: bool) -> Terms:
     What comes neither from what a model returned, which is `marked` if there is any, nor else from
     data (a penalty on weights) is no term. Without either everything may be one.
     """
-    found: dict[Any, Term] = {}
-    doubtful: dict[Any, Term] = {}
+    reducing: list[tuple[Any, str, Divisors, bool | None]] = []
     beside, within, path = False, not marked, []
     ahead: list[tuple[Any, Divisors, bool]] = [(loss.grad_fn, (), False)]
     seen: set[tuple[Any, Divisors, bool]] = set()
@@ -124,8 +123,13 @@ def terms_of(loss: Any, own: int, total: int, marked: bool) -> Terms:
         if name.endswith("AccumulateGrad"):
             beside = True
             continue
-        comes = (marked and not inside and comes_from_output(node)) or takes_data(node)
+        reducing.append((node, name, divisors, marked and not inside and comes_from_output(node)))
         within = within or inside
+    alone = within and len({node for node, *_ in reducing}) == 1  # nothing to tell it from
+    found: dict[Any, Term] = {}
+    doubtful: dict[Any, Term] = {}
+    for node, name, divisors, reached in reducing:
+        comes = True if reached else None if alone else takes_data(node)
         terms = doubtful if comes is False else found
         terms[node] = _term(node, name, divisors, own, total, terms.get(node), sure=comes is True)
     if not found and within:
