@@ -12,20 +12,40 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
-from trainings_for_ranks import Net, data, show, shuffled
+from trainings_for_ranks import Net, data, loop, show, shuffled
 
 SUM = {"reduction": "sum"}
 
 
 def train(net, loss, rate=0.05, loader=None, epochs=3, every=1):
     optimizer = torch.optim.SGD(net.parameters(), rate)
-    for _ in range(epochs):
-        for i, (x, y) in enumerate(shuffled() if loader is None else loader):
-            loss(net, x, y).backward()
-            if (i + 1) % every == 0 or i == 6:
-                optimizer.step()
-                optimizer.zero_grad()
+
+    def step(x, y, i):
+        loss(net, x, y).backward()
+        if (i + 1) % every == 0 or i == 6:
+            optimizer.step()
+            optimizer.zero_grad()
+
+    loop(step, loader, epochs)
     return net
+
+
+def train_by_two(net, first, second, rate=0.002):
+    """A backward pass of each loss in a step."""
+    optimizer = torch.optim.SGD(net.parameters(), rate)
+
+    def step(x, y, i):
+        optimizer.zero_grad()
+        first(net, x, y).backward()
+        second(net, x, y).backward()
+        optimizer.step()
+
+    loop(step)
+    return net
+
+
+def summed(net, x, y):
+    return F.cross_entropy(net(x), y, **SUM)
 
 
 @dataclass
@@ -81,16 +101,12 @@ class Encoder(Net):
 
 def by_a_method_too():
     """A second pass, of what the model is not called for."""
-    net = Encoder()
-    optimizer = torch.optim.SGD(net.parameters(), 0.002)
-    for _ in range(3):
-        for x, y in shuffled():
-            kept = torch.where(x[:, 0] > 0, y, torch.full_like(y, -100))
-            optimizer.zero_grad()
-            F.cross_entropy(net(x), y, **SUM).backward()
-            F.cross_entropy(net.encode(x), kept).backward()
-            optimizer.step()
-    return net
+
+    def second(net, x, y):
+        kept = torch.where(x[:, 0] > 0, y, torch.full_like(y, -100))
+        return F.cross_entropy(net.encode(x), kept)
+
+    return train_by_two(Encoder(), summed, second)
 
 
 class Decoder(Net):
@@ -103,20 +119,12 @@ class Decoder(Net):
 
 
 def by_a_method_with_weights_of_its_own():
-    net = Decoder()
-    optimizer = torch.optim.SGD(net.parameters(), 0.002)
-    for _ in range(3):
-        for x, y in shuffled():
-            optimizer.zero_grad()
-            F.cross_entropy(net(x), y, **SUM).backward()
-            F.mse_loss(net.decode(x), x, **SUM).backward()
-            optimizer.step()
-    return net
+    return train_by_two(Decoder(), summed, lambda net, x, y: F.mse_loss(net.decode(x), x, **SUM))
 
 
 def left_as_an_attribute():
     def loss(net, x, y):
-        return F.cross_entropy(net(x), y, **SUM) + 0.1 * net.spread
+        return summed(net, x, y) + 0.1 * net.spread
 
     return train(Encoder(), loss, rate=0.002)
 
@@ -205,16 +213,63 @@ def one_loss_then_another():
     """Of one path: what a divisor is was learned of larger batches."""
     first = train(
         Net(),
-        lambda net, x, y: F.cross_entropy(net(x), y, **SUM) / 64,
+        lambda net, x, y: summed(net, x, y) / 64,
         loader=DataLoader(TensorDataset(*data()), 64, shuffle=True),
     )
-    second = train(Net(), lambda net, x, y: F.cross_entropy(net(x), y, **SUM) / len(x))
+    second = train(Net(), lambda net, x, y: summed(net, x, y) / len(x))
     return nn.ModuleList([first, second])
+
+
+def penalised_apart():
+    """By a backward pass of its own."""
+    return train_by_two(
+        Net(),
+        lambda net, x, y: F.cross_entropy(net(x), y),
+        lambda net, x, y: 0.01 * sum(p.pow(2).sum() for p in net.parameters()),
+        rate=0.1,
+    )
+
+
+def masked_later():
+    """Ranks tell each other again what they have of it, a few steps after that begins to matter."""
+    net, loader = Net(), shuffled()
+    optimizer = torch.optim.SGD(net.parameters(), 0.05)
+    for pass_, (x, y) in enumerate(batch for _ in range(12) for batch in loader):
+        each = F.cross_entropy(net(x), y, reduction="none")
+        mask = x[:, 0] > 0
+        loss = each.mean() if pass_ < 40 else (each * mask).sum() / mask.sum()
+        optimizer.param_groups[0]["lr"] = 0.05 if pass_ < 40 or pass_ >= 60 else 0.0
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return net
+
+
+def added_up():
+    """In a loop over samples; and means times the number of samples."""
+    net = Net()
+    optimizer = torch.optim.SGD(net.parameters(), 0.002)
+
+    def step(x, y, i):
+        optimizer.zero_grad()
+        out = net(x)
+        if i % 3 == 0:
+            loss = sum(F.cross_entropy(one, label) for one, label in zip(out, y, strict=True))
+        elif i % 3 == 1:
+            loss = sum(F.cross_entropy(out[k : k + 1], y[k : k + 1]) for k in range(len(y)))
+            loss = 10 * loss / len(y)
+        else:
+            loss = F.cross_entropy(out, y) * x.size(0)
+        loss.backward()
+        optimizer.step()
+
+    loop(step)
+    return net
 
 
 show([
     masked_of_a_dataclass, likelihood, vectorised, checkpointed, by_a_method_too,
     by_a_method_with_weights_of_its_own,
     left_as_an_attribute, own_loss_divided, own_loss_mixed, view_in_place, gradient_penalty,
-    penalised_deviation, one_ahead, one_loss_then_another,
+    penalised_apart, penalised_deviation, masked_later, added_up, one_ahead, one_loss_then_another,
 ])  # fmt: skip

@@ -104,21 +104,6 @@ def penalised():
     return train(net, shuffled(), loss)
 
 
-def penalised_apart():
-    """By a backward pass of its own."""
-    net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), 0.1)
-
-    def step(x, y, i):
-        optimizer.zero_grad()
-        F.cross_entropy(net(x), y).backward()
-        (0.01 * sum(p.pow(2).sum() for p in net.parameters())).backward()
-        optimizer.step()
-
-    loop(step)
-    return net
-
-
 def spare():
     return train(Net(spare=True), shuffled())
 
@@ -213,28 +198,6 @@ def loop(step, batches=None, epochs=3):
     for _ in range(epochs):
         for i, (x, y) in enumerate(shuffled() if batches is None else batches):
             step(x, y, i)
-
-
-def added_up():
-    """In a loop over samples; and means times the number of samples."""
-    net = Net()
-    optimizer = torch.optim.SGD(net.parameters(), 0.002)
-
-    def step(x, y, i):
-        optimizer.zero_grad()
-        out = net(x)
-        if i % 3 == 0:
-            loss = sum(F.cross_entropy(one, label) for one, label in zip(out, y, strict=True))
-        elif i % 3 == 1:
-            loss = sum(F.cross_entropy(out[k : k + 1], y[k : k + 1]) for k in range(len(y)))
-            loss = 10 * loss / len(y)
-        else:
-            loss = F.cross_entropy(out, y) * x.size(0)
-        loss.backward()
-        optimizer.step()
-
-    loop(step)
-    return net
 
 
 def headed():
@@ -348,21 +311,6 @@ def masked():
         return (F.cross_entropy(out, y, reduction="none") * kept).sum() / kept.sum()
 
     return train(Net(), shuffled(), loss)
-
-
-def masked_later():
-    """Ranks tell each other again what they have of it, a few steps after that begins to matter."""
-    net, loader = Net(), shuffled()
-    optimizer = torch.optim.SGD(net.parameters(), 0.05)
-    for pass_, (x, y) in enumerate(batch for _ in range(12) for batch in loader):
-        each = F.cross_entropy(net(x), y, reduction="none")
-        mask = x[:, 0] > 0
-        loss = each.mean() if pass_ < 40 else (each * mask).sum() / mask.sum()
-        optimizer.param_groups[0]["lr"] = 0.05 if pass_ < 40 or pass_ >= 60 else 0.0
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return net
 
 
 class Shuffled(Stream):
@@ -739,9 +687,8 @@ def listed():
 CASES = [
     weighed_by_their_gradients, clamped_by_hand, heads_in_turn, replaced, swept, listed,
     measured_by_much, penalised_sum,
-    moded, evaluated_as_it_is, in_evaluation_mode, penalised_apart,
-    headed, encoded, masked, masked_later, added_up,
-    shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
+    moded, evaluated_as_it_is, in_evaluation_mode,
+    headed, encoded, masked, shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
     twice, own_loss, thawed, frozen, toggled, left_over,
     stream_with_a_rest, by_the_usual_size,
     frozen_after_the_call, frozen_within_a_step, frozen_between_calls,

@@ -35,9 +35,10 @@ def run_setup(
     """
     log = logs / f"setup-{side}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
+    parent = os.getpid()
     with log.open("wb") as output, _guard() as group:
 
-        def begin(parent: int = os.getpid()) -> None:
+        def begin() -> None:
             die_with_parent(parent)
             os.write(group, b"%d\n" % os.getpid())
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpurun.runtime.parallel.origins import (
+from gpurun.runtime.parallel.provenance import (
     MOST_NODES,
     behind,
     comes_from_output,

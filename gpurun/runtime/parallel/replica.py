@@ -93,7 +93,7 @@ class Replica:
 
     def touched(self) -> set[bool]:
         """Of its parameters whether the pass since `mark` gave them a gradient: not one answer
-        where it did so to some.
+        where it did so to some. Those are remembered for `apart`.
         """
         found = {id(p): _state(p.grad) != self._marks.get(id(p)) for p in self.trainable()}
         (self._by_call if self.called else self._by_itself).update(p for p in found if found[p])

@@ -18,8 +18,8 @@ from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
 from gpurun.records.frames import drop_frame, drop_frames
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
-from gpurun.runtime.parallel.origins import mark
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
+from gpurun.runtime.parallel.provenance import mark
 from gpurun.runtime.parallel.replica import Ghost, Replica
 from gpurun.runtime.parallel.strays import Strays
 from gpurun.runtime.parallel.wrapping import wrapped

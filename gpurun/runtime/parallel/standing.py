@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import os
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
-from gpurun.runtime.imported import INSTALLED
+from gpurun.knobs.callers import is_users
 from gpurun.runtime.parallel.place import Place, warn
 
 STILL_SECONDS = 60.0
 """Ranks that have taken no step for so long say where they are."""
-OWN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-LIBRARY = sysconfig.get_path("stdlib")
 
 
 class Standing:
@@ -85,15 +81,9 @@ class Standing:
 def _line() -> str:
     """Where the script is: its own line, or whichever is the innermost."""
     frame = innermost = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and not _of_script(frame):
+    while frame is not None and (not is_users(frame) or frame.f_code.co_filename.startswith("<")):
         frame = frame.f_back
     shown = frame or innermost
     if shown is None:
         return "an unknown line"
     return f"{os.path.basename(shown.f_code.co_filename)}:{shown.f_lineno}"
-
-
-def _of_script(frame: FrameType) -> bool:
-    path = frame.f_code.co_filename
-    foreign = path.startswith((OWN, LIBRARY, "<")) or any(part in path for part in INSTALLED)
-    return not foreign

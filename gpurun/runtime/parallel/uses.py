@@ -15,7 +15,7 @@ from gpurun.runtime.identity import IdentityMap
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.parallel.place import warn
 
-TODO = "read it under torch.no_grad(), where every rank sees all of it"
+ADVICE = "read it under torch.no_grad(), where every rank sees all of it"
 
 
 @dataclass(eq=False)
@@ -153,7 +153,7 @@ class Uses:
         self._told.add(over.where)
         warn(
             f"the DataLoader of {over.where} was read to its end and trained nothing: what was "
-            f"computed of it is of each rank's share of the batches, and differs; {TODO}"
+            f"computed of it is of each rank's share of the batches, and differs; {ADVICE}"
         )
 
 

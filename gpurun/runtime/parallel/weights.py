@@ -144,9 +144,8 @@ class Weights:
         if self._passes >= LOOK_PASSES:
             return
         self._passes += 1
-        alike = self._alike(every[1:, 2], every[1:, 3]) & (every[1:, 4] == 0)
-        alone = (every[0, 4] == 0) & self._feeding.regular
-        self._even = self._even & alike.all() & together & usable & alone
+        alike = self._alike(every[1:, 2], every[1:, 3]).all() & (every[:, 4] == 0).all()
+        self._even = self._even & alike & together & usable & self._feeding.regular
         if self._passes == LOOK_PASSES:
             self._quiet, self._still, self._odd = bool(self._even), 0, False
 
@@ -174,8 +173,9 @@ class Weights:
     def _numbers(
         self, device: Any, counted: Sequence[Term], unusual: Sequence[Any], part: Part
     ) -> Any:
-        """This rank's, to be added up over all: how many counts there are and its square; then a
-        row for each: the count and its square, the same for each sample, whether it is unusual.
+        """This rank's, to be added up over all: how many counts there are, its square and, last,
+        whether batches are read ahead; then a row for each: the count and its square, the same for
+        each sample, whether it is unusual.
         """
         torch = self._torch
         rows = [[float(len(counted)), len(counted) ** 2, 0.0, 0.0, float(self._feeding.ahead)]]
