@@ -18,12 +18,14 @@ ADDABLE = (
     StepRow.BACKWARD_NS,
     StepRow.OPTIMIZER_NS,
     StepRow.MICROBATCHES,
-    StepRow.INPUT_SAMPLES,
-    StepRow.TOKENS,
     StepRow.DEVICE_NS,
     StepRow.COPY_NS,
 )
 """Columns that add up when a row is merged into the step that it belongs to."""
+
+FED = (StepRow.INPUT_SAMPLES, StepRow.TOKENS, StepRow.INPUT_CALLS)
+"""Columns that add up by optimizer; those of the optimizer with most samples count, since several
+may share a batch."""
 
 
 class Yields:
@@ -49,7 +51,7 @@ class StepTable:
     """The rows of one clock. Index a column by the numbers of `StepRow`."""
 
     def __init__(self) -> None:
-        self.columns = {c: array("q") for c in (StepRow.SOURCE, StepRow.END_NS, *ADDABLE)}
+        self.columns = {c: array("q") for c in (StepRow.SOURCE, StepRow.END_NS, *ADDABLE, *FED)}
         self.loss = array("d")
         """NaN where no loss was looked at, infinity where it was NaN or infinite."""
         self.yields = Yields()
@@ -63,6 +65,8 @@ class StepTable:
     def append(self, row: Sequence[Any]) -> None:
         """Add one row as it is in the event file; ValueError, with nothing added, if it is off."""
         try:
+            if len(row) == StepRow.INPUT_CALLS:
+                row = (*row, row[StepRow.MICROBATCHES])  # written before that column was there
             figures = {c: UNKNOWN if row[c] is None else int(row[c]) for c in self.columns}
             loss = _loss(row[StepRow.LOSS])
             seen = row[StepRow.SAMPLES] or {}
@@ -91,20 +95,26 @@ def merge_into(table: StepTable, source: int) -> StepTable:
     merged = StepTable()
     step_of_row = array("q")
     open_row: dict[int, int] = {}
+    fed: dict[int, list[int]] = {}
     loss = math.nan
     for row in range(len(table)):
         step_of_row.append(len(merged))
         for column in ADDABLE:
             open_row[column] = _add(open_row.get(column, 0), table[column][row])
+        optimizer = table[StepRow.SOURCE][row]
+        sums = fed.get(optimizer, [0] * len(FED))
+        fed[optimizer] = [_add(a, table[c][row]) for a, c in zip(sums, FED, strict=True)]
         if not math.isnan(table.loss[row]):
             loss = table.loss[row] + (0.0 if math.isnan(loss) else loss)
-        if table[StepRow.SOURCE][row] == source:
+        if optimizer == source:
             merged[StepRow.SOURCE].append(source)
             merged[StepRow.END_NS].append(table[StepRow.END_NS][row])
             for column in ADDABLE:
                 merged[column].append(open_row[column])
+            for column, figure in zip(FED, max(fed.values()), strict=True):
+                merged[column].append(figure)
             merged.loss.append(loss)
-            open_row, loss = {}, math.nan
+            open_row, fed, loss = {}, {}, math.nan
     for row, loader, indices, batches in table.yields:
         if step_of_row[row] < len(merged):
             merged.yields.append(step_of_row[row], loader, indices, batches)

@@ -73,7 +73,7 @@ class Window:
     def batch_size(self) -> float | None:
         """Samples of the usual batch of this process."""
         clock = self.clock
-        counts = clock.batches if clock.loaders else clock.steps[StepRow.MICROBATCHES]
+        counts = clock.batches if clock.loaders else clock.steps[StepRow.INPUT_CALLS]
         some = zip(clock.samples[:USUAL_AMONG], counts[:USUAL_AMONG], strict=True)
         sizes = [samples / max(batches, 1) for samples, batches in some if samples > 0]
         return median(sizes) if sizes else None

@@ -189,8 +189,9 @@ class StepRow:
     `DEVICE_NS` is the time between the ends of the two steps on the device's clock, or None;
     `SAMPLES` maps loader number to [data-set indices handed out, batches] of this step, None where
     no loader was read;
-    `INPUT_SAMPLES` counts the leading dimension of the root's first tensor input;
-    `TOKENS` its elements where it is an integer matrix, else 0;
+    `INPUT_SAMPLES` counts the leading dimension of a root's first tensor input, `TOKENS` its
+    elements where it is an integer matrix, else 0: the calls of a root add up, and of several roots
+    the largest sum counts; `INPUT_CALLS` is the number of calls that it is made of;
     `LOSS` is the sum of the values `backward` was called on, or None.
     """
 
@@ -207,7 +208,8 @@ class StepRow:
     LOSS = 10
     DEVICE_NS = 11
     COPY_NS = 12
-    WIDTH = 13
+    INPUT_CALLS = 13
+    WIDTH = 14
 
 
 @record

@@ -37,8 +37,8 @@ now = time.perf_counter_ns
 SOURCE, END, DATA, FORWARD = StepRow.SOURCE, StepRow.END_NS, StepRow.DATA_NS, StepRow.FORWARD_NS
 BACKWARD, OPTIMIZER = StepRow.BACKWARD_NS, StepRow.OPTIMIZER_NS
 MICROBATCHES, INPUTS, TOKENS = StepRow.MICROBATCHES, StepRow.INPUT_SAMPLES, StepRow.TOKENS
-SAMPLES, LOSS = StepRow.SAMPLES, StepRow.LOSS
-NOTHING: list[Any] = [0] * SAMPLES + [None] * (StepRow.WIDTH - SAMPLES)
+SAMPLES, LOSS, CALLS = StepRow.SAMPLES, StepRow.LOSS, StepRow.INPUT_CALLS
+NOTHING: list[Any] = [0] * SAMPLES + [None] * (CALLS - SAMPLES) + [0]
 """The row of a step in which nothing has happened yet."""
 _PARENTS: list[tuple[dict[str, Any], dict[str, Any]]] = []
 """What a forked child has of its parent: destroying an event or a tensor of CUDA would abort it."""
@@ -91,6 +91,8 @@ class StepClock:
     def _start(self) -> None:
         """Nothing has happened yet."""
         self.row = NOTHING.copy()
+        self.fed: dict[int, list[int]] = {}
+        """Samples and tokens that each root has been fed in this step, and in how many calls."""
         self.losses: list[Any] = []
         self.pending_loaders: list[LoaderState] = []
         self.steps_of: dict[int, int] = {}
@@ -143,18 +145,32 @@ class StepClock:
         seen[0] += indices
         seen[1] += 1
 
-    def forward(self, elapsed_ns: int, samples: int, tokens: int, training: bool) -> None:
-        """A root module returned."""
+    def forward(
+        self, elapsed_ns: int, root: int, samples: int, tokens: int, training: bool
+    ) -> None:
+        """The root module with this id returned."""
         forward_only = not training and self.untrained
         if training or forward_only:
-            row = self.row
-            row[FORWARD] += elapsed_ns
-            row[INPUTS] += samples
-            row[TOKENS] += tokens
+            self.row[FORWARD] += elapsed_ns
+            self._feed(root, samples, tokens)
         if forward_only:
             self.forwards += 1
             self._close("forward", 0, now())
             self._tell("forward", self.forwards)
+
+    def _feed(self, root: int, samples: int, tokens: int, calls: int = 1) -> None:
+        """A root's calls add up; of several roots, which may share a batch, the largest counts."""
+        row, fed = self.row, self.fed.get(root)
+        if fed is None:
+            fed = self.fed[root] = [0, 0, 0]
+        fed[0] += samples
+        fed[1] += tokens
+        fed[2] += calls
+        if fed[0] > row[INPUTS]:
+            row[INPUTS] = fed[0]
+            row[CALLS] = fed[2]
+        if fed[1] > row[TOKENS]:
+            row[TOKENS] = fed[1]
 
     def backward(self, elapsed_ns: int, loss: Any) -> None:
         """A backward pass returned."""
@@ -222,6 +238,7 @@ class StepClock:
     def _close(self, clock: str, source: int, end: int) -> None:
         row = self._latest = self.row
         self.row = NOTHING.copy()
+        fed, self.fed = self.fed, {}
         row[SOURCE] = source
         row[END] = end
         losses = self.losses
@@ -233,7 +250,7 @@ class StepClock:
         if self.device.watching:
             self.device.mark(row)
         if clock == "backward" and len(self._provisional) < PATIENCE:
-            self._provisional.append([*row, losses])
+            self._provisional.append([*row, fed, losses])
         if end > self._flush_at:
             began = self._began = self._began or end
             self._flushed = end
@@ -249,8 +266,10 @@ class StepClock:
         """The first optimizer step: the backward passes before it were its micro-batches."""
         whole = self.row
         for row in rows:
-            for part in (DATA, FORWARD, BACKWARD, MICROBATCHES, INPUTS, TOKENS):
+            for part in (DATA, FORWARD, BACKWARD, MICROBATCHES):
                 whole[part] += row[part]
+            for root, fed in row[-2].items():
+                self._feed(root, *fed)
             for loader, (indices, batches) in (row[SAMPLES] or {}).items():
                 if whole[SAMPLES] is None:
                     whole[SAMPLES] = {}
@@ -305,6 +324,6 @@ def _depth(frame: FrameType) -> int:
     return depth
 
 
-assert StepRow.WIDTH == 13, "rows are written by position"
+assert StepRow.WIDTH == 14, "rows are written by position"
 CLOCK = StepClock()
 """The clock of this process."""

@@ -201,6 +201,78 @@ def nested_inputs():
         optimizer.zero_grad()
 
 
+def step_of(optimizer, *losses):
+    """One step, with a backward pass for each loss."""
+    optimizer.zero_grad()
+    for loss in losses:
+        loss.backward()
+    optimizer.step()
+
+
+def actor_and_critic():
+    actor, critic = net(), net()
+    both = torch.optim.Adam([*actor.parameters(), *critic.parameters()])
+    for _ in range(12):
+        seen = torch.randn(8, 8)
+        step_of(both, actor(seen).mean() + critic(seen).mean())
+
+
+def actor_and_critic_apart():
+    actor, critic = net(), net()
+    both = torch.optim.Adam([*actor.parameters(), *critic.parameters()])
+    for _ in range(12):
+        seen = torch.randn(8, 8)
+        step_of(both, actor(seen).mean(), critic(seen).mean())
+
+
+def actor_and_critic_in_turn():
+    actor, critic = net(), net()
+    optimizers = sgd(actor), sgd(critic)
+    for _ in range(12):
+        seen = torch.randn(8, 8)
+        step_of(optimizers[0], actor(seen).mean())
+        step_of(optimizers[1], critic(seen).mean())
+
+
+class Parts(nn.Module):
+    """Its own forward is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv1d(4, 4, 1), nn.Conv1d(4, 4, 1)
+
+
+def parts_called_alone():
+    model = Parts()
+    optimizer = sgd(model)
+    for _ in range(12):
+        step_of(optimizer, model.second(model.first(torch.randn(8, 4, 5))).mean())
+
+
+def micro_batches_without_a_loader_3_steps():
+    actor, critic = net(), net()
+    both = torch.optim.Adam([*actor.parameters(), *critic.parameters()])
+    for _ in range(3):
+        several = [torch.randn(8, 8) for _ in range(4)]
+        step_of(both, *(actor(seen).mean() + critic(seen).mean() for seen in several))
+
+
+def two_batches_in_one_pass_6_steps():
+    model = net()
+    optimizer = sgd(model)
+    for _ in range(6):
+        step_of(optimizer, model(torch.randn(8, 8)).mean() + model(torch.randn(8, 8)).mean())
+
+
+def real_and_generated_6_steps():
+    generator, judge = nn.Linear(4, 8), net()
+    of_generator, of_judge = sgd(generator), sgd(judge)
+    for _ in range(6):
+        made = generator(torch.randn(8, 4))
+        step_of(of_judge, judge(torch.randn(8, 8)).mean(), -judge(made.detach()).mean())
+        step_of(of_generator, judge(made).mean())
+
+
 class Outer(nn.Module):
     def __init__(self, inner):
         super().__init__()
@@ -351,7 +423,7 @@ SHAPES = [
     if callable(x)
     and getattr(x, "__module__", "") == __name__
     and not isinstance(x, type)
-    and x.__name__ not in ("evaluate", "evaluation")
+    and x.__name__ not in ("evaluate", "evaluation", "step_of")
 ]
 
 if __name__ == "__main__":

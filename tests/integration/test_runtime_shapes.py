@@ -92,6 +92,15 @@ EXPECTED = {
     "library_builds_twice": ("optimizer", 12, 96, 8, (2,), MODEL),
     "manual_tokens": ("optimizer", 12, 96, 8, (), ("Tokens",)),
     "nested_inputs": ("optimizer", 12, 96, 8, (), ("Tokens",)),
+    "actor_and_critic": ("optimizer", 12, 96, 8, (), ("Sequential", "Sequential")),
+    "actor_and_critic_apart": ("optimizer", 12, 96, 8, (), ("Sequential", "Sequential")),
+    "actor_and_critic_in_turn": ("optimizer", 12, 96, 8, (), ("Sequential", "Sequential")),
+    "parts_called_alone": ("optimizer", 12, 96, 8, (), ("Conv1d", "Conv1d")),
+    "micro_batches_without_a_loader_3_steps": (
+        ("optimizer", 3, 96, 8, (), ("Sequential", "Sequential"))
+    ),
+    "two_batches_in_one_pass_6_steps": ("optimizer", 6, 96, 8, (), MODEL),
+    "real_and_generated_6_steps": ("optimizer", 6, 96, 8, (), ("Linear", "Sequential")),
     "nested_roots_called_twice": ("optimizer", 12, 96, 8, ONE_LOADER, ("Outer",)),
     "forward_never_called": ("optimizer", 12, 96, 8, ONE_LOADER, ()),
     "lazy_layers": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
@@ -155,6 +164,7 @@ def test_a_closure_runs_several_passes_in_one_step(shapes: dict[str, Shape]) -> 
 
 def test_checkpointing_is_no_accumulation(shapes: dict[str, Shape]) -> None:
     assert set(shapes["checkpointing"].column(StepRow.MICROBATCHES)) == {1}
+    assert set(shapes["checkpointing"].column(StepRow.INPUT_SAMPLES)) == {8}
 
 
 def test_a_scaled_loss_is_recorded_unscaled(shapes: dict[str, Shape]) -> None:
@@ -169,6 +179,13 @@ def test_tokens_are_counted_where_sequences_are_fed(shapes: dict[str, Shape]) ->
         assert set(shapes[name].column(StepRow.TOKENS)) == {8 * 16}
         assert shapes[name].log.roots[0].input_shape == (8, 16)
     assert set(shapes["plain"].column(StepRow.TOKENS)) == {0}
+
+
+def test_a_batch_that_two_models_see_counts_once_in_every_step(shapes: dict[str, Shape]) -> None:
+    for name in ("actor_and_critic", "actor_and_critic_apart", "actor_and_critic_in_turn"):
+        assert set(shapes[name].measured.clock.samples) == {8}
+    several = shapes["micro_batches_without_a_loader_3_steps"]
+    assert list(several.measured.clock.samples) == [32, 32, 32]
 
 
 def test_evaluation_counts_no_samples_of_training(shapes: dict[str, Shape]) -> None:
