@@ -14,13 +14,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gpurun import __version__
 from gpurun.measure.machine import machine
 from gpurun.measure.nvml import driver_version
 
 MOST_MODULES = 500
 """A script that imports more files beside it is fingerprinted by the first of them."""
 INSTALLED = ("site-packages", "dist-packages")
-PACKAGES = ("torch", "numpy", "gpurun")
+PACKAGES = ("torch", "numpy")
 
 
 def fingerprint(
@@ -53,6 +54,7 @@ def fingerprint(
         "driver": driver_version(),
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
+        "gpurun": __version__,
     }
 
 
@@ -186,8 +188,4 @@ def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
-        if package != "gpurun":
-            return None
-        import gpurun  # run from its source folder
-
-        return getattr(gpurun, "__version__", None)
+        return None

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import REPOSITORY
 from tests.repositories import commit, git, new_repository
 
-INSTALL = "pip install gpurun\n"
+INSTALL = "pip install gpurun-torch\n"
 
 # Plain gradient descent: torch's optimizers take seconds to import.
 TRAINING = """

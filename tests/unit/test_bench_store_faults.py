@@ -366,4 +366,4 @@ def test_a_missing_driver_is_named_with_its_cure(
     monkeypatch.setitem(sys.modules, "psycopg", None)
     refused = refusal(lambda: open_store(tmp_path, "postgresql://host/db", notice=print))
     assert "psycopg" in refused.what
-    assert refused.todo == 'pip install "gpurun[postgres]"'
+    assert refused.todo == 'pip install "gpurun-torch[postgres]"'

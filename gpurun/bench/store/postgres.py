@@ -73,5 +73,5 @@ def _check_driver() -> None:
         reason = "" if error.name == "psycopg" else f" ({' '.join(str(error).split())})"
         raise GpurunError(
             f"a store in PostgreSQL needs the driver psycopg 3, which is not usable here{reason}",
-            'pip install "gpurun[postgres]"',
+            'pip install "gpurun-torch[postgres]"',
         ) from None
