@@ -241,13 +241,15 @@ def _is_configured(cwd: Path) -> bool:
 def parse_doctor(argv: list[str]) -> DoctorOptions:
     """The options of `gpurun doctor`."""
     words = split(argv)
-    stray = [name for name in words.own if name not in ("json", "out", "quiet")]
+    stray = [name for name in words.own if name not in ("json", "out", "quiet", "help")]
     if words.program is not None or words.torchrun or stray:
         raise GpurunError(
             "doctor takes --json, --out and --quiet only", "gpurun ./doctor runs a script"
         )
     own = words.own
-    return DoctorOptions(json=own.get("json"), out=own.get("out"), quiet="quiet" in own)
+    return DoctorOptions(
+        json=own.get("json"), out=own.get("out"), quiet="quiet" in own, help="help" in own
+    )
 
 
 def asks_for_ranks(environment: Mapping[str, str]) -> bool:

@@ -13,6 +13,8 @@ from pathlib import Path
 from gpurun import __version__
 from gpurun.arguments import parse, split, with_configuration
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.mistyped import NOT_YET, refuse_mistyped
+from gpurun.options import TargetKind
 from gpurun.verdict import print_verdict
 
 HELP = """\
@@ -86,6 +88,8 @@ def _dispatch(argv: list[str]) -> int:
         print(f"gpurun {__version__}")
         return int(ExitCode.OK)
     options = with_configuration(parse(argv), Path.cwd())
+    if options.target.kind is TargetKind.SCRIPT:
+        refuse_mistyped(options.target.path, (*COMMANDS, *NOT_YET))
     if options.scale is not None:
         from gpurun.commands.scale import scale
 

@@ -106,6 +106,7 @@ class DoctorOptions:
     json: str | None = None
     out: str | None = None
     quiet: bool = False
+    help: bool = False
 
 
 @record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from gpurun.errors import ExitCode
@@ -10,9 +11,22 @@ from gpurun.records.codec import to_json
 from gpurun.records.doctor import Check, DoctorReport, State
 from gpurun.verdict import print_verdict
 
+HELP = """\
+usage: gpurun doctor [flags]     what is installed, permitted and missing here, and what it costs
+
+  --json FILE  write the checks as JSON; `-` writes them to stdout
+  --out DIR    check the folder of records there (default .gpurun; also GPURUN_HOME)
+  --quiet      print nothing but errors and the closing verdict line
+
+Exit code 0 whatever is missing.
+"""
+
 
 def doctor(options: DoctorOptions) -> int:
     """Look, show the table, write the document; exit code 0 whatever was found."""
+    if options.help:
+        sys.stdout.write(HELP)
+        return int(ExitCode.OK)
     report = examine(Path.cwd(), options.out)
     if not options.quiet:
         _show(report.checks)

@@ -15,7 +15,7 @@ from tests.conftest import REPOSITORY
 
 PROJECT = (REPOSITORY / "pyproject.toml").read_text()
 NAME = "gpurun-torch"
-OTHERS = re.compile(r"""\bpip3? install\b[^\n|#]*[ "'`]gpurun(?:\[[\w,]+\])?(?![-\w./\[])""")
+OTHERS = re.compile(r"""\bpip3? install\b[^\n|#&;]*[ "'`]gpurun(?:\[[\w,]+\])?(?![-\w./\[])""")
 """An installation of the other project: the bare word among what is installed."""
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpurun.mistyped import refuse_mistyped
+
 
 def _run(argv: list[str]) -> int:
     from gpurun.commands.bench.arguments import parse_bench
@@ -63,4 +65,6 @@ def bench(argv: list[str]) -> int:
     """`gpurun bench ...`: the exit codes are those of the help text."""
     if argv and argv[0] in BELOW:
         return BELOW[argv[0]](argv[1:])
+    if argv:
+        refuse_mistyped(argv[0], BELOW, "gpurun bench")
     return _run(argv)
