@@ -9,12 +9,13 @@ from typing import TypeVar
 
 from gpurun.measure.attempts import read_attempts
 from gpurun.measure.clock import CLOCKS
+from gpurun.measure.epochs import epoch_seconds
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.measure.figures import known, mean
 from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.window import NS, Window, measured_window
-from gpurun.records.events import EpochEvent, KnobEvent, StepRow
+from gpurun.records.events import KnobEvent, StepRow
 from gpurun.records.result import DeviceUse, KnobOutcome, RunResult, status_of
 
 N = TypeVar("N", int, float)
@@ -64,7 +65,7 @@ def summarise_run(
         tokens_per_second=_sum(w.tokens_per_second for w in group),
         batch_size=main.batch_size if main else None,
         step_time_ms=step_time,
-        epoch_seconds=_epoch_seconds(main) if main else None,
+        epoch_seconds=epoch_seconds(main) if main else None,
         split=slowest.split() if slowest else None,
         peak_memory_bytes=_peak_memory(logs),
         peak_reserved_bytes=_largest(x.end.peak_reserved_bytes for x in logs if x.end),
@@ -166,20 +167,6 @@ def _cuda_indices(group: Sequence[Window]) -> set[int | None] | None:
     if not used:
         return used
     return None if len(used) < len(group) else {*used, None}
-
-
-def _epoch_seconds(window: Window) -> float | None:
-    """Mean duration of the finished passes over the training loaders; the first only if alone."""
-    begins: dict[int, EpochEvent] = {}
-    durations: list[float] = []
-    for event in window.log.epochs:
-        if event.loader not in window.clock.loaders:
-            continue
-        if event.phase == "begin":
-            begins[event.loader] = event
-        elif event.loader in begins:
-            durations.append((event.clock_ns - begins.pop(event.loader).clock_ns) / NS)
-    return mean(durations[1:] or durations)
 
 
 def _final_loss(window: Window) -> float | None:

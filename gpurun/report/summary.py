@@ -42,7 +42,8 @@ def print_summary(result: RunResult, run_dir: Path) -> None:
 
 def summary_lines(result: RunResult, run_dir: Path) -> list[Line]:
     """The lines of the summary; each begins with "gpurun: "."""
-    bodies: list[Line] = [_headline(result)]
+    headline = _headline(result)
+    bodies: list[Line] = [headline]
     if result.split is not None and result.step_time_ms is not None:
         bodies.append(_split_line(result.split))
     bodies += [line for line in (_resources(result), _knobs(result)) if line]
@@ -50,8 +51,10 @@ def summary_lines(result: RunResult, run_dir: Path) -> list[Line]:
     if result.topology is not None:
         bodies += [[(f"topology: {one_line(text)}", "")] for text in result.topology.findings]
     bodies += [[(f"hook switched off: {one_line(e)}", "yellow")] for e in result.hook_errors]
-    bodies += [[(f"note: {one_line(note)}", "")] for note in result.notes[:_NOTES_SHOWN]]
-    hidden = len(result.notes) - _NOTES_SHOWN
+    told = "".join(text for text, _ in headline)
+    notes = [note for note in result.notes if not told.startswith(note)]
+    bodies += [[(f"note: {one_line(note)}", "")] for note in notes[:_NOTES_SHOWN]]
+    hidden = len(notes) - _NOTES_SHOWN
     if hidden > 0:
         bodies.append([(f"note: {count(hidden, 'more note')} in the record", "")])
     bodies.append([("record: ", "dim"), (_short_path(run_dir), VERBATIM)])

@@ -221,6 +221,38 @@ def test_epochs_are_passes_over_the_training_loader_without_the_first(tmp_path: 
     assert summary(tmp_path).epoch_seconds == pytest.approx(0.3)
 
 
+def test_epochs_of_a_library_that_reads_as_many_batches_as_there_are(tmp_path: Path) -> None:
+    rows = [row(1000 + 10 * i) for i in range(350)]  # of a loader of 100 batches
+    begins = [epoch(0, "begin", at) for at in (985, 1993, 2993, 3993)]
+    write_events(tmp_path, [loader(), *begins, steps(rows), end()])
+    assert summary(tmp_path).epoch_seconds == pytest.approx(0.997)
+
+
+def test_epochs_of_a_loader_that_is_opened_once_for_all_of_them(tmp_path: Path) -> None:
+    rows = [row(1000 + 10 * i) for i in range(350)]  # of a loader of 100 batches
+    write_events(tmp_path, [loader(), epoch(0, "begin", 500), steps(rows), end()])
+    assert summary(tmp_path).epoch_seconds == pytest.approx(1.0)
+
+
+def test_epochs_that_were_left_early_have_no_duration(tmp_path: Path) -> None:
+    rows = [row(1000 + 10 * i) for i in range(90)]
+    begins = [epoch(0, "begin", at) for at in (995, 1295, 1595)]
+    write_events(tmp_path, [loader(), *begins, steps(rows), end()])
+    assert summary(tmp_path).epoch_seconds is None
+
+
+def test_epochs_of_a_stream_are_known_by_their_ends(tmp_path: Path) -> None:
+    rows = [row(1000 + 10 * i, samples={0: (0, 1)}) for i in range(60)]
+    epochs = [
+        epoch(0, "begin", 995),
+        epoch(0, "end", 1295, batches=30, trained=30),
+        epoch(0, "begin", 1300),
+        epoch(0, "end", 1600, batches=30, trained=30),
+    ]
+    write_events(tmp_path, [*epochs, steps(rows), end()])
+    assert summary(tmp_path).epoch_seconds == pytest.approx(0.3)
+
+
 def test_a_knobs_worst_outcome_over_the_ranks_counts(tmp_path: Path) -> None:
     applied, failed = KnobEvent("tf32", "applied", ""), KnobEvent("tf32", "failed", "no such flag")
     write_events(tmp_path, [applied, steady(30)], pid=1, rank=0)

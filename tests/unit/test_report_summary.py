@@ -46,7 +46,7 @@ def test_a_measured_run_tells_throughput_step_split_resources_and_record() -> No
 
 
 def test_no_training_is_told_in_one_line_beside_the_record() -> None:
-    lines = text(unmeasured_result()).splitlines()
+    lines = text(unmeasured_result(notes=("no training was seen",))).splitlines()
     assert lines == [
         "gpurun: no training was seen; the script ended after 52.1 s",
         "gpurun: record: runs/7",
