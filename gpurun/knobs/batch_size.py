@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
 from gpurun.knobs.command_line import with_flag
+from gpurun.records.events import LoaderEvent
 from gpurun.records.facts import Facts
+from gpurun.records.loader_keys import place
 
 GAIN = 1.03
 """Twice the batch must gain this much throughput to be doubled again."""
@@ -131,10 +133,27 @@ def _present(facts: Facts) -> tuple[int, str] | Skip:
     if any(x.subclass for x in loaders):
         return Skip("the loader is a subclass of DataLoader with rules of its own")
     if facts.batch_uses is None:
-        return Skip("the script's source cannot be read: the batch size may be used elsewhere")
+        return Skip(_why_uses_are_unknown(loaders))
     if facts.batch_uses:
         return Skip(f"the script reads its batch size elsewhere: {facts.batch_uses[0].strip()}")
     return size, "loader"
+
+
+def _why_uses_are_unknown(loaders: Sequence[LoaderEvent]) -> str:
+    """Why nobody can say what else reads the batch size."""
+    outside = [x for x in loaders if not x.in_script]
+    where = place((outside or loaders)[0].key)
+    if outside:
+        return (
+            f"the DataLoader is built outside of the script ({where}): "
+            "its batch size may be used elsewhere"
+        )
+    if loaders[0].batch_size_argument is None:
+        return f"the call at {where} names no batch size: it may be used elsewhere"
+    return (
+        f"where `{loaders[0].batch_size_argument}` at {where} comes from is not known: "
+        "it may be used elsewhere"
+    )
 
 
 def _fits(facts: Facts, base: int, size: int) -> bool:

@@ -44,7 +44,21 @@ def test_the_scripts_own_flag_comes_first() -> None:
 def test_without_a_flag_the_loader_is_edited_if_nothing_else_reads_the_number() -> None:
     assert values(facts())[0]["via"] == "loader"
     assert "elsewhere: h = zeros(32)" in reason(facts(batch_uses=(" h = zeros(32)",)))
-    assert "cannot be read" in reason(facts(batch_uses=None))
+
+
+@pytest.mark.parametrize(
+    ("built", "told"),
+    [
+        ({"key": "data.py:12#0"}, "built outside of the script (data.py:12)"),
+        ({"in_script": True, "batch_size_argument": "bs"}, "where `bs` at train.py:8 comes from"),
+        ({"in_script": True, "batch_size_argument": None}, "train.py:8 names no batch size"),
+    ],
+)
+def test_why_the_loader_is_not_edited_is_said_as_it_is(built: dict[str, Any], told: str) -> None:
+    ground = facts(batch_uses=None, **loader(**built))
+    why = reason(replace(ground, training_loaders=(ground.loaders[0].key,)))
+    assert told in why
+    assert "may be used elsewhere" in why
 
 
 @pytest.mark.parametrize(
