@@ -31,7 +31,8 @@ def refuse_mistyped(word: str, commands: Iterable[str], above: str = "gpurun") -
 
     near = get_close_matches(word.lower(), list(commands), 1, cutoff=0.7)
     if near:
+        built = near[0] not in NOT_YET
         raise GpurunError(
             f"there is no file {word!r}; did you mean `{above} {near[0]}`?",
-            f"see {above} --help",
+            f"see {above} --help" if built else "that command is not built yet",
         )

@@ -52,6 +52,13 @@ def test_a_mistyped_command_names_the_near_one(
     assert told.endswith("verdict=error exit=2\n")
 
 
+def test_a_near_command_that_is_not_built_is_not_recommended(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    main(["monitr", "train.py"])
+    assert "not built yet" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", NOT_YET)
 def test_a_command_that_is_not_built_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([name, "train.py"]) == 2
