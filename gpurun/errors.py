@@ -14,6 +14,7 @@ class ExitCode(enum.IntEnum):
     INCONCLUSIVE = 3
     NO_BASELINE = 4
     BENCHMARK_FAILED = 5
+    TRAINING_DIFFERS = 6
     INTERNAL = 70
     INTERRUPTED = 130
 

@@ -119,6 +119,7 @@ class BenchOptions:
     worse. `exports`: (tracker, file) of each document for a tracker of other make. `store`: the URL
     of the database. `from_history`: the records of REF's branch are the baseline, nothing of it is
     launched. `ab`: the settings files to compare; `allow`: the effects that these may have.
+    `fail_on_training_change`: other loss curves are exit code 6, not a warning.
     """
 
     script: str | None = None
@@ -126,6 +127,7 @@ class BenchOptions:
     compare: str | None = None
     from_history: bool = False
     culprit: bool = False
+    fail_on_training_change: bool = False
     ab: tuple[str, str] | None = None
     allow: tuple[str, ...] | None = None
     threshold: float | None = None

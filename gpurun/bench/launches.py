@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.loss_curve import loss_curve
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import command_line
@@ -23,6 +24,7 @@ from gpurun.launch.spec_file import write_spec
 from gpurun.measure import summarise_run
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.options import Target, TargetKind
+from gpurun.records.benchmark import LossCurve
 from gpurun.records.codec import to_json
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.result import RunResult
@@ -75,7 +77,7 @@ class Launch:
 
     `parameters`: those of the model that was first called, None where none was. `printed`: the last
     lines of its output. `seconds`: what it took from start to end. `planted`: what slowed it down
-    on purpose.
+    on purpose. `loss_curve`: None where no loss was seen.
     """
 
     start: Start
@@ -87,6 +89,7 @@ class Launch:
     origins: tuple[OriginsEvent, ...] = ()
     printed: tuple[str, ...] = ()
     planted: tuple[PlantedEvent, ...] = ()
+    loss_curve: LossCurve | None = None
 
     @property
     def steps_per_second(self) -> float | None:
@@ -274,6 +277,7 @@ def _concluded(
         origins=tuple(event for one in logs for event in one.origins),
         printed=tuple(last_lines(run_dir / "output.log")[-SHOWN_LINES:]),
         planted=() if log is None else log.planted,
+        loss_curve=None if log is None else loss_curve(log),
     )
 
 

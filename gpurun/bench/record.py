@@ -71,6 +71,7 @@ def launch_record(launch: Launch) -> BenchmarkLaunch:
         run_dir=str(launch.folder),
         error=launch.error or None,
         planted_step_seconds=launch.planted_step_seconds,
+        loss_curve=launch.loss_curve,
     )
 
 

@@ -64,13 +64,26 @@ class BenchmarkFingerprint:
 
 
 @record
+class LossCurve:
+    """The losses of one launch in a bounded number of points.
+
+    `points`: steps 1 to 16 one by one, then 16 means of 2 steps each, 16 of 4, and so on. None: no
+    loss was seen in those steps. The points end before `nonfinite_step`, the first step whose loss
+    is NaN or infinite; that is None where all losses are finite. Steps count from 1.
+    """
+
+    points: tuple[float | None, ...]
+    nonfinite_step: int | None = None
+
+
+@record
 class BenchmarkLaunch:
     """The raw values of one launch, as its `RunResult` has them. None: not measured.
 
     `error` is the cause where it crashed. `throttle_reasons`, `foreign_processes` and
     `cores_lost_percent` are grounds, apart from its timing, to launch it again.
     `planted_step_seconds`: what a slow-down planted on purpose was seen to add to each step, None
-    where nothing was planted.
+    where nothing was planted. `loss_curve`: None where no loss was seen.
     """
 
     status: str
@@ -89,6 +102,7 @@ class BenchmarkLaunch:
     run_dir: str | None = None
     error: str | None = None
     planted_step_seconds: float | None = None
+    loss_curve: LossCurve | None = None
 
 
 @record

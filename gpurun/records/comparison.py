@@ -56,11 +56,35 @@ class MetricComparison:
 
 
 @record
+class TrainingComparison:
+    """The loss curves of both sides' launches, which are all seeded alike.
+
+    `differs`: the curves of the sides are further apart than repeats of one side; None where that
+    could not be judged. `launches`: how many curves each side has. `from_step`: the first step in
+    which they differ. `loss_deviation`: how far the sides are apart. `repeat_deviation`: how far
+    repeats of one side are. Both are fractions of the loss in the quarter of the curve where they
+    are largest. `nonfinite_from_step`: where every loss curve of the current side ends in NaN or
+    infinity and none of the baseline does, the first such step. `told`: all this in one line.
+    """
+
+    differs: bool | None
+    launches: tuple[int, int]
+    told: str
+    from_step: int | None = None
+    loss_deviation: float | None = None
+    repeat_deviation: float | None = None
+    nonfinite_from_step: int | None = None
+
+
+@record
 class Comparison:
     """What a comparison found.
 
     `verdict`: "pass", "regression", "inconclusive", "failed" (the benchmark itself, or no usable
-    baseline; `error` says why) or "interrupted". `slowdown`: fraction of throughput lost, with the
+    baseline; `error` says why), "training_differs" (only with --fail-on-training-change) or
+    "interrupted". A loss that is not finite where the baseline's is counts as a regression.
+    `training_differs`: as in `training`, None where nothing is known of the training.
+    `slowdown`: fraction of throughput lost, with the
     interval whose lower bounds hold together at 99 % and whose upper one does at 95 %;
     `performance_delta`: the same in percent, negative is slower. These, `threshold` and `p_value`
     are those of the throughput (of the step time, where that is gated instead); None where neither
@@ -92,4 +116,6 @@ class Comparison:
     error: str | None = None
     others: tuple[Comparison, ...] = ()
     baseline_records: int | None = None
+    training_differs: bool | None = None
+    training: TrainingComparison | None = None
     schema: str = COMPARISON_SCHEMA

@@ -25,6 +25,7 @@ TITLES = {
     "pass": "PASS",
     "regression": "REGRESSION",
     "inconclusive": "INCONCLUSIVE",
+    "training_differs": "TRAINING DIFFERS",
     "failed": "FAILED",
     "interrupted": "INTERRUPTED",
 }
@@ -58,6 +59,9 @@ def _headline(found: Comparison, told: Callable[[MetricComparison], str]) -> str
     if found.error is not None:
         return f"{title}: {one_line(found.error)}"
     grounds = [told(metric) for metric in found.metrics if metric.slowdown is not None]
+    training = found.training
+    if training is not None and training.nonfinite_from_step is not None:
+        grounds.insert(0, training.told)
     return f"{title}: {'; '.join(grounds or ['undecided'])} ({_ground(found)})"
 
 
@@ -97,7 +101,18 @@ def comparison_lines(found: Comparison) -> list[str]:
     lines.append(verdict_line(found))
     if found.verdict != "pass":
         lines.append(one_line(found.recommendation))
+    if (training := _training(found)) is not None:
+        lines.append(training)
     return lines
+
+
+def _training(found: Comparison) -> str | None:
+    """What the loss curves say, a warning where they differ; None where half a comparison would
+    be told of."""
+    if found.training is None or found.error is not None:
+        return None
+    told = one_line(found.training.told)
+    return f"warning: {told}" if found.training.differs else told
 
 
 def comparison_markdown(found: Comparison) -> str:
@@ -111,6 +126,9 @@ def _section(found: Comparison) -> str:
     parts += [table(grid) for grid in (_gated(found), _grid(found)) if grid.rows]
     if found.verdict != "pass":
         parts.append(escaped(one_line(found.recommendation)))
+    if (training := _training(found)) is not None:
+        differs = found.training is not None and found.training.differs
+        parts.append(f"**{escaped(training)}**" if differs else escaped(training))
     parts += [f"- {escaped(one_line(note))}" for note in found.notes]
     sides = f"baseline `{_commit(found.baseline)}`, current `{_commit(found.current)}`"
     parts.append(f"{sides}, {_ground(found)} in {duration(found.seconds)}")

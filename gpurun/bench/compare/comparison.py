@@ -31,6 +31,7 @@ class Asked:
     """What holds for all benchmarks of one command. `deadline`: of `time.monotonic`.
 
     `keep` enters a record into the store; `tell` hears what happens, a line each.
+    `fail_on_training_change`: another training is a verdict of its own.
     """
 
     ref: str
@@ -40,6 +41,7 @@ class Asked:
     in_place: bool
     keep: Callable[[BenchmarkRecord], None]
     tell: Tell
+    fail_on_training_change: bool = False
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,14 @@ def hold_against(
     finally:
         interruption.hold()
     compared = _keep(benchmark, findings, compared, asked, purpose)
-    return comparison(benchmark, findings, compared, time.monotonic() - started, ending)
+    return comparison(
+        benchmark,
+        findings,
+        compared,
+        time.monotonic() - started,
+        ending,
+        fail_on_training_change=asked.fail_on_training_change,
+    )
 
 
 def _launch(

@@ -15,15 +15,29 @@ from gpurun.bench.record import Version
 from gpurun.bench.trees.git import short
 from gpurun.errors import ExitCode
 from gpurun.records.benchmark import BenchmarkRecord
-from gpurun.records.comparison import ComparedSide, Comparison, MetricComparison
+from gpurun.records.comparison import (
+    ComparedSide,
+    Comparison,
+    MetricComparison,
+    TrainingComparison,
+)
 
 EXIT_CODES = {
     "pass": ExitCode.OK,
     "regression": ExitCode.REGRESSION,
     "inconclusive": ExitCode.INCONCLUSIVE,
+    "training_differs": ExitCode.TRAINING_DIFFERS,
     "interrupted": ExitCode.INTERRUPTED,
 }
-WORST_FIRST = ("interrupted", "regression", "failed", "inconclusive", "pass")
+WORST_FIRST = (
+    ExitCode.BENCHMARK_FAILED,
+    ExitCode.REGRESSION,
+    ExitCode.TRAINING_DIFFERS,
+    ExitCode.NO_BASELINE,
+    ExitCode.INCONCLUSIVE,
+    ExitCode.OK,
+)
+"""Which exit code stands for several benchmarks; a signal comes before all of them."""
 SPEED = (Metric.THROUGHPUT, Metric.STEP_TIME)
 """The losses of these are the same figure, the throughput lost."""
 
@@ -57,9 +71,19 @@ def comparison(
     compared: Compared,
     seconds: float,
     ending: Ending | None = None,
+    training: TrainingComparison | None = None,
+    fail_on_training_change: bool = False,
 ) -> Comparison:
-    """The document; `ending` where something else than the gate ended it."""
-    verdict = findings.verdict.value if ending is None else ending.verdict
+    """The document; `ending` where something else than the gate ended it.
+
+    `training`: what the loss curves say, by default those of the pairs. It counts as a verdict only
+    where its losses stop to be finite, or the user asks for that (`fail_on_training_change`).
+    """
+    training = training or findings.training()
+    speed_verdict = findings.verdict.value
+    verdict = _verdict(speed_verdict, training, fail_on_training_change)
+    if ending is not None:
+        verdict = ending.verdict
     result = findings.result
     metrics = result.metrics if result is not None else ()
     speed = next((m for m in metrics if m.metric in SPEED), None)
@@ -82,17 +106,35 @@ def comparison(
         baseline=_side(compared, 0),
         current=_side(compared, 1),
         likely_culprit_commit=culprit,
-        recommendation=_recommendation(verdict, metrics, compared, culprit, findings, ending),
+        recommendation=_recommendation(
+            verdict, metrics, compared, culprit, findings, ending, training
+        ),
         seconds=seconds,
         notes=tuple(findings.notes),
         error=None if ending is None else ending.error,
+        training_differs=training.differs,
+        training=training,
     )
+
+
+def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> str:
+    """Regression before training_differs before inconclusive before pass."""
+    if training.nonfinite_from_step is not None:
+        return Verdict.REGRESSION.value
+    if training.differs and fail_on_change and speed != Verdict.REGRESSION.value:
+        return "training_differs"
+    return speed
 
 
 def together(documents: Sequence[Comparison]) -> Comparison:
     """Several benchmarks as one document: that of the worst, which holds the others."""
-    worst = min(documents, key=lambda one: WORST_FIRST.index(one.verdict))
+    worst = min(documents, key=_rank)
     return replace(worst, others=tuple(one for one in documents if one is not worst))
+
+
+def _rank(found: Comparison) -> int:
+    codes = [int(code) for code in WORST_FIRST]
+    return codes.index(found.exit_code) if found.exit_code in codes else -1
 
 
 def _metric(result: MetricResult, findings: Findings) -> MetricComparison:
@@ -140,6 +182,7 @@ def _recommendation(
     culprit: str | None,
     findings: Findings,
     ending: Ending | None,
+    training: TrainingComparison,
 ) -> str:
     if ending is not None:
         return ending.todo or "run it again"
@@ -147,11 +190,19 @@ def _recommendation(
         return "nothing to do"
     if verdict == Verdict.REGRESSION.value:
         worse = [m.metric.value for m in metrics if m.verdict is Verdict.REGRESSION]
+        losses = training.nonfinite_from_step is not None
+        why = [f"{' and '.join(worse)} got worse"] if worse else []
+        told = "; ".join([training.told, *why] if losses else why)
         if compared.settings is not None:
             kept, left = (one.label for one in compared.settings)
-            return f"keep {kept}: under {left} {' and '.join(worse)} got worse"
+            return f"keep {kept}: under {left} {told}"
         where = "the changes since the baseline" if culprit is None else f"commit {short(culprit)}"
-        return f"look at {where}: {' and '.join(worse)} got worse"
+        return f"look at {where}: {told}"
+    if verdict == "training_differs":
+        return (
+            "look at what changes the training since the baseline; if it is meant to change, leave "
+            "out --fail-on-training-change"
+        )
     if findings.ended is not None:
         return f"{findings.ended}: allow more with --budget"
     return (

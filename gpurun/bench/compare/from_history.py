@@ -17,6 +17,7 @@ from gpurun.bench.compare.comparison import Asked, keep
 from gpurun.bench.compare.document import Compared, comparison
 from gpurun.bench.compare.gate import Verdict
 from gpurun.bench.compare.pairs import Findings
+from gpurun.bench.compare.training import compare_training
 from gpurun.bench.ending import ANSWERS, Ending, failure
 from gpurun.bench.history.accepted import of_same_work
 from gpurun.bench.history.branch import BASELINES, branch_up_to
@@ -38,7 +39,7 @@ from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.box import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
-from gpurun.records.comparison import Comparison
+from gpurun.records.comparison import Comparison, TrainingComparison
 from gpurun.rundir import new_run
 
 if TYPE_CHECKING:
@@ -79,7 +80,13 @@ def compare_with_history(
     finally:
         interruption.hold()
     document = comparison(
-        benchmark, course.findings, course.compared, time.monotonic() - started, ending
+        benchmark,
+        course.findings,
+        course.compared,
+        time.monotonic() - started,
+        ending,
+        course.training(),
+        asked.fail_on_training_change,
     )
     if document.verdict == Verdict.INCONCLUSIVE.value:
         document = replace(document, recommendation=UNDECIDED)
@@ -127,6 +134,14 @@ class _Course:
             commits=_after(repository, newest.commit, self.compared.current.commit),
         )
         self._say_how_weak()
+
+    def training(self) -> TrainingComparison:
+        """The losses of this run against those of the newest record, which the others need not
+        train like."""
+        current = self.compared.records[1]
+        known = (self.used[-1:], [] if current is None else [current])
+        curves = ([x.loss_curve for r in side for x in r.launches if not x.error] for side in known)
+        return compare_training(*curves)
 
     def _past(self, repository: Repository, end: str) -> list[BenchmarkRecord]:
         """What could stand for the baseline, on whatever machine it was measured."""

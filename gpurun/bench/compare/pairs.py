@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.gate import GatePlan, GateResult, Verdict, judge
+from gpurun.bench.compare.training import compare_training
 from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rule
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.bench.trees.origin import check_origins
@@ -25,6 +26,7 @@ from gpurun.bench.workload import (
     without_effect,
 )
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.comparison import TrainingComparison
 from gpurun.records.spec import StopRule
 
 MOST_AGAIN = 8
@@ -69,6 +71,13 @@ class Findings:
         """Those of a side, "baseline" or "current": of its pairs, and one that failed."""
         failed = [launch for launch in self.failed if launch.start.name == side]
         return [getattr(pair, side) for pair in self.pairs] + failed
+
+    def training(self) -> TrainingComparison:
+        """What the losses of the pairs say."""
+        return compare_training(
+            [pair.baseline.loss_curve for pair in self.pairs],
+            [pair.current.loss_curve for pair in self.pairs],
+        )
 
     def figures(self, metric: Metric) -> list[tuple[float, float]]:
         """(baseline, current) of each pair; NaN, which the gate refuses, where nothing was."""

@@ -10,7 +10,9 @@ from gpurun.errors import GpurunError
 from gpurun.options import BenchOptions
 
 FLAGS = Flags(
-    switches=("from-history", "culprit", "trials-in-place", "quiet", "help"),
+    switches=(
+        "from-history", "culprit", "fail-on-training-change", "trials-in-place", "quiet", "help",
+    ),
     values=(
         "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "allow",
         "json", "markdown", "export", "store", "out",
@@ -18,7 +20,9 @@ FLAGS = Flags(
     pairs=("ab",),
 )  # fmt: skip
 COMPARING = ("compare", "ab")
-OF_COMPARE = ("threshold", "max-pairs", "metrics", "budget", "markdown")
+OF_COMPARE = (
+    "threshold", "max-pairs", "metrics", "budget", "markdown", "fail-on-training-change",
+)  # fmt: skip
 """Flags that say nothing where nothing is compared."""
 OF_COMMITS = ("from-history", "culprit")
 """Flags that say nothing where no commits are compared."""
@@ -67,6 +71,7 @@ def options_of(words: Words) -> BenchOptions:
         compare=own.get("compare"),
         from_history="from-history" in own,
         culprit="culprit" in own,
+        fail_on_training_change="fail-on-training-change" in own,
         ab=(first, second) if "ab" in own else None,
         allow=allow_of(own.get("allow")),
         threshold=_threshold(own.get("threshold")),

@@ -64,8 +64,12 @@ Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or severa
 [[bench.benchmark]]). Each launch is isolated, so that it changes no file of yours.
 
   --compare REF      launch the merge base of REF and this tree in turn until it is decided;
-                     exit code 0 pass, 1 regression, 3 inconclusive, 4 no usable baseline,
-                     5 the benchmark itself failed
+                     exit code 0 pass, 1 regression (slower, more memory, or a loss that is no
+                     longer finite), 3 inconclusive, 4 no usable baseline, 5 the benchmark itself
+                     failed; where several apply: 5 before 1 before 6 before 3
+  --fail-on-training-change
+                     exit code 6 if the loss curves differ from the baseline's by more than
+                     repeats of one side do; without it that is a warning
   --from-history     launch this tree only, and hold it against the last 10 records of the branch:
                      cheaper and weaker, since a drift of the machine is not cancelled
   --ab A B           the same for two settings of one script in this tree: files as
@@ -120,6 +124,7 @@ def run_bench(options: BenchOptions) -> int:
             in_place=options.trials_in_place,
             keep=store.add,
             tell=teller(options.quiet),
+            fail_on_training_change=options.fail_on_training_change,
         )
         return _compare(wanted, options, asked, interruption, compared)
 
@@ -178,7 +183,10 @@ def _compare(
     emit_markdown(options.markdown, comparison_markdown(found))
     emit_exports(options.exports, tracked(found))
     grounds = {"pairs": found.pairs, "records": found.baseline_records}
-    print_verdict(found.verdict, code, slowdown=found.slowdown, **grounds)
+    differs = None if found.training_differs is None else str(found.training_differs).lower()
+    if differs is None and options.fail_on_training_change:
+        differs = "unknown"
+    print_verdict(found.verdict, code, slowdown=found.slowdown, training_differs=differs, **grounds)
     return code
 
 

@@ -1,0 +1,221 @@
+"""Do both sides train alike? Their loss curves, held against what repeats of one side show.
+
+All launches are seeded alike, so launches of equal commits differ by chance only: not at all where
+everything is deterministic, else by the order of parallel sums or by what is drawn unseeded. Then
+it is chance which launches belong to which side. That gives a test that does not assume how the
+noise is made: the sides differ only if the true split of the launches separates the curves more
+than every other split of them into two groups of these sizes. With four launches a side there are
+35 splits, with six 462: equal commits are called different at most once in 35 (or 462) comparisons.
+
+A second condition makes that rarer for ordinary noise: the separation must pass Student's t test at
+1 %, shared among all points of the curve (Bonferroni). No spread counts as smaller than the
+rounding of float32, so that a difference below about a millionth of the loss is none.
+`scripts/simulate_training.py` has the error rates.
+
+How far apart the curves are is measured as the loss guard of `--optimize` does.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from gpurun.bench.loss_curve import blocks
+from gpurun.records.benchmark import LossCurve
+from gpurun.records.comparison import TrainingComparison
+from gpurun.stats import t_quantile
+from gpurun.tuner.curves import PARTS, SMALLEST, deviation, differences, repeat_spread
+from gpurun.tuner.evidence import Evidence
+
+LEAST = 4
+"""With fewer launches of a side, too many splits of them are as good as the true one."""
+ERROR = 0.01
+"""Of the t test, over all points of the curve."""
+ROUNDING = 2e-7
+"""Smallest spread that is believed, as a fraction of the loss: float32 has steps of half of it."""
+MOST_SPLITS = 999
+"""Where there are more, so many are drawn."""
+HONEST = "one more random number drawn, or other rounding, does that too"
+
+Curves = Sequence[LossCurve | None]
+
+
+def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
+    """What the curves of both sides' launches say; None stands for a launch without a loss."""
+    counts = (len(baseline), len(current))
+    mine = [curve for curve in baseline if curve is not None]
+    theirs = [curve for curve in current if curve is not None]
+
+    def untold(why: str) -> TrainingComparison:
+        return TrainingComparison(None, counts, f"the training was not compared: {why}")
+
+    if not mine and not theirs:
+        return untold("no loss was seen" if any(counts) else "no pair of launches was completed")
+    if (len(mine), len(theirs)) != counts:
+        return untold(
+            f"a loss was seen in {len(mine)} of {counts[0]} launches of the baseline and in "
+            f"{len(theirs)} of {counts[1]} of the current side"
+        )
+    lost = _nonfinite(mine, theirs)
+    if min(counts) < LEAST:
+        few = f"{min(counts)} launches of a side are too few, {LEAST} are needed"
+        return untold(f"{few}; {lost.told}" if lost is not None else few)
+    if lost is not None and lost.whole:
+        return TrainingComparison(
+            True, counts, lost.told, lost.step, nonfinite_from_step=lost.regressed
+        )
+    return _by_curves(mine, theirs, lost)
+
+
+@dataclass(frozen=True)
+class _NonFinite:
+    """Losses that are NaN or infinite. `whole`: in all launches of one side and in none of the
+    other. `step`: the first such step; `regressed`: the same where that side is the current one.
+    """
+
+    told: str
+    whole: bool
+    step: int
+    regressed: int | None = None
+
+
+def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _NonFinite | None:
+    """What is not finite on the two sides; None where all is, or equally nothing."""
+    bad = [[c.nonfinite_step for c in side if c.nonfinite_step] for side in (baseline, current)]
+    if not any(bad):
+        return None
+    step = min(min(steps) for steps in bad if steps)
+    if not bad[0] and len(bad[1]) == len(current):
+        told = f"the loss is not finite from step {step} on; the baseline's is finite"
+        return _NonFinite(told, True, step, step)
+    if not bad[1] and len(bad[0]) == len(baseline):
+        told = f"the training differs: the baseline's loss is not finite from step {step} on"
+        return _NonFinite(f"{told}; the current one's is finite", True, step)
+    told = (
+        f"the loss is not finite in {len(bad[0])} of {len(baseline)} launches of the baseline and "
+        f"in {len(bad[1])} of {len(current)} of the current side"
+    )
+    return _NonFinite(told, False, step)
+
+
+def _by_curves(
+    baseline: Sequence[LossCurve], current: Sequence[LossCurve], lost: _NonFinite | None
+) -> TrainingComparison:
+    counts = (len(baseline), len(current))
+    table = _Table([*baseline, *current], len(baseline))
+    also = "" if lost is None else f"; {lost.told}"
+    if not table.values:
+        return TrainingComparison(None, counts, f"the training was not compared{also}")
+    size, spread = _sizes(baseline, current)
+    repeats = f"repeats of one side by {spread:.2g}" if spread else "repeats of one side are equal"
+    if table.differs():
+        step = table.first_step()
+        where = "" if step is None else f" from step {step} on"
+        told = (
+            f"the training differs: the loss is not the baseline's{where}, by up to {size:.2g} of "
+            f"it ({repeats}); {HONEST}{also}"
+        )
+        return TrainingComparison(True, counts, told, step, size, spread)
+    told = f"no difference in training was seen in {counts[0]} and {counts[1]} loss curves"
+    # Launches that end in NaN now and then are no ground for saying that all is well.
+    found = None if lost is not None and not _same_end(baseline, current) else False
+    return TrainingComparison(found, counts, f"{told} ({repeats}){also}", None, size, spread)
+
+
+def _same_end(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> bool:
+    """Whether every launch of both sides is not finite from the same step on."""
+    return len({curve.nonfinite_step for curve in (*baseline, *current)}) == 1
+
+
+def _sizes(
+    baseline: Sequence[LossCurve], current: Sequence[LossCurve]
+) -> tuple[float | None, float]:
+    """How far the sides are apart, and at most how far repeats of one of them are."""
+    sides = [
+        [Evidence(0, tuple(math.nan if x is None else x for x in c.points), ()) for c in side]
+        for side in (baseline, current)
+    ]
+    parts = len(differences(sides[0][0].losses, sides[1][0].losses))
+    spread = max(max(repeat_spread(side, parts), default=0.0) for side in sides)
+    found = deviation(*sides)
+    return None if found is None else found.size, spread
+
+
+# -- the test --------------------------------------------------------------------------------------
+
+
+class _Table:
+    """What is compared, a row each: every point of the curves, the quarters and the whole of them.
+
+    A row has one value a launch, the first `first` of them the baseline's. Points beyond the
+    shortest curve, or not seen in every launch, are left out.
+    """
+
+    def __init__(self, curves: Sequence[LossCurve], first: int) -> None:
+        self._first, self._count = first, len(curves)
+        length = min(len(curve.points) for curve in curves)
+        columns = zip(*(curve.points[:length] for curve in curves), strict=True)
+        points = [
+            (start + 1, [x for x in row if x is not None])
+            for row, (start, _) in zip(columns, blocks(1 << 62), strict=False)
+            if None not in row
+        ]
+        self._steps = [step for step, _ in points]
+        rows = [row for _, row in points]
+        size = max(1, math.ceil(len(rows) / PARTS))
+        parts = [rows[i : i + size] for i in range(0, len(rows), size)]
+        self.values = rows + [_means(part) for part in (*parts, rows)] if rows else []
+        levels = [abs(math.fsum(row)) / len(row) for row in self.values]
+        least = SMALLEST * max(levels, default=0.0)
+        self._floors = [ROUNDING * (max(level, least) or 1.0) for level in levels]
+        error = ERROR / (2 * max(1, len(self.values)))
+        self._bound = t_quantile(self._count - 2, 1 - error)
+
+    def differs(self) -> bool:
+        """Whether the true split separates enough, and more than any other does."""
+        own = self._separation(range(self._first))
+        return own > self._bound and all(self._separation(s) < own for s in self._other_splits())
+
+    def first_step(self) -> int | None:
+        """The first point at which the sides are apart; None where only means show it."""
+        found = zip(self._steps, self._each(range(self._first)), strict=False)
+        return next((step for step, t in found if t > self._bound), None)
+
+    def _separation(self, chosen: Sequence[int]) -> float:
+        return max(self._each(chosen))
+
+    def _each(self, chosen: Sequence[int]) -> Iterator[float]:
+        """Student's t of each row between the chosen launches and the others."""
+        inside = set(chosen)
+        others = [i for i in range(self._count) if i not in inside]
+        share = math.sqrt(1 / len(chosen) + 1 / len(others))
+        for row, floor in zip(self.values, self._floors, strict=True):
+            one, two = [row[i] for i in chosen], [row[i] for i in others]
+            mean, other = math.fsum(one) / len(one), math.fsum(two) / len(two)
+            squares = sum((x - mean) ** 2 for x in one) + sum((x - other) ** 2 for x in two)
+            spread = max(math.sqrt(squares / (self._count - 2)), floor)
+            yield abs(mean - other) / (spread * share)
+
+    def _other_splits(self) -> Iterator[tuple[int, ...]]:
+        """Every other way to split the launches into two such groups, or many of them."""
+        count, first = self._count, self._first
+        halves = 2 * first == count  # then a split and its complement are the same
+        everything = math.comb(count, first) // (2 if halves else 1)
+        if everything <= MOST_SPLITS:
+            found: Iterator[tuple[int, ...]] = combinations(range(count), first)
+            yield from (s for s in found if s != tuple(range(first)) and (not halves or 0 in s))
+            return
+        draw, same = random.Random(0), (tuple(range(first)), tuple(range(first, count)))
+        drawn = 0
+        while drawn < MOST_SPLITS:
+            split = tuple(sorted(draw.sample(range(count), first)))
+            if split not in same:
+                drawn += 1
+                yield split
+
+
+def _means(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [math.fsum(column) / len(rows) for column in zip(*rows, strict=True)]
