@@ -119,7 +119,9 @@ class BenchOptions:
     worse. `exports`: (tracker, file) of each document for a tracker of other make. `store`: the URL
     of the database. `from_history`: the records of REF's branch are the baseline, nothing of it is
     launched. `ab`: the settings files to compare; `allow`: the effects that these may have.
-    `fail_on_training_change`: other loss curves are exit code 6, not a warning.
+    `fail_on_training_change`: other loss curves are exit code 6, not a warning. `results`: the file
+    of stored results to judge, `baseline`: that of the records to judge them by, None for those of
+    the store. `commit_sha`: the commit that has to be checked out.
     """
 
     script: str | None = None
@@ -128,6 +130,9 @@ class BenchOptions:
     from_history: bool = False
     culprit: bool = False
     fail_on_training_change: bool = False
+    results: str | None = None
+    baseline: str | None = None
+    commit_sha: str | None = None
     ab: tuple[str, str] | None = None
     allow: tuple[str, ...] | None = None
     threshold: float | None = None

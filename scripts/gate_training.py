@@ -23,10 +23,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.planted_slowdown import git
+
+REPOSITORY = Path(__file__).resolve().parents[1]
 
 TRAINING = """\
 import os
@@ -81,11 +82,11 @@ def compare(folder: Path) -> dict[str, Any]:
     """One comparison: its exit code, and what it says of the training."""
     found = folder / ".gpurun" / "found.json"
     found.parent.mkdir(exist_ok=True)
-    words = ("--threshold", "90%", "--metrics", "throughput", "--max-pairs", "4")
+    words = ["bench", "--compare", "main", "--json", str(found), "--threshold", "90%"]
+    words += ["--metrics", "throughput", "--max-pairs", "4", "train.py"]
     started = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "gpurun", "bench", "--compare", "main", *words]
-        + ["--json", str(found), "train.py"],
+        [sys.executable, "-m", "gpurun", *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime, timezone
@@ -10,7 +11,7 @@ from pathlib import Path
 from gpurun import __version__
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.launches import Launch
-from gpurun.bench.trees.git import Repository, open_repository
+from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.measure.figures import known, mean
 from gpurun.measure.fingerprint import fingerprint
@@ -24,6 +25,7 @@ from gpurun.records.benchmark import (
 )
 from gpurun.records.result import StepTime
 
+HASH = re.compile(r"[0-9a-fA-F]{7,64}")
 TURNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING")
 """Variables that decide how fast the same code runs."""
 
@@ -42,12 +44,34 @@ def version_of(repository: Repository) -> Version:
     return Version(repository.head(), repository.branch(), repository.changes().dirty)
 
 
-def version_here(folder: Path) -> Version:
-    """What git knows of the folder; a benchmark may be measured without it."""
+def version_here(folder: Path, commit: str | None = None) -> Version:
+    """What git knows of the folder; a benchmark may be measured without it.
+
+    `commit`: what it has to be, by its full or shortened hash. Where there is no git, that is
+    believed; where git knows better, it is a `GpurunError`.
+    """
+    if commit is not None and not HASH.fullmatch(commit):
+        raise GpurunError(
+            f"--commit-sha {commit!r} is no hash of a commit", "name 7 digits or more"
+        )
     try:
-        return version_of(open_repository(folder))
+        version = version_of(open_repository(folder))
     except GpurunError:
-        return Version()
+        return Version(commit)
+    if commit is None:
+        return version
+    assert version.commit is not None
+    if not version.commit.startswith(commit.lower()):
+        raise GpurunError(
+            f"--commit-sha {commit} is not what is checked out: that is {short(version.commit)}",
+            f"check it out first: git checkout {commit}",
+        )
+    if version.dirty:
+        raise GpurunError(
+            f"--commit-sha {commit} is checked out with uncommitted changes",
+            "commit or undo them: git status shows which",
+        )
+    return version
 
 
 def launch_record(launch: Launch) -> BenchmarkLaunch:

@@ -9,7 +9,7 @@ from pathlib import Path
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pairs import Tell
 from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rule
-from gpurun.bench.record import record_of, version_here
+from gpurun.bench.record import Version, record_of
 from gpurun.bench.trees.git import without_redirection
 from gpurun.isolation.mode import Mode
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -19,14 +19,14 @@ DEFAULT_LAUNCHES = 5
 
 
 def measure(
-    benchmark: Benchmark, folder: Path, mode: Mode, launches: int, tell: Tell
+    benchmark: Benchmark, folder: Path, mode: Mode, launches: int, tell: Tell, version: Version
 ) -> BenchmarkRecord:
     """The record of so many launches, after one that warms up; it ends at one that fails.
 
     Interrupted, it is that of the launches until then; KeyboardInterrupt where there is none.
-    `folder` receives their run folders. Nothing is set up: the user's environment is measured.
+    `folder` receives their run folders; `version` is what is measured. Nothing is set up: the
+    user's environment is measured.
     """
-    version = version_here(benchmark.folder)
     start = Start("current", benchmark.folder, Path(sys.executable), users_variables(benchmark))
     launcher = Launcher(benchmark, folder, mode, tell)
     measured: list[Launch] = []

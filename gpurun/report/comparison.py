@@ -98,11 +98,11 @@ def comparison_lines(found: Comparison) -> list[str]:
     """The closing report."""
     grid = _grid(found)
     lines = [f"  {line}" for line in grid.lines()] if grid.rows else []
+    if (training := _training(found)) is not None:
+        lines.append(training)
     lines.append(verdict_line(found))
     if found.verdict != "pass":
         lines.append(one_line(found.recommendation))
-    if (training := _training(found)) is not None:
-        lines.append(training)
     return lines
 
 

@@ -31,7 +31,9 @@ def found(currents: list[float]) -> Findings:
     return findings
 
 
-def document(findings: Findings, commits: int = 1, ending: Ending | None = None) -> Comparison:
+def document(
+    findings: Findings, commits: int = 1, ending: Ending | None = None, **more: Any
+) -> Comparison:
     older, newer = Version("a" * 40, None, False), Version("b" * 40, "main", False)
     records = tuple(
         record_of(BENCHMARK, launches, version, BenchmarkPurpose.COMPARE) if launches else None
@@ -42,7 +44,7 @@ def document(findings: Findings, commits: int = 1, ending: Ending | None = None)
     )
     between = tuple(f"{n:x}" * 40 for n in range(11, 11 + commits))
     compared = Compared(older, newer, (records[0], records[1]), between)
-    return comparison(BENCHMARK, findings, compared, 90.0, ending)
+    return comparison(BENCHMARK, findings, compared, 90.0, ending, **more)
 
 
 def test_a_regression_says_how_much_and_which_commit() -> None:

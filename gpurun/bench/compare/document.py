@@ -29,15 +29,10 @@ EXIT_CODES = {
     "training_differs": ExitCode.TRAINING_DIFFERS,
     "interrupted": ExitCode.INTERRUPTED,
 }
-WORST_FIRST = (
-    ExitCode.BENCHMARK_FAILED,
-    ExitCode.REGRESSION,
-    ExitCode.TRAINING_DIFFERS,
-    ExitCode.NO_BASELINE,
-    ExitCode.INCONCLUSIVE,
-    ExitCode.OK,
-)
-"""Which exit code stands for several benchmarks; a signal comes before all of them."""
+WORST_FIRST = (ExitCode.BENCHMARK_FAILED, ExitCode.REGRESSION, ExitCode.TRAINING_DIFFERS)
+WORST_LAST = (ExitCode.INCONCLUSIVE, ExitCode.OK)
+"""Which exit code stands for several benchmarks: the first of these, then errors such as a missing
+baseline, then the first of those. A signal comes before all of them."""
 SPEED = (Metric.THROUGHPUT, Metric.STEP_TIME)
 """The losses of these are the same figure, the throughput lost."""
 
@@ -133,8 +128,12 @@ def together(documents: Sequence[Comparison]) -> Comparison:
 
 
 def _rank(found: Comparison) -> int:
-    codes = [int(code) for code in WORST_FIRST]
-    return codes.index(found.exit_code) if found.exit_code in codes else -1
+    if found.verdict == "interrupted":
+        return -1
+    for codes, start in ((WORST_FIRST, 0), (WORST_LAST, len(WORST_FIRST) + 1)):
+        if found.exit_code in codes:
+            return start + codes.index(ExitCode(found.exit_code))
+    return len(WORST_FIRST)
 
 
 def _metric(result: MetricResult, findings: Findings) -> MetricComparison:

@@ -7,7 +7,7 @@ cancelled. `gpurun.bench.history.expectation` decides, and says what it can tell
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
 from typing import TYPE_CHECKING
@@ -66,38 +66,16 @@ def compare_with_history(
     `launches`: None for as many as the records have. What ends it is told as `compare` tells it.
     """
     started = time.monotonic()
-    course, ending = _Course(benchmark, asked, store, launches), None
-    try:
-        course.run(interruption)
-        if interruption.signal is not None:
-            raise KeyboardInterrupt
-    except KeyboardInterrupt:
-        ending = Ending("interrupted", interruption.exit_code, "interrupted")
-    except (GpurunError, OSError) as error:
-        if isinstance(error, GpurunError) and error.code not in ANSWERS:
-            raise
-        ending = failure(error, benchmark.name)
-    finally:
-        interruption.hold()
-    document = comparison(
-        benchmark,
-        course.findings,
-        course.compared,
-        time.monotonic() - started,
-        ending,
-        course.training(),
-        asked.fail_on_training_change,
-    )
-    if document.verdict == Verdict.INCONCLUSIVE.value:
-        document = replace(document, recommendation=UNDECIDED)
-    return replace(document, baseline_records=len(course.used))
+    course = Course(benchmark, asked, store, launches)
+    return course.document(started, lambda: course.run(interruption), interruption)
 
 
 @dataclass
-class _Course:
+class Course:
     """What is known so far; whatever ends it, it stands here.
 
-    `used`: the baseline's records in the order of commits.
+    `used`: the baseline's records in the order of commits. `undecided`: what to do where one run
+    cannot decide.
     """
 
     benchmark: Benchmark
@@ -107,8 +85,43 @@ class _Course:
     findings: Findings = field(default_factory=Findings)
     compared: Compared = field(default_factory=lambda: Compared(Version(), Version()))
     used: list[BenchmarkRecord] = field(default_factory=list)
+    undecided: str = UNDECIDED
+
+    def document(
+        self, started: float, work: Callable[[], None], interruption: Interruption
+    ) -> Comparison:
+        """Do the work, and tell what came of it; errors of ours and of the command line are raised.
+
+        `started`: of `time.monotonic`.
+        """
+        ending = None
+        try:
+            work()
+            if interruption.signal is not None:
+                raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            ending = Ending("interrupted", interruption.exit_code, "interrupted")
+        except (GpurunError, OSError) as error:
+            if isinstance(error, GpurunError) and error.code not in ANSWERS:
+                raise
+            ending = failure(error, self.benchmark.name)
+        finally:
+            interruption.hold()
+        found = comparison(
+            self.benchmark,
+            self.findings,
+            self.compared,
+            time.monotonic() - started,
+            ending,
+            self.training(),
+            self.asked.fail_on_training_change,
+        )
+        if found.verdict == Verdict.INCONCLUSIVE.value:
+            found = replace(found, recommendation=self.undecided)
+        return replace(found, baseline_records=len(self.used))
 
     def run(self, interruption: Interruption) -> None:
+        """Measure the user's tree, and judge it."""
         repository = open_repository(self.benchmark.folder)
         baseline = choose_baseline(repository, self.asked.ref)
         self.compared = Compared(Version(baseline.commit, None, False), version_of(repository))
@@ -116,28 +129,38 @@ class _Course:
         past = self._past(repository, baseline.commit)
         current = self._measured(past)
         self.compared = replace(self.compared, records=(None, current))
-        if interruption.signal is not None:
-            return
+        if interruption.signal is None:
+            self.hold(past, current, repository)
+
+    def hold(
+        self, past: list[BenchmarkRecord], current: BenchmarkRecord, repository: Repository | None
+    ) -> None:
+        """Judge a record by those of the baseline. `repository`: None where nobody knows how the
+        commits follow each other."""
         if current.error is not None:
             raise GpurunError(
                 f"the benchmark {self.benchmark.name} failed: {current.error}",
                 f"the whole output is in {current.launches[-1].run_dir}/output.log",
                 ExitCode.BENCHMARK_FAILED,
             )
-        same = self._since_accepted(comparable(past, current, DEFAULT.least), current, repository)
+        same = comparable(past, current, DEFAULT.least)
+        if repository is not None:
+            same = self._since_accepted(same, current, repository)
         self._judge(same, current)
         newest = self.used[-1]
         self.compared = replace(
             self.compared,
             baseline=Version(newest.commit, newest.branch, False),
             records=(pooled(self.used), current),
-            commits=_after(repository, newest.commit, self.compared.current.commit),
+            commits=()
+            if repository is None
+            else _after(repository, newest.commit, self.compared.current.commit),
         )
         self._say_how_weak()
 
     def training(self) -> TrainingComparison:
-        """The losses of this run against those of the newest record, which the others need not
-        train like."""
+        """The losses of this run against those of the newest record: older ones may have trained
+        otherwise."""
         current = self.compared.records[1]
         known = (self.used[-1:], [] if current is None else [current])
         curves = ([x.loss_curve for r in side for x in r.launches if not x.error] for side in known)
@@ -165,7 +188,8 @@ class _Course:
             tell(imperfection)
         usual = median_low(len(record.launches) for record in past[-DEFAULT.most :])
         count = self.launches or min(max(usual, DEFAULT_LAUNCHES), MOST_LAUNCHES)
-        record = measure(benchmark, new_run(self.asked.home), mode, count, tell)
+        version = self.compared.current
+        record = measure(benchmark, new_run(self.asked.home), mode, count, tell, version)
         record = replace(record, purpose=BenchmarkPurpose.COMPARE)
         keep(record, self.asked.keep, self.asked.tell)
         return record

@@ -177,15 +177,17 @@ class _Table:
     def differs(self) -> bool:
         """Whether the true split separates enough, and more than any other does."""
         own = self._separation(range(self._first))
-        return own > self._bound and all(self._separation(s) < own for s in self._other_splits())
+        return own[0] > 0 and all(self._separation(s) < own for s in self._other_splits())
 
     def first_step(self) -> int | None:
         """The first point at which the sides are apart; None where only means show it."""
         found = zip(self._steps, self._each(range(self._first)), strict=False)
         return next((step for step, t in found if t > self._bound), None)
 
-    def _separation(self, chosen: Sequence[int]) -> float:
-        return max(self._each(chosen))
+    def _separation(self, chosen: Sequence[int]) -> tuple[int, float]:
+        """How many rows pass the test, and the largest t."""
+        found = list(self._each(chosen))
+        return sum(t > self._bound for t in found), max(found)
 
     def _each(self, chosen: Sequence[int]) -> Iterator[float]:
         """Student's t of each row between the chosen launches and the others."""

@@ -40,6 +40,14 @@ def write_export(path: Path, export: BenchmarkExport) -> None:
 def read_import(path: Path) -> list[Document]:
     """What a file holds, every bit of it checked; `GpurunError` for the first that is off."""
     try:
+        return read_documents(path)
+    except GpurunError as error:
+        raise GpurunError(f"{error.what}; nothing was imported", error.todo) from None
+
+
+def read_documents(path: Path) -> list[Document]:
+    """What a file holds; `GpurunError` where it cannot be read, or is no record or export."""
+    try:
         return _checked(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
@@ -47,7 +55,7 @@ def read_import(path: Path) -> list[Document]:
         reason = f"is not valid JSON: line {error.lineno} column {error.colno}"
     except UNREADABLE as error:
         reason = f"is no export of gpurun: {' '.join(str(error).split())}"
-    raise GpurunError(f"{path} {reason}; nothing was imported", "name a file that gpurun exported")
+    raise GpurunError(f"{path} {reason}", "name a file that gpurun exported")
 
 
 def _checked(document: Any) -> list[Document]:

@@ -15,11 +15,12 @@ FLAGS = Flags(
     ),
     values=(
         "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "allow",
-        "json", "markdown", "export", "store", "out",
+        "json", "output", "markdown", "export", "store", "out", "results", "baseline",
+        "commit-sha",
     ),
     pairs=("ab",),
 )  # fmt: skip
-COMPARING = ("compare", "ab")
+COMPARING = ("compare", "ab", "results")
 OF_COMPARE = (
     "threshold", "max-pairs", "metrics", "budget", "markdown", "fail-on-training-change",
 )  # fmt: skip
@@ -28,6 +29,8 @@ OF_COMMITS = ("from-history", "culprit")
 """Flags that say nothing where no commits are compared."""
 OF_PAIRS = ("max-pairs", "budget")
 """Flags that say nothing where only one side is launched."""
+OF_LAUNCHES = (*OF_PAIRS, "launches", "steps", "trials-in-place", "commit-sha")
+"""Flags that say nothing where nothing is launched."""
 
 
 def parse_bench(argv: list[str]) -> BenchOptions:
@@ -40,6 +43,13 @@ def parse_bench(argv: list[str]) -> BenchOptions:
         return options_of(words)
     if idle:
         raise GpurunError(f"--{idle[0]} needs --compare REF", "add it, as in --compare main")
+    _check_alone(asked)
+    _check_results(words)
+    if "commit-sha" in own and asked:
+        raise GpurunError(
+            f"--commit-sha is for measuring, and --{asked[0]} compares",
+            "drop it: what is compared is what is checked out",
+        )
     for name in OF_COMMITS:
         if name in own and "compare" not in own:
             raise GpurunError(f"--{name} needs --compare REF", "add it, as in --compare main")
@@ -52,13 +62,38 @@ def parse_bench(argv: list[str]) -> BenchOptions:
                 )
     elif asked and "launches" in own:
         raise GpurunError(f"--launches is not for --{asked[0]}", "limit it by --max-pairs")
-    if len(asked) > 1:
-        raise GpurunError(
-            "--compare is for two commits and --ab for two settings", "drop one of them"
-        )
     if "allow" in own and "ab" not in own:
         raise GpurunError("--allow needs --ab A B", "drop it: without settings nothing is changed")
     return options_of(words)
+
+
+def _check_alone(asked: list[str]) -> None:
+    if len(asked) > 1:
+        raise GpurunError(
+            "--compare is for two commits, --ab for two settings and --results for stored results",
+            "drop all but one of them",
+        )
+
+
+def _check_results(words: Words) -> None:
+    """What does not go with `--results`, or not without it."""
+    own = words.own
+    if "results" not in own:
+        if "baseline" in own:
+            raise GpurunError(
+                "--baseline needs --results FILE", "add it, or compare: --compare REF"
+            )
+        return
+    if words.program is not None:
+        raise GpurunError(
+            f"--results launches nothing, so that it takes no script ({words.program})",
+            "drop the script: the results say which one they are of",
+        )
+    for name in OF_LAUNCHES:
+        if name in own:
+            raise GpurunError(
+                f"--{name} is for launches, and --results launches nothing", "drop it"
+            )
 
 
 def options_of(words: Words) -> BenchOptions:
@@ -72,6 +107,9 @@ def options_of(words: Words) -> BenchOptions:
         from_history="from-history" in own,
         culprit="culprit" in own,
         fail_on_training_change="fail-on-training-change" in own,
+        results=own.get("results"),
+        baseline=own.get("baseline"),
+        commit_sha=own.get("commit-sha"),
         ab=(first, second) if "ab" in own else None,
         allow=allow_of(own.get("allow")),
         threshold=_threshold(own.get("threshold")),
@@ -81,7 +119,7 @@ def options_of(words: Words) -> BenchOptions:
         budget_seconds=budget_of(own.get("budget")),
         metrics=_metrics(own.get("metrics")),
         trials_in_place="trials-in-place" in own,
-        json=own.get("json"),
+        json=own.get("output", own.get("json")),
         markdown=own.get("markdown"),
         exports=_exports(words.each.get("export", [])),
         store=own.get("store"),

@@ -43,10 +43,11 @@ def chosen(
 def chosen_by(options: BenchOptions) -> tuple[Benchmark, ...]:
     """Those that the command line is about, gated as it says."""
     found = chosen(options.script, options.args, options.steps)
-    return tuple(_gated(benchmark, options) for benchmark in found)
+    return tuple(gated(benchmark, options) for benchmark in found)
 
 
-def _gated(benchmark: Benchmark, options: BenchOptions) -> Benchmark:
+def gated(benchmark: Benchmark, options: BenchOptions) -> Benchmark:
+    """The benchmark with the metrics and thresholds of the command line."""
     thresholds = dict(benchmark.thresholds)
     metrics = benchmark.metrics
     if options.metrics is not None:

@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison import Asked, compare, keep, not_compared
-from gpurun.bench.compare.document import together
 from gpurun.bench.compare.from_history import compare_with_history
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.compare.settings import compare_settings, read_settings
 from gpurun.bench.history.accepted import with_accepted
+from gpurun.bench.record import Version, version_here
 from gpurun.bench.series import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
-from gpurun.bench.trackers import tracked, tracked_records
+from gpurun.bench.trackers import tracked_records
 from gpurun.bench.tuned import tuned_note
 from gpurun.commands.bench.chosen import chosen_by, records_home
+from gpurun.commands.bench.conclusion import conclude, shown
 from gpurun.commands.bench.culprit import with_culprit
 from gpurun.commands.bench.each import of_each
 from gpurun.commands.bench.output import (
@@ -29,10 +30,10 @@ from gpurun.commands.bench.output import (
     check_outputs,
     emit_exports,
     emit_json,
-    emit_markdown,
     say,
     teller,
 )
+from gpurun.commands.bench.results import judge_results
 from gpurun.config import load_config
 from gpurun.errors import ExitCode
 from gpurun.isolation.box import require
@@ -41,7 +42,6 @@ from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord
 from gpurun.records.codec import to_json
 from gpurun.records.comparison import Comparison
 from gpurun.report.benchmark import record_lines
-from gpurun.report.comparison import comparison_lines, comparison_markdown
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.rundir import new_run
 from gpurun.tuner.interruption import Interruption
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 HELP = f"""\
 usage: gpurun bench [flags] [script.py args...]                measure it, and keep a record
        gpurun bench --compare REF [flags] [script.py args...]  is this tree slower than REF?
+       gpurun bench --results FILE [flags]                     are stored results slower?
        gpurun bench --ab A B [flags] [script.py args...]       is it slower under B than under A?
        gpurun bench selftest [flags] [script.py args...]       can the gate fail, here?
        gpurun bench bisect GOOD..BAD [flags] [script.py ...]   which commit made it slower?
@@ -75,6 +76,13 @@ Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or severa
   --ab A B           the same for two settings of one script in this tree: files as
                      --save-settings writes them (JSON, or TOML with a table [settings]),
                      or none for the script as it is
+  --results FILE     launch nothing: judge results that gpurun bench --json has written, on any
+                     machine, against the records of the commits before theirs; as weak as
+                     --from-history, with the same exit codes
+  --baseline FILE    with --results: against the records in this file (gpurun bench export)
+  --commit-sha SHA   measure only if SHA is what is checked out, without changes; outside git the
+                     record says SHA all the same
+  --output FILE      the same as --json FILE
   --allow EFFECTS    with --ab: what settings may change, of pipeline,numerics,training
   --threshold 5%     by how much throughput may get worse
   --metrics LIST     what can fail the comparison: throughput,step_time,peak_memory,energy,
@@ -107,15 +115,18 @@ def run_bench(options: BenchOptions) -> int:
         check_outputs(export=place)
     options = replace(options, quiet=options.quiet or load_config(Path.cwd()).run.quiet)
     plan = GatePlan() if options.max_pairs is None else GatePlan.up_to(options.max_pairs)
-    wanted = chosen_by(options)
+    wanted = () if options.results is not None else chosen_by(options)
     home = records_home(options.out)
     store = open_store(home, options.store, notice=say)
+    if options.results is not None:
+        return judge_results(options, home, store)
+    versions = {one.name: version_here(one.folder, options.commit_sha) for one in wanted}
     compared = None if options.compare is None else _of_commits(store, options)
     if options.ab is not None:
         compared = _of_settings(options.ab, options.allow)
     with Interruption() as interruption:
         if compared is None:
-            return _measure(wanted, options, home, store.add, interruption)
+            return _measure(wanted, versions, options, home, store.add, interruption)
         asked = Asked(
             ref=options.compare or "HEAD",
             home=home,
@@ -174,24 +185,10 @@ def _compare(
         interruption,
         find=lambda benchmark: compared(benchmark, asked, interruption),
         without=not_compared,
-        shown=lambda found: _shown(found, options),
+        shown=lambda found: shown(found, options),
         tell=asked.tell,
     )
-    found = together(documents)
-    code = found.exit_code  # a signal after the last comparison changes nothing that is known
-    emit_json(options.json, to_json(found))
-    emit_markdown(options.markdown, comparison_markdown(found))
-    emit_exports(options.exports, tracked(found))
-    grounds = {"pairs": found.pairs, "records": found.baseline_records}
-    differs = None if found.training_differs is None else str(found.training_differs).lower()
-    if differs is None and options.fail_on_training_change:
-        differs = "unknown"
-    print_verdict(found.verdict, code, slowdown=found.slowdown, training_differs=differs, **grounds)
-    return code
-
-
-def _shown(found: Comparison, options: BenchOptions) -> list[str]:
-    return comparison_lines(found) if found.verdict == "failed" or not options.quiet else []
+    return conclude(documents, options)
 
 
 # -- a measurement ---------------------------------------------------------------------------------
@@ -199,6 +196,7 @@ def _shown(found: Comparison, options: BenchOptions) -> list[str]:
 
 def _measure(
     wanted: Sequence[Benchmark],
+    versions: Mapping[str, Version],
     options: BenchOptions,
     home: Path,
     into: Callable[[BenchmarkRecord], None],
@@ -211,7 +209,8 @@ def _measure(
         if imperfection:
             tell(imperfection)
         count = options.launches or DEFAULT_LAUNCHES
-        record = measure(benchmark, new_run(home), mode, count, tell)
+        version = versions[benchmark.name]
+        record = measure(benchmark, new_run(home), mode, count, tell, version)
         keep(record, into, say)
         records.append(record)
         if record.error is not None or not options.quiet:

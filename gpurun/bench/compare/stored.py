@@ -1,0 +1,132 @@
+"""Stored results held against stored records: nothing is launched.
+
+One machine measures (`gpurun bench --json FILE`), and another one, which needs no GPU, judges. The
+judgement is that of `--from-history`, and as weak: a drift of the machine between the runs is not
+cancelled.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.compare.comparison import Asked
+from gpurun.bench.compare.document import Compared
+from gpurun.bench.compare.from_history import Course
+from gpurun.bench.history.branch import BASELINES, branch_up_to
+from gpurun.bench.history.expectation import DEFAULT
+from gpurun.bench.history.past import no_baseline, usable
+from gpurun.bench.record import Version
+from gpurun.bench.store.exchange import read_documents
+from gpurun.bench.trees.git import Repository, open_repository, short
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.benchmark import BenchmarkRecord, utc_moment
+from gpurun.records.comparison import Comparison
+from gpurun.tuner.interruption import Interruption
+
+if TYPE_CHECKING:
+    from gpurun.bench.store.store import BenchmarkStore
+
+ELSEWHERE = "name past records of it: --baseline FILE, as gpurun bench export writes it"
+UNDECIDED = (
+    "one run cannot tell that from the noise between runs: launch both sides in turn "
+    "(gpurun bench --compare REF)"
+)
+
+
+def read_results(path: Path) -> list[BenchmarkRecord]:
+    """The newest record of each benchmark in a file; `GpurunError` where there is none."""
+    newest = {record.benchmark: record for record in _records(path)}
+    if not newest:
+        raise GpurunError(
+            f"{path} holds no record of a benchmark", "write it with gpurun bench --json FILE"
+        )
+    return list(newest.values())
+
+
+def read_baseline(path: Path) -> list[BenchmarkRecord]:
+    """All records in a file; a file that cannot be read is no usable baseline."""
+    try:
+        return _records(path)
+    except GpurunError as error:
+        raise GpurunError(error.what, error.todo, ExitCode.NO_BASELINE) from None
+
+
+def _records(path: Path) -> list[BenchmarkRecord]:
+    """The records of a file, oldest first."""
+    found = (one for one in read_documents(path) if isinstance(one, BenchmarkRecord))
+    return sorted(found, key=lambda record: (utc_moment(record.time), record.id))
+
+
+def compare_stored(
+    benchmark: Benchmark,
+    current: BenchmarkRecord,
+    baseline: Path | None,
+    asked: Asked,
+    store: BenchmarkStore,
+    interruption: Interruption,
+) -> Comparison:
+    """Hold a record against those in the file `baseline`, by default those of the store that are of
+    commits before its own.
+    """
+    started = time.monotonic()
+    version = Version(current.commit, current.branch, current.dirty)
+    course = Course(benchmark, asked, store, None, undecided=UNDECIDED)
+    course.compared = Compared(Version(), version, (None, current))
+
+    def judge() -> None:
+        if baseline is not None:
+            past, repository = _in_file(baseline, current), None
+        else:
+            past, repository = _in_store(benchmark, current, store)
+            parent = repository.first_parent(current.commit or "")
+            course.compared = Compared(Version(parent, None, False), version, (None, current))
+        course.hold(past, current, repository)
+
+    return course.document(started, judge, interruption)
+
+
+def _in_file(path: Path, current: BenchmarkRecord) -> list[BenchmarkRecord]:
+    """Those of the same benchmark, in the order of time."""
+    own = [r for r in read_baseline(path) if r.benchmark == current.benchmark]
+    past = [r for r in own if r.id != current.id and not r.dirty and r.error is None]
+    return _enough(past, f"{path} has {len(past)} usable records of {current.benchmark}")
+
+
+def _in_store(
+    benchmark: Benchmark, current: BenchmarkRecord, store: BenchmarkStore
+) -> tuple[list[BenchmarkRecord], Repository]:
+    """Those of the commits before its own, along first parents; and who knows these."""
+    if current.commit is None:
+        raise GpurunError(
+            "the results do not say which commit they are of", ELSEWHERE, ExitCode.NO_BASELINE
+        )
+    try:
+        repository = open_repository(Path.cwd())
+        repository.resolve(current.commit)
+        parent = repository.first_parent(current.commit)
+        records = store.query(benchmark.name, purposes=BASELINES)
+    except GpurunError as error:
+        raise GpurunError(
+            f"the commits before {short(current.commit)} are not known here: {error.what}",
+            f"fetch the whole history (fetch-depth: 0), or {ELSEWHERE}",
+            ExitCode.NO_BASELINE,
+        ) from None
+    if parent is None:
+        raise GpurunError(
+            f"{short(current.commit)} is the first commit: there is nothing before it",
+            "judge from the second commit on",
+            ExitCode.NO_BASELINE,
+        )
+    past = usable(records, branch_up_to(repository, parent, None))
+    told = f"{benchmark.name} has {len(past)} records of commits up to {short(parent)}"
+    return _enough(past, told), repository
+
+
+def _enough(past: Sequence[BenchmarkRecord], told: str) -> list[BenchmarkRecord]:
+    if len(past) < DEFAULT.least:
+        raise no_baseline(f"{told}, and {DEFAULT.least} are needed")
+    return list(past)
