@@ -25,5 +25,5 @@ RESULTS = "benchmark_results.json"
 
 if __name__ == "__main__":
     words = sys.argv[1:]
-    of_commit = words[0].partition("=")[0] in ("--commit-sha", "--commit_sha") if words else False
+    of_commit = any(word.partition("=")[0] in ("--commit-sha", "--commit_sha") for word in words)
     sys.exit(main(["bench", *(["--json", RESULTS] if of_commit else []), *words]))
