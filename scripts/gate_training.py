@@ -135,12 +135,15 @@ def main() -> int:
     options.work.mkdir(parents=True, exist_ok=True)
     results = options.work / f"training-{options.noise:g}.jsonl"
     kept = [json.loads(x) for x in results.read_text().splitlines()] if results.exists() else []
-    for plant in PLANTS:
-        folder = options.work / f"{plant}-{options.noise:g}"
-        if not (folder / ".git").exists():
-            make_repository(folder, plant, options.noise)
-        wanted = options.equal if plant == "equal" else options.planted
-        for _ in range(wanted - sum(one["plant"] == plant for one in kept)):
+    wanted = {plant: options.equal if plant == "equal" else options.planted for plant in PLANTS}
+    for number in range(1, max(wanted.values()) + 1):
+        for plant in PLANTS:
+            done = sum(one["plant"] == plant for one in kept)
+            if done >= min(number, wanted[plant]):
+                continue
+            folder = options.work / f"{plant}-{options.noise:g}"
+            if not (folder / ".git").exists():
+                make_repository(folder, plant, options.noise)
             kept.append({"plant": plant, **compare(folder)})
             with results.open("a") as file:
                 file.write(json.dumps(kept[-1]) + "\n")

@@ -241,6 +241,7 @@ def test_another_training_is_a_warning_on_the_terminal_and_in_markdown() -> None
     warned = [line for line in comparison_lines(one) if line.startswith("warning: the training")]
     assert len(warned) == 1
     assert f"**{warned[0]}**" in comparison_markdown(one)
+    assert one.recommendation == warned[0].removeprefix("warning: ")
     same = document(found(EQUAL, 1.0))
     assert "no difference in training was seen in 4 and 4 loss curves" in comparison_markdown(same)
     assert "warning" not in comparison_markdown(same)

@@ -186,7 +186,7 @@ def _recommendation(
     if ending is not None:
         return ending.todo or "run it again"
     if verdict == Verdict.PASS.value:
-        return "nothing to do"
+        return training.told if training.differs else "nothing to do"
     if verdict == Verdict.REGRESSION.value:
         worse = [m.metric.value for m in metrics if m.verdict is Verdict.REGRESSION]
         losses = training.nonfinite_from_step is not None
