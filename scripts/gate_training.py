@@ -1,30 +1,40 @@
 """Run `gpurun bench --compare` for real on commits that train otherwise, and count what is seen.
 
-    python scripts/gate_training.py --work /tmp/gate [--equal 40] [--planted 10] [--noise 0.05]
+    python scripts/gate_training.py --work /tmp/gate [--equal 40] [--planted 10] [--noise 0.1]
+                                    [--quick]
 
 Each comparison is the command line itself, in a scratch repository below `--work`: a classifier of
 100 steps whose second commit divides by zero at full speed ("nan"), doubles the learning rate
 ("rate"), shuffles the labels ("labels"), or only adds a comment ("equal"). `--noise`: random
 numbers of this size, drawn anew in each launch, are added to the inputs, so that repeats differ.
 Speed is not the question: four pairs, and a threshold that nothing fails. A result is appended to a
-file at once, and a second call goes on where the first ended. Bars: the three plants are seen in
-all comparisons, and equal commits are warned of at most once in 35 (see docs/BENCHMARKING.md).
+file at once, and a second call goes on where the first ended. `--quick`: the same trainings run in
+one process, without gpurun, and only their loss curves are compared: a second each. Bars: the three
+plants are seen in all comparisons, and equal commits are warned of at most once in 35 (see
+docs/BENCHMARKING.md).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from gpurun.bench.compare.training import compare_training
+from gpurun.bench.loss_curve import curve_of
+from gpurun.records.benchmark import LossCurve
 from scripts.planted_slowdown import git
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -106,6 +116,35 @@ def compare(folder: Path) -> dict[str, Any]:
     return {**{name: document[name] for name in kept}, "curves": curves, "seconds": seconds}
 
 
+def compare_here(plant: str, noise: float) -> dict[str, Any]:
+    """Four trainings of each side in this process, judged by their loss curves."""
+    started = time.monotonic()
+    before = f"{SETTINGS}NOISE = {noise}\n"
+    sides = (before, before.replace(*PLANTS[plant]))
+    found = compare_training(*([_curve(side) for _ in range(4)] for side in sides))
+    kept = {"training_differs": found.differs, "training": asdict(found)}
+    code = 0 if found.nonfinite_from_step is None else 1
+    return {**kept, "exit_code": code, "seconds": time.monotonic() - started}
+
+
+def _curve(settings: str) -> LossCurve | None:
+    import torch
+
+    losses: list[float] = []
+    backward = torch.Tensor.backward
+
+    def recorded(loss: torch.Tensor) -> None:
+        losses.append(float(loss.detach()) if torch.isfinite(loss) else math.inf)
+        backward(loss)
+
+    module = ModuleType("settings")
+    exec(settings, vars(module))
+    sys.modules["settings"] = module
+    with mock.patch.object(torch.Tensor, "backward", recorded):
+        exec(TRAINING, {})
+    return curve_of(losses)
+
+
 def table(kept: list[dict[str, Any]]) -> str:
     """How often each plant was seen, and equal commits were warned of."""
     lines = ["| commit | comparisons | training differs | exit 1 | not compared | s |"]
@@ -131,9 +170,11 @@ def main() -> int:
     parser.add_argument("--equal", type=int, default=40)
     parser.add_argument("--planted", type=int, default=10)
     parser.add_argument("--noise", type=float, default=0.0)
+    parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    results = options.work / f"training-{options.noise:g}.jsonl"
+    kind = "quick" if options.quick else "training"
+    results = options.work / f"{kind}-{options.noise:g}.jsonl"
     kept = [json.loads(x) for x in results.read_text().splitlines()] if results.exists() else []
     wanted = {plant: options.equal if plant == "equal" else options.planted for plant in PLANTS}
     for number in range(1, max(wanted.values()) + 1):
@@ -142,9 +183,13 @@ def main() -> int:
             if done >= min(number, wanted[plant]):
                 continue
             folder = options.work / f"{plant}-{options.noise:g}"
-            if not (folder / ".git").exists():
-                make_repository(folder, plant, options.noise)
-            kept.append({"plant": plant, **compare(folder)})
+            if options.quick:
+                found = compare_here(plant, options.noise)
+            else:
+                if not (folder / ".git").exists():
+                    make_repository(folder, plant, options.noise)
+                found = compare(folder)
+            kept.append({"plant": plant, **found})
             with results.open("a") as file:
                 file.write(json.dumps(kept[-1]) + "\n")
             print(plant, kept[-1]["training"]["told"], flush=True)
