@@ -101,13 +101,13 @@ def _by_curves(
     if not table.values:
         return TrainingComparison(None, counts, f"the training was not compared{also}")
     size, spread = _sizes(baseline, current)
-    repeats = f"repeats of one side by {spread:.2g}" if spread else "repeats of one side are equal"
+    repeats = f"repeats of one side: {_percent(spread)}" if spread else "repeats are equal"
     if table.differs():
         step = table.first_step()
         where = "" if step is None else f" from step {step} on"
         told = (
-            f"the training differs: the loss is not the baseline's{where}, by up to {size:.2g} of "
-            f"it ({repeats}); {HONEST}{also}"
+            f"the training differs: the loss is not the baseline's{where}, by up to "
+            f"{_percent(size)} ({repeats}); {HONEST}{also}"
         )
         return TrainingComparison(True, counts, told, step, size, spread)
     told = f"no difference in training was seen in {counts[0]} and {counts[1]} loss curves"
@@ -121,9 +121,7 @@ def _same_end(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> bo
     return len({curve.nonfinite_step for curve in (*baseline, *current)}) == 1
 
 
-def _sizes(
-    baseline: Sequence[LossCurve], current: Sequence[LossCurve]
-) -> tuple[float | None, float]:
+def _sizes(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> tuple[float, float]:
     """How far the sides are apart, and at most how far repeats of one of them are."""
     sides = [
         [Evidence(0, tuple(math.nan if x is None else x for x in c.points), ()) for c in side]
@@ -132,4 +130,8 @@ def _sizes(
     parts = len(differences(sides[0][0].losses, sides[1][0].losses))
     spread = max(max(repeat_spread(side, parts), default=0.0) for side in sides)
     found = deviation(*sides)
-    return None if found is None else found.size, spread
+    return 0.0 if found is None else found.size, spread
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
