@@ -53,6 +53,7 @@ class ProcessLog:
     traits: tuple[records.TraitEvent, ...] = ()
     audits: tuple[records.AuditEvent, ...] = ()
     samples: tuple[records.SamplesEvent, ...] = ()
+    outputs: tuple[records.OutputsEvent, ...] = ()
     rates: records.RatesEvent | None = None
     waits: records.WaitsEvent | None = None
     stop: records.StopEvent | None = None
@@ -194,6 +195,7 @@ class _Reader:
             traits=every(records.TraitEvent),
             audits=every(records.AuditEvent),
             samples=every(records.SamplesEvent),
+            outputs=every(records.OutputsEvent),
             rates=latest(records.RatesEvent),
             waits=latest(records.WaitsEvent),
             stop=latest(records.StopEvent),

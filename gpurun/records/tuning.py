@@ -62,7 +62,8 @@ class LadderRow:
     """One change of the ladder.
 
     `samples_per_second` was measured with it. `speedup` is against the same settings without it,
-    None where its own share was not measured; `loss_deviation` a fraction, None if not compared.
+    None where its own share was not measured; `loss_deviation` and `output_deviation` (of a script
+    that only infers) are fractions, None if not compared.
     `startup_seconds`: how much longer it took to the steady pace (compilation, say) than without
     it, of the values of one knob most for the first, since trials share the compilers' caches;
     `break_even_steps`: after so many steps that is made good, None where it never is.
@@ -80,6 +81,7 @@ class LadderRow:
     reason: str
     startup_seconds: float | None = None
     break_even_steps: int | None = None
+    output_deviation: float | None = None
 
 
 @record
@@ -130,13 +132,26 @@ class LossCurves:
 
 @record
 class GuardVerdict:
-    """Whether training still goes the same way, and on what ground."""
+    """Whether the script still trains or infers the same way, and on what ground.
+
+    `compared`: what was compared with the script as it is: "samples", "gradients", "losses",
+    "outputs" (of calls without gradients: inference, evaluation).
+    """
 
     accepted: bool
     loss_deviation: float | None
     noise: float | None
     reasons: tuple[str, ...]
     curves: LossCurves | None = None
+    output_deviation: float | None = None
+    """The largest relative RMS difference of a floating output; None where none was compared."""
+    output_agreement: float | None = None
+    """The smallest part of integers, or of rows' largest numbers, that agree between outputs."""
+    outputs_not_compared: str | None = None
+    """Why no output was compared, of a script that only infers."""
+    compared: tuple[str, ...] = ()
+    forward_only: bool = False
+    """Whether the script only infers: there is no training to compare."""
 
 
 @record

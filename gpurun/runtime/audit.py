@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import math
 import os
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from gpurun.runtime.optimizers import hyperparameters
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
+from gpurun.runtime.seeds import generator_state
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.tensors import host_copy, is_tensor, moved_by, norm, tensors, values
 
@@ -125,7 +125,7 @@ class Audit:
         self._fed.extend(self._samples.fed(tensor) for tensor in found)
         if self._step in (1, self._steps):
             self._describe(module)
-        self._drawn = self._generators()
+        self._drawn = generator_state(self._torch)
 
     def _describe(self, root: Any) -> None:
         number = next((i for i, m in enumerate(ROOTS.modules()) if m is root), 0)
@@ -134,19 +134,9 @@ class Audit:
             text = f"{type(module).__name__}({module.extra_repr()}), {mode}"
             self._modules[f"{number}.{name}"] = text[:SETTINGS_LENGTH]
 
-    def _generators(self) -> int:
-        state = self._torch.random.get_rng_state()
-        number = zlib.crc32(state.numpy().tobytes())
-        if self._torch.cuda.is_initialized():
-            for device in range(self._torch.cuda.device_count()):
-                if self._torch.cuda.default_generators:
-                    state = self._torch.cuda.default_generators[device].get_state()
-                    number = zlib.crc32(state.numpy().tobytes(), number)
-        return number
-
     def _before_step(self, optimizer: Any) -> None:
         if self._drawn is not None:
-            self._draws = bool(self._draws) or self._generators() != self._drawn
+            self._draws = bool(self._draws) or generator_state(self._torch) != self._drawn
         if self._roots_named != len(ROOTS.known):
             self._name_parameters()
         parameters = [p for g in optimizer.param_groups for p in g["params"]]

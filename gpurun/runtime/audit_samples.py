@@ -19,7 +19,7 @@ from typing import Any
 from gpurun.records.events import SamplesEvent
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
-from gpurun.runtime.steps import LoaderState
+from gpurun.runtime.steps import CLOCK, LoaderState
 from gpurun.runtime.tensors import (
     checksum,
     is_tensor,
@@ -67,7 +67,7 @@ class SamplesAudit:
 
     def batch(self, loader: LoaderState, indices: Any, batch: Any) -> None:
         """A loader handed out a batch."""
-        if not self._torch.is_grad_enabled():
+        if not self._torch.is_grad_enabled() and not CLOCK.untrained:
             return
         if self.looking:
             self._remember_handed(batch)

@@ -13,7 +13,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
 from gpurun.records.events import RootEvent, TraitEvent
 from gpurun.records.frames import drop_frame
@@ -32,6 +32,16 @@ COVERAGE = 0.2
 now = time.perf_counter_ns
 
 
+class Observer(Protocol):
+    """Looks at root calls without gradients; neither method may raise."""
+
+    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any | None:
+        """Note what a call is given; None: nobody asks for what it returns."""
+
+    def after(self, seen: Any, result: Any) -> None:
+        """Note what the call returned; `seen` is what `before` gave."""
+
+
 class Roots:
     """The root modules of this process, and what knobs want done around their calls."""
 
@@ -43,6 +53,8 @@ class Roots:
         self.route: Callable[[Any, Any], Any] | None = None
         """`route(original, module)` is what is called in place of `original`, torch's own."""
         self.on_inputs: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
+        self.observer: Observer | None = None
+        """Looks at calls without gradients: what they are given and what they return."""
         self._original: Any = None
         self._searching = False
         self._steps_searched = 0
@@ -196,12 +208,14 @@ class Roots:
         self, original: Any, module: Any, args: Any, kwargs: dict[str, Any], thread: int
     ) -> Any:
         self._inside.add(thread)
-        began = now()
         try:
             if self.on_inputs is not None:
                 self.on_inputs(module, args, kwargs)
+            observer = None if self.observer is None or self._trains(module) else self.observer
+            seen = None if observer is None else observer.before(module, args, kwargs)
             if self.route is not None:
                 original = self.route(original, module)
+            began = now()
             if not self.around.entries:
                 result = original(module, *args, **kwargs)
             else:
@@ -212,20 +226,24 @@ class Roots:
         finally:
             self._inside.discard(thread)
         elapsed_ns = now() - began
+        if observer is not None and seen is not None:
+            observer.after(seen, result)
         try:
             self._told(elapsed_ns, module, args, kwargs)
         except Exception as error:
             self._told = switched_off("forward", error)
         return result
 
+    def _trains(self, module: Any) -> bool:
+        """Whether a call is a part of training: an evaluation may leave gradients enabled."""
+        return self._grad_enabled() and (module.training or not self._in_training_mode)
+
     def _tell(
         self, elapsed_ns: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        training = self._grad_enabled()
-        if module.training:
-            self._in_training_mode = self._in_training_mode or training
-        elif self._in_training_mode:
-            training = False  # an evaluation that leaves gradients enabled
+        training = self._trains(module)
+        if module.training and training:
+            self._in_training_mode = True
         if self._in_backward() != -1:
             return  # computed again by a checkpoint: a part of the backward pass
         samples, tokens = sizes(first_tensor(args, kwargs, self._tensor), self._bool)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -33,6 +34,17 @@ def seed_everything(seed: int, offset: int) -> None:
     when_imported("random", random_is_here)
     when_imported("numpy.random", numpy_is_here)
     when_imported("torch", torch_is_here)
+
+
+def generator_state(torch: Any) -> int:
+    """A checksum of the state of torch's generators: another one once numbers were drawn."""
+    number = zlib.crc32(torch.random.get_rng_state().numpy().tobytes())
+    if torch.cuda.is_initialized():
+        for device in range(torch.cuda.device_count()):
+            if torch.cuda.default_generators:
+                state = torch.cuda.default_generators[device].get_state()
+                number = zlib.crc32(state.numpy().tobytes(), number)
+    return number
 
 
 def _shift(owner: Any, name: str, offset: int) -> None:

@@ -121,6 +121,11 @@ class StepClock:
         """Whether no sign of training has been seen yet."""
         return not self.steps_of and not self.backwards
 
+    @property
+    def forward_only(self) -> bool:
+        """Whether steps are root calls: nothing was trained so far."""
+        return self._clock == "forward"
+
     # -- what the hooks call -------------------------------------------------------------------
 
     def waited(self, waited_ns: int) -> None:

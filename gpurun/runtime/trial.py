@@ -21,6 +21,7 @@ from gpurun.runtime import (
     seeds,
     services,
 )
+from gpurun.runtime.audit_outputs import CALLS, OutputsAudit
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
@@ -74,6 +75,9 @@ class _Trial:
         self._held = not spec.hold_at_first_step
         self._hold = guarded("hold at the first step", self._wait_for_go)
         self._begin_cores = guarded("cores", self._read_cores)
+        self._outputs = OutputsAudit(torch)
+        if self._rule.audit_steps:
+            self._outputs.begin()
         self._audit: Any = None
         self._waits: Any = None
         self._begin()
@@ -102,14 +106,16 @@ class _Trial:
     def finish(self) -> None:
         """Write what the audit has gathered, and what others had of the cores."""
         guarded("audit", self._audit.finish)()
+        guarded("audit of outputs", self._outputs.finish)()
         guarded("cores", self._tell_cores)()
 
     def step(self, count: int) -> None:
         """After each step of the clock."""
         end = now()
-        rule = self._rule
         if count <= self._count:
             self._begin()
+        rule = self._rule
+        before = rule.audit_steps + self._outputs_steps() + rule.warmup_steps
         self._count = count
         if not self._held:
             self._held = True
@@ -118,11 +124,11 @@ class _Trial:
         if 0 < audited <= rule.audit_steps:
             self._audit.after_step(audited)
             self._look_for_waits(audited)
-        elif audited == rule.audit_steps + rule.warmup_steps:
+        elif audited == before:
             self._began = end
         elif self._began is not None:
             self._pause(end - self._last)
-        if audited == max(rule.audit_steps + rule.warmup_steps, 1):
+        if audited == max(before, 1):
             self._begin_cores()
         reason = self._enough(count, end)
         if reason != "max_steps":  # every rank stops there by itself, at the same step
@@ -131,11 +137,16 @@ class _Trial:
             ending.end_at_once(lambda: self._last_words(reason, count, end), self.control)
         self._last = now()
 
+    def _outputs_steps(self) -> int:
+        """Further steps before the measured window, in which outputs are looked at."""
+        rule = self._rule
+        return max(0, CALLS - rule.audit_steps) if rule.audit_steps and CLOCK.forward_only else 0
+
     def _enough(self, count: int, end: int) -> str | None:
         """Why this process has seen enough, None if it has not."""
         if count >= self._rule.max_steps:
             return "max_steps"
-        if self._began is None or count < self._rule.min_steps:
+        if self._began is None or count < self._rule.min_steps + self._outputs_steps():
             return None
         measured = end - self._began - self._paused_ns
         return "enough" if measured >= self._rule.min_seconds * 1e9 else None

@@ -9,7 +9,14 @@ from dataclasses import dataclass, field
 from gpurun.knobs.api import Effect
 from gpurun.measure.clock import step_clock
 from gpurun.measure.events import ProcessLog
-from gpurun.records.events import AuditEvent, LoaderEvent, OptimizerEvent, SamplesEvent, StepRow
+from gpurun.records.events import (
+    AuditEvent,
+    LoaderEvent,
+    OptimizerEvent,
+    OutputsEvent,
+    SamplesEvent,
+    StepRow,
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,10 @@ class Evidence:
     optimizers: tuple[OptimizerEvent, ...] = ()
     rates: tuple[tuple[int, tuple[float | None, ...]], ...] = ()
     """Learning rates of all groups, from a step on."""
+    outputs: tuple[OutputsEvent, ...] = ()
+    """What root modules returned without gradients."""
+    forward_only: bool = False
+    """Whether its steps are calls of a root module: nothing was trained."""
     rounded: bool = False
     """Whether parameters were rounded before its first step: the script as it is but for that."""
 
@@ -101,6 +112,8 @@ def evidence(log: ProcessLog, seed: int, rounded: bool = False) -> Evidence | No
         loaders=tuple(x for x in log.loaders if x.loader in training),
         optimizers=log.optimizers,
         rates=() if log.rates is None else log.rates.changes,
+        outputs=log.outputs,
+        forward_only=clock.kind == "forward",
         rounded=rounded,
     )
 

@@ -1,4 +1,4 @@
-"""The loss guard: does training under a candidate still go the same way?
+"""The guard: does a script under a candidate still train, or infer, the same way?
 
 A short loss curve alone would miss a frozen EMA copy or half a data set, so the guard compares what
 the trials' audited first steps show: samples by index and content, inputs, gradients, updates and
@@ -17,6 +17,9 @@ from gpurun.stats import median
 from gpurun.tuner import content, optimisation
 from gpurun.tuner.curves import deviation
 from gpurun.tuner.evidence import Comparison, Evidence
+from gpurun.tuner.outputs import UNKNOWN_ROUNDING, compare_outputs
+
+PIPELINE_ONLY = "without that only pipeline changes are applied"
 
 Check = Callable[[Comparison], "str | None"]
 
@@ -31,6 +34,7 @@ def judge(
     gradients rounding alone turns.
     """
     training = effect is Effect.TRAINING
+    forward_only = bool(candidates) and all(c.forward_only for c in candidates)
     rounded = next((b for b in baselines if b.rounded), None)
     baselines = [b for b in baselines if not b.rounded]
     reasons = []
@@ -42,6 +46,10 @@ def judge(
     fixed = content.transforms(baselines, candidates)
     if fixed is not None:
         reasons.append(fixed)
+    outputs = compare_outputs(baselines, candidates, effect, rounded)
+    reasons += outputs.reasons
+    if forward_only and effect is Effect.NUMERICS and not (outputs.compared or outputs.reasons):
+        reasons.append(f"outputs not compared: {outputs.why_not}; {PIPELINE_ONLY}")
     apart = None if training else deviation(baselines, candidates)
     if apart is not None and apart.size > apart.bound:
         reasons.append(f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})")
@@ -50,14 +58,46 @@ def judge(
         loss_deviation=None if apart is None else apart.size,
         noise=None if apart is None else apart.noise,
         reasons=tuple(reasons),
-        curves=_curves(baselines, candidates) if reasons else None,
+        curves=_curves(baselines, candidates) if reasons and not forward_only else None,
+        output_deviation=outputs.deviation,
+        output_agreement=outputs.agreement,
+        outputs_not_compared=outputs.why_not if forward_only and not outputs.compared else None,
+        compared=tuple(
+            name
+            for name, seen in (
+                ("samples", _both(baselines, candidates, _shows_samples)),
+                ("gradients", not training and _both(baselines, candidates, _shows_gradients)),
+                ("losses", apart is not None),
+                ("outputs", outputs.compared),
+            )
+            if seen
+        ),
+        forward_only=forward_only,
     )
 
 
 def may_be_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
     """Whether all that speaks against a candidate is what rounding does to some models."""
     asked = effect is Effect.NUMERICS and not verdict.accepted
-    return asked and all(optimisation.ELSEWHERE in reason for reason in verdict.reasons)
+    return asked and all(
+        optimisation.ELSEWHERE in reason or UNKNOWN_ROUNDING in reason for reason in verdict.reasons
+    )
+
+
+def _both(
+    baselines: Sequence[Evidence],
+    candidates: Sequence[Evidence],
+    shows: Callable[[Evidence], bool],
+) -> bool:
+    return any(map(shows, baselines)) and bool(candidates) and all(map(shows, candidates))
+
+
+def _shows_samples(trial: Evidence) -> bool:
+    return any(s.order for s in trial.samples)
+
+
+def _shows_gradients(trial: Evidence) -> bool:
+    return any(a.gradient_norms for a in trial.audits)
 
 
 # -- checks on the loss ----------------------------------------------------------------------------

@@ -11,6 +11,8 @@ from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
 
 AUDIT_STEPS = 8
+OUTPUT_CALLS = 20
+"""A script that only infers has so many calls looked at before anything is measured."""
 WARMUP_STEPS = 4
 PROBE_STEPS = 24
 PROBE_SECONDS = 1.0
@@ -37,9 +39,6 @@ PROOF_SHARE = 0.6
 COMPILED_ALREADY = 3
 """What a launch takes to compile shrinks so many times where the trials' caches hold it."""
 
-NEEDED_STEPS = AUDIT_STEPS + WARMUP_STEPS + MEASURED_STEPS
-"""A script that ends before this many steps cannot be tuned."""
-
 PROBE = StopRule(
     min_steps=PROBE_STEPS,
     min_seconds=PROBE_SECONDS,
@@ -50,8 +49,21 @@ PROBE = StopRule(
 """The first trial: nothing is known yet."""
 
 
+def audit_steps(probe: RunResult) -> int:
+    """Steps that are looked at closely, before those that are measured."""
+    return OUTPUT_CALLS if probe.clock == "forward" else AUDIT_STEPS
+
+
+def needed_steps(probe: RunResult | None) -> int:
+    """A script that ends before so many steps cannot be tuned."""
+    audited = AUDIT_STEPS if probe is None else audit_steps(probe)
+    return audited + WARMUP_STEPS + MEASURED_STEPS
+
+
 def plan(probe: RunResult, steps_per_epoch: int | None, budget_seconds: float) -> StopRule:
     """The stop rule of every later trial, from what the first one showed."""
+    audited = audit_steps(probe)
+    lead = audited + WARMUP_STEPS
     step_seconds = probe.step_time_ms.mean / 1000 if probe.step_time_ms else 1.0
     window = min(WINDOW_SECONDS, max(SHORTEST_SECONDS, budget_seconds / WINDOWS_A_BUDGET))
     fewest = SLOW_STEPS if SLOW_STEPS * step_seconds >= window else MEASURED_STEPS
@@ -60,14 +72,13 @@ def plan(probe: RunResult, steps_per_epoch: int | None, budget_seconds: float) -
         if steps_per_epoch * step_seconds <= LONGEST_EPOCH_WINDOWS * window:
             measured = steps_per_epoch * math.ceil(measured / steps_per_epoch)
     if probe.status == "completed":
-        measured = min(measured, probe.steps - AUDIT_STEPS - WARMUP_STEPS)
-    lead = AUDIT_STEPS + WARMUP_STEPS
+        measured = min(measured, probe.steps - lead)
     return StopRule(
         min_steps=min(lead + measured, MAX_STEPS),
         min_seconds=SHORTEST_SECONDS,
         max_steps=MAX_STEPS,
         warmup_steps=WARMUP_STEPS,
-        audit_steps=AUDIT_STEPS,
+        audit_steps=audited,
     )
 
 

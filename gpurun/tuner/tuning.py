@@ -27,8 +27,8 @@ from gpurun.tuner.fitting import make_it_fit
 from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
-    NEEDED_STEPS,
     PROBE,
+    needed_steps,
     plan,
     with_read_ahead,
 )
@@ -95,11 +95,8 @@ class Tuning:
         steps = trial.result.steps if trial.result else 0
         if trial.result is None or trial.result.clock is None or trial.log is None:
             raise Ended("no_training", "no training step was seen in it")
-        if steps < NEEDED_STEPS:
-            raise Ended(
-                "too_few_steps",
-                f"it ended after {steps} steps; {NEEDED_STEPS} are needed to measure it",
-            )
+        if steps < needed_steps(trial.result):
+            raise Ended(*_too_few(trial, steps))
         for error in trial.result.hook_errors:
             self._decide(f"a hook failed and was left out: {error}")
         for note in filter(is_about_gpus, trial.result.notes):
@@ -342,12 +339,17 @@ def replace_state(state: State) -> State:
     return replace(state, settings=dict(state.settings))
 
 
+def _too_few(trial: Trial, steps: int) -> tuple[str, str]:
+    needed = needed_steps(trial.result)
+    return "too_few_steps", f"it ended after {steps} steps; {needed} are needed to measure it"
+
+
 def _unusable(trial: Trial) -> tuple[str, str]:
     record = trial.record
     steps = trial.result.steps if trial.result else 0
     if record.reason.startswith("--ddp: "):
         return "script_failed", record.reason
-    if record.status == "timeout" and steps >= NEEDED_STEPS:
+    if record.status == "timeout" and steps >= needed_steps(trial.result):
         return (
             "inconclusive",
             f"it did not end: {record.reason}, {steps} steps seen; "
@@ -357,14 +359,11 @@ def _unusable(trial: Trial) -> tuple[str, str]:
         seen = f"{steps} steps" if steps else "no training step"
         return (
             "inconclusive" if steps else "no_training",
-            f"{seen} of the {NEEDED_STEPS} needed in {record.seconds:.0f} s: {record.reason}; "
+            f"{seen} of the {needed_steps(trial.result)} needed in {record.seconds:.0f} s: {record.reason}; "
             "a longer --budget gives it more time",
         )
     if record.status in ("stopped", "completed"):
         if not steps:
             return "no_training", "no training step was seen in it"
-        return (
-            "too_few_steps",
-            f"it ended after {steps} steps; {NEEDED_STEPS} are needed to measure it",
-        )
+        return _too_few(trial, steps)
     return "script_failed", f"the script fails by itself ({record.status}): {record.reason}"

@@ -1,0 +1,430 @@
+"""Do root modules return the same without gradients? The guard's comparison of outputs.
+
+Calls are compared by number, where both were given the same inputs. How far floating outputs may
+be off is measured: by repeats of the script as it is, and for another rounding by a trial of it
+that rounds as half precision does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpurun.knobs.api import Effect
+from gpurun.records.events import OutputsEvent, TensorFigures
+from gpurun.tuner.evidence import Comparison, Evidence
+
+TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
+"""Relative RMS difference that another order of summation may make, by type of the output."""
+TIGHT_FLOAT32 = 1e-4
+ROUNDING = 2.0
+"""What rounds may be off so many times as much as the reference that only rounds."""
+REPEATS = 4.0
+"""And any change so many times as much as two repeats of the script as it is."""
+ONE_CALL = 3.0
+"""A single call may be off so many times as much as all of them together."""
+RANDOM = 0.02
+"""Outputs of repeats that are further apart than this are random."""
+TRAINED = 0.1
+"""After training steps weights differ by rounding: evaluations may then be off this much."""
+DISAGREEING = {Effect.PIPELINE: 0.002, Effect.NUMERICS: 0.01}
+"""Part of integers, and of rows' largest numbers, that may differ whatever the reference shows."""
+SIGMAS = 2.0
+"""And so many standard errors of that part."""
+SAME_INPUT = {Effect.PIPELINE: 1e-4, Effect.NUMERICS: 0.02}
+"""Relative RMS difference of floating inputs that count as the same: they may be computed too."""
+VANISHED = 1e-6
+"""Squares of all numbers that are this small against the baseline's are those of zeros."""
+UNKNOWN_ROUNDING = "no trial shows what rounding alone does to them"
+
+Call = tuple[OutputsEvent, OutputsEvent]
+"""What a trial shows of a call, and what the baseline shows of it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor of a module's output: the module's class, where it stands, and its type."""
+
+    module: str
+    path: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return (
+            f"output {self.path} of {self.module}" if self.path else f"the output of {self.module}"
+        )
+
+    @property
+    def floating(self) -> bool:
+        """Whether its numbers are compared by size, not one by one."""
+        return "float" in self.dtype or "complex" in self.dtype
+
+    @property
+    def tight(self) -> float:
+        """How far it may be off where nothing but the order of summation is another."""
+        return TIGHT.get(self.dtype, TIGHT_FLOAT32)
+
+
+@dataclass(frozen=True)
+class OutputComparison:
+    """What comparing outputs found. `deviation`: the largest relative RMS difference of a floating
+    tensor; `agreement`: the smallest part of integers, or of rows' largest numbers, that agree.
+    Both are None where nothing was compared; then `why_not` says why.
+    """
+
+    deviation: float | None = None
+    agreement: float | None = None
+    reasons: tuple[str, ...] = ()
+    why_not: str | None = None
+
+    @property
+    def compared(self) -> bool:
+        """Whether any output was compared."""
+        return self.deviation is not None or self.agreement is not None
+
+
+@dataclass
+class Difference:
+    """How far a tensor's sampled numbers are off, over calls."""
+
+    apart: float = 0.0
+    size: float = 0.0
+    count: int = 0
+    single: list[tuple[float, int]] = field(default_factory=list)
+    """By call: the sum of squared differences, and how many numbers."""
+    ours: float = 0.0
+    """The squares of the candidate's own numbers; `size`: of the baseline's."""
+    disagreeing: int = 0
+    decisions: int = 0
+
+    def add(self, ours: TensorFigures, theirs: TensorFigures) -> None:
+        """Take in one call's sampled numbers."""
+        if not Place("", theirs.path, theirs.dtype).floating:
+            self.decisions += len(theirs.values)
+            self.disagreeing += sum(
+                a != b for a, b in zip(ours.values, theirs.values, strict=False)
+            )
+            return
+        pairs = [
+            (a, b)
+            for a, b in zip(ours.values, theirs.values, strict=False)
+            if a is not None and b is not None
+        ]
+        apart = math.fsum((a - b) ** 2 for a, b in pairs)
+        self.apart += apart
+        self.size += math.fsum(b * b for _, b in pairs)
+        self.ours += math.fsum(a * a for a, _ in pairs)
+        self.count += len(pairs)
+        self.single.append((apart, len(pairs)))
+        self.decisions += len(theirs.largest)
+        self.disagreeing += sum(a != b for a, b in zip(ours.largest, theirs.largest, strict=False))
+
+    @property
+    def relative(self) -> float | None:
+        """The relative RMS difference; None where nothing floating was compared."""
+        return _ratio(self.apart, self.size) if self.count else None
+
+    @property
+    def worst_call(self) -> float:
+        """That of the call which is furthest off, in parts of the RMS of all calls."""
+        mean = self.size / self.count if self.count else 0.0
+        return max((_ratio(a / n, mean) for a, n in self.single if n), default=0.0)
+
+    @property
+    def disagreement(self) -> float:
+        """The part of integers, or of rows' largest numbers, that differ."""
+        return self.disagreeing / self.decisions if self.decisions else 0.0
+
+
+def _ratio(apart: float, size: float) -> float:
+    if not apart:
+        return 0.0
+    return math.sqrt(apart / size) if size else math.inf
+
+
+def compare_outputs(
+    baselines: Sequence[Evidence],
+    candidates: Sequence[Evidence],
+    effect: Effect,
+    rounded: Evidence | None,
+) -> OutputComparison:
+    """Compare what candidate trials returned with the baseline's; the worst of them counts."""
+    if effect is Effect.TRAINING:
+        return OutputComparison(why_not="a change of training may alter them")
+    why_not = unrepeatable(baselines)
+    found = [_compare(Comparison(c, baselines, effect, rounded), why_not) for c in candidates]
+    deviations = [f.deviation for f in found if f.deviation is not None]
+    agreements = [f.agreement for f in found if f.agreement is not None]
+    reasons = dict.fromkeys(reason for f in found for reason in f.reasons[:1])
+    return OutputComparison(
+        deviation=max(deviations, default=None),
+        agreement=min(agreements, default=None),
+        reasons=tuple(reasons),
+        why_not=next((f.why_not for f in found if f.why_not is not None), None),
+    )
+
+
+def unrepeatable(baselines: Sequence[Evidence]) -> str | None:
+    """Why outputs of the script as it is cannot be compared with anything; None if they can."""
+    if not any(b.outputs for b in baselines):
+        return "no call of a model without gradients was seen"
+    if not any(e.outputs for b in baselines for e in b.outputs):
+        return "the model returns no tensors"
+    for ours, theirs in _repeats(baselines):
+        calls = _calls(ours, theirs)
+        if calls and not any(_same_inputs(a, b, Effect.PIPELINE) for a, b in calls):
+            return "repeats of the script give its model other inputs"
+        for difference in _differences(calls).values():
+            apart = difference.relative
+            if apart is not None and apart > RANDOM:
+                return f"they are random: repeats of the script differ by {apart:.1%}"
+    return None
+
+
+def _repeats(baselines: Sequence[Evidence]) -> list[tuple[Evidence, Evidence]]:
+    return [
+        (b, a)
+        for number, a in enumerate(baselines)
+        for b in baselines[number + 1 :]
+        if a.seed == b.seed and a.outputs and b.outputs
+    ]
+
+
+# -- one candidate ---------------------------------------------------------------------------------
+
+
+def _compare(case: Comparison, why_not: str | None) -> OutputComparison:
+    partner = next((p for p in case.partners if p.outputs), None)
+    if partner is None:
+        return OutputComparison(why_not=why_not or "no baseline trial of the same seed shows any")
+    calls = _calls(case.candidate, partner)
+    if not calls:
+        if case.candidate.forward_only:
+            return OutputComparison(reasons=("no output was seen",), why_not=why_not)
+        return OutputComparison(why_not=why_not or "no evaluation was seen in both trials")
+    plain = _plainly_wrong(calls)
+    if plain is not None:
+        return OutputComparison(reasons=(plain,), why_not=why_not)
+    if why_not is not None:
+        return OutputComparison(why_not=why_not)
+    same = [call for call in calls if _same_inputs(*call, case.effect)]
+    if len(same) < len(calls):
+        reason = _other_inputs(case, calls)
+        if reason is not None:
+            return OutputComparison(reasons=(reason,))
+        if not same:
+            return OutputComparison(why_not="the model is given other inputs than in the baseline")
+    return _judged(case, same)
+
+
+def _judged(case: Comparison, calls: list[Call]) -> OutputComparison:
+    """Calls before any training step and after some are judged apart."""
+    found = []
+    for trained in (False, True):
+        group = [call for call in calls if bool(call[1].trained) is trained]
+        if group:
+            found.append(_group(case, group, trained))
+    deviations = [f.deviation for f in found if f.deviation is not None]
+    agreements = [f.agreement for f in found if f.agreement is not None]
+    return OutputComparison(
+        deviation=max(deviations, default=None),
+        agreement=min(agreements, default=None),
+        reasons=tuple(reason for f in found for reason in f.reasons),
+        why_not=next((f.why_not for f in found if f.why_not is not None), None),
+    )
+
+
+def _group(case: Comparison, calls: list[Call], trained: bool) -> OutputComparison:
+    bounds = _Bounds(case, trained)
+    differences = _differences(calls)
+    reasons = [
+        reason
+        for place, difference in differences.items()
+        if (reason := bounds.objection(place, difference)) is not None
+    ]
+    reasons += [reason for call in calls if (reason := bounds.sizes(call)) is not None]
+    if reasons and _draws_otherwise(case, calls):
+        return OutputComparison(why_not="the model draws random numbers, and drew others")
+    known = [d.relative for d in differences.values() if d.relative is not None]
+    rates = [1 - d.disagreement for d in differences.values() if d.decisions]
+    return OutputComparison(
+        deviation=max(known, default=None),
+        agreement=min(rates, default=None),
+        reasons=tuple(reasons),
+    )
+
+
+class _Bounds:
+    """How far outputs may be off, by place."""
+
+    def __init__(self, case: Comparison, trained: bool) -> None:
+        self._effect = case.effect
+        self._trained = trained
+        self._noise = [
+            _differences(_of(ours, theirs, trained)) for ours, theirs in _repeats(case.baselines)
+        ]
+        self._reference = _reference(case, trained)
+
+    def objection(self, place: Place, difference: Difference) -> str | None:
+        """Why a tensor is too far off, None if it is not."""
+        apart, allowed = difference.relative, self._allowed(place)
+        if apart is not None and apart > allowed:
+            return f"{place} deviates by {apart:.2%}{self._bound(allowed)}"
+        if apart is not None and difference.worst_call > ONE_CALL * allowed:
+            worst = difference.worst_call
+            return f"{place} deviates by {worst:.2%} in one call{self._bound(ONE_CALL * allowed)}"
+        wrong, most = difference.disagreement, self._disagreeing(place, difference.decisions)
+        if wrong > most:
+            return f"{place} agrees in {1 - wrong:.1%} only{self._bound(1 - most)}"
+        return None
+
+    def sizes(self, call: Call) -> str | None:
+        """What sampling misses: the norm of all numbers of a floating tensor."""
+        for ours, theirs in zip(call[0].outputs, call[1].outputs, strict=True):
+            place = Place(call[1].module, theirs.path, theirs.dtype)
+            if not place.floating or ours.norm is None or theirs.norm is None:
+                continue
+            allowed = ONE_CALL * self._allowed(place)
+            apart = abs(ours.norm - theirs.norm)
+            if apart > allowed * theirs.norm:
+                off = apart / theirs.norm if theirs.norm else math.inf
+                return f"the norm of {place} deviates by {off:.2%}{self._bound(allowed)}"
+        return None
+
+    def _allowed(self, place: Place) -> float:
+        noise = max((d[place].relative or 0.0 for d in self._noise if place in d), default=0.0)
+        allowed = [place.tight, REPEATS * noise, TRAINED if self._trained else 0.0]
+        if place in self._reference:
+            allowed.append(ROUNDING * (self._reference[place].relative or 0.0))
+        return max(allowed)
+
+    def _disagreeing(self, place: Place, decisions: int) -> float:
+        """The part that may disagree: by chance, more of few."""
+        noise = max((d[place].disagreement for d in self._noise if place in d), default=0.0)
+        part = max(TRAINED if self._trained else DISAGREEING[self._effect], REPEATS * noise)
+        if place in self._reference:
+            part = max(part, ROUNDING * self._reference[place].disagreement)
+        part = min(part, 1.0)
+        return part + SIGMAS * math.sqrt(part * (1 - part) / max(1, decisions))
+
+    def _bound(self, allowed: float) -> str:
+        unknown = self._effect is Effect.NUMERICS and not self._reference
+        return f" (allowed {allowed:.2%}{f'; {UNKNOWN_ROUNDING}' if unknown else ''})"
+
+
+def _reference(case: Comparison, trained: bool) -> dict[Place, Difference]:
+    """How far the trial that only rounds is from the script as it is; empty if there is none."""
+    rounded = case.rounded if case.effect is Effect.NUMERICS else None
+    plain = next(
+        (b for b in case.baselines if rounded and b.seed == rounded.seed and b.outputs), None
+    )
+    if rounded is None or plain is None:
+        return {}
+    calls = _of(rounded, plain, trained)
+    return _differences([call for call in calls if _same_inputs(*call, Effect.NUMERICS)])
+
+
+# -- what is wrong whatever the inputs are ---------------------------------------------------------
+
+
+def _plainly_wrong(calls: Sequence[Call]) -> str | None:
+    for ours, theirs in calls:
+        reason = _other_kind(ours, theirs)
+        if reason is not None:
+            return reason
+        if ours.overwritten and theirs.overwritten is False:
+            return f"the output of call {ours.call} held other numbers after the next call"
+    for place, difference in _differences(calls).items():
+        if difference.size and difference.ours < VANISHED * difference.size:
+            return f"{place} is zero"
+    return None
+
+
+def _other_kind(ours: OutputsEvent, theirs: OutputsEvent) -> str | None:
+    """Other containers, types, shapes, or numbers that are not finite."""
+    if ours.structure != theirs.structure or len(ours.outputs) != len(theirs.outputs):
+        return f"{theirs.module} returns {ours.structure} instead of {theirs.structure}"
+    sized = [t.shape for t in ours.inputs] == [t.shape for t in theirs.inputs]
+    for mine, other in zip(ours.outputs, theirs.outputs, strict=True):
+        place = Place(theirs.module, other.path, other.dtype)
+        if mine.dtype != other.dtype:
+            return f"{place} is {mine.dtype} instead of {other.dtype}"
+        if sized and mine.shape != other.shape:
+            return f"{place} has the shape {list(mine.shape)} instead of {list(other.shape)}"
+        if sized and mine.not_finite > other.not_finite:
+            return f"{place} is not finite in call {ours.call}"
+    return None
+
+
+# -- inputs ----------------------------------------------------------------------------------------
+
+
+def _same_inputs(ours: OutputsEvent, theirs: OutputsEvent, effect: Effect) -> bool:
+    if len(ours.inputs) != len(theirs.inputs):
+        return False
+    return all(
+        _same(a, b, SAME_INPUT[effect]) for a, b in zip(ours.inputs, theirs.inputs, strict=True)
+    )
+
+
+def _same(ours: TensorFigures, theirs: TensorFigures, tolerance: float) -> bool:
+    """Whether a tensor holds the same numbers but for rounding; integers must be equal."""
+    if ours == theirs:
+        return True
+    place = Place("", theirs.path, theirs.dtype)
+    if (ours.path, ours.dtype, ours.shape) != (theirs.path, theirs.dtype, theirs.shape):
+        return False
+    difference = Difference()
+    difference.add(ours, theirs)
+    return place.floating and (difference.relative or 0.0) <= tolerance
+
+
+def _other_inputs(case: Comparison, calls: Sequence[Call]) -> str | None:
+    """Why other inputs than in the baseline are a mistake; None where they may differ."""
+    call = next(theirs for ours, theirs in calls if not _same_inputs(ours, theirs, case.effect))
+    numerics = case.effect is Effect.NUMERICS
+    if _random_data(case.baselines):
+        return None
+    if numerics and call.trained and any(a.draws for b in case.baselines for a in b.audits):
+        return None  # training drew other random numbers before (dropout in a compiled model)
+    for other in (*case.partners, *([case.rounded] if numerics and case.rounded else [])):
+        theirs = next((e for e in other.outputs if e.call == call.call), None)
+        if theirs is not None and not _same_inputs(theirs, call, case.effect):
+            return None
+    said = f"call {call.call} of {call.module} is given other inputs than in the baseline"
+    return f"{said} ({UNKNOWN_ROUNDING})" if numerics and not case.rounded else said
+
+
+def _random_data(baselines: Sequence[Evidence]) -> bool:
+    return any(not all(s.repeatable) for b in baselines for s in b.samples if s.repeatable)
+
+
+def _draws_otherwise(case: Comparison, calls: Sequence[Call]) -> bool:
+    """Whether the model may have drawn other random numbers than in the baseline."""
+    free = case.effect is Effect.NUMERICS or _random_data(case.baselines)
+    return free and any(theirs.draws for _, theirs in calls)
+
+
+# -- numbers ---------------------------------------------------------------------------------------
+
+
+def _calls(ours: Evidence, theirs: Evidence) -> list[Call]:
+    """The calls that both trials show, after as many training steps."""
+    known = {(e.call, e.trained): e for e in theirs.outputs}
+    return [(e, known[e.call, e.trained]) for e in ours.outputs if (e.call, e.trained) in known]
+
+
+def _of(ours: Evidence, theirs: Evidence, trained: bool) -> list[Call]:
+    return [call for call in _calls(ours, theirs) if bool(call[1].trained) is trained]
+
+
+def _differences(calls: Sequence[Call]) -> dict[Place, Difference]:
+    """By place, over the calls whose outputs have one shape."""
+    found: dict[Place, Difference] = defaultdict(Difference)
+    for ours, theirs in calls:
+        for mine, other in zip(ours.outputs, theirs.outputs, strict=False):
+            if mine.shape == other.shape and mine.dtype == other.dtype:
+                found[Place(theirs.module, other.path, other.dtype)].add(mine, other)
+    return found
