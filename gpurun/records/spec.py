@@ -15,6 +15,9 @@ ORDER = "order.json"
 
 SPEC_SCHEMA = "gpurun/spec@1"
 
+OUTPUT_CALLS = 20
+"""A trial looks at what so many root calls without gradients return, one after the other."""
+
 
 @record
 class Setting:
@@ -28,10 +31,11 @@ class Setting:
 class StopRule:
     """When a trial has seen enough.
 
-    The first `audit_steps` steps are looked at closely for the loss guard (the parameters of all
-    trials are still alike there), then `warmup_steps` steps are left out, then the measured window
-    begins. It ends at the first step of the clock at which `min_steps` steps in all are done and
-    the window is `min_seconds` long, or at `max_steps` steps; then the process exits at once.
+    The first `audit_steps` steps are looked at closely for the guard (the parameters of all trials
+    are still alike there; `OUTPUT_CALLS` at least of a script that only infers), then
+    `warmup_steps` steps are left out, then the measured window begins. It ends at the first step of
+    the clock at which `min_steps` steps in all are done and the window is `min_seconds` long, or at
+    `max_steps` steps; then the process exits at once.
     """
 
     min_steps: int
@@ -49,7 +53,8 @@ class TrialSpec:
     itself, so that repeats can differ although the script seeds. With `hold_at_first_step` the
     process writes `control/first_step` in the run folder and waits for `control/go`, so that the
     launcher can keep what the script wrote until then. `planted_seconds` are added to each step, a
-    slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train.
+    slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train,
+    and without gradients also what each layer takes and returns.
     """
 
     stop: StopRule

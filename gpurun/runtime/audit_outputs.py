@@ -12,7 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gpurun.records.events import OutputsEvent
+from gpurun.records.outputs import OutputsEvent
+from gpurun.records.spec import OUTPUT_CALLS
 from gpurun.runtime.inputs import first_tensor
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
@@ -21,8 +22,6 @@ from gpurun.runtime.seeds import generator_state
 from gpurun.runtime.steps import CLOCK
 from gpurun.runtime.tensor_figures import Sampler, Taken, tensors_in
 
-CALLS = 20
-"""So many calls are looked at one after the other."""
 OTHER_SIZES = 4
 """Later calls with a batch of another size that are looked at: the last of an epoch."""
 INPUT_VALUES = 128
@@ -86,7 +85,7 @@ class OutputsAudit:
     def _note(
         self, number: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Call | None:
-        early = number <= CALLS
+        early = number <= OUTPUT_CALLS
         if not early and self._held is None and not self._wanted(number, args, kwargs):
             return None
         found, _ = tensors_in((args, kwargs))
@@ -121,7 +120,7 @@ class OutputsAudit:
             _write(held[0], any(self._changed(*kept) for kept in held[1]))
         found, call.structure = tensors_in(result)
         call.outputs = self._sampler.take(found)
-        if call.number > CALLS:
+        if call.number > OUTPUT_CALLS:
             self._later.append(call)
             return
         kept = [value.detach() for _, value in found if hasattr(value, "detach")]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.records.events import StopEvent
-from gpurun.records.spec import RunSpec, StopRule, TrialSpec
+from gpurun.records.spec import OUTPUT_CALLS, RunSpec, StopRule, TrialSpec
 from gpurun.runtime import (
     arguments,
     closing,
@@ -21,7 +21,7 @@ from gpurun.runtime import (
     seeds,
     services,
 )
-from gpurun.runtime.audit_outputs import CALLS, OutputsAudit
+from gpurun.runtime.audit_outputs import OutputsAudit
 from gpurun.runtime.patching import guarded
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.steps import CLOCK
@@ -140,7 +140,11 @@ class _Trial:
     def _outputs_steps(self) -> int:
         """Further steps before the measured window, in which outputs are looked at."""
         rule = self._rule
-        return max(0, CALLS - rule.audit_steps) if rule.audit_steps and CLOCK.forward_only else 0
+        return (
+            max(0, OUTPUT_CALLS - rule.audit_steps)
+            if rule.audit_steps and CLOCK.forward_only
+            else 0
+        )
 
     def _enough(self, count: int, end: int) -> str | None:
         """Why this process has seen enough, None if it has not."""

@@ -13,10 +13,10 @@ from gpurun.records.events import (
     AuditEvent,
     LoaderEvent,
     OptimizerEvent,
-    OutputsEvent,
     SamplesEvent,
     StepRow,
 )
+from gpurun.records.outputs import OutputsEvent
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpurun.knobs.api import Effect
-from gpurun.records.events import OutputsEvent, TensorFigures
+from gpurun.records.outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.evidence import Comparison, Evidence
 
 TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
@@ -181,6 +181,13 @@ def unrepeatable(baselines: Sequence[Evidence]) -> str | None:
             if apart is not None and apart > RANDOM:
                 return f"they are random: repeats of the script differ by {apart:.1%}"
     return None
+
+
+def incomparable(baselines: Sequence[Evidence]) -> str | None:
+    """Why nothing of a script that only infers can be compared; None if it can, or if it trains."""
+    plain = [b for b in baselines if not b.rounded]
+    inferring = bool(plain) and all(b.forward_only for b in plain)
+    return unrepeatable(plain) if inferring else None
 
 
 def _repeats(baselines: Sequence[Evidence]) -> list[tuple[Evidence, Evidence]]:

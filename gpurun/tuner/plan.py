@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpurun.records.result import RunResult
-from gpurun.records.spec import StopRule
+from gpurun.records.spec import OUTPUT_CALLS, StopRule
 
 AUDIT_STEPS = 8
-OUTPUT_CALLS = 20
-"""A script that only infers has so many calls looked at before anything is measured."""
 WARMUP_STEPS = 4
 PROBE_STEPS = 24
 PROBE_SECONDS = 1.0

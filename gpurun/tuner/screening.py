@@ -14,7 +14,7 @@ from gpurun.knobs.api import Effect, Knob
 from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import LadderRow, Rejection
+from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
@@ -174,8 +174,8 @@ class Screening:
 
     def objection(
         self, effect: Effect, trial: Trial, state: State
-    ) -> tuple[str | None, float | None]:
-        """Why what a trial ran under cannot be kept (None: it can), and how far its loss is off."""
+    ) -> tuple[str | None, GuardVerdict | None]:
+        """Why what a trial ran under cannot be kept (None: it can), and what the guard says."""
         if trial.throughput is None or trial.result is None:
             return trial.record.reason or f"the trial ended as {trial.record.status}", None
         if trial.evidence is None:
@@ -186,16 +186,18 @@ class Screening:
         if not verdict.accepted:
             state.rejections.append(Rejection(trial.record.knobs, verdict))
         reason = None if verdict.accepted else "; ".join(verdict.reasons)
-        return reason, verdict.loss_deviation
+        return reason, verdict
 
     def _round(self, state: State) -> bool:
         """Have a baseline trial with rounded parameters, once; whether one is new."""
         if self._rounded or self.exhausted(state):
             return False
         self._rounded = True
-        self.note("gradients point elsewhere: does rounding alone turn them?")
-        rule = replace(self._rule, min_steps=self._rule.audit_steps + 1, min_seconds=0.0)
-        rule = replace(rule, max_steps=rule.min_steps)
+        self.note("is it rounding alone? a trial of the script that only rounds tells")
+        rule = self._rule
+        if not any(e.trained for b in state.baselines for e in b.outputs):
+            rule = replace(rule, min_steps=rule.audit_steps + 1, min_seconds=0.0)
+            rule = replace(rule, max_steps=rule.min_steps)
         trial = self._launch(Request("rounding", self._base, rule, rounded=True))
         if trial.evidence is not None:
             state.baselines.append(trial.evidence)
@@ -293,7 +295,7 @@ def ladder_row(
     trial: Trial,
     *,
     speedup: float | None,
-    deviation: float | None,
+    guard: GuardVerdict | None,
     kept: bool = False,
     reason: str = "",
 ) -> LadderRow:
@@ -306,7 +308,8 @@ def ladder_row(
         speedup=speedup,
         speedup_confidence_interval=None,
         peak_memory_bytes=trial.record.peak_memory_bytes,
-        loss_deviation=deviation,
+        loss_deviation=None if guard is None else guard.loss_deviation,
+        output_deviation=guard.output_deviation if guard and guard.forward_only else None,
         kept=kept,
         reason=reason,
     )

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpurun.knobs.api import Knob, Skip
+from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import LadderRow
+from gpurun.records.tuning import GuardVerdict, LadderRow
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
+from gpurun.tuner.outputs import incomparable
 from gpurun.tuner.screening import (
     LEAST_GAIN,
     Launch,
@@ -71,11 +72,14 @@ class Search:
         """Keep what gains: sets of likely changes as long as there are any, then the rest."""
         self._screening.know(knobs, state.settings)
         open_knobs = []
+        unseen = incomparable(state.baselines)
         for knob in knobs:
-            if knob.effect in self._allowed:
-                open_knobs.append(knob)
-            else:
+            if knob.effect not in self._allowed:
                 self._note(f"{knob.name}: not tried ({knob.effect.value} changes not allowed)")
+            elif unseen is not None and knob.effect is Effect.NUMERICS:
+                self._note(f"{knob.name}: not tried: outputs not compared: {unseen}")
+            else:
+                open_knobs.append(knob)
         together = Together(self._screening, knobs, state)
         while True:
             likely = [k for k in open_knobs if k.name not in together.settled]
@@ -159,9 +163,9 @@ class Search:
                 continue
             settings = {**state.settings, knob.name: value, **companions}
             trial = self._screening.launch(settings, [knob], state)
-            reason, deviation = self._objection(knob, trial, state)
+            reason, guard = self._objection(knob, trial, state)
             gain = gain_over(trial, best.trial if best else start)
-            state.ladder.append(_row(knob, value, trial, state.best, reason, deviation))
+            state.ladder.append(_row(knob, value, trial, state.best, reason, guard))
             if reason is None and gain > 1.0:
                 best = Kept(value, companions, trial)
                 queue = self._refined(knob, start_facts, value, gain) or queue
@@ -169,7 +173,9 @@ class Search:
             self._keep(knob, best, state)
         return not self._screening.exhausted(state)
 
-    def _objection(self, knob: Knob, trial: Trial, state: State) -> tuple[str | None, float | None]:
+    def _objection(
+        self, knob: Knob, trial: Trial, state: State
+    ) -> tuple[str | None, GuardVerdict | None]:
         skipped = None
         if trial.throughput is not None:
             skipped = not_applied(knob, trial, state.facts.argv)
@@ -204,12 +210,12 @@ def _row(
     trial: Trial,
     without: Trial,
     reason: str | None,
-    deviation: float | None,
+    guard: GuardVerdict | None,
 ) -> LadderRow:
     if reason is None:
         reason = BETTER if gain_over(trial, without) >= LEAST_GAIN else _no_gain(trial)
     ratio = speedup_over(trial, without)
-    row = ladder_row(knob, value, trial, speedup=ratio, deviation=deviation, reason=reason)
+    row = ladder_row(knob, value, trial, speedup=ratio, guard=guard, reason=reason)
     later, steps = startup(trial, without)
     return replace(row, startup_seconds=later, break_even_steps=steps)
 

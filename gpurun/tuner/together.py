@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
@@ -96,9 +97,9 @@ class Together:
                 group.remove(culprit)
                 continue
             effect = strongest(m.knob.effect for m in group)
-            reason, deviation = self._screening.objection(effect, trial, state)
+            reason, guard = self._screening.objection(effect, trial, state)
             if reason is None:
-                return self._adopt(group, trial, deviation, state)
+                return self._adopt(group, trial, guard, state)
             self._screening.note(f"not all at once: {reason}")
             group = self._safer(group, state)
         return False
@@ -144,7 +145,7 @@ class Together:
         return self._screening.launch(settings, [m.knob for m in group], state)
 
     def _adopt(
-        self, group: list[Member], trial: Trial, deviation: float | None, state: State
+        self, group: list[Member], trial: Trial, guard: GuardVerdict | None, state: State
     ) -> bool:
         """Keep the set if it gains; members that did not apply are no part of it."""
         gain = gain_over(trial, state.best)
@@ -163,7 +164,7 @@ class Together:
             self._adopted.append(member)
             row = ladder_row(
                 member.knob, member.value, trial,
-                speedup=None, deviation=deviation, kept=True, reason=NOT_MEASURED,
+                speedup=None, guard=guard, kept=True, reason=NOT_MEASURED,
             )  # fmt: skip
             state.ladder += [row, *companion_rows(row, member.companions)]
         state.move(settings, trial)
@@ -172,9 +173,7 @@ class Together:
 
     def _drop(self, member: Member, trial: Trial, reason: str, state: State) -> None:
         self.settled[member.knob.name] = member.value
-        row = ladder_row(
-            member.knob, member.value, trial, speedup=None, deviation=None, reason=reason
-        )
+        row = ladder_row(member.knob, member.value, trial, speedup=None, guard=None, reason=reason)
         state.ladder.append(row)
 
     def _learn(self, member: Member, rest: dict[str, Any], without: Trial, state: State) -> None:

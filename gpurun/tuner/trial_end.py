@@ -11,7 +11,7 @@ from pathlib import Path
 from gpurun.measure.events import ProcessLog
 from gpurun.measure.oom_kills import killed_for_memory
 from gpurun.records.result import RunResult, status_of
-from gpurun.tuner.plan import NEEDED_STEPS
+from gpurun.tuner.plan import needed_steps
 from gpurun.tuner.trial import Request
 
 OUT_OF_MEMORY = re.compile(
@@ -68,7 +68,7 @@ def explained(status: str, run_dir: Path, result: RunResult, request: Request) -
         if EXCEPTION.match(said):
             return ("oom" if OUT_OF_MEMORY.search(said) else status), said
         told = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
-        if status == "failed" and not request.settings and result.steps >= NEEDED_STEPS:
+        if status == "failed" and not request.settings and result.steps >= needed_steps(result):
             told += f"; it took {result.steps} steps: {END_WELL}"
         return status, told
     for outcome in result.knobs:

@@ -143,7 +143,7 @@ class Tuning:
         self.findings.base = base
         self.findings.ladder.clear()
         for name, value in base.items():
-            row = ladder_row(self._knob(name), value, trial, speedup=None, deviation=None)
+            row = ladder_row(self._knob(name), value, trial, speedup=None, guard=None)
             self.findings.ladder.append(replace(row, kept=True, reason="makes it fit"))
         return trial
 
@@ -359,8 +359,8 @@ def _unusable(trial: Trial) -> tuple[str, str]:
         seen = f"{steps} steps" if steps else "no training step"
         return (
             "inconclusive" if steps else "no_training",
-            f"{seen} of the {needed_steps(trial.result)} needed in {record.seconds:.0f} s: {record.reason}; "
-            "a longer --budget gives it more time",
+            f"{seen} of the {needed_steps(trial.result)} needed in {record.seconds:.0f} s: "
+            f"{record.reason}; a longer --budget gives it more time",
         )
     if record.status in ("stopped", "completed"):
         if not steps:

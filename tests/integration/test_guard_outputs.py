@@ -105,7 +105,8 @@ class Returned(KnobBase):
             "permuted": each(lambda t: t.flip(0)), "half": each(lambda t: t.bfloat16()),
             "scaled": each(lambda t: t * 1.05), "late": each(late), "partial": each(partial),
             "nan": each(lambda t: t.masked_fill(t == t.max(), float("nan"))),
-            "classes": lambda r: map_tensors(r, lambda t: t if t.is_floating_point() else t.flip(0)),
+            "classes": lambda r: map_tensors(
+                r, lambda t: t if t.is_floating_point() else t.flip(0)),
             "as it is": lambda r: r,
             "one more": lambda r: {**r, "more": 1},
         }
