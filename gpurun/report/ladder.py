@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from gpurun.records.tuning import (
@@ -65,7 +66,17 @@ def ladder_grid(report: TuningReport) -> Grid:
     for row in report.ladder:
         rows.append(_row(report, row))
         styles.append("" if row.kept else "dim")
-    return Grid(COLUMNS, tuple(rows), tuple(styles)).without_empty_columns()
+    return Grid(_columns(report), tuple(rows), tuple(styles)).without_empty_columns()
+
+
+def _columns(report: TuningReport) -> tuple[Column, ...]:
+    """The columns; of a script that only infers outputs are compared, not losses."""
+    if not any(row.output_deviation is not None for row in report.ladder):
+        return COLUMNS
+    return tuple(
+        replace(column, heading="Δ out") if column.heading == "Δ loss" else column
+        for column in COLUMNS
+    )
 
 
 def _baseline_row(base: Candidate) -> tuple[str, ...]:
@@ -84,10 +95,15 @@ def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
         interval(row.speedup_confidence_interval) or "",
         _total(report, row) if row.kept else "",
         _size(row.peak_memory_bytes),
-        percent(row.loss_deviation) if row.loss_deviation is not None else "",
+        _deviation(row),
         row.effect,
         outcome,
     )
+
+
+def _deviation(row: LadderRow) -> str:
+    off = row.loss_deviation if row.output_deviation is None else row.output_deviation
+    return "" if off is None else percent(off)
 
 
 def _price(row: LadderRow) -> str:
@@ -139,10 +155,14 @@ def guard_lines(guard: GuardVerdict | None) -> list[str]:
     if guard is None or guard.accepted:
         return []
     reasons = "; ".join(one_line(reason) for reason in guard.reasons)
-    lines = [f"loss guard: rejected{': ' if reasons else ''}{reasons}"]
+    lines = [f"{_name(guard)}: rejected{': ' if reasons else ''}{reasons}"]
     if guard.curves is not None:
         lines += curve_lines(guard.curves)
     return lines
+
+
+def _name(guard: GuardVerdict) -> str:
+    return "output guard" if guard.forward_only else "loss guard"
 
 
 def rejection_lines(report: TuningReport) -> list[str]:
@@ -162,7 +182,7 @@ def rejection_line(rejection: Rejection) -> str:
     guard = rejection.guard
     off = "" if guard.loss_deviation is None else f" (loss off by {percent(guard.loss_deviation)})"
     reasons = "; ".join(one_line(reason) for reason in guard.reasons)
-    return f"loss guard: rejected {knobs_text(rejection.knobs)}: {reasons}{off}"
+    return f"{_name(guard)}: rejected {knobs_text(rejection.knobs)}: {reasons}{off}"
 
 
 def curve_lines(curves: LossCurves) -> list[str]:

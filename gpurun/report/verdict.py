@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from gpurun.records.tuning import MEASURED, LargerBatch, Proof, TuningReport, WaitingLine
+from collections.abc import Collection
+
+from gpurun.records.tuning import (
+    MEASURED,
+    GuardVerdict,
+    LargerBatch,
+    Proof,
+    TuningReport,
+    WaitingLine,
+)
 from gpurun.report.format import (
     count,
     factor,
@@ -20,6 +29,9 @@ OTHERS_SHARE = 0.1
 
 MOST_WAITING = 3
 """Lines of the script that are named; the record holds them all."""
+
+EVALUATING = "evaluation_fusion"
+"""The knob that acts on evaluations alone."""
 
 _PLAIN_VERDICTS = {
     "too_few_steps": "The script ends before enough steps could be measured; nothing was tuned",
@@ -45,8 +57,8 @@ def verdict_sentence(report: TuningReport) -> str:
     if report.verdict == "fits" and report.baseline is not None:
         with_them = knobs_text(report.baseline.knobs)
         return (
-            f"It runs out of memory as it is, and trains with {with_them}: the same batch and "
-            "algorithm, the loss not compared"
+            f"It runs out of memory as it is, and trains with {with_them}: batch and algorithm "
+            "are left as they are, the loss is not compared"
         )
     if report.verdict == "no_gain":
         return f"Nothing beats the script as it is{_best(report)}"
@@ -102,10 +114,35 @@ def _training(report: TuningReport) -> str:
         return "loss not compared"
     if not guard.accepted:
         return "but the loss guard rejects it"
+    if guard.forward_only:
+        return _outputs(guard)
+    evaluation = _evaluation(guard, chosen.keys())
     if guard.loss_deviation is None:
-        return "same training"
+        others = f" (compared: {', '.join(guard.compared)})" if guard.compared else ""
+        return f"loss not compared{others}{evaluation}"
     noise = f" (noise {percent(guard.noise)})" if guard.noise is not None else ""
-    return f"same training: loss within {percent(guard.loss_deviation)}{noise}"
+    return f"same training: loss within {percent(guard.loss_deviation)}{noise}{evaluation}"
+
+
+def _outputs(guard: GuardVerdict) -> str:
+    """What is known of the outputs of a script that only infers."""
+    agreeing = guard.output_agreement
+    agree = "" if agreeing is None else f"{percent(agreeing)} of classes and integers agree"
+    if guard.output_deviation is not None:
+        within = f"within {percent(guard.output_deviation)}"
+        return f"same outputs: {within}{f', {agree}' if agree else ''}"
+    if agree:
+        return f"same outputs: {agree}"
+    why = guard.outputs_not_compared
+    return f"outputs not compared{f': {why}' if why else ''}"
+
+
+def _evaluation(guard: GuardVerdict, knobs: Collection[str]) -> str:
+    """What is known of the evaluations of a script that trains."""
+    if guard.output_deviation is not None:
+        return f"; evaluation outputs within {percent(guard.output_deviation)}"
+    unseen = "outputs" not in guard.compared and EVALUATING in knobs
+    return "; evaluation not seen" if unseen else ""
 
 
 def _best(report: TuningReport) -> str:

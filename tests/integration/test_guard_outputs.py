@@ -18,7 +18,7 @@ from gpurun.tuner.guard import judge, may_be_rounding
 from tests.conftest import REPOSITORY
 from tests.forked import run_recorded
 
-SOUND_KNOBS = str(REPOSITORY / "tests" / "data" / "knobs_sound")
+KNOBS = tuple(str(REPOSITORY / "tests" / "data" / f"knobs_{kind}") for kind in ("outputs", "sound"))
 STOP = StopRule(min_steps=30, min_seconds=0, max_steps=40, warmup_steps=2, audit_steps=8)
 
 MODEL = """
@@ -67,61 +67,6 @@ RANDOM = INFERENCE.replace("x = self.blocks", "x = x + torch.randn(x.shape, gene
     "        x = self.blocks").replace("model = Net()", "model = Net()\nfresh = torch.Generator()\n"
     "fresh.seed()")  # fmt: skip
 
-KNOB = '''
-from __future__ import annotations
-from contextlib import nullcontext
-from typing import Any, ClassVar
-from gpurun.knobs.api import Effect, KnobBase
-
-class Returned(KnobBase):
-    """Changes what the model returns."""
-    name: ClassVar[str] = "returned"
-    effect: ClassVar[Effect] = Effect.NUMERICS
-
-    def candidates(self, facts: Any) -> Any:
-        return ["zeros"]
-
-    def apply(self, value: Any, hooks: Any) -> None:
-        import torch
-        from gpurun.knobs.outputs import map_tensors
-        hooks.on_root(lambda module: hooks.applied())
-        state: dict[str, Any] = {"calls": 0}
-        def each(change: Any) -> Any:
-            return lambda result: map_tensors(
-                result, lambda t: change(t) if t.is_floating_point() else t)
-        def stale(result: Any) -> Any:
-            before, state["before"] = state.get("before", result), result
-            fits = before["scores"].shape == result["scores"].shape
-            return before if fits else result
-        def reused(t: Any) -> Any:
-            return state.setdefault(t.shape, torch.empty_like(t)).copy_(t)
-        def late(t: Any) -> Any:
-            state["calls"] += 1
-            return t * 0 if state["calls"] > 60 else t
-        def partial(t: Any) -> Any:
-            return t * 0 if len(t) < 8 else t
-        changes = {
-            "zeros": each(lambda t: t * 0), "stale": stale, "reused": each(reused),
-            "permuted": each(lambda t: t.flip(0)), "half": each(lambda t: t.bfloat16()),
-            "scaled": each(lambda t: t * 1.05), "late": each(late), "partial": each(partial),
-            "nan": each(lambda t: t.masked_fill(t == t.max(), float("nan"))),
-            "classes": lambda r: map_tensors(
-                r, lambda t: t if t.is_floating_point() else t.flip(0)),
-            "as it is": lambda r: r,
-            "one more": lambda r: {**r, "more": 1},
-        }
-        if value == "skipped":
-            hooks.on_root(lambda module: setattr(module.blocks, "forward", lambda x: x))
-        elif value == "evaluation":
-            hooks.around_root_call(
-                nullcontext, lambda r: r if torch.is_grad_enabled() else each(lambda t: t * 0)(r))
-        elif value == "evaluation dropout":
-            hooks.on_root(lambda module: module.dropout.register_forward_pre_hook(
-                lambda m, a: (torch.nn.functional.dropout(*a, 0.2, True),)))
-        else:
-            hooks.around_root_call(nullcontext, changes[value])
-'''
-
 
 class Trials:
     """Launches trials of one script and judges candidates against the baseline's two."""
@@ -129,15 +74,13 @@ class Trials:
     def __init__(self, folder: Path, script: str, stop: StopRule = STOP) -> None:
         self.folder, self.stop = folder, stop
         (folder / "script.py").write_text(script)
-        (folder / "returned.py").write_text(KNOB)
-        self.paths = (str(folder / "returned.py"), SOUND_KNOBS)
         self.baselines = [self.launch(), self.launch()]
 
     def launch(self, rounded: bool = False, **settings: Any) -> Evidence:
         run = self.folder / f"run{len(list(self.folder.glob('run*')))}"
         run.mkdir()
         spec = RunSpec(
-            str(run), os.getpid(), knob_paths=self.paths,
+            str(run), os.getpid(), knob_paths=KNOBS,
             settings=tuple(Setting(k, v) for k, v in settings.items()),
             trial=TrialSpec(self.stop, seed=3, rounded=rounded),
         )  # fmt: skip
@@ -152,7 +95,7 @@ class Trials:
 
     def judge(self, **settings: Any) -> GuardVerdict:
         """As a tuning does: a trial that only rounds is asked where that may be all."""
-        effects = [find(knob, self.paths).effect for knob in settings]
+        effects = [find(knob, KNOBS).effect for knob in settings]
         effect = Effect.NUMERICS if Effect.NUMERICS in effects else Effect.PIPELINE
         shown = self.launch(**settings)
         verdict = judge(self.baselines, [shown], effect)
@@ -214,3 +157,59 @@ def test_sound_changes_of_inference_are_accepted_and_compared(
     assert (1e-4 < verdict.output_deviation < 0.03) if rounds else verdict.output_deviation < 1e-4
     assert verdict.output_agreement is not None
     assert verdict.output_agreement > 0.97
+
+
+def test_outputs_that_repeats_do_not_share_are_not_compared(tmp_path: Path) -> None:
+    trials = Trials(tmp_path, RANDOM)
+    numerics = trials.judge(returned="as it is")
+    assert not numerics.accepted
+    assert "outputs not compared: they are random" in numerics.reasons[0]
+    pipeline = trials.judge(loader_workers=2)
+    assert pipeline.accepted, pipeline.reasons
+    assert "outputs" not in pipeline.compared
+    assert "random" in (pipeline.outputs_not_compared or "")
+
+
+TRAINING = (
+    MODEL
+    + """
+optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+held_out = DataLoader(TensorDataset(torch.randn(40, 3, 6, 6)), batch_size=16)
+for epoch in range(4):
+    model.train()
+    for x, in DataLoader(data, batch_size=8, shuffle=True):
+        loss = (model(x)["scores"] - x.mean((1, 2, 3))[:, None]).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        for x, in held_out:
+            model(x)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory: pytest.TempPathFactory) -> Trials:
+    return Trials(tmp_path_factory.mktemp("training"), TRAINING)
+
+
+@pytest.mark.parametrize("value", ["evaluation", "evaluation dropout"])
+def test_what_is_wrong_in_evaluation_alone_is_rejected(training: Trials, value: str) -> None:
+    verdict = training.judge(returned=value)
+    assert not verdict.accepted
+    assert any("output" in reason for reason in verdict.reasons), verdict.reasons
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"low_precision_forward": True}, {"loader_workers": 2}, {"fused_optimizer": "fused"}],
+    ids=str,
+)
+def test_sound_changes_of_training_keep_their_evaluations(
+    training: Trials, settings: dict[str, Any]
+) -> None:
+    verdict = training.judge(**settings)
+    assert verdict.accepted, verdict.reasons
+    assert {"losses", "gradients", "outputs"} <= set(verdict.compared)
