@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -82,6 +83,25 @@ def test_the_same_training_is_claimed_only_where_it_was_compared() -> None:
     shown = verdict_sentence(tuning_report(ladder=(training,), chosen=chosen))
     assert shown.endswith("changes training (batch_size)")
     assert "same training" not in verdict_sentence(tuning_report(guard=REJECTED))
+
+
+def test_the_same_outputs_are_claimed_only_where_they_were_compared() -> None:
+    def ending(**fields: Any) -> str:
+        guard = GuardVerdict(True, None, None, (), **fields)
+        return verdict_sentence(tuning_report(guard=guard)).split("pairs), ")[1]
+
+    assert ending() == "loss not compared"
+    assert ending(compared=("samples", "gradients")) == (
+        "loss not compared (compared: samples, gradients)"
+    )
+    compared = {"forward_only": True, "compared": ("outputs",), "output_deviation": 0.003}
+    assert ending(**compared) == "same outputs: within 0.3 %"
+    assert ending(**compared, output_agreement=0.998) == (
+        "same outputs: within 0.3 %, 99.8 % of classes and integers agree"
+    )
+    assert ending(forward_only=True, outputs_not_compared="they are random") == (
+        "outputs not compared: they are random"
+    )
 
 
 def test_what_is_not_significant_says_so() -> None:

@@ -1,0 +1,108 @@
+"""Outputs of calls without gradients, on evidence made by hand: what is rejected, and why."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpurun.knobs.api import Effect
+from gpurun.records.outputs import OutputsEvent, TensorFigures
+from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.guard import judge, may_be_rounding
+
+CALLS = 20
+Change = Callable[[float], float]
+
+
+def figures(call: int, change: Change = float, place: str = "", **fields: object) -> TensorFigures:
+    draw = random.Random(call)
+    values = tuple(change(draw.gauss(0, 1)) for _ in range(64))
+    plain = TensorFigures(place, "float32", (8, 8), values, None, 0, tuple(range(8)))
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+def trial(change: Change = float, *, rounded: bool = False, **fields: object) -> Evidence:
+    calls = tuple(
+        replace(
+            OutputsEvent(
+                call=call, trained=0, module="Net", inputs=(figures(1000 + call),),
+                outputs=(figures(call, change),), structure="*", draws=False, overwritten=False,
+            ),
+            **fields,  # type: ignore[arg-type]
+        )
+        for call in range(1, CALLS + 1)
+    )  # fmt: skip
+    return Evidence(0, (), (), outputs=calls, forward_only=True, rounded=rounded)
+
+
+def off_by(part: float, seed: int = 0) -> Change:
+    draw = random.Random(seed)
+    return lambda x: x + part * draw.gauss(0, 1)
+
+
+BASELINES = [trial(), trial()]
+
+
+def test_rounding_is_accepted_up_to_twice_what_the_rounded_script_shows() -> None:
+    candidate = trial(off_by(0.004, 1))
+    unknown = judge(BASELINES, [candidate], Effect.NUMERICS)
+    assert not unknown.accepted
+    assert may_be_rounding(unknown, Effect.NUMERICS)
+    reference = trial(off_by(0.003, 2), rounded=True)
+    known = judge([*BASELINES, reference], [candidate], Effect.NUMERICS)
+    assert known.accepted, known.reasons
+    assert known.compared == ("outputs",)
+    assert known.output_deviation is not None
+    assert 0.003 < known.output_deviation < 0.005
+    further = judge([*BASELINES, reference], [trial(off_by(0.008, 1))], Effect.NUMERICS)
+    assert not further.accepted
+    assert not may_be_rounding(further, Effect.NUMERICS)
+
+
+def test_a_pipeline_change_may_not_round() -> None:
+    verdict = judge(BASELINES, [trial(off_by(0.004))], Effect.PIPELINE)
+    assert not verdict.accepted
+    assert judge(BASELINES, [trial(off_by(1e-6))], Effect.PIPELINE).accepted
+
+
+def test_outputs_that_repeats_do_not_share_allow_pipeline_changes_alone() -> None:
+    repeats = [trial(off_by(0.5, 1)), trial(off_by(0.5, 2))]
+    candidate = trial(off_by(0.5, 3))
+    pipeline = judge(repeats, [candidate], Effect.PIPELINE)
+    assert pipeline.accepted
+    assert pipeline.compared == ()
+    assert "random" in (pipeline.outputs_not_compared or "")
+    numerics = judge(repeats, [candidate], Effect.NUMERICS)
+    assert not numerics.accepted
+    assert "outputs not compared" in numerics.reasons[0]
+
+
+def test_a_script_that_shows_no_outputs_allows_pipeline_changes_alone() -> None:
+    silent = Evidence(0, (), (), forward_only=True)
+    assert judge([silent, silent], [silent], Effect.PIPELINE).accepted
+    assert not judge([silent, silent], [silent], Effect.NUMERICS).accepted
+
+
+def test_other_inputs_are_a_mistake_where_repeats_have_the_same() -> None:
+    moved = trial(inputs=(figures(5),))
+    (reason,) = judge(BASELINES, [moved], Effect.PIPELINE).reasons
+    assert "is given other inputs" in reason
+
+
+def test_an_output_that_the_next_call_overwrites_is_rejected_unless_it_always_was() -> None:
+    reused = trial(overwritten=True)
+    (reason,) = judge(BASELINES, [reused], Effect.PIPELINE).reasons
+    assert "held other numbers after the next call" in reason
+    assert judge([reused, reused], [reused], Effect.PIPELINE).accepted
+
+
+def test_integers_and_largest_numbers_must_agree() -> None:
+    def classes(shift: int) -> Evidence:
+        listed = tuple(float((place + shift) % 8) for place in range(64))
+        return trial(outputs=(figures(1, dtype="int64", values=listed, largest=()),))
+
+    (reason,) = judge([classes(0), classes(0)], [classes(1)], Effect.NUMERICS).reasons
+    assert "agrees in 0.0% only" in reason
+    same = judge([classes(0), classes(0)], [classes(0)], Effect.NUMERICS)
+    assert (same.output_deviation, same.output_agreement) == (None, 1.0)
