@@ -2,12 +2,14 @@
 
     python scripts/guard_error_rates.py [--repeats 5] [--only NAME] [--compile]
     python scripts/guard_error_rates.py --device cuda [--repeats 2]
+    python scripts/guard_error_rates.py --bar [--device cuda]
 
 The plants and sound changes are those of `guard_cases.py`, in real training scripts; with
 `--device` those whose place is a GPU (`cpu` plants the same mistakes without one). As in a tuning,
 a candidate is judged twice: one trial against two of the baseline under one seed (screening), then
 trials of several seeds against the baseline's. It is rejected if either rejects it. A broken
-training must always be, a sound change never.
+training must always be, a sound change never. With `--bar` the cases are those of `guard_bar.py`,
+half of them on scripts that only infer.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,8 @@ from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.tuner.evidence import Evidence, evidence
-from gpurun.tuner.guard import judge
+from gpurun.tuner.guard import judge, may_be_rounding
+from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
 STEPS = 64
@@ -40,6 +43,8 @@ STOP = StopRule(min_steps=STEPS, min_seconds=0, max_steps=STEPS, warmup_steps=4,
 SEEDS = (0, 1, 2)
 """Seed offsets of the baseline's trials; the first is launched twice."""
 CANDIDATE_SEEDS = (0, 1)
+ROUNDED_STOP = replace(STOP, min_steps=STOP.audit_steps + 1, max_steps=STOP.audit_steps + 1)
+"""As long as a tuning lets the baseline with rounded parameters run."""
 
 
 # -- launching -------------------------------------------------------------------------------------
@@ -47,12 +52,16 @@ CANDIDATE_SEEDS = (0, 1)
 
 @dataclass(frozen=True)
 class Launch:
-    """One trial to run: a script under settings and a seed offset, recorded in a new folder."""
+    """One trial to run: a script under settings and a seed offset, recorded in a new folder.
+
+    With `rounded` its parameters are rounded before the first step.
+    """
 
     script: str
     settings: tuple[tuple[str, Any], ...]
     seed: int
     folder: Path
+    rounded: bool = False
 
 
 def run_all(launches: Sequence[Launch]) -> list[Evidence]:
@@ -86,7 +95,12 @@ def _start(one: Launch) -> int:
         launcher_pid=os.getpid(),
         settings=tuple(Setting(k, v) for k, v in one.settings),
         knob_paths=KNOBS,
-        trial=TrialSpec(stop=STOP, seed=1234, seed_offset=one.seed),
+        trial=TrialSpec(
+            stop=ROUNDED_STOP if one.rounded else STOP,
+            seed=1234,
+            seed_offset=one.seed,
+            rounded=one.rounded,
+        ),
     )
     write_json(one.folder / "spec.json", to_json(spec))
     process = os.fork()
@@ -99,7 +113,7 @@ def _shown(one: Launch) -> Evidence:
     """What the trial showed; RuntimeError with its output if it or a knob of it failed."""
     logs = read_run(one.folder).processes
     output = (one.folder / "output.log").read_text()
-    shown = evidence(logs[0], one.seed) if logs else None
+    shown = evidence(logs[0], one.seed, one.rounded) if logs else None
     if shown is None:
         raise RuntimeError(f"{one} showed nothing:\n{output}")
     hooks = [h.error for log in logs for h in log.hooks]
@@ -173,6 +187,8 @@ def judge_cases(
     for script in sorted({case.script for case in cases}):
         for number, seed in enumerate((SEEDS[0], *SEEDS)):
             launches.append(Launch(script, (), seed + shift, folder / f"{script}-{number}"))
+        place = folder / f"{script}-rounded"
+        launches.append(Launch(script, (), SEEDS[0] + shift, place, rounded=True))
     for number, case in enumerate(cases):
         for seed in CANDIDATE_SEEDS[: 1 if quick and case.broken else None]:
             place = folder / f"case{number}-{seed}"
@@ -189,8 +205,14 @@ def judge_cases(
 
 
 def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -> Judged:
-    screening = judge(baselines[:2], candidates[:1], case.effect)
-    proof = judge(baselines, candidates, case.effect)
+    """As a tuning does: what rounding alone turns is asked only where that may be all."""
+    rounded = [b for b in baselines if b.rounded]
+    plain = [b for b in baselines if not b.rounded]
+    screening = judge(plain[:2], candidates[:1], case.effect)
+    asked = rounded if may_be_rounding(screening, case.effect) else []
+    if asked:
+        screening = judge([*plain[:2], *asked], candidates[:1], case.effect)
+    proof = judge([*plain, *asked], candidates, case.effect)
     return Judged(case, screening.reasons, proof.reasons)
 
 
@@ -204,19 +226,21 @@ def main() -> int:
     parser.add_argument(
         "--quick", action="store_true", help="each knob in one script, the broken under one seed"
     )
+    parser.add_argument("--bar", action="store_true", help="the bar's cases, once, and a table")
     parser.add_argument("--json", type=Path, help="write the first repeat's judgements here")
     options = parser.parse_args()
-    if options.device == "cpu":
+    if options.device == "cpu" or (options.bar and not options.device):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     if options.device == "cuda" and not _has_gpu():
         parser.error("--device cuda: there is no GPU")
     cases = [
         case
-        for case in _listed(options.device, options.compile)
+        for case in _listed(options.device, options.compile, options.bar)
         if options.only in case.name and not (options.sound and case.broken)
     ]
     if options.quick:
         cases = _one_a_knob(cases)
+    options.repeats = 1 if options.bar else options.repeats
     found: dict[str, list[Judged]] = {case.name: [] for case in cases}
     for repeat in range(options.repeats):
         with tempfile.TemporaryDirectory(prefix="gpurun-guard-") as folder:
@@ -226,10 +250,14 @@ def main() -> int:
     if options.json:
         rows = [_row(judged[0]) for judged in found.values()]
         options.json.write_text(json.dumps(rows))
+    if options.bar:
+        return _report_bar([judged[0] for judged in found.values()])
     return _report(cases, found, options.repeats)
 
 
-def _listed(device: str | None, compiled: bool) -> tuple[Case, ...]:
+def _listed(device: str | None, compiled: bool, of_bar: bool) -> tuple[Case, ...]:
+    if of_bar:
+        return bar(gpu=device == "cuda")
     if device is None:
         return (*BROKEN, *SOUND, *(COMPILED if compiled else ()))
     return DEVICE if device == "cpu" else (*GPU, *DEVICE)
@@ -275,6 +303,21 @@ def _report(cases: Sequence[Case], found: Mapping[str, list[Judged]], repeats: i
         print(f"{mark} {case.name:55} {word} {right}/{repeats}  {said}")
     print(f"{wrong} wrong of {repeats * len(cases)}")
     return 1 if wrong else 0
+
+
+def _report_bar(found: Sequence[Judged]) -> int:
+    """A line for each case, then how many were rejected of either kind."""
+    for broken in (True, False):
+        for judged in (j for j in found if j.case.broken is broken):
+            word = "rejected" if judged.rejected else "kept"
+            said = "; ".join(dict.fromkeys([*judged.screening, *judged.proof]))
+            print(f"{' ' if judged.right else '!'} {judged.case.name:55} {word:8}  {said[:150]}")
+    counts = []
+    for broken, word in ((True, "falsifying"), (False, "sound")):
+        rejected = [judged.rejected for judged in found if judged.case.broken is broken]
+        counts.append(f"{word} rejected {sum(rejected)} of {len(rejected)}")
+    print(", ".join(counts))
+    return 0 if all(judged.right for judged in found) else 1
 
 
 if __name__ == "__main__":

@@ -26,7 +26,8 @@ class Planted(KnobBase):
         def up(tensor: Any) -> Any:
             return tensor.float() if tensor.dtype is torch.bfloat16 else tensor
 
+        device = "cuda" if torch.cuda.is_available() else "cpu"
         hooks.on_root(lambda module: hooks.applied())
         hooks.around_root_call(
-            lambda: torch.autocast("cpu", torch.bfloat16), lambda out: map_tensors(out, up)
+            lambda: torch.autocast(device, torch.bfloat16), lambda out: map_tensors(out, up)
         )
