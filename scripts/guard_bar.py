@@ -48,7 +48,7 @@ FALSIFYING_TRAINING = (
     broken("evaluated", "wrong_updates", "frozen after warm-up"),
     broken("evaluated", "wrong_updates", "one decay"),
     broken("averaged", "wrong_updates", "average of start"),
-    broken("letters", "wrong_updates", "rounded weights"),
+    broken("evaluated", "wrong_updates", "rounded weights"),
     broken("averaged", "wrong_updates", "no bias correction"),
     broken("device_images", "wrong_forward", "smoothed labels"),
     broken("accumulated", "wrong_forward", "loss of half"),

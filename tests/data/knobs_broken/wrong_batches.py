@@ -50,9 +50,11 @@ def inputs_before() -> Callable[[Any], Any]:
 def stale(batches: Iterable[Any]) -> Iterable[Any]:
     """Each seventh batch comes with the inputs of the one before."""
     before: Any = None
-    for number, (inputs, *rest) in enumerate(batches, 1):
+    for number, batch in enumerate(batches, 1):
+        inputs, *rest = batch if isinstance(batch, list) else [batch]
         late = number % EVERY == 0 and len(before) == len(inputs)
-        yield [before if late else inputs, *rest]
+        handed_out = [before if late else inputs, *rest]
+        yield handed_out if isinstance(batch, list) else handed_out[0]
         before = inputs
 
 

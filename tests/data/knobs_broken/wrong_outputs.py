@@ -111,7 +111,7 @@ def repeated(tensor: Any, call: int) -> Any:
 def not_a_number(tensor: Any, call: int) -> Any:
     changed = tensor.clone()
     if call >= NOT_A_NUMBER:
-        changed.view(-1)[0] = float("nan")
+        changed[(0,) * changed.dim()] = float("nan")
     return changed
 
 
