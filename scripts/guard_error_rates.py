@@ -219,7 +219,9 @@ def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -
 def main() -> int:
     parser = argparse.ArgumentParser(description="Error rates of the loss guard.")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--only", default="")
+    parser.add_argument(
+        "--only", nargs="+", default=[""], help="cases with one of these in the name"
+    )
     parser.add_argument("--sound", action="store_true", help="sound changes alone")
     parser.add_argument("--device", choices=("cpu", "cuda"), help="plants of a device instead")
     parser.add_argument("--compile", action="store_true", help="compiled models too (minutes)")
@@ -236,7 +238,7 @@ def main() -> int:
     cases = [
         case
         for case in _listed(options.device, options.compile, options.bar)
-        if options.only in case.name and not (options.sound and case.broken)
+        if any(part in case.name for part in options.only) and not (options.sound and case.broken)
     ]
     if options.quick:
         cases = _one_a_knob(cases)

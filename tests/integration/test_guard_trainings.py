@@ -1,4 +1,4 @@
-"""The loss guard on real trainings: every broken one is rejected, no sound change is."""
+"""The guard on real scripts: every change that falsifies one is rejected, no sound change is."""
 
 from __future__ import annotations
 
@@ -15,6 +15,14 @@ NAMED = {
     "sometimes_nan",
 }  # fmt: skip
 """What a guard must catch whatever else it does."""
+
+OF_THE_BAR = (
+    "scored: wrong_outputs", "scored: low_precision_forward", "scored: cpu_threads",
+    "forecast: wrong_outputs", "forecast: same_outputs", "forecast: autocast",
+    "detected: wrong_outputs=other integers", "embedded: wrong_forward=dropout on",
+    "evaluated: wrong_outputs", "evaluated: evaluation_fusion",
+)  # fmt: skip
+"""Words of `guard_error_rates.py --only`: a few cases of each kind, the rest takes minutes."""
 
 
 @pytest.fixture(scope="module")
@@ -52,4 +60,20 @@ def test_the_mistakes_that_gpus_invite_are_rejected_and_nothing_else(
     assert planted == {"half_precision", "device_buffers", "memory_order", "captured_graph"}
     assert planted < {row["knobs"][0] for row in of_devices if not row["broken"]}
     wrong = [row for row in of_devices if row["rejected"] is not row["broken"]]
+    assert [(row["name"], row["reasons"]) for row in wrong] == []
+
+
+@pytest.mark.slow
+def test_wrong_outputs_are_rejected_and_those_that_only_round_otherwise_are_kept(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    words = ("--bar", "--quick", "--only", *OF_THE_BAR)
+    rows = once(tmp_path_factory, "guard_bar", lambda folder: guard_table(folder, *words))
+    scripts = {row["name"].partition(":")[0] for row in rows if row["broken"]}
+    assert scripts == {"scored", "forecast", "detected", "embedded", "evaluated"}
+    assert {row["knobs"][0] for row in rows if not row["broken"]} >= {
+        "low_precision_forward",
+        "same_outputs",
+    }
+    wrong = [row for row in rows if row["rejected"] is not row["broken"]]
     assert [(row["name"], row["reasons"]) for row in wrong] == []
