@@ -44,7 +44,7 @@ SEEDS = (0, 1, 2)
 """Seed offsets of the baseline's trials; the first is launched twice."""
 CANDIDATE_SEEDS = (0, 1)
 ROUNDED_STOP = replace(STOP, min_steps=STOP.audit_steps + 1, max_steps=STOP.audit_steps + 1)
-"""As long as a tuning lets the baseline with rounded parameters run."""
+"""So long a tuning lets the baseline that only rounds run, unless a training evaluates."""
 
 
 # -- launching -------------------------------------------------------------------------------------
@@ -62,6 +62,7 @@ class Launch:
     seed: int
     folder: Path
     rounded: bool = False
+    stop: StopRule = STOP
 
 
 def run_all(launches: Sequence[Launch]) -> list[Evidence]:
@@ -95,12 +96,7 @@ def _start(one: Launch) -> int:
         launcher_pid=os.getpid(),
         settings=tuple(Setting(k, v) for k, v in one.settings),
         knob_paths=KNOBS,
-        trial=TrialSpec(
-            stop=ROUNDED_STOP if one.rounded else STOP,
-            seed=1234,
-            seed_offset=one.seed,
-            rounded=one.rounded,
-        ),
+        trial=TrialSpec(stop=one.stop, seed=1234, seed_offset=one.seed, rounded=one.rounded),
     )
     write_json(one.folder / "spec.json", to_json(spec))
     process = os.fork()
@@ -187,13 +183,15 @@ def judge_cases(
     for script in sorted({case.script for case in cases}):
         for number, seed in enumerate((SEEDS[0], *SEEDS)):
             launches.append(Launch(script, (), seed + shift, folder / f"{script}-{number}"))
-        place = folder / f"{script}-rounded"
-        launches.append(Launch(script, (), SEEDS[0] + shift, place, rounded=True))
     for number, case in enumerate(cases):
         for seed in CANDIDATE_SEEDS[: 1 if quick and case.broken else None]:
             place = folder / f"case{number}-{seed}"
             launches.append(Launch(case.script, case.settings, seed + shift, place))
     shown = dict(zip(launches, run_all(launches), strict=True))
+    rounding = [
+        _rounding(one, shown[one]) for one in launches if one.folder.name == f"{one.script}-0"
+    ]
+    shown |= zip(rounding, run_all(rounding), strict=True)
     return [
         _judged(
             case,
@@ -202,6 +200,13 @@ def judge_cases(
         )
         for number, case in enumerate(cases)
     ]
+
+
+def _rounding(baseline: Launch, shown: Evidence) -> Launch:
+    """The trial of a script that only rounds, as `Screening` launches it."""
+    stop = STOP if any(e.trained for e in shown.outputs) else ROUNDED_STOP
+    place = baseline.folder.with_name(f"{baseline.script}-rounded")
+    return replace(baseline, folder=place, rounded=True, stop=stop)
 
 
 def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -> Judged:
