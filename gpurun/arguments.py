@@ -17,6 +17,7 @@ from gpurun.errors import GpurunError
 from gpurun.options import DoctorOptions, Objective, Options, ScaleOptions, Target, TargetKind
 from gpurun.records.arguments import MARK, TunedArgument
 from gpurun.records.record import record
+from gpurun.records.spec import LossReduction
 
 EFFECTS = ("pipeline", "numerics", "training")
 
@@ -27,6 +28,7 @@ OWN_SWITCHES = (
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
     "scale", "rounds", "steps", "plot", "ddp-options",
+    "loss-reduction",
 )  # fmt: skip
 OF_OPTIMIZE = ("max-trials", "objective", "save-settings")
 """Flags that say nothing where nothing is tuned."""
@@ -123,6 +125,7 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         oversubscribe="oversubscribe" in own,
         shared_writes="shared-writes" in own,
         ddp_options=ddp_options(own.get("ddp-options")),
+        loss_reduction=_reduction(own.get("loss-reduction")),
         optimize="optimize" in own or "tune-only" in own,
         tune_only="tune-only" in own,
         budget_seconds=budget_of(own.get("budget")),
@@ -151,6 +154,8 @@ def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
     """`GpurunError` for a flag that says nothing beside the others, or speaks against one."""
     if "shared-writes" in own and not options.ddp:
         raise GpurunError("--shared-writes needs --ddp", "add it, or drop the flag")
+    if "loss-reduction" in own and not options.ddp:
+        raise GpurunError("--loss-reduction needs --ddp", "add it, or drop the flag")
     if "ddp-options" in own and not options.ddp and options.scale is None:
         raise GpurunError("--ddp-options needs --ddp or --scale", "add one, or drop the flag")
     if options.ddp and options.target.kind is TargetKind.COMMAND:
@@ -366,6 +371,16 @@ def _objective(text: str | None) -> Objective | None:
     except ValueError:
         choices = " or ".join(objective.value for objective in Objective)
         raise GpurunError(f"--objective {text!r} is no objective", f"write {choices}") from None
+
+
+def _reduction(text: str | None) -> LossReduction | None:
+    try:
+        return None if text is None else LossReduction(text)
+    except ValueError:
+        choices = " or ".join(reduction.value for reduction in LossReduction)
+        raise GpurunError(
+            f"--loss-reduction {text!r} is no reduction", f"write {choices}"
+        ) from None
 
 
 def allow_of(text: str | None) -> tuple[str, ...] | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpurun import __version__
 from gpurun.arguments import parse, split, with_configuration
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import ExitCode, GpurunError, ScriptFailed
 from gpurun.mistyped import NOT_YET, refuse_mistyped
 from gpurun.options import TargetKind
 from gpurun.verdict import print_verdict
@@ -44,6 +44,8 @@ its arguments may be a list to choose from, its own value first: --lr @tune:0.1,
                         its share of every batch, and the model is trained as on one
   --ddp-options LIST    with --ddp or --scale: how gradients are exchanged, of static_graph,
                         gradient_as_bucket_view, bucket_cap_mb=N and compression=bf16
+  --loss-reduction HOW  with --ddp: mean or sum, how the loss of a batch is made of its samples';
+                        it is measured before training where nothing is said
   --shared-writes       with --ddp: ranks may write the same files, where they cannot have
                         private layers
   --json FILE           write the result as JSON
@@ -66,8 +68,9 @@ def main(args: list[str] | None = None) -> int:
         _say(f"gpurun: {error.what}")
         if error.todo:
             _say(f"gpurun: {error.todo}")
-        print_verdict("error", int(error.code))
-        return int(error.code)
+        code = error.exit_code if isinstance(error, ScriptFailed) else int(error.code)
+        print_verdict(error.verdict, code)
+        return code
     except KeyboardInterrupt:
         print_verdict("interrupted", int(ExitCode.INTERRUPTED))
         return int(ExitCode.INTERRUPTED)

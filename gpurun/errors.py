@@ -22,8 +22,26 @@ class ExitCode(enum.IntEnum):
 class GpurunError(Exception):
     """Something is wrong that the user can mend. `what` and `todo` are one line each."""
 
+    verdict = "error"
+
     def __init__(self, what: str, todo: str = "", code: ExitCode = ExitCode.USAGE) -> None:
         super().__init__(what)
         self.what = what
         self.todo = todo
         self.code = code
+
+
+class Refused(GpurunError):
+    """The script cannot be run as it was asked to; nothing has run yet."""
+
+    verdict = "refused"
+
+
+class ScriptFailed(GpurunError):
+    """The script failed by itself. Its output was shown; `exit_code` is its own."""
+
+    verdict = "failed"
+
+    def __init__(self, what: str, exit_code: int) -> None:
+        super().__init__(what)
+        self.exit_code = exit_code

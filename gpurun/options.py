@@ -8,7 +8,7 @@ from datetime import datetime
 
 from gpurun.records.arguments import TunedArgument
 from gpurun.records.record import record
-from gpurun.records.spec import Setting
+from gpurun.records.spec import LossReduction, Setting
 
 
 class TargetKind(enum.Enum):
@@ -55,7 +55,7 @@ class Options:
     `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
     `elastic` says so. `ddp`: they hide from the script that there are several, with `oversubscribe`
     more than there are devices, with `shared_writes` writing the same files, with `ddp_options`
-    exchanging gradients so. What nobody said is
+    exchanging gradients so, with `loss_reduction` known. What nobody said is
     None; `budget_seconds` and `allow` are always known where `optimize` is. `target` is the script
     as it is; `tuned_arguments` are those of its arguments that were typed as `@tune:` words.
     """
@@ -67,6 +67,7 @@ class Options:
     oversubscribe: bool = False
     shared_writes: bool = False
     ddp_options: tuple[Setting, ...] = ()
+    loss_reduction: LossReduction | None = None
     optimize: bool = False
     tune_only: bool = False
     budget_seconds: float | None = None

@@ -15,7 +15,7 @@ from gpurun.launch.hidden import hidden_flags, in_layers, of_a_rank
 from gpurun.launch.share import check_devices, shared_gpus
 from gpurun.options import Options
 from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
-from gpurun.records.spec import Parallel, Share
+from gpurun.records.spec import LossReduction, Parallel, Share
 
 REDUCED = "loss_reduction"
 """The trait of a rank whose losses were of parts of batches."""
@@ -35,7 +35,7 @@ def hidden_ranks(
         raise GpurunError("--ddp needs a folder for what its ranks are told", "name one with --out")
     flags, ranks = hidden_flags(options.torchrun, run_dir / "ranks")
     shared = shared_gpus(ranks, check_devices(ranks, options.oversubscribe))
-    told = parallel(options, shared)
+    told = parallel(options, shared, _reduction(options, environment, ranks, run_dir))
     options, environment = replace(options, torchrun=flags), of_a_rank(environment, ranks)
     if ranks == 1 or options.shared_writes:
         return options, environment, told, ""
@@ -50,16 +50,29 @@ def hidden_ranks(
     return replace(options, target=in_layers(options.target, run_dir)), environment, told, reason
 
 
-def parallel(options: Options, shared: int = 0) -> Parallel:
+def _reduction(
+    options: Options, environment: Mapping[str, str], ranks: int, run_dir: Path
+) -> LossReduction:
+    """How the loss reduces, which matters where there are several ranks."""
+    if ranks == 1 and nodes_asked_for(options, os.environ) is None:
+        return LossReduction.MEAN
+    from gpurun.probing.probe import reduction_of
+
+    return reduction_of(options, environment, max(ranks, 2), run_dir.parent.parent)
+
+
+def parallel(
+    options: Options, shared: int = 0, reduction: LossReduction = LossReduction.MEAN
+) -> Parallel:
     """What the ranks are told: the global batch is the script's, and they share so many GPUs.
 
     Nodes know nothing of each other yet: where there are several, the seed is made of the flags by
     which they are to meet, which are alike on all.
     """
     if nodes_asked_for(options, os.environ) is None:
-        return Parallel(Share.GLOBAL, time.time_ns() % 2**32, shared)
+        return Parallel(Share.GLOBAL, time.time_ns() % 2**32, shared, reduction)
     meeting = sorted(word for word in options.torchrun if word.startswith(MEETING))
-    return Parallel(Share.GLOBAL, zlib.crc32(" ".join(meeting).encode()), shared)
+    return Parallel(Share.GLOBAL, zlib.crc32(" ".join(meeting).encode()), shared, reduction)
 
 
 def clean_up(run_dir: Path) -> None:

@@ -57,6 +57,8 @@ class ProcessLog:
     rates: records.RatesEvent | None = None
     waits: records.WaitsEvent | None = None
     stop: records.StopEvent | None = None
+    gradients: tuple[records.GradientEvent, ...] = ()
+    probe: records.ProbeEvent | None = None
     cores: records.CoresEvent | None = None
     end: records.EndEvent | None = None
 
@@ -199,6 +201,8 @@ class _Reader:
             rates=latest(records.RatesEvent),
             waits=latest(records.WaitsEvent),
             stop=latest(records.StopEvent),
+            gradients=every(records.GradientEvent),
+            probe=latest(records.ProbeEvent),
             cores=latest(records.CoresEvent),
             end=latest(records.EndEvent),
         )

@@ -84,17 +84,40 @@ class Share(enum.Enum):
     LOCAL = "local"
 
 
+class LossReduction(enum.Enum):
+    """How the loss of a batch is made of those of its samples."""
+
+    MEAN = "mean"
+    SUM = "sum"
+
+
 @record
 class Parallel:
     """Hidden data parallelism: a script written for one device, run on every rank.
 
     `seed` seeds what must agree among ranks where the script seeds nothing itself. `shared_gpus`:
     so many GPUs of this host its ranks share, more ranks than GPUs; 0 where each has its own.
+    `reduction`: how the loss reduces, as the gradient probe measured it or the user said.
     """
 
     share: Share
     seed: int = 0
     shared_gpus: int = 0
+    reduction: LossReduction = LossReduction.MEAN
+
+
+@record
+class ProbeSpec:
+    """One launch of the gradient probe: one process, a part of each training batch.
+
+    The part is `samples[start::step]`: step 1 is the whole batch. `ranks`: how many the script is
+    to train on, for the conditions under which a batch can be shared out.
+    """
+
+    start: int
+    step: int
+    ranks: int
+    seed: int = 0
 
 
 @record
@@ -123,7 +146,8 @@ class RunSpec:
     for `control/order.json` in the run folder: the spec to run by.
     `trees`: each process records which files it loads from them.
     `parallel`: the script knows of one device, and this process is one rank of several.
-    `exchange`: how it exchanges gradients with the others. `kernel_oom_kills`: processes that the
+    `exchange`: how it exchanges gradients with the others. `probe`: the process measures how the
+    script's loss reduces, and ends. `kernel_oom_kills`: processes that the
     kernel had killed for memory before, None where it does not say.
     """
 
@@ -137,5 +161,6 @@ class RunSpec:
     trees: Trees | None = None
     parallel: Parallel | None = None
     exchange: Exchange = Exchange()
+    probe: ProbeSpec | None = None
     kernel_oom_kills: int | None = None
     schema: str = SPEC_SCHEMA

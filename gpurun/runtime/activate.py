@@ -49,6 +49,10 @@ def activate(spec_path: str) -> None:
         from gpurun.runtime.parallel import install
 
         install.prepare(spec.parallel, trial=spec.trial is not None)
+    if spec.probe is not None:
+        from gpurun.runtime.probe import install as probe
+
+        probe.prepare(spec.probe)
     if spec.trial is not None:
         from gpurun.runtime import trial
 

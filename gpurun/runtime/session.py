@@ -79,6 +79,11 @@ def _arm_parallel(spec: RunSpec, torch: Any) -> None:
 
         arm = or_give_up("hidden data parallelism", install.arm)
         arm(spec.parallel, spec.exchange, torch)
+    if spec.probe is not None:
+        from gpurun.runtime.parallel.place import or_give_up
+        from gpurun.runtime.probe import install as probe
+
+        or_give_up("gradient probe", probe.arm)(spec, torch)
 
 
 def _arm_exchange(spec: RunSpec, torch: Any) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from gpurun.runtime.parallel.provenance import is_output, mark
+from gpurun.runtime.parallel.reduction import Reduction, terms_of
 
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import show_one_device
-from gpurun.runtime.parallel.provenance import is_output, mark
-from gpurun.runtime.parallel.reduction import Reduction, terms_of
 from gpurun.runtime.parallel.shares import Part, Shared, ordered, part_of, read_share
 
 OWN, TOTAL = 16, 32

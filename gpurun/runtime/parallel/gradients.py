@@ -1,35 +1,32 @@
 """The gradients of a rank's share, made those of the whole batch.
 
-The terms of a loss are weighed as they are differentiated, each by what it counts (`weights`), for
-DistributedDataParallel then averages over ranks.
+DistributedDataParallel averages gradients over ranks. A loss that is a mean over samples counts by
+the rank's part of them, one that is a sum as often as there are ranks. Which of both it is was
+measured before the ranks began (`runtime/probe`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any
 
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
+from gpurun.records.spec import LossReduction
 from gpurun.runtime.parallel.agreement import Agreement
-from gpurun.runtime.parallel.place import Place, give_up, warn
-from gpurun.runtime.parallel.reduction import Reduction, Terms, terms_of
+from gpurun.runtime.parallel.place import Place, give_up
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.sharding import Sharding
 from gpurun.runtime.parallel.shares import Part
-from gpurun.runtime.parallel.weights import Weights, times, weighing
 from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER
-
-MOST_LOSSES = 64
-"""Of so many different ones it is remembered what they were."""
 
 
 class Gradients:
     """Scales losses, and tells the replicas when a backward pass is over.
 
-    `scaled`: the batches are shared out, so that a share's loss is not the batch's.
+    `reduction`: how the loss of a batch is made of its samples'; None where each rank has whole
+    batches, and nothing is scaled.
     """
 
     def __init__(
@@ -39,20 +36,15 @@ class Gradients:
         sharding: Sharding,
         replicas: Replicas,
         agreement: Agreement,
-        scaled: bool,
+        reduction: LossReduction | None,
     ) -> None:
         self._torch = torch
         self._agreement = agreement
         self._place = where
         self._sharding = sharding
         self._replicas = replicas
-        self._scaled = scaled
-        self._weights = Weights(torch, where, replicas.meet, sharding.feeding)
-        self._told: set[Reduction] = set()
-        self._last = Reduction.UNKNOWN
-        self._begun = 0
-        self._of_largest: dict[tuple[str, ...], tuple[int, Reduction]] = {}
-        """Of each loss, by its path, the samples of its largest batch, and its kind there."""
+        self._reduction = reduction
+        self._told = False
 
     def install(self) -> None:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
@@ -65,10 +57,10 @@ class Gradients:
             try:
                 if compiling() or self._replicas.in_backward() or not self._replicas.active():
                     return original(tensors, *args, **kwargs)
-                with self._agreement.standing.exchanging(), ExitStack() as hooks:
-                    weighed = self._weighed(tensors, hooks)
+                with self._agreement.standing.exchanging():
+                    scaled = self._scaled(tensors)
                     self._replicas.before_backward()
-                    result = original(weighed, *args, **kwargs)
+                    result = original(scaled, *args, **kwargs)
                     self._replicas.after_backward()
                 self._sharding.went_back()
                 return result
@@ -80,89 +72,34 @@ class Gradients:
 
         return backward
 
-    def _weighed(self, tensors: Any, hooks: ExitStack) -> Any:
-        """The loss as it counts; tensors that are no single loss stay as they are.
-
-        Terms that count differently do so by hooks of their nodes, to be removed afterwards.
-        """
-        if not self._scaled:
+    def _scaled(self, tensors: Any) -> Any:
+        """The loss as it counts in the average over ranks."""
+        if self._reduction is None:
             return tensors
-        part = self._sharding.part
-        if part is None:
-            give_up(
-                "no DataLoader feeds the training: the script makes its batches itself, and no "
-                "share of them can be given to each rank",
-                "read them through a DataLoader, or run it without --ddp",
-            )
+        part = part_of_loss(tensors, self._sharding.part)
+        if not self._told:
+            self._told = True
+            RECORDER.event(TraitEvent(trait="loss_reduction", detail=self._reduction.value))
+        summed = self._reduction is LossReduction.SUM and not part.repeated
+        factor = float(self._place.size) if summed else part.weight(self._place.size)
         if isinstance(tensors, (list, tuple)):
-            return [self._weighed(tensor, hooks) for tensor in tensors]
-        if tensors.grad_fn is None:
-            return tensors
-        if tensors.numel() != 1:
-            give_up(
-                "backward() is called on a tensor of several numbers: how they count in the loss "
-                "of the batch cannot be seen",
-                "sum them up or take their mean before, or run it without --ddp",
-            )
-        terms = self._terms(tensors, part)
-        weights = self._weights.of(tensors.device, terms, part)
-        if not weights:
-            return tensors * part.weight(self._place.size)
-        alike = all(isinstance(weight, float) and weight == weights[0] for weight in weights)
-        apart = terms.beside and terms.kind is not Reduction.MEAN
-        if not terms.whole or (alike and not apart):
-            return times(self._torch, tensors, weights[0])
-        for term, weight in zip(terms.every, weights, strict=True):
-            hooks.enter_context(weighing(self._torch, term.node, weight))
-        return tensors
+            return [t if t.grad_fn is None else t * factor for t in tensors]
+        return tensors if tensors.grad_fn is None else tensors * factor
 
-    def _terms(self, loss: Any, part: Part) -> Terms:
-        """Those of a loss, each of a kind by which it can be weighed."""
-        terms = terms_of(loss, part.own, part.total, self._replicas.marked)
-        if part.repeated:  # by all that can be seen: batches that are read together need not be
-            return terms
-        kind = self._usual(terms, part)
-        if terms.every or not terms.beside:  # a penalty alone is the same on all ranks
-            self._tell(kind, terms)
-        if kind is Reduction.UNKNOWN:  # torch's wrapper may hide what was seen before it was there
-            return terms.taken_for(self._last)
-        if kind is not Reduction.MIXED:
-            self._last = kind
-            return terms.taken_for(kind)
-        if not terms.clear:
-            give_up(
-                "the loss adds a mean over the samples of a batch to a sum over them, and what of "
-                "it comes from the model cannot be seen: shares of a batch cannot be put together",
-                "use the same reduction for both, or run it without --ddp",
-            )
-        return terms
 
-    def _usual(self, terms: Terms, part: Part) -> Reduction:
-        """The kind of a loss; on a batch that is smaller than usual the one that it always was, for
-        a constant may there look like a count of elements.
-        """
-        if self._begun != self._sharding.feeding.begun:  # what is trained now may be another loss
-            self._begun = self._sharding.feeding.begun
-            self._of_largest.clear()
-        most, kind = self._of_largest.get(terms.path, (0, terms.kind))
-        if part.total >= most:
-            if len(self._of_largest) > MOST_LOSSES:
-                self._of_largest.clear()
-            self._of_largest[terms.path] = part.total, terms.kind
-            return terms.kind
-        return kind
-
-    def _tell(self, kind: Reduction, terms: Terms) -> None:
-        if kind in self._told:
-            return
-        self._told.add(kind)
-        detail = kind.value
-        if kind is Reduction.UNKNOWN:
-            detail = "unknown: taken for a mean over samples"
-            if terms.every and self._last is Reduction.UNKNOWN:
-                name = terms.every[0].node.name()
-                warn(
-                    f"how the loss depends on the samples of a batch cannot be seen ({name}): it "
-                    "is taken for a mean over them, and of each rank its share's"
-                )
-        RECORDER.event(TraitEvent(trait="loss_reduction", detail=detail))
+def part_of_loss(tensors: Any, part: Part | None) -> Part:
+    """The part of the batch that a loss is of. A loss that no rank can scale ends the process."""
+    if part is None:
+        give_up(
+            "no DataLoader feeds the training: the script makes its batches itself, and no "
+            "share of them can be given to each rank",
+            "read them through a DataLoader, or run it without --ddp",
+        )
+    every = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+    if any(tensor.grad_fn is not None and tensor.numel() != 1 for tensor in every):
+        give_up(
+            "backward() is called on a tensor of several numbers: how they count in the loss "
+            "of the batch cannot be seen",
+            "sum them up or take their mean before, or run it without --ddp",
+        )
+    return part

@@ -36,8 +36,8 @@ def arm(parallel: Parallel, exchange: Exchange, torch: Any) -> None:
     agreement = Agreement(torch, where, replicas, lambda: sharding.order)
     draws.install()
     sharding.install()
-    scaled = parallel.share is Share.GLOBAL
-    Gradients(torch, where, sharding, replicas, agreement, scaled).install()
+    reduction = parallel.reduction if parallel.share is Share.GLOBAL else None
+    Gradients(torch, where, sharding, replicas, agreement, reduction).install()
     replicas.install()
     agreement.install()
     atexit.register(replicas.end)

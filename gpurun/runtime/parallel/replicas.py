@@ -19,7 +19,6 @@ from gpurun.records.frames import drop_frame, drop_frames
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
-from gpurun.runtime.parallel.provenance import mark
 from gpurun.runtime.parallel.replica import Ghost, Replica
 from gpurun.runtime.parallel.strays import Strays
 from gpurun.runtime.parallel.wrapping import wrapped
@@ -66,8 +65,6 @@ class Replicas:
         """Whether a loader hands out shares."""
         self.on_call: list[Callable[[], None]] = []
         """Who hears that a root is called."""
-        self.on_meeting: list[Callable[[Any], None]] = []
-        """Who hears of a new one."""
         self._ours = False
         """Whether the process group is ours."""
         self._frozen: list[Any] = []
@@ -77,8 +74,6 @@ class Replicas:
         """How many there were in each of the last steps."""
         self._calls = 0
         """Calls of roots since then."""
-        self.marked = False
-        """Whether what one returned since then is marked: a loss comes from it or from weights."""
         self.left: int | None = None
         """Batches that the loader which was read last has left, None if that is not known."""
         self._accumulates = True
@@ -194,8 +189,6 @@ class Replicas:
             )
         key = id(module)
         self._of[key] = Replica(module)
-        for callback in self.on_meeting:
-            callback(module)
         weakref.finalize(module, self._of.pop, key, None)
 
     def _registered(self, module: Any, name: str, value: Any) -> None:
@@ -264,8 +257,6 @@ class Replicas:
             wrapper.require_backward_grad_sync = last
             replica.waiting = not last
             result = wrapper(*args, **kwargs)
-        if mark(result) and not self.in_backward():
-            self.marked = True
         return result
 
     def _take_up(self, replica: Replica, module: Any) -> None:
@@ -358,7 +349,7 @@ class Replicas:
         """Nothing that waits may be stepped with, nor may anything be missing."""
         # passes of one call are not accumulated: the script may look at each
         self._accumulated.append(self._passes if self._calls == self._passes else 1)
-        self._passes, self._calls, self.marked = 0, 0, False
+        self._passes, self._calls = 0, 0
         stepping = _parameters_of(optimizer)
         self._strays.stepped()
         self._settle(stepping)

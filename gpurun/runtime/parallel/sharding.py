@@ -10,7 +10,6 @@ gradients that are switched off.
 from __future__ import annotations
 
 import functools
-import itertools
 import threading
 import weakref
 from collections import deque
@@ -22,7 +21,6 @@ from gpurun.records.frames import drop_frame
 from gpurun.records.spec import Share
 from gpurun.runtime.loaders import LOADERS
 from gpurun.runtime.parallel.draws import Draws
-from gpurun.runtime.parallel.feeding import Feeding
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.shares import (
@@ -51,9 +49,6 @@ class Sharding:
     ) -> None:
         self.order = 0
         """A hash of which samples were handed out to all ranks together, and in which order."""
-        self.feeding = Feeding()
-        self._numbers = itertools.count()
-        """Of iterators."""
         self._last: Part | None = None
         """The part of a batch that was handed out last, None before any."""
         self._torch = torch
@@ -76,7 +71,6 @@ class Sharding:
         iterator._gpurun_parts, iterator._gpurun_draws = None, False
         iterator._gpurun_reading, iterator._gpurun_dealt = None, False
         self._replicas.on_call.append(lambda: self._uses.called(_in_training()))
-        self._replicas.on_meeting.append(self.feeding.meet)
         CLOCK.before_step.append(or_give_up("loaders of ranks", self._stepped))
         replace(dataloader.DataLoader, "__init__", self._watch_built)
         replace(dataloader.DataLoader, "__iter__", self._watch_iter)
@@ -110,14 +104,12 @@ class Sharding:
     def went_back(self) -> None:
         """A backward pass is over."""
         self._uses.went_back(_in_training())
-        self.feeding.went_back()
 
     def finish(self) -> None:
         """The script is over."""
         self._uses.finish()
 
     def _stepped(self, optimizer: Any) -> None:
-        self.feeding.meet(optimizer)
         self._uses.stepped(_in_training())
 
     def _draws_order(self, loader: Any) -> bool:
@@ -162,8 +154,6 @@ class Sharding:
             if iterator._gpurun_parts is not None:
                 # `break` frees it: what follows is no step any more
                 weakref.finalize(iterator, self._abandoned).atexit = False
-                if _in_script():
-                    self.feeding.meet(loader, feeds=True)
             original(iterator, loader)
             if iterator._gpurun_parts is not None and iterator._dataset_kind == 0:
                 # workers augment samples of their own: their draws shall not repeat a peer's; of a
@@ -189,7 +179,6 @@ class Sharding:
         iterator._gpurun_reading = getattr(self._local, "reading", None)
         iterator._gpurun_draws = self._active()
         iterator._gpurun_dealt, iterator._gpurun_handed = False, 0
-        iterator._gpurun_number = next(self._numbers)
 
     def _reading(self, loader: Any) -> Reading | None:
         """What is remembered of a loader that is opened; nothing of one that cannot train."""
@@ -226,7 +215,7 @@ class Sharding:
                 return self._refuse(f"a stream by {len(places)} samples at a time")
             count = len(places) if whole else len(places[rank::size])
             iterator._gpurun_parts.append(Part(count, len(places)))
-            return Shared(places, rank, size, whole)
+            return self._to_read(places, Shared(places, rank, size, whole))
         if whole:
             return self._in_turn(iterator, original)
         indices = original(iterator)
@@ -238,7 +227,11 @@ class Sharding:
         except (TypeError, IndexError, KeyError):
             return self._refuse(f"a batch sampler that yields {type(indices).__name__}s")
         iterator._gpurun_parts.append(ordered(part, indices))
-        return own
+        return self._to_read(indices, own)
+
+    def _to_read(self, whole: Any, share: Any) -> Any:
+        """Of the indices of a batch those that this process reads."""
+        return share
 
     def _in_turn(self, iterator: Any, original: Callable[..., Any]) -> Any:
         """One of the next batches, of which every rank takes one; an incomplete round ends it."""
@@ -276,11 +269,8 @@ class Sharding:
                 if parts is not None:
                     self._draws.leave()
                 reading = iterator._gpurun_reading
-                if isinstance(error, StopIteration) and _in_script():
-                    if reading is not None:
-                        self._uses.ended(reading)
-                    if parts is not None:
-                        self.feeding.ended(iterator._gpurun_number)
+                if isinstance(error, StopIteration) and _in_script() and reading is not None:
+                    self._uses.ended(reading)
                 drop_frame(error)
                 raise
             reading = iterator._gpurun_reading
@@ -293,9 +283,6 @@ class Sharding:
                 self._replicas.left = self._left(iterator)
                 if _in_script():
                     self.order = hash((self.order, self._last.order)) % ORDERS
-                    self.feeding.handed(iterator._gpurun_number)
-                else:
-                    self.feeding.ahead = True
             if isinstance(batch, Repeated):
                 self._last = REPEATED
                 return batch.batch

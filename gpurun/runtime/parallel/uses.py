@@ -36,6 +36,8 @@ class Reading:
     went_back: bool = False
     stepped: bool = False
     over: bool = False
+    key: str = ""
+    """The loader's, which may be gone by now."""
 
 
 class Uses:
@@ -49,7 +51,7 @@ class Uses:
         self._trained: IdentityMap[dict[bool, bool]] = IdentityMap()
         self._of_place: dict[tuple[str, bool, bool], set[bool]] = {}
         """Of loaders that are built at one line and draw their order alike, by the mode."""
-        self._at_hand: list[Reading] = []
+        self.at_hand: list[Reading] = []
         """What was read since the model was last used."""
         self._mode: bool | None = None
         """That in which the model was first used since."""
@@ -76,18 +78,19 @@ class Uses:
     def opened(self, loader: Any, ordered: bool, in_training: bool, shared: bool) -> Reading:
         """A loader is opened."""
         self._look_back()
-        return Reading(weakref.ref(loader), _place(loader), ordered, in_training, shared)
+        key = LOADERS.key_of(loader)
+        return Reading(weakref.ref(loader), _place(loader), ordered, in_training, shared, key=key)
 
     def handed(self, reading: Reading) -> None:
         """It gives a batch that may be trained on."""
         reading.handed = True
         if self._mode is not None:
-            self._at_hand.clear()
+            self.at_hand.clear()
             self._mode = None
-        if reading not in self._at_hand:
+        if reading not in self.at_hand:
             # what was kept to train on later is not given up for what every rank has whole
-            kept = [x for x in self._at_hand if not x.over or (x.shared and not reading.shared)]
-            self._at_hand = [*kept, reading]
+            kept = [x for x in self.at_hand if not x.over or (x.shared and not reading.shared)]
+            self.at_hand = [*kept, reading]
 
     def called(self, in_training: bool) -> None:
         """The model is used."""
@@ -97,14 +100,14 @@ class Uses:
     def repeated(self, in_training: bool) -> bool:
         """Whether every rank has all of the batch that is at hand."""
         mode = in_training if self._mode is None else self._mode
-        of_now = [x for x in self._at_hand if in_training in (mode, x.in_training)]
-        return bool(of_now) and not any(x.shared for x in self._at_hand)
+        of_now = [x for x in self.at_hand if in_training in (mode, x.in_training)]
+        return bool(of_now) and not any(x.shared for x in self.at_hand)
 
     def went_back(self, in_training: bool) -> None:
         """A backward pass is over."""
         self._backwards += 1
         self.called(in_training)
-        for reading in self._at_hand:
+        for reading in self.at_hand:
             reading.went_back = True
             self._pending[id(reading)] = reading, self._mode
 

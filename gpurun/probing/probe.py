@@ -1,0 +1,202 @@
+"""How does the script's loss reduce? Measured before ranks begin, and kept until it changes."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpurun.errors import GpurunError, Refused, ScriptFailed
+from gpurun.isolation.box import Mode, discard, require
+from gpurun.measure.fingerprint import differences
+from gpurun.options import Options
+from gpurun.probing.judging import Judgement, judge
+from gpurun.probing.launching import LIMIT_SECONDS, Launch, Seen
+from gpurun.records.codec import RecordError, from_json, to_json
+from gpurun.records.record import record
+from gpurun.records.spec import LossReduction, ProbeSpec
+from gpurun.rundir import write_json
+from gpurun.scaling.distributed import by_source
+from gpurun.tuner.cache import fingerprint_of
+
+SEED = 1234
+SAID = "say how the loss reduces with --loss-reduction mean or sum; nothing is measured then"
+LAST_CHARACTERS = 20_000
+
+
+@record
+class Measured:
+    """What the probe found. `residual`: by what part of the gradient halves of a batch differ from
+    it; `remark`: what the user must know of that, "" if nothing; `seconds`: what it took.
+
+    `reduction` is None for a script that is distributed by itself.
+    """
+
+    reduction: LossReduction | None
+    residual: float
+    remark: str
+    seconds: float
+    fingerprint: dict[str, Any]
+
+
+def reduction_of(
+    options: Options, environment: Mapping[str, str], ranks: int, home: Path
+) -> LossReduction:
+    """How the loss reduces: as the user says, as it was measured before, or as the probe finds.
+
+    `Refused` where ranks cannot train the script; `ScriptFailed` where it fails by itself.
+    """
+    if options.loss_reduction is not None:
+        return options.loss_reduction
+    folder = home / "probes" / _name(options, ranks)
+    fingerprint = {**fingerprint_of(options), "ranks": ranks}
+    found = _kept(folder / "result.json")
+    if found is not None and not differences(fingerprint, found.fingerprint):
+        _tell(options, found, "measured before")
+    else:
+        found = _measure(options, environment, ranks, folder, fingerprint)
+        _tell(options, found, f"measured in {found.seconds:.1f} s, before any rank began")
+        with suppress(OSError):
+            write_json(folder / "result.json", to_json(found))
+    return found.reduction or LossReduction.MEAN
+
+
+def _name(options: Options, ranks: int) -> str:
+    words = "\0".join((str(Path(options.target.path).resolve()), *options.target.args, str(ranks)))
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def _kept(path: Path) -> Measured | None:
+    import json
+
+    try:
+        return from_json(Measured, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecordError):
+        return None
+
+
+def _tell(options: Options, found: Measured, when: str) -> None:
+    if found.remark:
+        _say(found.remark)
+    if not options.quiet and found.reduction is not None:
+        _say(f"the loss is a {found.reduction.value} over samples ({when})")
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"gpurun: {line}\n")
+
+
+# -- the launches ----------------------------------------------------------------------------------
+
+
+def _measure(
+    options: Options,
+    environment: Mapping[str, str],
+    ranks: int,
+    folder: Path,
+    fingerprint: dict[str, Any],
+) -> Measured:
+    try:
+        mode, _ = require(Path.cwd(), in_place=False)
+    except GpurunError as error:
+        raise Refused(f"how the loss reduces cannot be measured: {error.what}", SAID) from None
+    began = time.monotonic()
+    discard(folder)
+    probing = _Probing(options, environment, mode, folder, ranks)
+    whole = probing.whole()
+    if whole is None:
+        return Measured(None, 0.0, "", time.monotonic() - began, fingerprint)
+    judgement = probing.judged(whole)
+    if judgement.reduction is None:
+        raise Refused(judgement.what, judgement.todo)
+    seconds = time.monotonic() - began
+    return Measured(judgement.reduction, judgement.residual, judgement.what, seconds, fingerprint)
+
+
+class _Probing:
+    """The launches of one probe."""
+
+    def __init__(
+        self,
+        options: Options,
+        environment: Mapping[str, str],
+        mode: Mode,
+        folder: Path,
+        ranks: int,
+    ) -> None:
+        self._options = options
+        self._environment = environment
+        self._mode = mode
+        self._folder = folder
+        self._ranks = ranks
+
+    def whole(self) -> Seen | None:
+        """The launch on whole batches; None for a script that is distributed by itself."""
+        seen = self._start("whole", 0, 1).wait()
+        if seen.refusal:
+            raise _refused(seen.refusal)
+        if seen.probe is not None and seen.probe.reason == "distributed":
+            return None
+        if seen.exit_code is None:
+            raise Refused(
+                f"no optimizer has stepped after {LIMIT_SECONDS:.0f} s: how the loss reduces could "
+                "not be measured",
+                SAID,
+            )
+        if seen.failed:
+            if by_source(self._options.target) is not None:
+                return None  # it needs ranks of its own to run at all
+            raise self._failed(seen)
+        if seen.probe is not None and seen.probe.missed:
+            seen = self._start("again", 0, 1, seen.probe.loaders).wait()
+        return seen
+
+    def judged(self, whole: Seen) -> Judgement:
+        """The launches on the halves of each batch, beside each other, and the verdict."""
+        loaders = () if whole.probe is None else whole.probe.loaders
+        launches = [self._start(name, i, 2, loaders) for i, name in enumerate(("first", "second"))]
+        try:
+            halves = [launch.wait() for launch in launches]
+        finally:
+            for launch in launches:
+                launch.close()
+        for half in halves:
+            if half.refusal:
+                raise _refused(half.refusal)
+            if half.exit_code is None or half.failed:
+                raise _half_failed(half)
+        return judge(whole.gradients, halves[0].gradients, halves[1].gradients)
+
+    def _start(self, name: str, start: int, step: int, loaders: tuple[str, ...] = ()) -> Launch:
+        probe = ProbeSpec(start, step, self._ranks, SEED)
+        folder = self._folder / name
+        return Launch(self._options, self._environment, self._mode, folder, probe, loaders)
+
+    def _failed(self, seen: Seen) -> ScriptFailed:
+        """Show how the script ended, as it would have shown it itself."""
+        with suppress(OSError):
+            text = seen.log.read_text(errors="replace").replace("\r\n", "\n")
+            sys.stderr.write(text[-LAST_CHARACTERS:])
+        what = "the script failed on one device, before any rank began"
+        return ScriptFailed(what, seen.exit_code or 1)
+
+
+def _refused(told: str) -> Refused:
+    what, _, todo = told.partition("\n")
+    return Refused(what, todo)
+
+
+def _half_failed(half: Seen) -> Refused:
+    probe = half.probe
+    where = "" if probe is None or not probe.where else f" at {probe.where}"
+    error = "" if probe is None or not probe.error else f" ({probe.error})"
+    return Refused(
+        f"the script runs on whole batches only; on a part of one it fails{where}{error}",
+        "take the number of samples from the batch, as in x.size(0), where that line uses the "
+        "batch size; or run it without --ddp",
+    )

@@ -1,0 +1,206 @@
+"""Arm the gradient probe in this process, and end it when enough was seen."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from gpurun.knobs.callers import is_users
+from gpurun.records.events import ProbeEvent
+from gpurun.records.spec import Exchange, ProbeSpec, RunSpec
+from gpurun.runtime import seeds, services
+from gpurun.runtime.imports import when_imported
+from gpurun.runtime.parallel.place import Place, give_up, or_give_up
+from gpurun.runtime.patching import replace
+from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.roots import ROOTS
+
+STARTED_AT = "GPURUN_STARTED_AT"
+"""The variable that tells a process where the script started it."""
+WITHOUT = "run it without --ddp"
+
+
+def prepare(probe: ProbeSpec) -> None:
+    """First stage, before torch is imported."""
+    seeds.seed_everything(probe.seed, 0)
+    services.silence()
+    for name, kind in (("accelerate.accelerator", "Accelerator"), ("deepspeed", None)):
+        when_imported(name, _refuse_library(name.partition(".")[0], kind))
+    _note_starts()
+
+
+def arm(spec: RunSpec, torch: Any) -> None:
+    """Second stage, before anything else looks at torch."""
+    from gpurun.runtime.parallel.draws import Draws
+    from gpurun.runtime.parallel.replicas import Replicas
+    from gpurun.runtime.probe.chance import drawing, in_full_precision, seed_all, without_dropout
+    from gpurun.runtime.probe.halving import Halving
+    from gpurun.runtime.probe.passes import Passes
+
+    assert spec.probe is not None
+    probe = spec.probe
+    if not _is_main(Path(spec.run_dir)):
+        _watch_other(torch)
+        return
+    without_dropout(torch)
+    mode = drawing(torch, probe.start, probe.step)
+    active = False
+
+    def around(number: int, handed: bool) -> None:
+        nonlocal active
+        mode.own = mode.total = 0
+        seed_all(torch, probe.seed + 2 * number + handed)
+        if handed:
+            in_full_precision(torch)
+            mode.own, mode.total = halving.own, halving.total
+            if not active:
+                active = True
+                mode.__enter__()
+
+    where = Place(0, probe.ranks)
+    replicas = Replicas(torch, where, Draws(torch, 0), Exchange())
+    halving = Halving(torch, probe, replicas, around)
+    halving.install()
+
+    def end(reason: str) -> NoReturn:
+        RECORDER.event(ProbeEvent(reason, tuple(sorted(halving.training)), missed=halving.missed))
+        RECORDER.flush()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    replace(torch.distributed, "init_process_group", lambda _: lambda *a, **k: end("distributed"))
+    passes = Passes(torch, halving, end)
+    passes.install()
+
+    def route(original: Any, module: Any) -> Any:
+        for called in replicas.on_call:
+            called()
+        return original
+
+    ROOTS.route = route
+
+    def ended() -> None:
+        passes.refuse_unseen()
+        loaders = tuple(sorted(halving.training))
+        error = getattr(sys, "last_value", None)
+        if error is None:
+            RECORDER.event(ProbeEvent("ended", loaders, missed=halving.missed))
+        else:
+            text = traceback.format_exception_only(error)[-1].strip()[:300]
+            RECORDER.event(ProbeEvent("failed", loaders, text, _users_line(error)))
+        RECORDER.flush()
+
+    atexit.register(ended)
+
+
+def _is_main(run_dir: Path) -> bool:
+    """Whether this is the script's first process: that one says so in a file."""
+    mark = run_dir / "main"
+    try:
+        with mark.open("x") as file:
+            file.write(str(os.getpid()))
+        return True
+    except FileExistsError:
+        return mark.read_text() == str(os.getpid())
+
+
+# -- what cannot be run on ranks -------------------------------------------------------------------
+
+
+def _note_starts() -> None:
+    """Tell each process where the script started it."""
+    from multiprocessing import process
+
+    def watch(original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(*args: Any, **kwargs: Any) -> Any:
+            where = _line_of(sys._getframe(1))
+            if where:
+                os.environ[STARTED_AT] = where
+            return original(*args, **kwargs)
+
+        return start
+
+    replace(process.BaseProcess, "start", watch)
+
+    def imported(module: Any) -> None:
+        replace(module.Popen, "__init__", watch)
+
+    when_imported("subprocess", imported)
+
+
+def _watch_other(torch: Any) -> None:
+    """A process that the script started must not train."""
+
+    def watch(original: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*args: Any, **kwargs: Any) -> Any:
+            _refuse_starter()
+
+        return refuse
+
+    replace(torch.autograd, "backward", watch)
+    replace(torch.distributed, "init_process_group", watch)
+
+
+def _refuse_starter() -> NoReturn:
+    where = os.environ.get(STARTED_AT)
+    give_up(
+        f"the script starts training processes of its own{f' at {where}' if where else ''}: each "
+        "would join the ranks of --ddp",
+        f"{WITHOUT}; if it is written for torchrun: gpurun --nproc-per-node N",
+    )
+
+
+def _refuse_library(library: str, kind: str | None) -> Callable[[Any], None]:
+    """Refuse a script that a library distributes, once it says so."""
+
+    def imported(module: Any) -> None:
+        owner, name = (
+            (module, "initialize") if kind is None else (getattr(module, kind), "__init__")
+        )
+        replace(owner, name, lambda original: or_give_up(library, refuse))
+
+    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
+        where, frame = "", sys._getframe(1)
+        trainer = False
+        while frame is not None and not where:
+            trainer = trainer or frame.f_globals.get("__name__") == "transformers.trainer"
+            where = _line_of(frame) if is_users(frame) else ""
+            if frame.f_back is None:
+                break
+            frame = frame.f_back
+        name = "the Hugging Face Trainer" if trainer else library
+        give_up(
+            f"the script is distributed by {name}{f' at {where}' if where else ''}, which gives "
+            "each rank batches of its own: under --ddp the batch would be that of all ranks at once",
+            "run gpurun --nproc-per-node N without --ddp; its batch size is then that of a device",
+        )
+
+    return imported
+
+
+def _line_of(frame: Any) -> str:
+    """The innermost line of the user's own code that runs in a frame; "" for none."""
+    while frame is not None:
+        if is_users(frame) and not frame.f_code.co_filename.startswith("<"):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def _users_line(error: BaseException) -> str:
+    """The innermost line of the user's own code in a traceback, with its text."""
+    where = ""
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if is_users(frame) and not file.startswith("<"):
+            import linecache
+
+            text = linecache.getline(file, number).strip()[:80]
+            where = f"{os.path.basename(file)}:{number}: {text}"
+    return where

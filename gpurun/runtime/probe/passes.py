@@ -1,0 +1,188 @@
+"""What each backward pass adds to the gradients, as sketches; weights stay what they are.
+
+A sketch is linear: that of a sum of gradients is the sum of their sketches, so that the launcher
+can compare parts of a batch with the whole without having the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from gpurun.records.events import GradientEvent
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.parallel.gradients import part_of_loss
+from gpurun.runtime.parallel.place import give_up, or_give_up
+from gpurun.runtime.patching import replace
+from gpurun.runtime.probe.halving import Halving
+from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.roots import ROOTS
+from gpurun.runtime.steps import CLOCK
+
+BUCKETS = 64
+"""Numbers of a sketch; a smaller gradient is told as it is."""
+STEPS = 2
+"""Of each optimizer."""
+MOST_PASSES = 32
+"""An optimizer that has not stepped by then is not waited for."""
+MULTIPLIER = 2654435761
+"""Knuth's, by which the numbers of rows are mixed into signs."""
+
+
+class Passes:
+    """The backward passes of one launch. `end`: ends the process, with a reason."""
+
+    def __init__(self, torch: Any, halving: Halving, end: Callable[[str], NoReturn]) -> None:
+        self._torch = torch
+        self._halving = halving
+        self._end = end
+        self._count = 0
+        self._steps: dict[int, int] = {}
+        self._kept: list[tuple[Any, Any]] = []
+        """Parameters and their values before the running step."""
+        self._signs: dict[int, Any] = {}
+
+    def install(self) -> None:
+        """Watch backward passes and steps."""
+        self._pass = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
+        replace(self._torch.autograd, "backward", self._watch)
+        CLOCK.before_step.append(or_give_up("gradient probe", self._before_step))
+        from torch.optim import optimizer
+
+        after = or_give_up("gradient probe", self._after_step)
+        optimizer.register_optimizer_step_post_hook(lambda stepped, *_: after(stepped))
+
+    def refuse_unseen(self) -> None:
+        """The script is over: end the process by name where there was nothing to measure."""
+        import sys
+
+        if not self._count and getattr(sys, "last_value", None) is None:
+            give_up(
+                "the script ended and no backward pass was seen: there is no gradient that ranks "
+                "could exchange",
+                "run it without --ddp",
+            )
+
+    def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if self._pass() != -1:
+                    return original(tensors, *args, **kwargs)
+                part = part_of_loss(tensors, self._halving.part)
+                before = [(p, p.grad) for _, p in self._parameters()]
+                for parameter, _ in before:
+                    parameter.grad = None
+                result = original(tensors, *args, **kwargs)
+                self._halving.went_back()
+                self._tell(part.repeated)
+                self._add_back(before)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            self._count += 1
+            if self._count >= MOST_PASSES or not len(CLOCK.optimizers):
+                self._end("enough")
+            return result
+
+        return backward
+
+    def _add_back(self, before: list[tuple[Any, Any]]) -> None:
+        """Gradients that were there before, and what the pass has added."""
+        with self._torch.no_grad():
+            for parameter, gradient in before:
+                if gradient is not None:
+                    if parameter.grad is not None:
+                        gradient = gradient.add_(parameter.grad)
+                    parameter.grad = gradient
+
+    def _parameters(self) -> Iterator[tuple[str, Any]]:
+        """Those that optimizers step with, by name; without an optimizer those of the roots."""
+        seen: set[int] = set()
+        for optimizer in list(CLOCK.optimizers):
+            number = CLOCK.number(optimizer)
+            for group, entries in enumerate(optimizer.param_groups):
+                for index, parameter in enumerate(entries["params"]):
+                    if id(parameter) not in seen:
+                        seen.add(id(parameter))
+                        yield f"{number}.{group}.{index}", parameter
+        if not seen:
+            for number, module in enumerate(ROOTS.modules()):
+                for index, parameter in enumerate(module.parameters()):
+                    yield f"{number}.0.{index}", parameter
+
+    # -- steps -------------------------------------------------------------------------------------
+
+    def _before_step(self, optimizer: Any) -> None:
+        if self._pass() != -1:
+            give_up(
+                "an optimizer steps inside backward(), before ranks could exchange gradients",
+                "step after backward(), or run it without --ddp",
+            )
+        if not self._count and not _has_closure(optimizer):
+            give_up(
+                "an optimizer steps and backward() was never called: ranks exchange the gradients "
+                "of backward passes, not those of torch.autograd.grad()",
+                "call backward() on the loss, or run it without --ddp",
+            )
+        self._kept = [(p, p.detach().to("cpu", copy=True)) for _, p in self._parameters()]
+
+    def _after_step(self, optimizer: Any) -> None:
+        with self._torch.no_grad():
+            for parameter, value in self._kept:
+                parameter.copy_(value)
+        self._kept = []
+        number = CLOCK.number(optimizer)
+        self._steps[number] = self._steps.get(number, 0) + 1
+        if self._count and all(
+            self._steps.get(CLOCK.number(o), 0) >= STEPS for o in CLOCK.optimizers
+        ):
+            self._end("enough")
+
+    # -- sketches ----------------------------------------------------------------------------------
+
+    def _tell(self, repeated: bool) -> None:
+        sketches, weights, precision = {}, 0.0, 0.0
+        with self._torch.no_grad():
+            for name, parameter in self._parameters():
+                weights += float(parameter.detach().sum(dtype=self._torch.float64))
+                if parameter.grad is None:
+                    continue
+                precision = max(precision, self._torch.finfo(parameter.dtype).eps)
+                sketch = self._sketch(parameter.grad)
+                if any(sketch):
+                    sketches[name] = tuple(sketch)
+        own, total = self._halving.own, self._halving.total
+        RECORDER.event(
+            GradientEvent(
+                number=self._count,
+                own=total if repeated else own,
+                total=total,
+                weights=weights,
+                precision=precision,
+                sketches=sketches,
+            )
+        )
+
+    def _sketch(self, gradient: Any) -> list[float]:
+        """Rows of `BUCKETS` numbers, added up with random signs that depend on the row alone."""
+        torch = self._torch
+        values = gradient.to_dense() if gradient.is_sparse else gradient
+        values = (torch.view_as_real(values) if values.is_complex() else values).reshape(-1)
+        if values.numel() > BUCKETS:
+            rows = -(-values.numel() // BUCKETS)
+            padded = torch.nn.functional.pad(values, (0, rows * BUCKETS - values.numel()))
+            signs = self._signs_of(rows).to(values.device, values.dtype)
+            values = (padded.view(rows, BUCKETS) * signs[:, None]).sum(0, dtype=torch.float64)
+        return [float(value) for value in values.tolist()]
+
+    def _signs_of(self, rows: int) -> Any:
+        """One for each row, by its number: drawing them would disturb the script's draws."""
+        if rows not in self._signs:
+            mixed = self._torch.arange(rows, dtype=self._torch.int64) * MULTIPLIER
+            self._signs[rows] = ((mixed >> 16) & 1) * 2 - 1
+        return self._signs[rows]
+
+
+def _has_closure(optimizer: Any) -> bool:
+    """Whether the optimizer computes the loss itself, in its step."""
+    return type(optimizer).__name__ == "LBFGS"
