@@ -35,7 +35,7 @@ def hidden_ranks(
         raise GpurunError("--ddp needs a folder for what its ranks are told", "name one with --out")
     flags, ranks = hidden_flags(options.torchrun, run_dir / "ranks")
     shared = shared_gpus(ranks, check_devices(ranks, options.oversubscribe))
-    told = parallel(options, shared, _reduction(options, environment, ranks, run_dir))
+    told = parallel(with_reduction(options, environment, run_dir.parent.parent), shared)
     options, environment = replace(options, torchrun=flags), of_a_rank(environment, ranks)
     if ranks == 1 or options.shared_writes:
         return options, environment, told, ""
@@ -50,25 +50,29 @@ def hidden_ranks(
     return replace(options, target=in_layers(options.target, run_dir)), environment, told, reason
 
 
-def _reduction(
-    options: Options, environment: Mapping[str, str], ranks: int, run_dir: Path
-) -> LossReduction:
-    """How the loss reduces, which matters where there are several ranks."""
+def with_reduction(options: Options, environment: Mapping[str, str], home: Path) -> Options:
+    """The options with how the loss reduces, where ranks that hide from the script need that.
+
+    `Refused` where they cannot train it; `ScriptFailed` where it fails by itself.
+    """
+    if not options.ddp:
+        return options
+    _, ranks = hidden_flags(options.torchrun, None)
     if ranks == 1 and nodes_asked_for(options, os.environ) is None:
-        return LossReduction.MEAN
+        return options
     from gpurun.probing.probe import reduction_of
 
-    return reduction_of(options, environment, max(ranks, 2), run_dir.parent.parent)
+    found = reduction_of(options, environment, max(ranks, 2), home)
+    return replace(options, loss_reduction=found)
 
 
-def parallel(
-    options: Options, shared: int = 0, reduction: LossReduction = LossReduction.MEAN
-) -> Parallel:
+def parallel(options: Options, shared: int = 0) -> Parallel:
     """What the ranks are told: the global batch is the script's, and they share so many GPUs.
 
     Nodes know nothing of each other yet: where there are several, the seed is made of the flags by
     which they are to meet, which are alike on all.
     """
+    reduction = options.loss_reduction or LossReduction.MEAN
     if nodes_asked_for(options, os.environ) is None:
         return Parallel(Share.GLOBAL, time.time_ns() % 2**32, shared, reduction)
     meeting = sorted(word for word in options.torchrun if word.startswith(MEETING))
@@ -109,12 +113,22 @@ def remarks(run_dir: Path) -> list[str]:
 
 def refusal(run_dir: Path) -> list[str]:
     """Why a rank gave up whose own words went into its log, in lines."""
+    told = _refusals(run_dir)
+    return [] if 0 in told else next(iter(told.values()), "").splitlines()
+
+
+def refused(run_dir: Path) -> bool:
+    """Whether a rank gave up."""
+    return bool(_refusals(run_dir))
+
+
+def _refusals(run_dir: Path) -> dict[int, str]:
+    """Why ranks gave up."""
     from gpurun.measure.events import read_run
 
-    told = {
+    return {
         log.process.rank or 0: trait.detail
         for log in read_run(run_dir).processes
         for trait in log.traits
         if trait.trait == PARALLEL_REFUSED
     }
-    return [] if 0 in told else next(iter(told.values()), "").splitlines()

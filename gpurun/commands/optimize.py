@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.arguments import nodes_asked_for
+from gpurun.commands.hidden import with_reduction
 from gpurun.commands.run import run_with
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.box import require, snapshot, written_below
@@ -175,10 +176,11 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     all_knobs(options.knob_paths)  # a broken one is told now, and leaves its bytecode now
     folder = _run_folder(options)
     before = Look(options, folder.parent.parent)
+    measured = with_reduction(options, os.environ, folder.parent.parent)
     fingerprint = cache.fingerprint_of(options)
     invocation = cache.invocation(options)  # the configuration may be edited meanwhile
     view = tuning_view(options.quiet)
-    laboratory = Laboratory(options, folder, mode, os.environ, view.trial_progress)
+    laboratory = Laboratory(measured, folder, mode, os.environ, view.trial_progress)
     tuning = Tuning(options, laboratory, view, started + budget)
     try:
         view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)

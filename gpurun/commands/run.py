@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.errors import GpurunError
+from gpurun.errors import ExitCode, GpurunError
 from gpurun.options import Options
 from gpurun.records.codec import to_json
 from gpurun.records.spec import Exchange, Parallel, RunSpec, Setting
@@ -87,7 +87,7 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
         _note("the summary was interrupted")
     except Exception as error:
         _note(f"no summary of this run: {type(error).__name__}: {error}")
-    print_verdict(_verdict(exit_code), exit_code, run=_shown(run_dir))
+    print_verdict(_verdict(exit_code, options, run_dir), exit_code, run=_shown(run_dir))
     return exit_code
 
 
@@ -332,8 +332,14 @@ def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunRes
     return RunResult(**{**unmeasured, **known})  # type: ignore[arg-type]
 
 
-def _verdict(exit_code: int) -> str:
+def _verdict(exit_code: int, options: Options, run_dir: Path | None) -> str:
     from gpurun.records.result import status_of
+
+    if options.ddp and run_dir is not None and exit_code == int(ExitCode.USAGE):
+        from gpurun.commands.hidden import refused
+
+        if refused(run_dir):
+            return "refused"
 
     return "ok" if exit_code == 0 else status_of(exit_code)
 

@@ -14,24 +14,26 @@ from gpurun.launch.share import check_devices, shared_gpus
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Options, Target
 from gpurun.records.events import PARALLEL_REFUSED
-from gpurun.records.spec import Parallel, Share
+from gpurun.records.spec import LossReduction, Parallel, Share
 
 
 @dataclass(frozen=True)
 class HiddenRanks:
     """So many ranks on this host, each a share of every batch. `torchrun`: the flags as typed.
 
-    `layered`: ranks but the first write into layers of their own. `shared_gpus`: see `Parallel`.
+    `layered`: ranks but the first write into layers of their own. `shared_gpus`, `reduction`: see
+    `Parallel`.
     """
 
     torchrun: tuple[str, ...]
     ranks: int
     layered: bool
     shared_gpus: int = 0
+    reduction: LossReduction = LossReduction.MEAN
 
     def parallel(self, seed: int) -> Parallel:
         """What the ranks of a trial are told: the global batch is the script's."""
-        return Parallel(Share.GLOBAL, seed, self.shared_gpus)
+        return Parallel(Share.GLOBAL, seed, self.shared_gpus, self.reduction)
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment with the cores divided among the ranks."""
@@ -61,7 +63,8 @@ def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:
             "ranks would write the same files, for trials are not isolated by overlay mounts here",
             "allow it with --shared-writes if the script writes nothing, or the same in every rank",
         )
-    return HiddenRanks(flags, ranks, layered, shared_gpus(ranks, gpus))
+    reduction = options.loss_reduction or LossReduction.MEAN
+    return HiddenRanks(flags, ranks, layered, shared_gpus(ranks, gpus), reduction)
 
 
 def refusal(logs: tuple[ProcessLog, ...]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 from typing import Any
 
 from gpurun.records.spec import Exchange, Parallel, Share
@@ -15,8 +16,19 @@ def prepare(parallel: Parallel, trial: bool) -> None:
     """First stage, before torch is imported. `trial`: it is seeded as a trial anyway."""
     files.install(place().rank)
     show_one_device(parallel.shared_gpus)
+    _compile_apart(place().rank)
     if not trial:
         seeds.seed_everything(parallel.seed, 0)
+
+
+def _compile_apart(rank: int) -> None:
+    """Leave each rank a cache of compiled kernels: locks do not hold between their layers."""
+    if rank:
+        import tempfile
+
+        user = os.environ.get("USER", str(os.getuid()))
+        folder = os.path.join(tempfile.gettempdir(), f"torchinductor_{user}_rank{rank}")
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", folder)
 
 
 def arm(parallel: Parallel, exchange: Exchange, torch: Any) -> None:

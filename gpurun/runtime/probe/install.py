@@ -177,7 +177,7 @@ def _refuse_library(library: str, kind: str | None) -> Callable[[Any], None]:
         name = "the Hugging Face Trainer" if trainer else library
         give_up(
             f"the script is distributed by {name}{f' at {where}' if where else ''}, which gives "
-            "each rank batches of its own: under --ddp the batch would be that of all ranks at once",
+            "each rank batches of its own: under --ddp their batches would add up to a larger one",
             "run gpurun --nproc-per-node N without --ddp; its batch size is then that of a device",
         )
 
