@@ -15,7 +15,7 @@ from gpurun.launch.environment import child_environment
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.options import Options
-from gpurun.records.events import PARALLEL_REFUSED, GradientEvent, ProbeEvent
+from gpurun.records.events import PARALLEL_REFUSED, GradientEvent, LoaderEvent, ProbeEvent
 from gpurun.records.spec import ProbeSpec, RunSpec
 
 LIMIT_SECONDS = 1800.0
@@ -41,6 +41,7 @@ class Seen:
     refusal: str
     probe: ProbeEvent | None
     gradients: tuple[GradientEvent, ...]
+    loaders: tuple[LoaderEvent, ...]
     log: Path
 
     @property
@@ -111,6 +112,7 @@ class Launch:
             _refusal(logs),
             None if main is None else main.probe,
             () if main is None else main.gradients,
+            () if main is None else main.loaders,
             self._folder / "output.log",
         )
 

@@ -22,9 +22,14 @@ from gpurun.records.spec import LossReduction, ProbeSpec
 from gpurun.rundir import write_json
 from gpurun.scaling.distributed import by_source
 from gpurun.tuner.cache import fingerprint_of
+from gpurun.tuner.source import other_uses
 
 SEED = 1234
 SAID = "say how the loss reduces with --loss-reduction mean or sum; nothing is measured then"
+SIZES = (
+    "take the number of samples from the batch, as in x.size(0), where that line uses the batch "
+    "size; or run it without --ddp"
+)
 LAST_CHARACTERS = 20_000
 
 
@@ -112,6 +117,9 @@ def _measure(
     if whole is None:
         return Measured(None, 0.0, "", time.monotonic() - began, fingerprint)
     judgement = probing.judged(whole)
+    uses = () if judgement.exact else _uses_of_batch_size(options, whole)
+    if uses:
+        raise Refused(f"{judgement.what}; the script reads its batch size at {uses[0]}", SIZES)
     if judgement.reduction is None:
         raise Refused(judgement.what, judgement.todo)
     seconds = time.monotonic() - began
@@ -191,12 +199,23 @@ def _refused(told: str) -> Refused:
     return Refused(what, todo)
 
 
+def _uses_of_batch_size(options: Options, whole: Seen) -> tuple[str, ...]:
+    """Lines of the script that read its batch size outside of a DataLoader's call."""
+    training = () if whole.probe is None else whole.probe.loaders
+    expressions = {
+        loader.batch_size_argument
+        for loader in whole.loaders
+        if loader.key in training and loader.batch_size_argument is not None
+    }
+    script = Path(options.target.path)
+    return tuple(line for x in sorted(expressions) for line in other_uses(script, x) or ())
+
+
 def _half_failed(half: Seen) -> Refused:
     probe = half.probe
     where = "" if probe is None or not probe.where else f" at {probe.where}"
     error = "" if probe is None or not probe.error else f" ({probe.error})"
     return Refused(
         f"the script runs on whole batches only; on a part of one it fails{where}{error}",
-        "take the number of samples from the batch, as in x.size(0), where that line uses the "
-        "batch size; or run it without --ddp",
+        SIZES,
     )

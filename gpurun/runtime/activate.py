@@ -52,7 +52,7 @@ def activate(spec_path: str) -> None:
     if spec.probe is not None:
         from gpurun.runtime.probe import install as probe
 
-        probe.prepare(spec.probe)
+        probe.prepare(spec.probe, spec.run_dir)
     if spec.trial is not None:
         from gpurun.runtime import trial
 

@@ -7,6 +7,7 @@ measured before the ranks began (`runtime/probe`).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.spec import LossReduction
 from gpurun.runtime.parallel.agreement import Agreement
-from gpurun.runtime.parallel.place import Place, give_up
+from gpurun.runtime.parallel.place import Place, give_up, line_of
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.sharding import Sharding
 from gpurun.runtime.parallel.shares import Part
@@ -91,15 +92,20 @@ def part_of_loss(tensors: Any, part: Part | None) -> Part:
     """The part of the batch that a loss is of. A loss that no rank can scale ends the process."""
     if part is None:
         give_up(
-            "no DataLoader feeds the training: the script makes its batches itself, and no "
-            "share of them can be given to each rank",
+            f"no DataLoader feeds the training{_at_line()}: the script makes its batches itself, and "
+            "no share of them can be given to each rank",
             "read them through a DataLoader, or run it without --ddp",
         )
     every = tensors if isinstance(tensors, (list, tuple)) else [tensors]
     if any(tensor.grad_fn is not None and tensor.numel() != 1 for tensor in every):
         give_up(
-            "backward() is called on a tensor of several numbers: how they count in the loss "
-            "of the batch cannot be seen",
+            f"backward() is called on a tensor of several numbers{_at_line()}: how they count in "
+            "the loss of the batch cannot be seen",
             "sum them up or take their mean before, or run it without --ddp",
         )
     return part
+
+
+def _at_line() -> str:
+    line = line_of(sys._getframe(1))
+    return f" ({line})" if line else ""

@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NoReturn
 
 from gpurun.errors import ExitCode
+from gpurun.knobs.callers import is_users
 from gpurun.records.events import PARALLEL_REFUSED, TraitEvent
 from gpurun.runtime.recorder import RECORDER
 
@@ -65,6 +67,15 @@ def or_give_up(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
             give_up(f"the {name} failed: {told}", "without --ddp the script runs on one device")
 
     return call
+
+
+def line_of(frame: FrameType | None) -> str:
+    """The innermost line of the user's own code that runs in a frame; "" for none."""
+    while frame is not None:
+        if is_users(frame) and not frame.f_code.co_filename.startswith("<"):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
 
 
 def warn(what: str) -> None:

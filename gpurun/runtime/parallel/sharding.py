@@ -210,9 +210,9 @@ class Sharding:
         if iterator._dataset_kind == 1:  # a stream: its reader takes the share
             places = original(iterator)
             if not iterator._auto_collation:
-                return self._refuse("a stream of whole batches") if not whole else places
+                return self._refuse(iterator, "a stream of whole batches") if not whole else places
             if not whole and len(places) < size:
-                return self._refuse(f"a stream by {len(places)} samples at a time")
+                return self._refuse(iterator, f"a stream by {len(places)} samples at a time")
             count = len(places) if whole else len(places[rank::size])
             iterator._gpurun_parts.append(Part(count, len(places)))
             return self._to_read(places, Shared(places, rank, size, whole))
@@ -220,12 +220,12 @@ class Sharding:
             return self._in_turn(iterator, original)
         indices = original(iterator)
         if not iterator._auto_collation:
-            return self._refuse("a loader without a batch size")
+            return self._refuse(iterator, "a loader without a batch size")
         usual = getattr(iterator._index_sampler, "batch_size", None)
         try:
             own, part = part_of(indices, rank, size, usual if isinstance(usual, int) else None)
         except (TypeError, IndexError, KeyError):
-            return self._refuse(f"a batch sampler that yields {type(indices).__name__}s")
+            return self._refuse(iterator, f"a batch sampler that yields {type(indices).__name__}s")
         iterator._gpurun_parts.append(ordered(part, indices))
         return self._to_read(indices, own)
 
@@ -251,9 +251,11 @@ class Sharding:
         iterator._gpurun_parts.append(ordered(Part(1, 1), batches))
         return batches[self._place.rank]
 
-    def _refuse(self, what: str) -> Any:
+    def _refuse(self, iterator: Any, what: str) -> Any:
+        reading = iterator._gpurun_reading
+        where = f" ({reading.where})" if reading is not None and reading.where else ""
         give_up(
-            f"the training reads {what}: no share of a batch can be given to each rank",
+            f"the training reads {what}{where}: no share of a batch can be given to each rank",
             "build the loader with a batch size of at least a sample for each rank, or run it "
             "without --ddp",
         )

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from gpurun.knobs.callers import is_users
-from gpurun.runtime.parallel.place import Place, warn
+from gpurun.runtime.parallel.place import Place, line_of, warn
 
 STILL_SECONDS = 60.0
 """Ranks that have taken no step for so long say where they are."""
@@ -80,10 +79,7 @@ class Standing:
 
 def _line() -> str:
     """Where the script is: its own line, or whichever is the innermost."""
-    frame = innermost = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and (not is_users(frame) or frame.f_code.co_filename.startswith("<")):
-        frame = frame.f_back
-    shown = frame or innermost
-    if shown is None:
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    if frame is None:
         return "an unknown line"
-    return f"{os.path.basename(shown.f_code.co_filename)}:{shown.f_lineno}"
+    return line_of(frame) or f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

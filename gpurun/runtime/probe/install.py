@@ -15,18 +15,22 @@ from gpurun.records.events import ProbeEvent
 from gpurun.records.spec import Exchange, ProbeSpec, RunSpec
 from gpurun.runtime import seeds, services
 from gpurun.runtime.imports import when_imported
-from gpurun.runtime.parallel.place import Place, give_up, or_give_up
+from gpurun.runtime.parallel.place import Place, give_up, line_of, or_give_up
 from gpurun.runtime.patching import replace
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
 
 STARTED_AT = "GPURUN_STARTED_AT"
 """The variable that tells a process where the script started it."""
+_main = False
+"""Whether this is the script's first process, or was forked from it."""
 WITHOUT = "run it without --ddp"
 
 
-def prepare(probe: ProbeSpec) -> None:
+def prepare(probe: ProbeSpec, run_dir: str) -> None:
     """First stage, before torch is imported."""
+    global _main
+    _main = _is_main(Path(run_dir))
     seeds.seed_everything(probe.seed, 0)
     services.silence()
     for name, kind in (("accelerate.accelerator", "Accelerator"), ("deepspeed", None)):
@@ -44,7 +48,7 @@ def arm(spec: RunSpec, torch: Any) -> None:
 
     assert spec.probe is not None
     probe = spec.probe
-    if not _is_main(Path(spec.run_dir)):
+    if not _main:
         _watch_other(torch)
         return
     without_dropout(torch)
@@ -62,7 +66,7 @@ def arm(spec: RunSpec, torch: Any) -> None:
                 active = True
                 mode.__enter__()
 
-    where = Place(0, probe.ranks)
+    first, where = os.getpid(), Place(0, probe.ranks)
     replicas = Replicas(torch, where, Draws(torch, 0), Exchange())
     halving = Halving(torch, probe, replicas, around)
     halving.install()
@@ -74,8 +78,13 @@ def arm(spec: RunSpec, torch: Any) -> None:
         sys.stderr.flush()
         os._exit(0)
 
-    replace(torch.distributed, "init_process_group", lambda _: lambda *a, **k: end("distributed"))
-    passes = Passes(torch, halving, end)
+    def joins(*args: Any, **kwargs: Any) -> None:
+        if os.getpid() != first:
+            refuse_starter()
+        end("distributed")
+
+    replace(torch.distributed, "init_process_group", lambda original: joins)
+    passes = Passes(torch, halving, end, refuse_starter)
     passes.install()
 
     def route(original: Any, module: Any) -> Any:
@@ -119,7 +128,7 @@ def _note_starts() -> None:
 
     def watch(original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*args: Any, **kwargs: Any) -> Any:
-            where = _line_of(sys._getframe(1))
+            where = line_of(sys._getframe(1))
             if where:
                 os.environ[STARTED_AT] = where
             return original(*args, **kwargs)
@@ -139,7 +148,7 @@ def _watch_other(torch: Any) -> None:
 
     def watch(original: Callable[..., Any]) -> Callable[..., Any]:
         def refuse(*args: Any, **kwargs: Any) -> Any:
-            _refuse_starter()
+            refuse_starter()
 
         return refuse
 
@@ -147,7 +156,8 @@ def _watch_other(torch: Any) -> None:
     replace(torch.distributed, "init_process_group", watch)
 
 
-def _refuse_starter() -> NoReturn:
+def refuse_starter() -> NoReturn:
+    """A process that the script started trains."""
     where = os.environ.get(STARTED_AT)
     give_up(
         f"the script starts training processes of its own{f' at {where}' if where else ''}: each "
@@ -170,7 +180,7 @@ def _refuse_library(library: str, kind: str | None) -> Callable[[Any], None]:
         trainer = False
         while frame is not None and not where:
             trainer = trainer or frame.f_globals.get("__name__") == "transformers.trainer"
-            where = _line_of(frame) if is_users(frame) else ""
+            where = line_of(frame) if is_users(frame) else ""
             if frame.f_back is None:
                 break
             frame = frame.f_back
@@ -182,15 +192,6 @@ def _refuse_library(library: str, kind: str | None) -> Callable[[Any], None]:
         )
 
     return imported
-
-
-def _line_of(frame: Any) -> str:
-    """The innermost line of the user's own code that runs in a frame; "" for none."""
-    while frame is not None:
-        if is_users(frame) and not frame.f_code.co_filename.startswith("<"):
-            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
 
 
 def _users_line(error: BaseException) -> str:

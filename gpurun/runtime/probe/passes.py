@@ -6,13 +6,15 @@ can compare parts of a batch with the whole without having the gradients.
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from gpurun.records.events import GradientEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.parallel.gradients import part_of_loss
-from gpurun.runtime.parallel.place import give_up, or_give_up
+from gpurun.runtime.parallel.place import give_up, line_of, or_give_up
 from gpurun.runtime.patching import replace
 from gpurun.runtime.probe.halving import Halving
 from gpurun.runtime.recorder import RECORDER
@@ -25,17 +27,31 @@ STEPS = 2
 """Of each optimizer."""
 MOST_PASSES = 32
 """An optimizer that has not stepped by then is not waited for."""
+MOST_GRADIENTS = 8
+"""Calls of `torch.autograd.grad` after which a training that never calls backward is known."""
 MULTIPLIER = 2654435761
 """Knuth's, by which the numbers of rows are mixed into signs."""
 
 
 class Passes:
-    """The backward passes of one launch. `end`: ends the process, with a reason."""
+    """The backward passes of one launch. `end`: ends the process, with a reason. `in_child`: called
+    where a process trains that the script has forked.
+    """
 
-    def __init__(self, torch: Any, halving: Halving, end: Callable[[str], NoReturn]) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        halving: Halving,
+        end: Callable[[str], NoReturn],
+        in_child: Callable[[], NoReturn],
+    ) -> None:
         self._torch = torch
         self._halving = halving
         self._end = end
+        self._in_child = in_child
+        self._pid = os.getpid()
+        self._gradients = 0
+        """Calls of `torch.autograd.grad` before any backward pass."""
         self._count = 0
         self._steps: dict[int, int] = {}
         self._kept: list[tuple[Any, Any]] = []
@@ -46,6 +62,7 @@ class Passes:
         """Watch backward passes and steps."""
         self._pass = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
         replace(self._torch.autograd, "backward", self._watch)
+        replace(self._torch.autograd, "grad", self._watch_grad)
         CLOCK.before_step.append(or_give_up("gradient probe", self._before_step))
         from torch.optim import optimizer
 
@@ -54,8 +71,6 @@ class Passes:
 
     def refuse_unseen(self) -> None:
         """The script is over: end the process by name where there was nothing to measure."""
-        import sys
-
         if not self._count and getattr(sys, "last_value", None) is None:
             give_up(
                 "the script ended and no backward pass was seen: there is no gradient that ranks "
@@ -68,6 +83,8 @@ class Passes:
             try:
                 if self._pass() != -1:
                     return original(tensors, *args, **kwargs)
+                if os.getpid() != self._pid:
+                    self._in_child()
                 part = part_of_loss(tensors, self._halving.part)
                 before = [(p, p.grad) for _, p in self._parameters()]
                 for parameter, _ in before:
@@ -85,6 +102,21 @@ class Passes:
             return result
 
         return backward
+
+    def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            if not kwargs.get("create_graph") and self._pass() == -1 and not self._count:
+                self._gradients += 1
+                if self._gradients > MOST_GRADIENTS:
+                    _refuse_gradients()
+            return result
+
+        return grad
 
     def _add_back(self, before: list[tuple[Any, Any]]) -> None:
         """Gradients that were there before, and what the pass has added."""
@@ -119,11 +151,7 @@ class Passes:
                 "step after backward(), or run it without --ddp",
             )
         if not self._count and not _has_closure(optimizer):
-            give_up(
-                "an optimizer steps and backward() was never called: ranks exchange the gradients "
-                "of backward passes, not those of torch.autograd.grad()",
-                "call backward() on the loss, or run it without --ddp",
-            )
+            _refuse_gradients()
         self._kept = [(p, p.detach().to("cpu", copy=True)) for _, p in self._parameters()]
 
     def _after_step(self, optimizer: Any) -> None:
@@ -181,6 +209,15 @@ class Passes:
             mixed = self._torch.arange(rows, dtype=self._torch.int64) * MULTIPLIER
             self._signs[rows] = ((mixed >> 16) & 1) * 2 - 1
         return self._signs[rows]
+
+
+def _refuse_gradients() -> NoReturn:
+    line = line_of(sys._getframe(1))
+    give_up(
+        f"the training{f' ({line})' if line else ''} never calls backward(): ranks exchange the "
+        "gradients of backward passes, not those of torch.autograd.grad()",
+        "call backward() on the loss, or run it without --ddp",
+    )
 
 
 def _has_closure(optimizer: Any) -> bool:
