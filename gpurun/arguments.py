@@ -225,6 +225,8 @@ def with_configuration(options: Options, cwd: Path) -> Options:
         patience_seconds=tuning.patience,
         allow=options.allow or tuple(effect.value for effect in tuning.allow),
         out=options.out or config.run.out,
+        loss_reduction=options.loss_reduction
+        or (config.run.loss_reduction if options.ddp else None),
         quiet=options.quiet or config.run.quiet,
         knob_paths=config.knobs,
     )

@@ -23,6 +23,7 @@ from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
 from gpurun.options import Objective
 from gpurun.records.codec import from_json
+from gpurun.records.spec import LossReduction
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,14 @@ class OptimizeConfig:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """`[run]`: what holds for every launch. `out`: where `.gpurun/` goes, None for the default."""
+    """`[run]`: what holds for every launch. `out`: where `.gpurun/` goes, None for the default.
+
+    `loss_reduction`: with `--ddp`, None to measure it.
+    """
 
     out: str | None = None
     quiet: bool = False
+    loss_reduction: LossReduction | None = None
 
 
 @dataclass(frozen=True)

@@ -129,5 +129,6 @@ def _is_over(logs: tuple[ProcessLog, ...]) -> bool:
 
 
 def _refusal(logs: tuple[ProcessLog, ...]) -> str:
-    told = (x.detail for log in logs for x in log.traits if x.trait == PARALLEL_REFUSED)
-    return next(told, "")
+    """That of the process which started last: of a script whose children train, they know why."""
+    told = [x.detail for log in logs for x in log.traits if x.trait == PARALLEL_REFUSED]
+    return told[-1] if told else ""

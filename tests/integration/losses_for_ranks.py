@@ -5,14 +5,12 @@ For one device; printed is, of each, the sum of every parameter at its end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
-from trainings_for_ranks import Net, data, loop, show, shuffled
+from trainings_for_ranks import Net, data, loop, show
 
 SUM = {"reduction": "sum"}
 
@@ -48,27 +46,9 @@ def summed(net, x, y):
     return F.cross_entropy(net(x), y, **SUM)
 
 
-@dataclass
-class Output:
-    logits: torch.Tensor
-
-
-class Named(Net):
-    def forward(self, x):
-        return Output(super().forward(x))
-
-
 class Distribution(Net):
     def forward(self, x):
         return torch.distributions.Categorical(logits=super().forward(x))
-
-
-def masked_of_a_dataclass():
-    def loss(net, x, y):
-        mask = x[:, 0] > 0
-        return (F.cross_entropy(net(x).logits, y, reduction="none") * mask).sum() / mask.sum()
-
-    return train(Named(), loss)
 
 
 def likelihood():
@@ -90,23 +70,10 @@ def checkpointed():
 class Encoder(Net):
     """`spread`: a term of the loss that the last call left."""
 
-    def encode(self, x):
-        return self.b(self.a(x).tanh())
-
     def forward(self, x):
         out = super().forward(x)
         self.spread = out.pow(2).sum()
         return out
-
-
-def by_a_method_too():
-    """A second pass, of what the model is not called for."""
-
-    def second(net, x, y):
-        kept = torch.where(x[:, 0] > 0, y, torch.full_like(y, -100))
-        return F.cross_entropy(net.encode(x), kept)
-
-    return train_by_two(Encoder(), summed, second)
 
 
 class Decoder(Net):
@@ -130,24 +97,20 @@ def left_as_an_attribute():
 
 
 class Autoencoder(nn.Module):
-    """It returns its loss, of two sums, or of a sum and a mean."""
+    """It returns its loss, of two sums."""
 
-    def __init__(self, mixed):
+    def __init__(self):
         super().__init__()
-        self.there, self.back, self.mixed = nn.Linear(10, 4), nn.Linear(4, 10), mixed
+        self.there, self.back = nn.Linear(10, 4), nn.Linear(4, 10)
 
     def forward(self, x):
         hidden = self.there(x)
-        error = F.mse_loss(self.back(hidden), x, reduction="mean" if self.mixed else "sum")
+        error = F.mse_loss(self.back(hidden), x, reduction="sum")
         return error + 0.1 * hidden.pow(2).sum() / 32
 
 
 def own_loss_divided():
-    return train(Autoencoder(mixed=False), lambda net, x, y: net(x) / 32, rate=0.02)
-
-
-def own_loss_mixed():
-    return train(Autoencoder(mixed=True), lambda net, x, y: net(x))
+    return train(Autoencoder(), lambda net, x, y: net(x) / 32, rate=0.02)
 
 
 class Squeezed(nn.Linear):
@@ -209,17 +172,6 @@ def one_ahead():
     return net
 
 
-def one_loss_then_another():
-    """Of one path: what a divisor is was learned of larger batches."""
-    first = train(
-        Net(),
-        lambda net, x, y: summed(net, x, y) / 64,
-        loader=DataLoader(TensorDataset(*data()), 64, shuffle=True),
-    )
-    second = train(Net(), lambda net, x, y: summed(net, x, y) / len(x))
-    return nn.ModuleList([first, second])
-
-
 def penalised_apart():
     """By a backward pass of its own."""
     return train_by_two(
@@ -230,34 +182,16 @@ def penalised_apart():
     )
 
 
-def masked_later():
-    """Ranks tell each other again what they have of it, a few steps after that begins to matter."""
-    net, loader = Net(), shuffled()
-    optimizer = torch.optim.SGD(net.parameters(), 0.05)
-    for pass_, (x, y) in enumerate(batch for _ in range(12) for batch in loader):
-        each = F.cross_entropy(net(x), y, reduction="none")
-        mask = x[:, 0] > 0
-        loss = each.mean() if pass_ < 40 else (each * mask).sum() / mask.sum()
-        optimizer.param_groups[0]["lr"] = 0.05 if pass_ < 40 or pass_ >= 60 else 0.0
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return net
-
-
 def added_up():
-    """In a loop over samples; and means times the number of samples."""
+    """In a loop over samples; and a mean times the number of samples."""
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), 0.002)
 
     def step(x, y, i):
         optimizer.zero_grad()
         out = net(x)
-        if i % 3 == 0:
+        if i % 2:
             loss = sum(F.cross_entropy(one, label) for one, label in zip(out, y, strict=True))
-        elif i % 3 == 1:
-            loss = sum(F.cross_entropy(out[k : k + 1], y[k : k + 1]) for k in range(len(y)))
-            loss = 10 * loss / len(y)
         else:
             loss = F.cross_entropy(out, y) * x.size(0)
         loss.backward()
@@ -267,9 +201,28 @@ def added_up():
     return net
 
 
-show([
-    masked_of_a_dataclass, likelihood, vectorised, checkpointed, by_a_method_too,
-    by_a_method_with_weights_of_its_own,
-    left_as_an_attribute, own_loss_divided, own_loss_mixed, view_in_place, gradient_penalty,
-    penalised_apart, penalised_deviation, masked_later, added_up, one_ahead, one_loss_then_another,
-])  # fmt: skip
+def of_a_function():
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, out):
+            ctx.save_for_backward(out)
+            return out.pow(2).sum()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            (out,) = ctx.saved_tensors
+            return 2 * out * gradient
+
+    return train(Net(), lambda net, x, y: Own.apply(net(x)) / 8, rate=0.01)
+
+
+def contracted():
+    return train(Net(), lambda net, x, y: torch.einsum("ij,ij->", net(x), net(x)) / 11, rate=0.01)
+
+
+OF_MEANS = [gradient_penalty, penalised_apart, penalised_deviation, one_ahead]
+OF_SUMS = [
+    likelihood, vectorised, checkpointed, by_a_method_with_weights_of_its_own,
+    left_as_an_attribute, own_loss_divided, view_in_place, added_up, of_a_function, contracted,
+]  # fmt: skip
+show(OF_MEANS, OF_SUMS)

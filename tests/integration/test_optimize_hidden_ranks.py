@@ -81,9 +81,10 @@ def test_a_script_for_one_device_is_tuned_on_two_ranks_and_trains_so(
 def test_what_no_rank_can_share_out_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
     (tmp_path / "train.py").write_text(BY_HAND)
     done = gpurun("--optimize", "--tune-only", *RANKS, "train.py")
-    assert done.returncode != 0
+    assert done.returncode == 2
     said = done.stderr.decode()
-    assert "--ddp: no DataLoader feeds the training" in said
+    assert "no DataLoader feeds the training (train.py:7)" in said
+    assert "verdict=refused exit=2" in said
     assert "Traceback" not in said
 
 

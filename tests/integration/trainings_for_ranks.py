@@ -217,44 +217,20 @@ def headed():
     return nn.ParameterList(parameters)
 
 
-WEIGHTS = torch.tensor([0.2, 1.0, 3.0, 0.7])
-LOSSES = {
-    "padded": lambda out, y, x: F.cross_entropy(out, y, ignore_index=2),
-    "balanced": lambda out, y, x: F.cross_entropy(out, y, WEIGHTS),
-    "balanced and smoothed": lambda out, y, x: F.cross_entropy(
-        out, y, WEIGHTS, label_smoothing=0.1
-    ),
-    "padded and smoothed": lambda out, y, x: F.cross_entropy(
-        out, y, ignore_index=2, label_smoothing=0.1
-    ),
+MEANS = {
     "soft": lambda out, y, x: F.cross_entropy(out, torch.softmax(x[:, :4], 1)),
-    "weighed": lambda out, y, x: (
-        (F.cross_entropy(out, y, reduction="none") * x[:, 0].abs()).sum() / x[:, 0].abs().sum()
-    ),
-    "masked, and another": lambda out, y, x: (
-        (out[:, 0] * (y == 1)).sum() / (y == 1).sum() + 0.1 * out.pow(2).mean()
-    ),
     "two tasks": lambda out, y, x: torch.stack(
         [F.cross_entropy(out, y), F.mse_loss(out, x[:, :4])]
     ).sum(),
-    "two tasks of one kind": lambda out, y, x: (
-        (F.cross_entropy(out[:, :3], y, ignore_index=3) + F.cross_entropy(out, y, WEIGHTS)) / 2
-    ),
-    "a few by a number": lambda out, y, x: (
-        F.cross_entropy(out * (y == 1)[:, None], y * (y == 1))
-        + (out[:, 0] * (y < 3)).sum() / max(1, (y < 3).sum().item())
-    ),
     "mean of each output": lambda out, y, x: (out - x[:, :4]).pow(2).mean(0).sum(),
     "by a factor": lambda out, y, x: F.cross_entropy(out, y, reduction="sum") * (1 / len(x)),
-    "a mean and a sum": lambda out, y, x: F.cross_entropy(out, y) + 0.01 * out.pow(2).sum(),
-    "by what it is": lambda out, y, x: F.cross_entropy(out, y, reduction="sum") / (y < 3).sum(),
 }
-"""Other means than those over samples, and both kinds at once."""
+"""Other means over samples than a loss function's own."""
 
 
 def measured_by_much():
     ends = []
-    for loss_of in LOSSES.values():
+    for loss_of in MEANS.values():
         net = Net()
         optimizer = torch.optim.SGD(net.parameters(), 0.05)
         for _ in range(2):
@@ -266,16 +242,6 @@ def measured_by_much():
                 optimizer.step()
         ends += net.parameters()
     return nn.ParameterList(ends)
-
-
-def penalised_sum():
-    net = Net()
-
-    def loss(out, y):
-        penalty = sum(p.pow(2).sum() for p in net.parameters())
-        return F.cross_entropy(out, y, reduction="sum") / 32 + 0.1 * penalty
-
-    return train(net, shuffled(), loss)
 
 
 class Encoder(nn.Module):
@@ -301,16 +267,6 @@ def encoded():
 
     loop(step)
     return net
-
-
-def masked():
-    """A mean over half of the samples, as padding is left out."""
-
-    def loss(out, y):
-        kept = (y > 1).float()
-        return (F.cross_entropy(out, y, reduction="none") * kept).sum() / kept.sum()
-
-    return train(Net(), shuffled(), loss)
 
 
 class Shuffled(Stream):
@@ -521,13 +477,17 @@ def left_over():
 
 
 def stream_with_a_rest():
-    """The last batch is three samples, in a worker; and the loss is a sum."""
+    """The last batch is three samples, in a worker."""
     x, y = data()
     for workers in (0, 1):
-        loader = DataLoader(Stream(x[:67], y[:67]), 32, num_workers=workers)
-        net = train(Net(), loader)
-        train(net, loader, lambda out, y: F.cross_entropy(out, y, reduction="sum") / 32)
+        net = train(Net(), DataLoader(Stream(x[:67], y[:67]), 32, num_workers=workers))
     return net
+
+
+def stream_of_sums_with_a_rest():
+    x, y = data()
+    loader = DataLoader(Stream(x[:67], y[:67]), 32)
+    return train(Net(), loader, lambda out, y: F.cross_entropy(out, y, reduction="sum") / 32)
 
 
 def by_the_usual_size():
@@ -684,23 +644,25 @@ def listed():
     return train(Net(), list(shuffled()))
 
 
-CASES = [
+OF_MEANS = [
     weighed_by_their_gradients, clamped_by_hand, heads_in_turn, replaced, swept, listed,
-    measured_by_much, penalised_sum,
-    moded, evaluated_as_it_is, in_evaluation_mode,
-    headed, encoded, masked, shuffled_stream, shuffled_stream_of_a_worker, clipped, sharpened,
-    twice, own_loss, thawed, frozen, toggled, left_over,
-    stream_with_a_rest, by_the_usual_size,
+    measured_by_much, headed, encoded, shuffled_stream, shuffled_stream_of_a_worker, clipped,
+    sharpened, twice, thawed, frozen, toggled, left_over, stream_with_a_rest,
     frozen_after_the_call, frozen_within_a_step, frozen_between_calls,
-    plain, workers, weighted, stream, accumulated, summed, divided, penalised, spare, tiny,
+    plain, workers, weighted, stream, accumulated, penalised, spare, tiny,
     normalised, gan, averaged, stopped, dropped,
+]  # fmt: skip
+OF_SUMS = [
+    moded, evaluated_as_it_is, in_evaluation_mode, own_loss, stream_of_sums_with_a_rest,
+    by_the_usual_size, summed, divided,
 ]  # fmt: skip
 
 
-def show(cases):
-    """Of those that are asked for, or of all."""
-    for case in cases:
-        if len(sys.argv) < 2 or case.__name__ in sys.argv[1:]:
+def show(of_means, of_sums):
+    """Of `mean` or `sum` those that are asked for: a process reduces in one way."""
+    reduction, *names = sys.argv[1:]
+    for case in {"mean": of_means, "sum": of_sums}[reduction]:
+        if not names or case.__name__ in names:
             torch.manual_seed(7)
             random.seed(7)
             sums = [p.detach().double().sum().item() for p in case().parameters()]
@@ -708,4 +670,4 @@ def show(cases):
 
 
 if __name__ == "__main__":
-    show(CASES)
+    show(OF_MEANS, OF_SUMS)

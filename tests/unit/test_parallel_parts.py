@@ -1,24 +1,18 @@
-"""The parts of hidden data parallelism that need no rank: shares, reductions, draws."""
+"""The parts of hidden data parallelism that need no rank: shares and draws."""
 
 from __future__ import annotations
 
 import pickle
 import random
-import weakref
 import zlib
 from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
-from gpurun.runtime.parallel.provenance import is_output, mark
-from gpurun.runtime.parallel.reduction import Reduction, terms_of
 
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import show_one_device
 from gpurun.runtime.parallel.shares import Part, Shared, ordered, part_of, read_share
-
-OWN, TOTAL = 16, 32
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 7, 32])
@@ -79,119 +73,6 @@ def test_ranks_read_a_stream_in_equally_many_batches(length: int) -> None:
 def test_the_places_of_a_stream_reach_a_worker() -> None:
     places = pickle.loads(pickle.dumps(Shared([None] * 3, 1, 2, False)))
     assert (len(places), places.rank, places.size, places.whole) == (3, 1, 2, False)
-
-
-def losses() -> dict[str, Any]:
-    torch.manual_seed(0)
-    layer = torch.nn.Linear(6, 10)
-    out = layer(torch.randn(OWN, 6))
-    labels = torch.randint(0, 10, (OWN,))
-    zeros, single = torch.zeros_like(out), F.cross_entropy(out, labels, reduction="none")
-    mask, few = labels > 2, torch.arange(OWN) < 2
-    penalty = 1e-4 * sum(p.pow(2).sum() for p in layer.parameters())
-    summed = F.cross_entropy(out, labels, reduction="sum")
-    zero = torch.zeros(())
-    added = sum((F.cross_entropy(out[i], labels[i]) for i in range(OWN)), zero)
-    return {
-        "out": out,
-        "mean: cross entropy": F.cross_entropy(out, labels),
-        "mean: smoothed": F.cross_entropy(out, labels, label_smoothing=0.1),
-        "mean: squares": F.mse_loss(out, zeros),
-        "mean: absolute": F.l1_loss(out, zeros),
-        "mean: binary": F.binary_cross_entropy_with_logits(out, zeros),
-        "mean: divergence": F.kl_div(
-            F.log_softmax(out, 1), torch.softmax(zeros, 1), reduction="batchmean"
-        ),
-        "mean: of singles": single.mean(),
-        "mean: by hand": -F.log_softmax(out, 1)[range(OWN), labels].mean(),
-        "mean: masked": (single * mask).sum() / mask.sum(),
-        "mean: of few": (single * few).sum() / few.sum(),
-        "mean: of few, half precision": (single * few).sum() / few.sum().bfloat16(),
-        "mean: by what is counted": summed / (labels >= 0).sum(),
-        "mean: sum by its length": summed / OWN,
-        "mean: scaled": F.cross_entropy(out, labels) * 65536 / 4,
-        "mean: with a penalty": F.cross_entropy(out, labels) + penalty,
-        "sum: cross entropy": summed,
-        "sum: of singles": single.sum(),
-        "sum: smoothed": F.cross_entropy(out, labels, label_smoothing=0.1, reduction="sum"),
-        "sum: by the batch size": summed / TOTAL,
-        "sum: by accumulation": summed / 4,
-        "sum: by two": summed / 2.0,
-        "sum: by a temperature": summed / torch.tensor(2.5),
-        "sum: with a penalty": summed + penalty,
-        "sum: autoencoder": F.binary_cross_entropy(torch.sigmoid(out), zeros, reduction="sum")
-        - 0.5 * torch.sum(1 + out - out.pow(2)),
-        "mean: soft labels": F.cross_entropy(out, torch.softmax(zeros, 1)),
-        "mean: of classes that weigh differently": F.cross_entropy(
-            out, labels, torch.rand(10), label_smoothing=0.1
-        ),
-        "mean: of each output": out.pow(2).mean(0).sum(),
-        "sum: of each output": out.pow(2).sum(0).mean(),
-        "mean: of sums over time": torch.stack([single, single * 2]).sum(0).mean(),
-        "sum: of means over time": torch.stack([single, single * 2]).mean(0).sum(),
-        "mean: by a factor": summed * (1 / OWN),
-        "mean: of two tasks": torch.stack(
-            [F.cross_entropy(out, labels), F.mse_loss(out, zeros)]
-        ).sum(),
-        "sum: of two tasks": torch.stack([summed, out.pow(2).sum()]).mean(),
-        "sum: one by one": torch.stack(
-            [F.cross_entropy(out[i], labels[i]) for i in range(OWN)]
-        ).sum(),
-        "sum: as many means as samples": F.cross_entropy(out, labels) * OWN,
-        "mean: scaled by a number": F.cross_entropy(out, labels) * (OWN + 1),
-        "sum: added up": added,
-        "sum: added up, of several numbers": sum(
-            (F.mse_loss(out[i : i + 1], zeros[i : i + 1]) for i in range(OWN)), zero
-        ),
-        "mean: added up": added / OWN,
-        "mean: of two tasks that are added": F.mse_loss(out, zeros) + F.cross_entropy(out, labels),
-        "mixed: both": F.cross_entropy(out, labels) + out.pow(2).sum(),
-        "unknown: root": F.mse_loss(out, zeros).sqrt(),
-    }
-
-
-def test_a_loss_is_told_to_be_a_mean_or_a_sum() -> None:
-    found = losses()
-    mark(found.pop("out"))
-    for name, loss in found.items():
-        expected = Reduction(name.partition(":")[0])
-        assert terms_of(loss, OWN, TOTAL, marked=True).kind is expected, name
-
-
-def test_a_loss_that_the_model_returns_is_told_too() -> None:
-    loss = losses()["sum: cross entropy"]
-    mark(loss)
-    assert terms_of(loss, OWN, TOTAL, marked=True).kind is Reduction.SUM
-
-
-def test_a_factor_that_is_written_down_is_a_weight_and_no_number_of_samples() -> None:
-    out = torch.nn.Linear(6, 4)(torch.randn(10, 6))
-    assert terms_of(0.1 * out.sum(), 10, 20, marked=False).kind is Reduction.SUM
-    out = torch.nn.Linear(6, 4)(torch.randn(11, 6))
-    assert terms_of(1 / 11 * out.sum(), 11, 22, marked=False).kind is Reduction.MEAN
-
-
-def test_a_mark_keeps_no_activations() -> None:
-    """An evaluation without `no_grad` calls a model a thousand times between two passes."""
-
-    class Activation:
-        pass
-
-    class Layer(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-            ctx.kept = Activation()
-            kept.append(weakref.ref(ctx.kept))
-            return x * 2
-
-    kept: list[weakref.ref[Activation]] = []
-    out = Layer.apply(torch.ones(3, requires_grad=True))
-    mark((out, {"a": out}))
-    following = out.sum().grad_fn.next_functions[0][0]
-    assert is_output(following)
-    assert kept[0]() is not None
-    del out, following
-    assert kept[0]() is None
 
 
 class TestDraws:

@@ -92,8 +92,8 @@ def part_of_loss(tensors: Any, part: Part | None) -> Part:
     """The part of the batch that a loss is of. A loss that no rank can scale ends the process."""
     if part is None:
         give_up(
-            f"no DataLoader feeds the training{_at_line()}: the script makes its batches itself, and "
-            "no share of them can be given to each rank",
+            f"no DataLoader feeds the training{_at_line()}: the script makes its batches itself, "
+            "and no share of them can be given to each rank",
             "read them through a DataLoader, or run it without --ddp",
         )
     every = tensors if isinstance(tensors, (list, tuple)) else [tensors]
