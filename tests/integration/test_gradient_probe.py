@@ -1,0 +1,210 @@
+"""Before ranks begin one process measures how a loss reduces; what ranks cannot do is refused."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.forked import NURSERY
+
+Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
+RANKS = ("--ddp", "--nproc-per-node", "2")
+
+TRAIN = """
+import sys
+import numpy as np
+import torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+BATCH = 32
+kind = sys.argv[1]
+torch.manual_seed(0)
+x, y = torch.randn(203, 8), torch.randint(0, 4, (203,))
+normed = nn.BatchNorm1d(16) if kind == "normed" else nn.Identity()
+dropped = nn.Dropout(0.4) if kind == "dropped" else nn.Identity()
+net = nn.Sequential(nn.Linear(8, 16), normed, nn.ReLU(), dropped, nn.Linear(16, 4))
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+each = {"reduction": "sum"}
+
+@torch.compile
+def compiled(out, b):
+    return F.cross_entropy(out, b, **each) / 16
+
+for epoch in range(2):
+    for a, b in DataLoader(TensorDataset(x, y), BATCH, shuffle=True):
+        optimizer.zero_grad()
+        if kind == "noisy":
+            a = a + torch.randn_like(a) * torch.rand(a.size(0), 1)
+        if kind == "mixed up":
+            share, order = np.random.beta(1, 1), torch.randperm(a.size(0))
+            a = share * a + (1 - share) * a[order]
+        if kind == "reshaped":
+            a = a.reshape(BATCH, -1)
+        if kind == "broken":
+            raise ValueError("bad sample 17")
+        out = net(a)
+        loss = F.cross_entropy(out, b)
+        if kind in ("summed", "normed", "dropped", "noisy"):
+            loss = F.cross_entropy(out, b, **each) / 16
+        if kind == "compiled":
+            loss = compiled(out, b)
+        if kind == "penalised":
+            loss = loss + 0.01 * sum(p.pow(2).sum() for p in net.parameters())
+        if kind == "penalised sum":
+            loss = F.cross_entropy(out, b, **each) + 0.01 * net[0].weight.pow(2).sum()
+        if kind == "padded":
+            loss = F.cross_entropy(out, b, ignore_index=2)
+        if kind == "normed in view":
+            loss = (out - F.one_hot(b, 4)).view(len(x) // 203 * BATCH, -1).norm(dim=1).mean()
+        loss.backward()
+        optimizer.step()
+print(*(p.double().sum().item() for p in net.parameters()))
+"""
+
+
+def weights(output: bytes) -> list[float]:
+    return [float(word) for word in output.split()]
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "train.py"
+    path.write_text(TRAIN)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("plain", "mean"), ("summed", "sum"), ("penalised", "mean"), ("compiled", "sum")],
+)
+def test_ranks_train_what_one_process_trains_however_the_loss_reduces(
+    script: Path, gpurun: Gpurun, kind: str, how: str
+) -> None:
+    environment = {**os.environ, "TORCHDYNAMO_DISABLE": "1"}
+    alone = NURSERY.run([str(script), kind], script.parent, environment)
+    done = gpurun(*RANKS, "train.py", kind, env={"TORCHDYNAMO_DISABLE": "1"})
+    said = done.stderr.decode()
+    assert done.returncode == 0, said
+    assert f"the loss is a {how} over samples (measured in" in said
+    assert weights(done.stdout) == pytest.approx(weights(alone.stdout), rel=1e-4, abs=1e-5)
+    assert {path.name for path in script.parent.iterdir()} == {"train.py", ".gpurun"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [("normed", "sum"), ("dropped", "sum"), ("noisy", "sum"), ("mixed up", "mean")],
+)
+def test_what_is_drawn_or_normalised_disturbs_no_measurement(
+    script: Path, gpurun: Gpurun, kind: str, how: str
+) -> None:
+    done = gpurun(*RANKS, "train.py", kind)
+    said = done.stderr.decode()
+    assert done.returncode == 0, said
+    assert f"the loss is a {how} over samples" in said
+    assert "something else" not in said
+
+
+def test_a_result_is_kept_until_the_script_changes(script: Path, gpurun: Gpurun) -> None:
+    first, second = (gpurun(*RANKS, "train.py", "plain").stderr.decode() for _ in range(2))
+    assert "(measured in" in first
+    assert "(measured before)" in second
+    script.write_text(TRAIN.replace('"mean"', '"sum"') + "\n# edited\n")
+    assert "(measured in" in gpurun(*RANKS, "train.py", "plain").stderr.decode()
+
+
+def test_a_mean_over_what_differs_between_halves_is_told_with_its_figure(
+    script: Path, gpurun: Gpurun
+) -> None:
+    done = gpurun(*RANKS, "train.py", "padded")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"the loss is a mean of something else than samples" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "line"),
+    [
+        ("penalised sum", "a penalty or a mean beside it", ""),
+        ("reshaped", "on a part of one it fails at", "a = a.reshape(BATCH, -1)"),
+        ("normed in view", "the script reads its batch size at", "203 * BATCH, -1"),
+    ],
+)
+def test_what_ranks_cannot_train_is_refused_before_anything_trains(
+    script: Path, gpurun: Gpurun, kind: str, words: str, line: str
+) -> None:
+    done = gpurun(*RANKS, "train.py", kind)
+    said = done.stderr.decode()
+    assert done.returncode == 2, said
+    assert "verdict=refused exit=2" in said
+    assert words in said
+    if line:
+        assert f"train.py:{TRAIN[: TRAIN.index(line)].count(chr(10)) + 1}" in said
+    assert done.stdout == b""
+    assert "the script failed" not in said
+
+
+def test_what_the_user_says_settles_it(script: Path, gpurun: Gpurun) -> None:
+    done = gpurun(*RANKS, "--loss-reduction", "sum", "train.py", "penalised sum")
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"measured" not in done.stderr
+
+
+def test_a_script_that_fails_by_itself_fails_as_its_own(script: Path, gpurun: Gpurun) -> None:
+    done = gpurun(*RANKS, "train.py", "broken")
+    said = done.stderr.decode()
+    assert done.returncode == 1
+    assert "ValueError: bad sample 17" in said
+    assert "refused" not in said
+
+
+SPAWNS = """
+import torch
+import torch.multiprocessing as mp
+
+def train(rank):
+    net = torch.nn.Linear(2, 1)
+    net(torch.ones(4, 2)).mean().backward()
+
+if __name__ == "__main__":
+    mp.spawn(train, nprocs=2)
+"""
+SWEEP = """
+import subprocess, sys
+subprocess.run([sys.executable, "part.py"], check=True)
+"""
+LIBRARY = """
+from accelerate import Accelerator
+accelerator = Accelerator()
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "line"),
+    [
+        (SPAWNS, "starts training processes of its own at train.py", "mp.spawn("),
+        (SWEEP, "starts training processes of its own at train.py", "subprocess.run("),
+        (LIBRARY, "is distributed by accelerate at train.py", "= Accelerator("),
+    ],
+)
+def test_a_script_that_is_parallel_in_another_way_is_refused(
+    tmp_path: Path, gpurun: Gpurun, source: str, words: str, line: str
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    (tmp_path / "part.py").write_text(
+        "import torch\ntorch.nn.Linear(2, 1)(torch.ones(4, 2)).mean().backward()\n"
+    )
+    package = tmp_path / "accelerate"
+    package.mkdir()
+    (package / "__init__.py").write_text("from accelerate.accelerator import Accelerator\n")
+    (package / "accelerator.py").write_text("class Accelerator:\n    def __init__(self): pass\n")
+    done = gpurun(*RANKS, "train.py", cwd=tmp_path)
+    said = done.stderr.decode()
+    assert (done.returncode, "verdict=refused exit=2" in said) == (2, True), said
+    number = source[: source.index(line)].count("\n") + 1
+    assert (
+        f"{words}:{number}" in said or f"{words.replace('train.py', '')}train.py:{number}" in said
+    )
+    assert "run it without --ddp" in said or "without --ddp" in said
