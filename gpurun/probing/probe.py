@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,11 @@ from gpurun.rundir import write_json
 from gpurun.scaling.distributed import by_source
 from gpurun.tuner.cache import fingerprint_of
 from gpurun.tuner.source import other_uses
+from gpurun.tuner.trial_end import out_of_memory
 
 SEED = 1234
 SAID = "say how the loss reduces with --loss-reduction mean or sum; nothing is measured then"
+HALVES = ("first", "second")
 SIZES = (
     "take the number of samples from the batch, as in x.size(0), where that line uses the batch "
     "size; or run it without --ddp"
@@ -159,20 +162,30 @@ class _Probing:
         if seen.failed:
             if by_source(self._options.target) is not None:
                 return None  # it needs ranks of its own to run at all
+            if out_of_memory(seen.log) is not None:
+                raise Refused(
+                    "a whole batch needs more memory than one device has: how the loss reduces "
+                    "cannot be measured",
+                    SAID,
+                )
             raise self._failed(seen)
         if seen.probe is not None and seen.probe.missed:
-            seen = self._start("again", 0, 1, seen.probe.loaders).wait()
+            again = self._start("again", 0, 1, seen.probe.loaders).wait()
+            seen = replace(again, probe=seen.probe)
         return seen
 
     def judged(self, whole: Seen) -> Judgement:
         """The launches on the halves of each batch, beside each other, and the verdict."""
         loaders = () if whole.probe is None else whole.probe.loaders
-        launches = [self._start(name, i, 2, loaders) for i, name in enumerate(("first", "second"))]
+        launches = [self._start(name, i, 2, loaders) for i, name in enumerate(HALVES)]
         try:
             halves = [launch.wait() for launch in launches]
         finally:
             for launch in launches:
                 launch.close()
+        for i, half in enumerate(halves):
+            if out_of_memory(half.log) is not None:  # both at once may be too much for a device
+                halves[i] = self._start(f"{HALVES[i]}-alone", i, 2, loaders).wait()
         for half in halves:
             if half.refusal:
                 raise _refused(half.refusal)
