@@ -11,9 +11,14 @@ training differs in silence, fails or hangs.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import math
+import os
+import runpy
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts.ddp_loss_cases import CASES, NOISY
-from scripts.ddp_runs import Run, ddp, environment, python
+from scripts.ddp_runs import Run, ddp, environment
 
 SAME = 1e-4
 NOISE = 3.0
@@ -76,12 +81,25 @@ def norm(vectors: list[Any]) -> float:
     return math.sqrt(sum(vector.pow(2).sum().item() for vector in vectors))
 
 
-def alone(name: str, folder: Path, env: dict[str, str], seed: str | None) -> Path:
-    """The weights' file of one process."""
+def alone(name: str, folder: Path, seed: str | None) -> Path:
+    """The weights' file of one process, forked from this one, which has imported torch."""
+    import torch
+
     folder.mkdir(parents=True)
     (folder / "train.py").write_text(CASES[name])
-    run = python(folder / "train.py", *([seed] if seed else []), env=env)
-    assert run.exit_code == 0, f"{name} fails by itself:\n{run.stderr}"
+    child = os.fork()
+    if not child:
+        try:
+            os.chdir(folder)
+            sys.argv = ["train.py", *([seed] if seed else [])]
+            torch.set_num_threads(1)
+            with contextlib.redirect_stdout(io.StringIO()):
+                runpy.run_path("train.py", run_name="__main__")
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0, f"{name} fails by itself"
     return folder / "out.pt"
 
 
@@ -126,14 +144,15 @@ def main() -> int:
     names = options.only.split(",") if options.only else list(CASES)
     counts = [int(count) for count in options.ranks.split(",")]
     env = environment(options.device)
+    os.environ.update(env)
     results: list[Judged] = []
     print(f"{'loss':24}ranks  {'':18} {'apart':>8} {'took':>8} {'probe':>7}  what gpurun said")
     with tempfile.TemporaryDirectory() as temporary:
         for name in names:
             folder = (options.keep or Path(temporary)) / name
-            one, within = alone(name, folder / "1", env, None), SAME
+            one, within = alone(name, folder / "1", None), SAME
             if name in NOISY:
-                others = [alone(name, folder / f"1-{seed}", env, seed) for seed in ("8", "9")]
+                others = [alone(name, folder / f"1-{seed}", seed) for seed in ("8", "9")]
                 start = one.parent / "start.pt"
                 spread = [difference(start, one, other, overall=True) for other in others]
                 within = min(NOISE * max(spread), MOST_NOISE)

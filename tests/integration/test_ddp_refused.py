@@ -1,0 +1,56 @@
+"""`--ddp` trains what one process trains, or refuses before anything trains.
+
+The scripts are a few of those that `scripts/ddp_losses.py` and `scripts/ddp_refusals.py` try.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scripts import ddp_loss_cases, ddp_refusal_cases
+from scripts.ddp_losses import SAME, alone, difference
+from scripts.ddp_refusals import REFUSED, verdict, write
+from scripts.ddp_runs import Run, ddp, environment
+
+ENVIRONMENT = environment("cpu")
+
+
+def train(name: str, folder: Path, ranks: int) -> Run:
+    """One of the losses under `--ddp`."""
+    folder.mkdir()
+    (folder / "train.py").write_text(ddp_loss_cases.CASES[name])
+    return ddp(folder / "train.py", ranks, ENVIRONMENT)
+
+
+@pytest.mark.parametrize(
+    "name", ["mp_spawn", "subprocess", "reshape_fails", "view_passes", "accelerate", "no_optimizer"]
+)
+def test_what_ranks_cannot_train_is_refused_before_it_trains(tmp_path: Path, name: str) -> None:
+    """With the cure and the line, and nowhere says gpurun that the script failed."""
+    case = ddp_refusal_cases.CASES[name]
+    if case.needs:
+        pytest.importorskip(case.needs)
+    run = ddp(write(case, tmp_path / name), 2, ENVIRONMENT)
+    assert verdict(case, run) == REFUSED, run.stderr
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("name", ["mean", "sum_by_16", "custom_sum", "einsum_sum", "gan"])
+def test_a_loss_that_reduces_over_samples_trains_as_in_one_process(
+    tmp_path: Path, name: str, ranks: int
+) -> None:
+    one = alone(name, tmp_path / "1", None)
+    run = train(name, tmp_path / "ranks", ranks)
+    assert run.exit_code == 0, run.stderr
+    assert run.steps == len((tmp_path / "1" / "steps.csv").read_text().splitlines())
+    assert difference(tmp_path / "1" / "start.pt", one, tmp_path / "ranks" / "out.pt") <= SAME
+
+
+@pytest.mark.parametrize("name", ["penalty_beside_sum", "mean_and_sum_by_heads", "mean_plus_sum"])
+def test_a_loss_that_is_neither_mean_nor_sum_is_refused(tmp_path: Path, name: str) -> None:
+    run = train(name, tmp_path / "ranks", 2)
+    assert run.refused, run.stderr
+    assert "--loss-reduction" in run.stderr
+    assert not (tmp_path / "ranks" / "out.pt").exists()
