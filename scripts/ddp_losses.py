@@ -1,11 +1,12 @@
 """Train scripts of many losses as one process and under `--ddp`, and compare their weights.
 
     python scripts/ddp_losses.py [--only NAME,...] [--ranks 2,3] [--device cpu|cuda] [--keep DIR]
+    python scripts/ddp_losses.py --loops ...
 
-The scripts are those of `ddp_loss_cases.py`. Each must train the same weights, or be refused before
-it trains, or say that it differs. A difference is that of the weights at the end, by the way that
-one process has moved them: twice the gradient is a difference near 1. The command fails if any
-training differs in silence, fails or hangs.
+The scripts are those of `ddp_loss_cases.py`, or with `--loops` of `ddp_loop_cases.py`. Each must
+train the same weights, or be refused before it trains, or say that it differs. A difference is that
+of the weights at the end, by the way that one process has moved them: twice the gradient is a
+difference near 1. The command fails if any training differs in silence, fails or hangs.
 """
 
 from __future__ import annotations
@@ -26,9 +27,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.ddp_loss_cases import CASES, NOISY
+from scripts import ddp_loop_cases, ddp_loss_cases
+from scripts.ddp_loss_cases import NOISY
 from scripts.ddp_runs import Run, ddp, environment
 
+LOSSES, LOOPS = ddp_loss_cases.CASES, ddp_loop_cases.CASES
+CASES = {**LOSSES, **LOOPS}
 SAME = 1e-4
 NOISE = 3.0
 """A training with noise of its own may differ by so many times what other noise changes."""
@@ -137,11 +141,12 @@ def row(judged: Judged) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--only", help="names of scripts, separated by commas")
+    parser.add_argument("--loops", action="store_true", help="what users do around a step instead")
     parser.add_argument("--ranks", default="2,3")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--keep", type=Path, help="an empty folder for scripts, output and weights")
     options = parser.parse_args()
-    names = options.only.split(",") if options.only else list(CASES)
+    names = options.only.split(",") if options.only else list(LOOPS if options.loops else LOSSES)
     counts = [int(count) for count in options.ranks.split(",")]
     env = environment(options.device)
     os.environ.update(env)

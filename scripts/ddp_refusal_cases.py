@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scripts.ddp_loss_cases import IMPORTS
+from scripts.ddp_case_parts import IMPORTS
 
 DATA = """
 batch_size = 32
