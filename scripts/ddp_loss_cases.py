@@ -3,8 +3,7 @@
 Every script stands by itself, trains with plain SGD on a shuffled DataLoader whose last batch is
 partial (150 samples, batches of 32), writes `start.pt` and `out.pt`, and adds a line to `steps.csv`
 with each step. What a script needs at random is part of its data set, so that one process and
-several ranks see the same. The scripts of `NOISY` draw noise in the step instead; their first
-argument seeds it.
+several ranks see the same.
 """
 
 from __future__ import annotations
@@ -395,15 +394,4 @@ loss = F.cross_entropy(similarity, torch.arange(len(x), device=device))
 }
 """Losses that are neither: each must be equal, be refused, or say that it differs."""
 
-NOISY = {
-    "vae_drawn": VAE.replace("NOISE", "torch.randn(len(data), 3, device=device)"),
-    "gan_drawn": GAN.replace("NOISE", "torch.randn(real.size(0), 4, device=device)"),
-    "dropout": classifier(
-        "loss = F.cross_entropy(model(x), y)",
-        model=MODEL.replace("nn.Tanh()", "nn.Tanh(), nn.Dropout(0.2)"),
-        before="torch.manual_seed(int(sys.argv[1]) if len(sys.argv) > 1 else 7)\n",
-    ),
-}
-"""Noise is drawn in the step: equal within what other noise changes."""
-
-CASES = {**MEANS, **SUMS, **MIXED, **NOISY}
+CASES = {**MEANS, **SUMS, **MIXED}

@@ -3,10 +3,11 @@
     python scripts/ddp_losses.py [--only NAME,...] [--ranks 2,3] [--device cpu|cuda] [--keep DIR]
     python scripts/ddp_losses.py --loops ...
 
-The scripts are those of `ddp_loss_cases.py`, or with `--loops` of `ddp_loop_cases.py`. Each must
-train the same weights, or be refused before it trains, or say that it differs. A difference is that
-of the weights at the end, by the way that one process has moved them: twice the gradient is a
-difference near 1. The command fails if any training differs in silence, fails or hangs.
+The scripts are those of `ddp_loss_cases.py` and `ddp_noise_cases.py`, or with `--loops` of
+`ddp_loop_cases.py`. Each must train the same weights, or be refused before it trains, or say
+that it differs. A difference is that of the weights at the end, by the way that one process has
+moved them: twice the gradient is a difference near 1. The command fails if any training differs in
+silence, fails or hangs.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from scripts import ddp_loop_cases, ddp_loss_cases
-from scripts.ddp_loss_cases import NOISY
+from scripts.ddp_noise_cases import NOISY
 from scripts.ddp_runs import Run, ddp, environment
 
-LOSSES, LOOPS = ddp_loss_cases.CASES, ddp_loop_cases.CASES
+LOSSES, LOOPS = {**ddp_loss_cases.CASES, **NOISY}, ddp_loop_cases.CASES
 CASES = {**LOSSES, **LOOPS}
 SAME = 1e-4
 NOISE = 3.0

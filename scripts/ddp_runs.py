@@ -16,11 +16,11 @@ from pathlib import Path
 REPOSITORY = Path(__file__).resolve().parent.parent
 PATIENCE_SECONDS = 120.0
 REPORT = re.compile(
-    r"gpurun: (\[|CPU |GPU |GPUs |record: |note: |a newer |what the script prints of training"
-    r"|.*samples/s|.*measured steps|.*per-batch values)"
+    r"gpurun: (\[|CPU |GPUs? |record: |note: |what the script prints of training|.*samples/s"
+    r"|.*measured steps|the loss is a (mean|sum) over samples \()"
 )
 """Lines that every run of several ranks prints: they say nothing about this training."""
-PROBE_COST = re.compile(r"(?:probe|reduc).*?(\d+(?:\.\d+)?) s\b")
+PROBE_COST = re.compile(r"measured in (\d+\.\d+) s, before any rank")
 
 
 @dataclass(frozen=True)
