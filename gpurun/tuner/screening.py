@@ -175,7 +175,12 @@ class Screening:
     def objection(
         self, effect: Effect, trial: Trial, state: State
     ) -> tuple[str | None, GuardVerdict | None]:
-        """Why what a trial ran under cannot be kept (None: it can), and what the guard says."""
+        """Why what a trial ran under cannot be kept (None: it can), and what the guard says.
+
+        `effect`: of what was turned last; what was kept before counts too.
+        """
+        names = trial.record.knobs.keys() & self._knobs.keys()
+        effect = strongest([effect, *(self._knobs[name].effect for name in names)])
         if trial.throughput is None or trial.result is None:
             return trial.record.reason or f"the trial ended as {trial.record.status}", None
         if trial.evidence is None:

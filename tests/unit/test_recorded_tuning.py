@@ -139,7 +139,7 @@ def _row(row: LadderRow, trials: list[Trial]) -> Any:
     found = ladder_row(
         find(row.knob), row.value, trial,
         speedup=speedup_over(trial, trials[2]) if more_workers else None,
-        deviation=guard.loss_deviation, kept=row.kept, reason=row.reason,
+        guard=guard, kept=row.kept, reason=row.reason,
     )  # fmt: skip
     later, steps = startup(trial, trials[2]) if more_workers else (None, None)
     return to_json(replace(found, startup_seconds=later, break_even_steps=steps))
