@@ -14,6 +14,7 @@ class Returned(KnobBase):
     name: ClassVar[str] = "returned"
     effect: ClassVar[Effect] = Effect.NUMERICS
     acts_on: ClassVar[str] = "step"
+    order: ClassVar[int] = 0
 
     def candidates(self, facts: Any) -> Any:
         return ["zeros at once"]
