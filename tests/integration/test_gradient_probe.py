@@ -82,10 +82,14 @@ def script(tmp_path: Path) -> Path:
     [("plain", "mean"), ("summed", "sum"), ("penalised", "mean"), ("compiled", "sum")],
 )
 def test_ranks_train_what_one_process_trains_however_the_loss_reduces(
-    script: Path, gpurun: Gpurun, kind: str, how: str
+    script: Path,
+    gpurun: Gpurun,
+    tmp_path_factory: pytest.TempPathFactory,
+    kind: str,
+    how: str,
 ) -> None:
     environment = {**os.environ, "TORCHDYNAMO_DISABLE": "1"}
-    alone = NURSERY.run([str(script), kind], script.parent, environment)
+    alone = NURSERY.run([str(script), kind], tmp_path_factory.mktemp("alone"), environment)
     done = gpurun(*RANKS, "train.py", kind, env={"TORCHDYNAMO_DISABLE": "1"})
     said = done.stderr.decode()
     assert done.returncode == 0, said

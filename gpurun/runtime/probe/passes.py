@@ -152,7 +152,9 @@ class Passes:
             )
         if not self._count and not _has_closure(optimizer):
             _refuse_gradients()
-        self._kept = [(p, p.detach().to("cpu", copy=True)) for _, p in self._parameters()]
+        # another optimizer's stay untouched: a graph that was built with them may yet be used
+        stepping = [p for group in optimizer.param_groups for p in group["params"]]
+        self._kept = [(p, p.detach().to("cpu", copy=True)) for p in stepping]
 
     def _after_step(self, optimizer: Any) -> None:
         with self._torch.no_grad():
