@@ -122,7 +122,7 @@ def _measure(
     judgement = probing.judged(whole)
     uses = () if judgement.exact else _uses_of_batch_size(options, whole)
     if uses:
-        raise Refused(f"{judgement.what}; the script reads its batch size at {uses[0]}", SIZES)
+        raise Refused(f"{judgement.what}{_reads(uses)}", SIZES)
     if judgement.reduction is None:
         raise Refused(judgement.what, judgement.todo)
     seconds = time.monotonic() - began
@@ -190,7 +190,7 @@ class _Probing:
             if half.refusal:
                 raise _refused(half.refusal)
             if half.exit_code is None or half.failed:
-                raise _half_failed(half)
+                raise _half_failed(half, _uses_of_batch_size(self._options, whole))
         return judge(whole.gradients, halves[0].gradients, halves[1].gradients)
 
     def _start(self, name: str, start: int, step: int, loaders: tuple[str, ...] = ()) -> Launch:
@@ -224,11 +224,16 @@ def _uses_of_batch_size(options: Options, whole: Seen) -> tuple[str, ...]:
     return tuple(line for x in sorted(expressions) for line in other_uses(script, x) or ())
 
 
-def _half_failed(half: Seen) -> Refused:
+def _reads(uses: tuple[str, ...]) -> str:
+    return f"; the script reads its batch size at {uses[0]}" if uses else ""
+
+
+def _half_failed(half: Seen, uses: tuple[str, ...]) -> Refused:
     probe = half.probe
     where = "" if probe is None or not probe.where else f" at {probe.where}"
     error = "" if probe is None or not probe.error else f" ({probe.error})"
     return Refused(
-        f"the script runs on whole batches only; on a part of one it fails{where}{error}",
+        f"the script runs on whole batches only; on a part of one it fails{where}{error}"
+        f"{_reads(uses)}",
         SIZES,
     )

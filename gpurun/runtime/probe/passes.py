@@ -150,8 +150,6 @@ class Passes:
                 "an optimizer steps inside backward(), before ranks could exchange gradients",
                 "step after backward(), or run it without --ddp",
             )
-        if not self._count and not _has_closure(optimizer):
-            _refuse_gradients()
         # another optimizer's stay untouched: a graph that was built with them may yet be used
         stepping = [p for group in optimizer.param_groups for p in group["params"]]
         self._kept = [(p, p.detach().to("cpu", copy=True)) for p in stepping]
@@ -161,6 +159,8 @@ class Passes:
             for parameter, value in self._kept:
                 parameter.copy_(value)
         self._kept = []
+        if not self._count:  # nor was it in the step, by a closure
+            _refuse_gradients()
         number = CLOCK.number(optimizer)
         self._steps[number] = self._steps.get(number, 0) + 1
         if self._count and all(
@@ -220,8 +220,3 @@ def _refuse_gradients() -> NoReturn:
         "gradients of backward passes, not those of torch.autograd.grad()",
         "call backward() on the loss, or run it without --ddp",
     )
-
-
-def _has_closure(optimizer: Any) -> bool:
-    """Whether the optimizer computes the loss itself, in its step."""
-    return type(optimizer).__name__ == "LBFGS"
