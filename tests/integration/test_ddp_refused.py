@@ -11,7 +11,7 @@ import pytest
 
 from scripts import ddp_loss_cases, ddp_refusal_cases
 from scripts.ddp_losses import SAME, alone, difference
-from scripts.ddp_refusals import REFUSED, verdict, write
+from scripts.ddp_refusals import FAILED, REFUSED, verdict, write
 from scripts.ddp_runs import Run, ddp, environment
 
 ENVIRONMENT = environment("cpu")
@@ -24,16 +24,22 @@ def train(name: str, folder: Path, ranks: int) -> Run:
     return ddp(folder / "train.py", ranks, ENVIRONMENT)
 
 
-@pytest.mark.parametrize(
-    "name", ["mp_spawn", "subprocess", "reshape_fails", "view_passes", "accelerate", "no_optimizer"]
-)
+@pytest.mark.parametrize("name", ["mp_spawn", "subprocess", "accelerate", "vector_backward"])
 def test_what_ranks_cannot_train_is_refused_before_it_trains(tmp_path: Path, name: str) -> None:
-    """With the cure and the line, and nowhere says gpurun that the script failed."""
+    """With the line and the cure, and nowhere does gpurun say that the script failed."""
     case = ddp_refusal_cases.CASES[name]
     if case.needs:
         pytest.importorskip(case.needs)
     run = ddp(write(case, tmp_path / name), 2, ENVIRONMENT)
     assert verdict(case, run) == REFUSED, run.stderr
+
+
+@pytest.mark.parametrize("name", ["reshape_fails", "view_passes"])
+def test_a_script_that_uses_its_batch_size_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    """Whether a share of the batch fails in it or passes in silence."""
+    run = ddp(write(ddp_refusal_cases.CASES[name], tmp_path / name), 2, ENVIRONMENT)
+    assert run.refused, run.stderr
+    assert not FAILED.search(run.stderr)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
