@@ -196,7 +196,11 @@ class _Probing:
     def _start(self, name: str, start: int, step: int, loaders: tuple[str, ...] = ()) -> Launch:
         probe = ProbeSpec(start, step, self._ranks, SEED)
         folder = self._folder / name
-        return Launch(self._options, self._environment, self._mode, folder, probe, loaders)
+        try:
+            return Launch(self._options, self._environment, self._mode, folder, probe, loaders)
+        except GpurunError as error:
+            what = f"how the loss reduces could not be measured: {error.what}"
+            raise Refused(what, SAID) from None
 
     def _failed(self, seen: Seen) -> ScriptFailed:
         """Show how the script ended, as it would have shown it itself."""
