@@ -125,6 +125,8 @@ def judged(
     start, noisy = one.parent / "start.pt", name in NOISY
     apart = difference(start, one, folder / "out.pt", overall=noisy)
     if apart <= within:
+        if within > MOST_NOISE < apart:
+            return Judged(name, ranks, "lost in its noise", apart, said, run)
         return Judged(name, ranks, "equal", apart, said, run)
     verdict = "differs, warned" if said else "DIFFERS IN SILENCE"
     return Judged(name, ranks, verdict, apart, said, run)
@@ -161,7 +163,7 @@ def main() -> int:
                 others = [alone(name, folder / f"1-{seed}", seed) for seed in ("8", "9")]
                 start = one.parent / "start.pt"
                 spread = [difference(start, one, other, overall=True) for other in others]
-                within = min(NOISE * max(spread), MOST_NOISE)
+                within = NOISE * max(spread)
             for ranks in counts:
                 place = folder / str(ranks)
                 found = judged(name, ranks, place, one, within, env)
