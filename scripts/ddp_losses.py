@@ -125,7 +125,7 @@ def judged(
     start, noisy = one.parent / "start.pt", name in NOISY
     apart = difference(start, one, folder / "out.pt", overall=noisy)
     if apart <= within:
-        if within > MOST_NOISE < apart:
+        if apart > MOST_NOISE:
             return Judged(name, ranks, "lost in its noise", apart, said, run)
         return Judged(name, ranks, "equal", apart, said, run)
     verdict = "differs, warned" if said else "DIFFERS IN SILENCE"
