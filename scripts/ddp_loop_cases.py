@@ -41,7 +41,45 @@ for epoch in range(3):
         LOG
 """
 
+LIGHTNING = """\
+import lightning as L
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+L.seed_everything(7)
+
+
+class Model(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 4))
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        with open("steps.csv", "a") as log:
+            print(loss.item(), file=log)
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+if __name__ == "__main__":
+    inputs = torch.randn(160, 16)
+    labels = (inputs[:, :4] + 0.5 * torch.randn(160, 4)).argmax(dim=1)
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=32, shuffle=True)
+    model = Model()
+    torch.save(model.state_dict(), "start.pt")
+    trainer = L.Trainer(max_epochs=3, logger=False, enable_checkpointing=False)
+    trainer.fit(model, loader)
+    torch.save(model.state_dict(), "out.pt")
+"""
+
 SAME = {
+    "lightning": LIGHTNING,
     "schedule_by_batch": script(
         """
 scheduler = torch.optim.lr_scheduler.OneCycleLR(
