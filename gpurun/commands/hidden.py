@@ -15,7 +15,7 @@ from gpurun.launch.hidden import hidden_flags, in_layers, of_a_rank
 from gpurun.launch.share import check_devices, shared_gpus
 from gpurun.options import Options
 from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
-from gpurun.records.spec import LossReduction, Parallel, Share
+from gpurun.records.spec import Parallel, Share
 
 REDUCED = "loss_reduction"
 """The trait of a rank whose losses were of parts of batches."""
@@ -72,7 +72,7 @@ def parallel(options: Options, shared: int = 0) -> Parallel:
     Nodes know nothing of each other yet: where there are several, the seed is made of the flags by
     which they are to meet, which are alike on all.
     """
-    reduction = options.loss_reduction or LossReduction.MEAN
+    reduction = options.loss_reduction
     if nodes_asked_for(options, os.environ) is None:
         return Parallel(Share.GLOBAL, time.time_ns() % 2**32, shared, reduction)
     meeting = sorted(word for word in options.torchrun if word.startswith(MEETING))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ SIZES = (
     "take the number of samples from the batch, as in x.size(0), where that line uses the batch "
     "size; or run it without --ddp"
 )
+SHOWN = 3
+"""Lines that read the batch size."""
 LAST_CHARACTERS = 20_000
 
 
@@ -41,7 +44,8 @@ class Measured:
     """What the probe found. `residual`: by what part of the gradient halves of a batch differ from
     it; `remark`: what the user must know of that, "" if nothing; `seconds`: what it took.
 
-    `reduction` is None for a script that is distributed by itself.
+    `reduction` is None for a script that is distributed by itself. `files`: size and time of the
+    last change (ns) of the files that it has read, None if they are not known.
     """
 
     reduction: LossReduction | None
@@ -49,28 +53,46 @@ class Measured:
     remark: str
     seconds: float
     fingerprint: dict[str, Any]
+    files: dict[str, tuple[int, int]] | None = None
+
+    def holds(self, fingerprint: dict[str, Any]) -> bool:
+        """Whether nothing that the script is made of has changed since."""
+        if self.files is None or differences(fingerprint, self.fingerprint):
+            return False
+        return _stamps(self.files) == self.files
 
 
 def reduction_of(
     options: Options, environment: Mapping[str, str], ranks: int, home: Path
-) -> LossReduction:
+) -> LossReduction | None:
     """How the loss reduces: as the user says, as it was measured before, or as the probe finds.
 
-    `Refused` where ranks cannot train the script; `ScriptFailed` where it fails by itself.
+    None for a script that is distributed by itself. `Refused` where ranks cannot train the script;
+    `ScriptFailed` where it fails by itself.
     """
     if options.loss_reduction is not None:
         return options.loss_reduction
     folder = home / "probes" / _name(options, ranks)
     fingerprint = {**fingerprint_of(options), "ranks": ranks}
     found = _kept(folder / "result.json")
-    if found is not None and not differences(fingerprint, found.fingerprint):
+    if found is not None and found.holds(fingerprint):
         _tell(options, found, "measured before")
     else:
         found = _measure(options, environment, ranks, folder, fingerprint)
         _tell(options, found, f"measured in {found.seconds:.1f} s, before any rank began")
         with suppress(OSError):
             write_json(folder / "result.json", to_json(found))
-    return found.reduction or LossReduction.MEAN
+    return found.reduction
+
+
+def _stamps(files: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """Size and time of the last change, of those files that are there."""
+    found = {}
+    for name in files:
+        with suppress(OSError):
+            stat = os.stat(name)
+            found[name] = stat.st_size, stat.st_mtime_ns
+    return found
 
 
 def _name(options: Options, ranks: int) -> str:
@@ -117,16 +139,18 @@ def _measure(
     discard(folder)
     probing = _Probing(options, environment, mode, folder, ranks)
     whole = probing.whole()
+    read = None if whole is None or whole.probe is None else whole.probe.files
+    # what only the probe has written is gone with its layer, and a part of no later run either
+    files = None if read is None else _stamps(read)
     if whole is None:
         return Measured(None, 0.0, "", time.monotonic() - began, fingerprint)
     judgement = probing.judged(whole)
     uses = () if judgement.exact else _uses_of_batch_size(options, whole)
-    if uses:
-        raise Refused(f"{judgement.what}{_reads(uses)}", SIZES)
+    what = f"{judgement.what}{_reads(uses)}"
     if judgement.reduction is None:
-        raise Refused(judgement.what, judgement.todo)
+        raise Refused(what, SIZES if uses else judgement.todo)
     seconds = time.monotonic() - began
-    return Measured(judgement.reduction, judgement.residual, judgement.what, seconds, fingerprint)
+    return Measured(judgement.reduction, judgement.residual, what, seconds, fingerprint, files)
 
 
 class _Probing:
@@ -229,7 +253,7 @@ def _uses_of_batch_size(options: Options, whole: Seen) -> tuple[str, ...]:
 
 
 def _reads(uses: tuple[str, ...]) -> str:
-    return f"; the script reads its batch size at {uses[0]}" if uses else ""
+    return f"; the script reads its batch size at {' and at '.join(uses[:SHOWN])}" if uses else ""
 
 
 def _half_failed(half: Seen, uses: tuple[str, ...]) -> Refused:

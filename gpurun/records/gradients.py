@@ -42,3 +42,5 @@ class ProbeEvent:
     where: str = ""
     missed: bool = False
     """Whether one of them was not known to train when it was opened."""
+    files: tuple[str, ...] | None = None
+    """Files that the script has read, None if that is not known."""

@@ -97,13 +97,14 @@ class Parallel:
 
     `seed` seeds what must agree among ranks where the script seeds nothing itself. `shared_gpus`:
     so many GPUs of this host its ranks share, more ranks than GPUs; 0 where each has its own.
-    `reduction`: how the loss reduces, as the gradient probe measured it or the user said.
+    `reduction`: how the loss reduces, as the gradient probe measured it or the user said; None for
+    a script that is distributed by itself, of which nothing was measured.
     """
 
     share: Share
     seed: int = 0
     shared_gpus: int = 0
-    reduction: LossReduction = LossReduction.MEAN
+    reduction: LossReduction | None = LossReduction.MEAN
 
 
 @record

@@ -29,7 +29,7 @@ class HiddenRanks:
     ranks: int
     layered: bool
     shared_gpus: int = 0
-    reduction: LossReduction = LossReduction.MEAN
+    reduction: LossReduction | None = LossReduction.MEAN
 
     def parallel(self, seed: int) -> Parallel:
         """What the ranks of a trial are told: the global batch is the script's."""
@@ -63,7 +63,7 @@ def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:
             "ranks would write the same files, for trials are not isolated by overlay mounts here",
             "allow it with --shared-writes if the script writes nothing, or the same in every rank",
         )
-    reduction = options.loss_reduction or LossReduction.MEAN
+    reduction = options.loss_reduction
     return HiddenRanks(flags, ranks, layered, shared_gpus(ranks, gpus), reduction)
 
 

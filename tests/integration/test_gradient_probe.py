@@ -153,7 +153,7 @@ def test_what_ranks_cannot_train_is_refused_before_anything_trains(
 def test_what_the_user_says_settles_it(script: Path, gpurun: Gpurun) -> None:
     done = gpurun(*RANKS, "--loss-reduction", "sum", "train.py", "penalised sum")
     assert done.returncode == 0, done.stderr.decode()
-    assert b"measured" not in done.stderr
+    assert b"over samples" not in done.stderr
 
 
 def test_a_script_that_fails_by_itself_fails_as_its_own(script: Path, gpurun: Gpurun) -> None:
@@ -212,3 +212,44 @@ def test_a_script_that_is_parallel_in_another_way_is_refused(
         f"{words}:{number}" in said or f"{words.replace('train.py', '')}train.py:{number}" in said
     )
     assert "run it without --ddp" in said or "without --ddp" in said
+
+
+FROM_THE_START = """
+import json, sys, torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+how = json.load(open("config.json"))
+torch.manual_seed(0)
+x, y = torch.randn(64, 8), torch.randint(0, 4, (64,))
+net = nn.Linear(8, 4)
+first = net.weight.detach().clone()
+optimizer = torch.optim.SGD(net.parameters(), 0.01)
+for a, b in DataLoader(TensorDataset(x, y), 16):
+    loss = F.cross_entropy(net(a), b, reduction=how["reduction"])
+    loss = loss + how["penalty"] * (net.weight - first).pow(2).sum()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_a_term_that_begins_at_zero_is_seen(script: Path, gpurun: Gpurun) -> None:
+    script.write_text(FROM_THE_START)
+    (script.parent / "config.json").write_text('{"reduction": "sum", "penalty": 1.0}')
+    done = gpurun(*RANKS, "train.py")
+    assert done.returncode == 2
+    assert b"verdict=refused" in done.stderr
+
+
+def test_a_kept_result_does_not_outlive_what_the_script_reads(script: Path, gpurun: Gpurun) -> None:
+    script.write_text(FROM_THE_START)
+    config = script.parent / "config.json"
+    said = []
+    for reduction in ("mean", "mean", "sum"):
+        text = f'{{"reduction": "{reduction}", "penalty": 0.0}}'
+        if not config.exists() or config.read_text() != text:
+            config.write_text(text)
+        said.append(gpurun(*RANKS, "train.py").stderr.decode())
+    assert "the loss is a mean over samples (measured in" in said[0]
+    assert "the loss is a mean over samples (measured before)" in said[1]
+    assert "the loss is a sum over samples (measured in" in said[2]

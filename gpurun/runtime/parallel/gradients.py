@@ -26,8 +26,8 @@ from gpurun.runtime.recorder import RECORDER
 class Gradients:
     """Scales losses, and tells the replicas when a backward pass is over.
 
-    `reduction`: how the loss of a batch is made of its samples'; None where each rank has whole
-    batches, and nothing is scaled.
+    `shared`: each rank has a part of every batch; else each has whole ones, and nothing is scaled.
+    `reduction`: how the loss of a batch is made of its samples'; None if that was not measured.
     """
 
     def __init__(
@@ -38,6 +38,7 @@ class Gradients:
         replicas: Replicas,
         agreement: Agreement,
         reduction: LossReduction | None,
+        shared: bool,
     ) -> None:
         self._torch = torch
         self._agreement = agreement
@@ -45,6 +46,7 @@ class Gradients:
         self._sharding = sharding
         self._replicas = replicas
         self._reduction = reduction
+        self._shared = shared
         self._told = False
 
     def install(self) -> None:
@@ -75,8 +77,14 @@ class Gradients:
 
     def _scaled(self, tensors: Any) -> Any:
         """The loss as it counts in the average over ranks."""
-        if self._reduction is None:
+        if not self._shared:
             return tensors
+        if self._reduction is None:
+            give_up(
+                "the script was taken for one that is distributed by itself, and is not: how its "
+                "loss reduces was not measured",
+                "say it with --loss-reduction mean or sum, or run it without --ddp",
+            )
         part = part_of_loss(tensors, self._sharding.part)
         if not self._told:
             self._told = True

@@ -48,8 +48,9 @@ def arm(parallel: Parallel, exchange: Exchange, torch: Any) -> None:
     agreement = Agreement(torch, where, replicas, lambda: sharding.order)
     draws.install()
     sharding.install()
-    reduction = parallel.reduction if parallel.share is Share.GLOBAL else None
-    Gradients(torch, where, sharding, replicas, agreement, reduction).install()
+    shared = parallel.share is Share.GLOBAL
+    gradients = Gradients(torch, where, sharding, replicas, agreement, parallel.reduction, shared)
+    gradients.install()
     replicas.install()
     agreement.install()
     atexit.register(replicas.end)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import os
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gpurun.knobs.callers import is_users
 from gpurun.records.events import ProbeEvent
@@ -16,21 +17,30 @@ from gpurun.records.spec import Exchange, ProbeSpec, RunSpec
 from gpurun.runtime import seeds, services
 from gpurun.runtime.imports import when_imported
 from gpurun.runtime.parallel.place import Place, give_up, line_of, or_give_up
-from gpurun.runtime.patching import replace
+from gpurun.runtime.patching import replace as replace_attribute
+from gpurun.runtime.probe.reading import FilesRead
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.roots import ROOTS
+
+if TYPE_CHECKING:
+    from gpurun.runtime.probe.halving import Halving
 
 STARTED_AT = "GPURUN_STARTED_AT"
 """The variable that tells a process where the script started it."""
 _main = False
 """Whether this is the script's first process, or was forked from it."""
+_files: FilesRead | None = None
+"""What the script has read."""
 WITHOUT = "run it without --ddp"
 
 
 def prepare(probe: ProbeSpec, run_dir: str) -> None:
     """First stage, before torch is imported."""
-    global _main
+    global _files, _main
     _main = _is_main(Path(run_dir))
+    if _main:
+        _files = FilesRead(run_dir)
+        _files.begin()
     seeds.seed_everything(probe.seed, 0)
     services.silence()
     for name, kind in (("accelerate.accelerator", "Accelerator"), ("deepspeed", None)):
@@ -72,7 +82,7 @@ def arm(spec: RunSpec, torch: Any) -> None:
     halving.install()
 
     def end(reason: str) -> NoReturn:
-        RECORDER.event(ProbeEvent(reason, tuple(sorted(halving.training)), missed=halving.missed))
+        RECORDER.event(_over(reason, halving))
         RECORDER.flush()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -83,7 +93,7 @@ def arm(spec: RunSpec, torch: Any) -> None:
             refuse_starter()
         end("distributed")
 
-    replace(torch.distributed, "init_process_group", lambda original: joins)
+    replace_attribute(torch.distributed, "init_process_group", lambda original: joins)
     passes = Passes(torch, halving, end, refuse_starter)
     passes.install()
 
@@ -96,16 +106,26 @@ def arm(spec: RunSpec, torch: Any) -> None:
 
     def ended() -> None:
         passes.refuse_unseen()
-        loaders = tuple(sorted(halving.training))
         error = getattr(sys, "last_value", None)
         if error is None:
-            RECORDER.event(ProbeEvent("ended", loaders, missed=halving.missed))
+            RECORDER.event(_over("ended", halving))
         else:
             text = traceback.format_exception_only(error)[-1].strip()[:300]
-            RECORDER.event(ProbeEvent("failed", loaders, text, _users_line(error)))
+            RECORDER.event(
+                dataclasses.replace(_over("failed", halving), error=text, where=_users_line(error))
+            )
         RECORDER.flush()
 
     atexit.register(ended)
+
+
+def _over(reason: str, halving: Halving) -> ProbeEvent:
+    return ProbeEvent(
+        reason,
+        tuple(sorted(halving.training)),
+        missed=halving.missed,
+        files=None if _files is None else _files.names(),
+    )
 
 
 def _is_main(run_dir: Path) -> bool:
@@ -135,10 +155,10 @@ def _note_starts() -> None:
 
         return start
 
-    replace(process.BaseProcess, "start", watch)
+    replace_attribute(process.BaseProcess, "start", watch)
 
     def imported(module: Any) -> None:
-        replace(module.Popen, "__init__", watch)
+        replace_attribute(module.Popen, "__init__", watch)
 
     when_imported("subprocess", imported)
 
@@ -152,8 +172,8 @@ def _watch_other(torch: Any) -> None:
 
         return refuse
 
-    replace(torch.autograd, "backward", watch)
-    replace(torch.distributed, "init_process_group", watch)
+    replace_attribute(torch.autograd, "backward", watch)
+    replace_attribute(torch.distributed, "init_process_group", watch)
 
 
 def refuse_starter() -> NoReturn:
@@ -173,7 +193,7 @@ def _refuse_library(library: str, kind: str | None) -> Callable[[Any], None]:
         owner, name = (
             (module, "initialize") if kind is None else (getattr(module, kind), "__init__")
         )
-        replace(owner, name, lambda original: or_give_up(library, refuse))
+        replace_attribute(owner, name, lambda original: or_give_up(library, refuse))
 
     def refuse(*args: Any, **kwargs: Any) -> NoReturn:
         where, frame = "", sys._getframe(1)

@@ -1,4 +1,4 @@
-"""What each backward pass adds to the gradients, as sketches; weights stay what they are.
+"""What each backward pass adds to the gradients, as sketches; steps move no weight.
 
 A sketch is linear: that of a sum of gradients is the sum of their sketches, so that the launcher
 can compare parts of a batch with the whole without having the gradients.
@@ -25,6 +25,12 @@ BUCKETS = 64
 """Numbers of a sketch; a smaller gradient is told as it is."""
 STEPS = 2
 """Of each optimizer."""
+AWAY = 0.01
+"""So far weights are moved between the steps that are looked at, in parts of their size."""
+FREQUENCY = 12.9898
+"""Of the wave by which they are moved: neighbours go different ways."""
+ALL_ZERO = 0.1
+"""What counts as the size of weights that are all zero."""
 MOST_PASSES = 32
 """An optimizer that has not stepped by then is not waited for."""
 MOST_GRADIENTS = 8
@@ -157,7 +163,7 @@ class Passes:
     def _after_step(self, optimizer: Any) -> None:
         with self._torch.no_grad():
             for parameter, value in self._kept:
-                parameter.copy_(value)
+                parameter.copy_(self._moved(value))
         self._kept = []
         if not self._count:  # nor was it in the step, by a closure
             _refuse_gradients()
@@ -167,6 +173,20 @@ class Passes:
             self._steps.get(CLOCK.number(o), 0) >= STEPS for o in CLOCK.optimizers
         ):
             self._end("enough")
+
+    def _moved(self, value: Any) -> Any:
+        """The weights of the next pass: a little off, alike in every launch.
+
+        A term that begins at zero, such as the distance from the first weights, has no gradient
+        where they still are.
+        """
+        torch = self._torch
+        if not value.is_floating_point() or not value.numel():
+            return value
+        size = float(value.double().square().mean().sqrt()) or ALL_ZERO
+        # not drawn: draws are parted between the halves
+        waves = torch.sin(torch.arange(value.numel(), dtype=torch.float64) * FREQUENCY)
+        return value + (AWAY * size * waves).reshape(value.shape).to(value.dtype)
 
     # -- sketches ----------------------------------------------------------------------------------
 
