@@ -17,6 +17,7 @@ import pytest
 from gpurun.knobs.autocast import native_on_cpu
 from tests.conftest import REPOSITORY, Gpurun, without_verdict
 from tests.integration.knob_runs import KnobRun, run_under
+from tests.run_events import events
 
 NATIVE_BF16 = pytest.mark.skipif(not native_on_cpu(), reason="this processor emulates bfloat16")
 
@@ -509,3 +510,32 @@ def test_where_there_is_none_or_the_script_compiles_it_says_so(
 ) -> None:
     run = run_under(gpurun, tmp_path, NONE.replace("COMPILE", choice), {"attention": "sdpa"})
     assert run.knobs == [("attention", "skipped", reason)]
+
+
+INFERRING = """
+import json, math, torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(16, 48)
+    def forward(self, x):
+        q, k, v = self.qkv(x).split(16, 2)
+        return torch.softmax(q @ k.transpose(1, 2) / math.sqrt(16), dim=-1) @ v
+
+model = nn.Sequential(Attention(), Attention()).eval()
+with torch.no_grad():
+    for _ in range(12):
+        model(torch.randn(4, 8, 16))
+print(json.dumps(None))
+"""
+
+
+def test_the_backward_pass_of_its_own_check_is_no_step_of_the_script(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    run = run_under(gpurun, tmp_path, INFERRING, {"attention": "sdpa"})
+    assert run.outcomes("attention") == ["applied"]
+    (record,) = tmp_path.glob("run-*")
+    assert {e["clock"] for e in events(record, "steps")} == {"forward"}
