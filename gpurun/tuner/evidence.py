@@ -18,6 +18,9 @@ from gpurun.records.events import (
 )
 from gpurun.records.outputs import OutputsEvent
 
+UNKNOWN_ROUNDING = "no trial shows what rounding alone does to them"
+"""Part of a reason that a trial which only rounds may lift."""
+
 
 @dataclass(frozen=True)
 class Evidence:

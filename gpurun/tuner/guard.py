@@ -16,8 +16,8 @@ from gpurun.records.tuning import GuardVerdict, LossCurves
 from gpurun.stats import median
 from gpurun.tuner import content, optimisation
 from gpurun.tuner.curves import deviation
-from gpurun.tuner.evidence import Comparison, Evidence
-from gpurun.tuner.outputs import UNKNOWN_ROUNDING, compare_outputs
+from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence
+from gpurun.tuner.outputs import compare_outputs
 
 PIPELINE_ONLY = "without that only pipeline changes are applied"
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
+from gpurun.stats import median
 from gpurun.tuner.curves import standard_error
-from gpurun.tuner.evidence import Comparison, Evidence
+from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence
 
 FIRST_LOSS = 0.03
 """Rounding may move the loss of the very first step this much (bfloat16 moves it 0.4 %)."""
@@ -30,6 +32,10 @@ SIGMAS = 4.0
 """Steps scatter by chance: so many standard errors of their mean are tolerated."""
 SMALL = 1e-3
 """Parameters whose gradient is this small against the largest hold rounding noise alone."""
+NOISE = 1e-5
+"""Gradients whose norm is this small against the median of all norms are made of rounding alone."""
+TURNED = 0.5
+"""And so are those that repeats, or rounded parameters, turn so far (cosine)."""
 VANISHED = 1e-3
 """A gradient this small against the baseline's has been dropped."""
 IMPLEMENTATION_KEYS = frozenset({"fused", "foreach", "capturable", "differentiable", "initial_lr"})
@@ -238,20 +244,66 @@ def gradients(case: Comparison) -> str | None:
                 return f"the gradient of {name} is not finite in step {ours.step}"
             if mine < VANISHED * norm:
                 return f"parameter {name} gets no gradient in step {ours.step}"
-    return _sizes(case, "gradients", lambda a: a.gradient_norms)
+    return _sizes(case, "gradients", lambda a: a.gradient_norms, _turned(case))
 
 
 def updates(case: Comparison) -> str | None:
-    """Every parameter moves, and as far as it used to."""
+    """Every parameter moves, and as far as it used to.
+
+    One whose true gradient is zero (a convolution's bias before a normalisation) says nothing: Adam
+    makes whole steps of the rounding that is left of it.
+    """
+    vanishing = _vanishing(case)
+
+    def moved(audit: AuditEvent) -> dict[str, float]:
+        return {n: d for n, d in audit.update_norms.items() if n not in vanishing}
+
     for ours, theirs in _steps(case):
-        still = [
-            n for n, d in theirs.update_norms.items() if d > 0 and not ours.update_norms.get(n, d)
-        ]
-        if still and len(still) == sum(d > 0 for d in theirs.update_norms.values()):
+        mine, other = moved(ours), moved(theirs)
+        still = [n for n, d in other.items() if d > 0 and not mine.get(n, d)]
+        if still and len(still) == sum(d > 0 for d in other.values()):
             return f"step {ours.step} changed no parameter"
         if still:
             return f"step {ours.step} left parameter {still[0]} as it was"
-    return _sizes(case, "updates", lambda a: a.update_norms)
+    return _sizes(case, "updates", moved, _turned(case))
+
+
+def _turned(case: Comparison) -> set[str]:
+    """The parameters whose first gradient repeats, or rounding alone, turn about."""
+    if case.partner is None or not case.partner.audits:
+        return set()
+    theirs = gradients_by_name(case.partner.audits[0])
+    found = set()
+    for other in (*case.partners[1:], *([case.rounded] if case.rounded else [])):
+        if other.seed == case.partner.seed and other.audits:
+            ours = gradients_by_name(other.audits[0])
+            cosines = {n: _cosine(ours[n], theirs[n]) for n in ours.keys() & theirs.keys()}
+            found |= {n for n, c in cosines.items() if c is not None and c < TURNED}
+    return found
+
+
+def _vanishing(case: Comparison) -> set[str]:
+    """The parameters whose gradient is next to nothing in every audited step of the baseline."""
+    audits = case.partner.audits if case.partner is not None else ()
+    small = [_far_below(a.gradient_norms) for a in audits]
+    return set.intersection(*small) if small else set()
+
+
+def _far_below(norms: Norms) -> set[str]:
+    known = {n: x for n, x in norms.items() if x is not None and math.isfinite(x)}
+    typical = median([x for x in known.values() if x > 0] or [0.0])
+    return {n for n, x in known.items() if x <= NOISE * typical}
+
+
+def gradients_by_name(audit: AuditEvent) -> dict[str, tuple[float, ...]]:
+    """The sampled values of each parameter's gradient; empty where they cannot be told apart."""
+    names = sorted(n for n, x in audit.gradient_norms.items() if x is not None)
+    ends = list(accumulate(audit.gradient_counts))
+    if len(names) != len(ends):  # some are sparse
+        return {}
+    starts = [0, *ends[:-1]]
+    values = audit.gradient_values
+    return {n: values[a:b] for n, a, b in zip(names, starts, ends, strict=True)}
 
 
 def side_modules(case: Comparison) -> str | None:
@@ -292,8 +344,16 @@ def _sizeable(norms: Norms) -> dict[str, float]:
     return {n: x for n, x in known.items() if x > SMALL * largest}
 
 
-def _sizes(case: Comparison, what: str, of: Callable[[AuditEvent], Norms]) -> str | None:
-    """Compare norms step by step with the partner's: all parameters together, then each."""
+def _sizes(
+    case: Comparison,
+    what: str,
+    of: Callable[[AuditEvent], Norms],
+    but: Collection[str] = (),
+) -> str | None:
+    """Compare norms step by step with the partner's: all together, then each parameter's.
+
+    Those in `but` are not compared by themselves.
+    """
     steps = [(of(a), of(b)) for a, b in _steps(case)]
     whole = [_log_ratio(_total(a), _total(b)) for a, b in steps]
     off = _off(whole, NORM_TOLERANCE)
@@ -302,11 +362,13 @@ def _sizes(case: Comparison, what: str, of: Callable[[AuditEvent], Norms]) -> st
     names = set(_sizeable(steps[0][1])) if steps else set()
     for _, theirs in steps:
         names &= set(_sizeable(theirs))
-    for name in sorted(names):
+    for name in sorted(names.difference(but)):
         ratios = [_log_ratio(a.get(name), b.get(name)) for a, b in steps]
         off = _off(ratios, PARAMETER_TOLERANCE)
         if off is not None:
-            return f"{what} of {name} are {off:.2f} times the baseline's"
+            unknown = case.effect is Effect.NUMERICS and case.rounded is None
+            said = f"{what} of {name} are {off:.2f} times the baseline's"
+            return f"{said} ({UNKNOWN_ROUNDING})" if unknown else said
     return None
 
 

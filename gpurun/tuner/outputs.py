@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from gpurun.knobs.api import Effect
 from gpurun.records.outputs import OutputsEvent, TensorFigures
-from gpurun.tuner.evidence import Comparison, Evidence
+from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence
 
 TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
 """Relative RMS difference that another order of summation may make, by type of the output."""
@@ -37,7 +37,6 @@ SAME_INPUT = {Effect.PIPELINE: 1e-4, Effect.NUMERICS: 0.02}
 """Relative RMS difference of floating inputs that count as the same: they may be computed too."""
 VANISHED = 1e-6
 """Squares of all numbers that are this small against the baseline's are those of zeros."""
-UNKNOWN_ROUNDING = "no trial shows what rounding alone does to them"
 
 Call = tuple[OutputsEvent, OutputsEvent]
 """What a trial shows of a call, and what the baseline shows of it."""

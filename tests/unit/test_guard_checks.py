@@ -191,3 +191,35 @@ def test_a_rounded_trial_is_no_baseline() -> None:
     """It would pass for the noise of the script's own repeats."""
     far = trial(losses=(1.0, 2.0) * 20, rounded=True)
     assert judge([trial(), trial(), far], [trial()], Effect.NUMERICS).noise == pytest.approx(0.0)
+
+
+NORMS = {"0.conv": 1.5, "0.conv bias": 3e-8, "0.norm": 0.13}
+MOVED = {"0.conv": 0.1, "0.conv bias": 0.01, "0.norm": 0.01}
+
+
+def test_steps_made_of_rounding_alone_are_not_compared() -> None:
+    """Adam makes whole steps of a gradient whose true value is zero."""
+    plain = trial(**audits(gradient_norms=NORMS, update_norms=MOVED))
+
+    def accepted(**moved: float) -> bool:
+        other = trial(**audits(gradient_norms=NORMS, update_norms={**MOVED, **moved}))
+        return judge([plain, plain], [other], Effect.NUMERICS).accepted
+
+    assert accepted(**{"0.conv bias": 0.021})
+    assert accepted(**{"0.conv bias": 0.0})
+    assert not accepted(**{"0.norm": 0.021})
+    assert not accepted(**{"0.norm": 0.0})
+
+
+def test_steps_of_a_gradient_that_rounding_turns_about_are_not_compared_by_themselves() -> None:
+    """A script in half precision leaves more of it than one in float32."""
+    moved = {"0.weight": 0.1, "0.bias": 0.02}
+    fields: dict[str, Any] = {**COUNTS, "gradient_values": VALUES, "update_norms": moved}
+    plain = trial(**audits(**fields))
+    other = trial(**audits(**{**fields, "update_norms": {**moved, "0.bias": 0.04}}))
+    for turned, accepted in ((TURNED, True), (VALUES, False)):
+        rounded = trial(**audits(**{**fields, "gradient_values": turned}), rounded=True)
+        unknown = judge([plain, plain], [other], Effect.NUMERICS)
+        assert may_be_rounding(unknown, Effect.NUMERICS), unknown.reasons
+        known = judge([plain, plain, rounded], [other], Effect.NUMERICS)
+        assert known.accepted is accepted, known.reasons
