@@ -46,3 +46,5 @@ class OutputsEvent:
     draws: bool | None
     """Whether torch drew random numbers in the call; None where that was not looked at."""
     overwritten: bool | None
+    moved: bool | None = None
+    """Whether buffers of the module changed in the call; None where that was not looked at."""

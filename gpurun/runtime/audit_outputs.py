@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 from gpurun.records.outputs import OutputsEvent
@@ -25,6 +26,8 @@ from gpurun.runtime.tensor_figures import Sampler, Taken, tensors_in
 OTHER_SIZES = 4
 """Later calls with a batch of another size that are looked at: the last of an epoch."""
 INPUT_VALUES = 128
+MOST_BUFFERS = 64
+BUFFER_VALUES = 8
 HELD_VALUES = 256
 """Numbers of a held output that are read again."""
 
@@ -41,6 +44,9 @@ class _Call:
     outputs: list[Taken] | None = None
     structure: str = ""
     draws: bool | None = None
+    buffers: list[tuple[Any, Any]] = field(default_factory=list)
+    """Buffers of the module, with sampled numbers from before the call."""
+    moved: bool | None = None
 
 
 class OutputsAudit:
@@ -97,7 +103,13 @@ class OutputsAudit:
             module=type(module).__name__,
             inputs=self._sampler.take(found, INPUT_VALUES),
             state=generator_state(self._torch) if early else None,
+            buffers=self._buffers(module) if early else [],
         )
+
+    def _buffers(self, module: Any) -> list[tuple[Any, Any]]:
+        """Those that a normalisation's statistics are among."""
+        found = (b for b in module.buffers() if b.is_floating_point() and b.numel())
+        return [(b, self._sampler.values(b, BUFFER_VALUES)) for b in islice(found, MOST_BUFFERS)]
 
     def _wanted(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a later call is looked at: at each power of two, or of an unusual size."""
@@ -115,6 +127,8 @@ class OutputsAudit:
     def _returned(self, call: _Call, result: Any) -> None:
         if call.state is not None:
             call.draws = generator_state(self._torch) != call.state
+            call.moved = any(self._changed(*kept, BUFFER_VALUES) for kept in call.buffers)
+            call.buffers = []
         held, self._held = self._held, None
         if held is not None:
             _write(held[0], any(self._changed(*kept) for kept in held[1]))
@@ -126,9 +140,9 @@ class OutputsAudit:
         kept = [value.detach() for _, value in found if hasattr(value, "detach")]
         self._held = call, [(tensor, self._sampler.values(tensor, HELD_VALUES)) for tensor in kept]
 
-    def _changed(self, tensor: Any, before: Any) -> bool:
+    def _changed(self, tensor: Any, before: Any, count: int = HELD_VALUES) -> bool:
         try:
-            now = self._sampler.values(tensor, HELD_VALUES)
+            now = self._sampler.values(tensor, count)
         except RuntimeError:  # torch refuses: the next run of a CUDA graph wrote over it
             return True
         return not bool(((now == before) | ((now != now) & (before != before))).all())
@@ -147,5 +161,6 @@ def _write(call: _Call, overwritten: bool | None) -> None:
             structure=call.structure,
             draws=call.draws,
             overwritten=overwritten,
+            moved=call.moved,
         )
     )

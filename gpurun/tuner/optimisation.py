@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import accumulate
+from itertools import islice
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
@@ -19,6 +19,8 @@ SAME_GRADIENT = 0.8
 """Cosine between the gradients of two first steps that differ in rounding alone."""
 LIKE_GRADIENT = 0.15
 """And of two that differ in random draws (dropout, augmentation) on the same samples."""
+SAME_DRAWS = 0.99
+"""Nor do two that differ in random draws come this close: 0.84 with a dropout of 0.2."""
 STEADY_GRADIENT = 0.95
 """And of a parameter's, where rounding the parameters to half precision does not turn them."""
 ELSEWHERE = "point elsewhere"
@@ -188,6 +190,12 @@ def first_step(case: Comparison) -> str | None:
     return None
 
 
+def starts_alike(case: Comparison) -> bool:
+    """Whether the first gradients differ so little that no other random numbers went into them."""
+    cosines = [_cosine(a.gradient_values, b.gradient_values) for a, b in list(_steps(case))[:1]]
+    return all(c is not None and c >= SAME_DRAWS for c in cosines) and bool(cosines)
+
+
 def _steady_places(case: Comparison) -> list[int] | None:
     """Which of the first step's gradient values rounding alone does not turn; None: not known.
 
@@ -298,12 +306,11 @@ def _far_below(norms: Norms) -> set[str]:
 def gradients_by_name(audit: AuditEvent) -> dict[str, tuple[float, ...]]:
     """The sampled values of each parameter's gradient; empty where they cannot be told apart."""
     names = sorted(n for n, x in audit.gradient_norms.items() if x is not None)
-    ends = list(accumulate(audit.gradient_counts))
-    if len(names) != len(ends):  # some are sparse
+    counts = audit.gradient_counts
+    if len(names) != len(counts):  # some are sparse
         return {}
-    starts = [0, *ends[:-1]]
-    values = audit.gradient_values
-    return {n: values[a:b] for n, a, b in zip(names, starts, ends, strict=True)}
+    values = iter(audit.gradient_values)
+    return {n: tuple(islice(values, count)) for n, count in zip(names, counts, strict=True)}
 
 
 def side_modules(case: Comparison) -> str | None:

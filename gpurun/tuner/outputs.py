@@ -8,17 +8,23 @@ that rounds as half precision does.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import combinations
 
 from gpurun.knobs.api import Effect
 from gpurun.records.outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence
+from gpurun.tuner.optimisation import starts_alike
+from gpurun.tuner.output_differences import (
+    Call,
+    Difference,
+    Place,
+    calls_of,
+    differences,
+    of_group,
+)
 
-TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
-"""Relative RMS difference that another order of summation may make, by type of the output."""
-TIGHT_FLOAT32 = 1e-4
 ROUNDING = 2.0
 """What rounds may be off so many times as much as the reference that only rounds."""
 REPEATS = 4.0
@@ -27,6 +33,11 @@ ONE_CALL = 3.0
 """A single call may be off so many times as much as all of them together."""
 RANDOM = 0.02
 """Outputs of repeats that are further apart than this are random."""
+OTHER_SEEDS = 1.5
+"""Trainings that drew other numbers may be so many times as far apart as those of other seeds."""
+SPREAD = 3
+"""Fewer pairs of trials tell nothing of that."""
+OTHER_DRAWS = "training drew other random numbers before"
 TRAINED = 0.1
 """After training steps weights differ by rounding: evaluations may then be off this much."""
 DISAGREEING = {Effect.PIPELINE: 0.002, Effect.NUMERICS: 0.01}
@@ -37,33 +48,6 @@ SAME_INPUT = {Effect.PIPELINE: 1e-4, Effect.NUMERICS: 0.02}
 """Relative RMS difference of floating inputs that count as the same: they may be computed too."""
 VANISHED = 1e-6
 """Squares of all numbers that are this small against the baseline's are those of zeros."""
-
-Call = tuple[OutputsEvent, OutputsEvent]
-"""What a trial shows of a call, and what the baseline shows of it."""
-
-
-@dataclass(frozen=True)
-class Place:
-    """A tensor of a module's output: the module's class, where it stands, and its type."""
-
-    module: str
-    path: str
-    dtype: str
-
-    def __str__(self) -> str:
-        return (
-            f"output {self.path} of {self.module}" if self.path else f"the output of {self.module}"
-        )
-
-    @property
-    def floating(self) -> bool:
-        """Whether its numbers are compared by size, not one by one."""
-        return "float" in self.dtype or "complex" in self.dtype
-
-    @property
-    def tight(self) -> float:
-        """How far it may be off where nothing but the order of summation is another."""
-        return TIGHT.get(self.dtype, TIGHT_FLOAT32)
 
 
 @dataclass(frozen=True)
@@ -82,65 +66,6 @@ class OutputComparison:
     def compared(self) -> bool:
         """Whether any output was compared."""
         return self.deviation is not None or self.agreement is not None
-
-
-@dataclass
-class Difference:
-    """How far a tensor's sampled numbers are off, over calls."""
-
-    apart: float = 0.0
-    size: float = 0.0
-    count: int = 0
-    single: list[tuple[float, int]] = field(default_factory=list)
-    """By call: the sum of squared differences, and how many numbers."""
-    ours: float = 0.0
-    """The squares of the candidate's own numbers; `size`: of the baseline's."""
-    disagreeing: int = 0
-    decisions: int = 0
-
-    def add(self, ours: TensorFigures, theirs: TensorFigures) -> None:
-        """Take in one call's sampled numbers."""
-        if not Place("", theirs.path, theirs.dtype).floating:
-            self.decisions += len(theirs.values)
-            self.disagreeing += sum(
-                a != b for a, b in zip(ours.values, theirs.values, strict=False)
-            )
-            return
-        pairs = [
-            (a, b)
-            for a, b in zip(ours.values, theirs.values, strict=False)
-            if a is not None and b is not None
-        ]
-        apart = math.fsum((a - b) ** 2 for a, b in pairs)
-        self.apart += apart
-        self.size += math.fsum(b * b for _, b in pairs)
-        self.ours += math.fsum(a * a for a, _ in pairs)
-        self.count += len(pairs)
-        self.single.append((apart, len(pairs)))
-        self.decisions += len(theirs.largest)
-        self.disagreeing += sum(a != b for a, b in zip(ours.largest, theirs.largest, strict=False))
-
-    @property
-    def relative(self) -> float | None:
-        """The relative RMS difference; None where nothing floating was compared."""
-        return _ratio(self.apart, self.size) if self.count else None
-
-    @property
-    def worst_call(self) -> float:
-        """That of the call which is furthest off, in parts of the RMS of all calls."""
-        mean = self.size / self.count if self.count else 0.0
-        return max((_ratio(a / n, mean) for a, n in self.single if n), default=0.0)
-
-    @property
-    def disagreement(self) -> float:
-        """The part of integers, or of rows' largest numbers, that differ."""
-        return self.disagreeing / self.decisions if self.decisions else 0.0
-
-
-def _ratio(apart: float, size: float) -> float:
-    if not apart:
-        return 0.0
-    return math.sqrt(apart / size) if size else math.inf
 
 
 def compare_outputs(
@@ -172,10 +97,10 @@ def unrepeatable(baselines: Sequence[Evidence]) -> str | None:
     if not any(e.outputs for b in baselines for e in b.outputs):
         return "the model returns no tensors"
     for ours, theirs in _repeats(baselines):
-        calls = _calls(ours, theirs)
+        calls = calls_of(ours, theirs)
         if calls and not any(_same_inputs(a, b, Effect.PIPELINE) for a, b in calls):
             return "repeats of the script give its model other inputs"
-        for difference in _differences(calls).values():
+        for difference in differences(calls).values():
             apart = difference.relative
             if apart is not None and apart > RANDOM:
                 return f"they are random: repeats of the script differ by {apart:.1%}"
@@ -205,7 +130,7 @@ def _compare(case: Comparison, why_not: str | None) -> OutputComparison:
     partner = next((p for p in case.partners if p.outputs), None)
     if partner is None:
         return OutputComparison(why_not=why_not or "no baseline trial of the same seed shows any")
-    calls = _calls(case.candidate, partner)
+    calls = calls_of(case.candidate, partner)
     if not calls:
         if case.candidate.forward_only:
             return OutputComparison(reasons=("no output was seen",), why_not=why_not)
@@ -230,7 +155,9 @@ def _judged(case: Comparison, calls: list[Call]) -> OutputComparison:
     found = []
     for trained in (False, True):
         group = [call for call in calls if bool(call[1].trained) is trained]
-        if group:
+        if group and trained and not _trained_alike(case):
+            found.append(_among_seeds(case, group))
+        elif group:
             found.append(_group(case, group, trained))
     deviations = [f.deviation for f in found if f.deviation is not None]
     agreements = [f.agreement for f in found if f.agreement is not None]
@@ -244,22 +171,51 @@ def _judged(case: Comparison, calls: list[Call]) -> OutputComparison:
 
 def _group(case: Comparison, calls: list[Call], trained: bool) -> OutputComparison:
     bounds = _Bounds(case, trained)
-    differences = _differences(calls)
+    apart = differences(calls)
     reasons = [
         reason
-        for place, difference in differences.items()
+        for place, difference in apart.items()
         if (reason := bounds.objection(place, difference)) is not None
     ]
     reasons += [reason for call in calls if (reason := bounds.sizes(call)) is not None]
     if reasons and _draws_otherwise(case, calls):
         return OutputComparison(why_not="the model draws random numbers, and drew others")
-    known = [d.relative for d in differences.values() if d.relative is not None]
-    rates = [1 - d.disagreement for d in differences.values() if d.decisions]
+    known = [d.relative for d in apart.values() if d.relative is not None]
+    rates = [1 - d.disagreement for d in apart.values() if d.decisions]
     return OutputComparison(
         deviation=max(known, default=None),
         agreement=min(rates, default=None),
         reasons=tuple(reasons),
     )
+
+
+def _trained_alike(case: Comparison) -> bool:
+    """Whether training drew what the baseline's did: then rounding alone parts the weights.
+
+    Other augmentations, or another dropout (as kernels of another precision draw it), lead to other
+    weights. Of dropout the first gradients tell.
+    """
+    return case.same_data and (case.same_draws or starts_alike(case))
+
+
+def _among_seeds(case: Comparison, calls: list[Call]) -> OutputComparison:
+    """Trainings that drew other numbers: trials of other seeds show how far those are apart."""
+    spread = [
+        differences(of_group(a, b, trained=True))
+        for a, b in combinations(case.baselines, 2)
+        if a.seed != b.seed and a.outputs and b.outputs
+    ]
+    if len(spread) < SPREAD:
+        return OutputComparison(why_not=OTHER_DRAWS)
+    reasons = []
+    for place, difference in differences(calls).items():
+        usual = [d[place] for d in spread if place in d]
+        apart, widest = difference.relative, max((d.relative or 0.0 for d in usual), default=None)
+        if apart is not None and widest is not None and apart > OTHER_SEEDS * widest:
+            reasons.append(
+                f"{place} deviates by {apart:.2%} (trials of other seeds by {widest:.2%})"
+            )
+    return OutputComparison(reasons=tuple(reasons), why_not=None if reasons else OTHER_DRAWS)
 
 
 class _Bounds:
@@ -269,7 +225,8 @@ class _Bounds:
         self._effect = case.effect
         self._trained = trained
         self._noise = [
-            _differences(_of(ours, theirs, trained)) for ours, theirs in _repeats(case.baselines)
+            differences(of_group(ours, theirs, trained))
+            for ours, theirs in _repeats(case.baselines)
         ]
         self._reference = _reference(case, trained)
 
@@ -328,8 +285,8 @@ def _reference(case: Comparison, trained: bool) -> dict[Place, Difference]:
     )
     if rounded is None or plain is None:
         return {}
-    calls = _of(rounded, plain, trained)
-    return _differences([call for call in calls if _same_inputs(*call, Effect.NUMERICS)])
+    calls = of_group(rounded, plain, trained)
+    return differences([call for call in calls if _same_inputs(*call, Effect.NUMERICS)])
 
 
 # -- what is wrong whatever the inputs are ---------------------------------------------------------
@@ -342,9 +299,20 @@ def _plainly_wrong(calls: Sequence[Call]) -> str | None:
             return reason
         if ours.overwritten and theirs.overwritten is False:
             return f"the output of call {ours.call} held other numbers after the next call"
-    for place, difference in _differences(calls).items():
+    for place, difference in differences(calls).items():
         if difference.size and difference.ours < VANISHED * difference.size:
             return f"{place} is zero"
+    return _in_training_mode(calls)
+
+
+def _in_training_mode(calls: Sequence[Call]) -> str | None:
+    """Dropout, or batch statistics, that the baseline leaves out of calls without gradients."""
+    drawn = [(ours.draws, theirs.draws) for ours, theirs in calls]
+    moved = [(ours.moved, theirs.moved) for ours, theirs in calls]
+    for what, pairs in (("draws random numbers", drawn), ("changes its buffers", moved)):
+        known = [(a, b) for a, b in pairs if a is not None and b is not None]
+        if known and not any(b for _, b in known) and 2 * sum(a for a, _ in known) > len(known):
+            return f"{calls[0][1].module} {what} in calls without gradients"
     return None
 
 
@@ -411,26 +379,3 @@ def _draws_otherwise(case: Comparison, calls: Sequence[Call]) -> bool:
     """Whether the model may have drawn other random numbers than in the baseline."""
     free = case.effect is Effect.NUMERICS or _random_data(case.baselines)
     return free and any(theirs.draws for _, theirs in calls)
-
-
-# -- numbers ---------------------------------------------------------------------------------------
-
-
-def _calls(ours: Evidence, theirs: Evidence) -> list[Call]:
-    """The calls that both trials show, after as many training steps."""
-    known = {(e.call, e.trained): e for e in theirs.outputs}
-    return [(e, known[e.call, e.trained]) for e in ours.outputs if (e.call, e.trained) in known]
-
-
-def _of(ours: Evidence, theirs: Evidence, trained: bool) -> list[Call]:
-    return [call for call in _calls(ours, theirs) if bool(call[1].trained) is trained]
-
-
-def _differences(calls: Sequence[Call]) -> dict[Place, Difference]:
-    """By place, over the calls whose outputs have one shape."""
-    found: dict[Place, Difference] = defaultdict(Difference)
-    for ours, theirs in calls:
-        for mine, other in zip(ours.outputs, theirs.outputs, strict=False):
-            if mine.shape == other.shape and mine.dtype == other.dtype:
-                found[Place(theirs.module, other.path, other.dtype)].add(mine, other)
-    return found

@@ -6,7 +6,10 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from gpurun.knobs.api import Effect
+from gpurun.records.events import AuditEvent
 from gpurun.records.outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge, may_be_rounding
@@ -106,3 +109,47 @@ def test_integers_and_largest_numbers_must_agree() -> None:
     assert "agrees in 0.0% only" in reason
     same = judge([classes(0), classes(0)], [classes(0)], Effect.NUMERICS)
     assert (same.output_deviation, same.output_agreement) == (None, 1.0)
+
+
+def trained(change: Change, direction: float, seed: int = 0) -> Evidence:
+    """Evaluations of a training that has dropout; its first gradient points in a direction."""
+    audits = (first_step(gradient_values=(1.0, direction)),)
+    shown = trial(change, trained=21)
+    return replace(shown, seed=seed, audits=audits, losses=(1.0,) * 40, forward_only=False)
+
+
+def first_step(**fields: object) -> AuditEvent:
+    usual = AuditEvent(
+        step=1, loss=1.0, finite=True, hyperparameters=(), gradient_norms={}, update_norms={},
+        side_update_norms={}, gradient_values=(1.0, 0.0), input_values=(), fed=(), draws=True,
+        modules={},
+    )  # fmt: skip
+    return replace(usual, **fields)  # type: ignore[arg-type]
+
+
+TRAINED = [trained(float, 0.0), trained(float, 0.0)]
+OTHER_SEEDS = [trained(off_by(0.3, 5), 0.5, 1), trained(off_by(0.3, 6), 0.5, 2)]
+
+
+def test_a_training_that_drew_other_numbers_is_held_against_other_seeds_alone() -> None:
+    """Where its first gradients show that it drew the same, outputs must be the same."""
+
+    def accepted(baselines: list[Evidence], part: float, direction: float) -> bool:
+        candidate = trained(off_by(part, 1), direction)
+        return judge(baselines, [candidate], Effect.NUMERICS).accepted
+
+    assert not accepted(TRAINED, 0.3, 0.01)
+    assert accepted(TRAINED, 0.3, 0.5)
+    assert accepted([*TRAINED, *OTHER_SEEDS], 0.3, 0.5)
+    assert not accepted([*TRAINED, *OTHER_SEEDS], 3.0, 0.5)
+    zeros = trained(lambda x: 0.0, 0.5)
+    assert not judge(TRAINED, [zeros], Effect.NUMERICS).accepted
+
+
+@pytest.mark.parametrize("what", ["draws", "moved"])
+def test_evaluations_must_not_run_in_training_mode(what: str) -> None:
+    plain = [trial(moved=False), trial(moved=False)]
+    candidate = trial(**{"moved": False, what: True})  # type: ignore[arg-type]
+    verdict = judge(plain, [candidate], Effect.NUMERICS)
+    assert any("in calls without gradients" in reason for reason in verdict.reasons)
+    assert judge([candidate, candidate], [candidate], Effect.NUMERICS).accepted

@@ -1,0 +1,122 @@
+"""How far two trials' outputs are apart: their sampled numbers, by the place where each stands."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpurun.records.outputs import OutputsEvent, TensorFigures
+from gpurun.tuner.evidence import Evidence
+
+TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
+"""Relative RMS difference that another order of summation may make, by type of the output."""
+TIGHT_FLOAT32 = 1e-4
+
+Call = tuple[OutputsEvent, OutputsEvent]
+"""What a trial shows of a call, and what the baseline shows of it."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A tensor of a module's output: the module's class, where it stands, and its type."""
+
+    module: str
+    path: str
+    dtype: str
+
+    def __str__(self) -> str:
+        return (
+            f"output {self.path} of {self.module}" if self.path else f"the output of {self.module}"
+        )
+
+    @property
+    def floating(self) -> bool:
+        """Whether its numbers are compared by size, not one by one."""
+        return "float" in self.dtype or "complex" in self.dtype
+
+    @property
+    def tight(self) -> float:
+        """How far it may be off where nothing but the order of summation is another."""
+        return TIGHT.get(self.dtype, TIGHT_FLOAT32)
+
+
+@dataclass
+class Difference:
+    """How far a tensor's sampled numbers are off, over calls."""
+
+    apart: float = 0.0
+    size: float = 0.0
+    count: int = 0
+    single: list[tuple[float, int]] = field(default_factory=list)
+    """By call: the sum of squared differences, and how many numbers."""
+    ours: float = 0.0
+    """The squares of the candidate's own numbers; `size`: of the baseline's."""
+    disagreeing: int = 0
+    decisions: int = 0
+
+    def add(self, ours: TensorFigures, theirs: TensorFigures) -> None:
+        """Take in one call's sampled numbers."""
+        if not Place("", theirs.path, theirs.dtype).floating:
+            self.decisions += len(theirs.values)
+            self.disagreeing += sum(
+                a != b for a, b in zip(ours.values, theirs.values, strict=False)
+            )
+            return
+        pairs = [
+            (a, b)
+            for a, b in zip(ours.values, theirs.values, strict=False)
+            if a is not None and b is not None
+        ]
+        apart = math.fsum((a - b) ** 2 for a, b in pairs)
+        self.apart += apart
+        self.size += math.fsum(b * b for _, b in pairs)
+        self.ours += math.fsum(a * a for a, _ in pairs)
+        self.count += len(pairs)
+        self.single.append((apart, len(pairs)))
+        self.decisions += len(theirs.largest)
+        self.disagreeing += sum(a != b for a, b in zip(ours.largest, theirs.largest, strict=False))
+
+    @property
+    def relative(self) -> float | None:
+        """The relative RMS difference; None where nothing floating was compared."""
+        return _ratio(self.apart, self.size) if self.count else None
+
+    @property
+    def worst_call(self) -> float:
+        """That of the call which is furthest off, in parts of the RMS of all calls."""
+        mean = self.size / self.count if self.count else 0.0
+        return max((_ratio(a / n, mean) for a, n in self.single if n), default=0.0)
+
+    @property
+    def disagreement(self) -> float:
+        """The part of integers, or of rows' largest numbers, that differ."""
+        return self.disagreeing / self.decisions if self.decisions else 0.0
+
+
+def _ratio(apart: float, size: float) -> float:
+    if not apart:
+        return 0.0
+    return math.sqrt(apart / size) if size else math.inf
+
+
+def calls_of(ours: Evidence, theirs: Evidence) -> list[Call]:
+    """The calls that both trials show, after as many training steps."""
+    known = {(e.call, e.trained): e for e in theirs.outputs}
+    return [(e, known[e.call, e.trained]) for e in ours.outputs if (e.call, e.trained) in known]
+
+
+def of_group(ours: Evidence, theirs: Evidence, trained: bool) -> list[Call]:
+    """Those of them after some training step, or before any."""
+    return [call for call in calls_of(ours, theirs) if bool(call[1].trained) is trained]
+
+
+def differences(calls: Sequence[Call]) -> dict[Place, Difference]:
+    """By place, over the calls whose outputs have one shape."""
+    found: dict[Place, Difference] = defaultdict(Difference)
+    for ours, theirs in calls:
+        for mine, other in zip(ours.outputs, theirs.outputs, strict=False):
+            if mine.shape == other.shape and mine.dtype == other.dtype:
+                found[Place(theirs.module, other.path, other.dtype)].add(mine, other)
+    return found
