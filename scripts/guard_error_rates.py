@@ -35,6 +35,7 @@ from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.tuner.evidence import Evidence, evidence
 from gpurun.tuner.guard import judge, may_be_rounding
+from gpurun.tuner.screening import rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
@@ -43,8 +44,6 @@ STOP = StopRule(min_steps=STEPS, min_seconds=0, max_steps=STEPS, warmup_steps=4,
 SEEDS = (0, 1, 2)
 """Seed offsets of the baseline's trials; the first is launched twice."""
 CANDIDATE_SEEDS = (0, 1)
-ROUNDED_STOP = replace(STOP, min_steps=STOP.audit_steps + 1, max_steps=STOP.audit_steps + 1)
-"""So long a tuning lets the baseline that only rounds run, unless a training evaluates."""
 
 
 # -- launching -------------------------------------------------------------------------------------
@@ -204,7 +203,7 @@ def judge_cases(
 
 def _rounding(baseline: Launch, shown: Evidence) -> Launch:
     """The trial of a script that only rounds, as `Screening` launches it."""
-    stop = STOP if any(e.trained for e in shown.outputs) else ROUNDED_STOP
+    stop = rounding_rule(STOP, [shown])
     place = baseline.folder.with_name(f"{baseline.script}-rounded")
     return replace(baseline, folder=place, rounded=True, stop=stop)
 

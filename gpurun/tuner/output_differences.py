@@ -53,6 +53,14 @@ class Difference:
     """By call: the sum of squared differences, and how many numbers."""
     ours: float = 0.0
     """The squares of the candidate's own numbers; `size`: of the baseline's."""
+    tempered: float = 0.0
+    """The squares of differences, each in parts of its own number and of the call's RMS together.
+
+    Where errors grow with the numbers (boxes come out of an exponential) the sum of plain squares
+    hangs on the few largest, by chance.
+    """
+    worst_tempered: float = 0.0
+    """The same of the call where its RMS is largest."""
     disagreeing: int = 0
     decisions: int = 0
 
@@ -75,8 +83,22 @@ class Difference:
         self.ours += math.fsum(a * a for a, _ in pairs)
         self.count += len(pairs)
         self.single.append((apart, len(pairs)))
+        self._temper(pairs)
         self.decisions += len(theirs.largest)
         self.disagreeing += sum(a != b for a, b in zip(ours.largest, theirs.largest, strict=False))
+
+    def _temper(self, pairs: Sequence[tuple[float, float]]) -> None:
+        usual = math.sqrt(math.fsum(b * b for _, b in pairs) / len(pairs)) if pairs else 0.0
+        parts = [_part(abs(a - b), abs(b) + usual) for a, b in pairs]
+        square = math.fsum(part * part for part in parts)
+        self.tempered += square
+        if pairs:
+            self.worst_tempered = max(self.worst_tempered, math.sqrt(square / len(pairs)))
+
+    @property
+    def relative_tempered(self) -> float:
+        """The RMS of the tempered differences."""
+        return math.sqrt(self.tempered / self.count) if self.count else 0.0
 
     @property
     def relative(self) -> float | None:
@@ -93,6 +115,12 @@ class Difference:
     def disagreement(self) -> float:
         """The part of integers, or of rows' largest numbers, that differ."""
         return self.disagreeing / self.decisions if self.decisions else 0.0
+
+
+def _part(apart: float, size: float) -> float:
+    if not apart:
+        return 0.0
+    return apart / size if size else math.inf
 
 
 def _ratio(apart: float, size: float) -> float:

@@ -8,7 +8,7 @@ that rounds as half precision does.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -48,6 +48,9 @@ SAME_INPUT = {Effect.PIPELINE: 1e-4, Effect.NUMERICS: 0.02}
 """Relative RMS difference of floating inputs that count as the same: they may be computed too."""
 VANISHED = 1e-6
 """Squares of all numbers that are this small against the baseline's are those of zeros."""
+
+
+Measure = Callable[[Difference], float]
 
 
 @dataclass(frozen=True)
@@ -233,11 +236,13 @@ class _Bounds:
     def objection(self, place: Place, difference: Difference) -> str | None:
         """Why a tensor is too far off, None if it is not."""
         apart, allowed = difference.relative, self._allowed(place)
-        if apart is not None and apart > allowed:
+        tempered = self._allowed(place, lambda d: d.relative_tempered)
+        if apart is not None and apart > allowed and difference.relative_tempered > tempered:
             return f"{place} deviates by {apart:.2%}{self._bound(allowed)}"
-        if apart is not None and difference.worst_call > ONE_CALL * allowed:
-            worst = difference.worst_call
-            return f"{place} deviates by {worst:.2%} in one call{self._bound(ONE_CALL * allowed)}"
+        worst, once = difference.worst_call, self._once(place, allowed, lambda d: d.worst_call)
+        tempered = self._once(place, tempered, lambda d: d.worst_tempered)
+        if worst > once and difference.worst_tempered > tempered:
+            return f"{place} deviates by {worst:.2%} in one call{self._bound(once)}"
         wrong, most = difference.disagreement, self._disagreeing(place, difference.decisions)
         if wrong > most:
             return f"{place} agrees in {1 - wrong:.1%} only{self._bound(1 - most)}"
@@ -249,19 +254,24 @@ class _Bounds:
             place = Place(call[1].module, theirs.path, theirs.dtype)
             if not place.floating or ours.norm is None or theirs.norm is None:
                 continue
-            allowed = ONE_CALL * self._allowed(place)
+            allowed = self._once(place, self._allowed(place), lambda d: d.worst_call)
             apart = abs(ours.norm - theirs.norm)
             if apart > allowed * theirs.norm:
                 off = apart / theirs.norm if theirs.norm else math.inf
                 return f"the norm of {place} deviates by {off:.2%}{self._bound(allowed)}"
         return None
 
-    def _allowed(self, place: Place) -> float:
-        noise = max((d[place].relative or 0.0 for d in self._noise if place in d), default=0.0)
+    def _allowed(self, place: Place, of: Measure = lambda d: d.relative or 0.0) -> float:
+        noise = max((of(d[place]) for d in self._noise if place in d), default=0.0)
         allowed = [place.tight, REPEATS * noise, TRAINED if self._trained else 0.0]
         if place in self._reference:
-            allowed.append(ROUNDING * (self._reference[place].relative or 0.0))
+            allowed.append(ROUNDING * of(self._reference[place]))
         return max(allowed)
+
+    def _once(self, place: Place, allowed: float, of: Measure) -> float:
+        """In a single call: so much of what all calls may, or as the reference's worst call."""
+        worst = of(self._reference[place]) if place in self._reference else 0.0
+        return max(ONE_CALL * allowed, ROUNDING * worst)
 
     def _disagreeing(self, place: Place, decisions: int) -> float:
         """The part that may disagree: by chance, more of few."""

@@ -6,14 +6,14 @@ Screening only decides what goes to the proof. Nothing of what it measures is cl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob
 from gpurun.options import Objective
 from gpurun.records.facts import Facts
-from gpurun.records.spec import StopRule
+from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
@@ -199,14 +199,24 @@ class Screening:
             return False
         self._rounded = True
         self.note("is it rounding alone? a trial of the script that only rounds tells")
-        rule = self._rule
-        if not any(e.trained for b in state.baselines for e in b.outputs):
-            rule = replace(rule, min_steps=rule.audit_steps + 1, min_seconds=0.0)
-            rule = replace(rule, max_steps=rule.min_steps)
+        rule = rounding_rule(self._rule, state.baselines)
         trial = self._launch(Request("rounding", self._base, rule, rounded=True))
         if trial.evidence is not None:
             state.baselines.append(trial.evidence)
         return trial.evidence is not None
+
+
+def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:
+    """How long a trial that only rounds runs: as far as anything is compared with it.
+
+    A training that evaluates does so at any time. A script that only infers has its first calls
+    looked at; with fewer of them the reference would miss calls that rounding moves most.
+    """
+    if any(e.trained for b in baselines for e in b.outputs):
+        return rule
+    looked = OUTPUT_CALLS if any(b.forward_only for b in baselines) else 0
+    steps = max(rule.audit_steps, looked) + 1
+    return replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)
 
 
 def patience(startup_seconds: float, reference: Trial) -> float:

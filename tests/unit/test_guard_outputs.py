@@ -11,8 +11,10 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
 from gpurun.records.outputs import OutputsEvent, TensorFigures
+from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge, may_be_rounding
+from gpurun.tuner.screening import rounding_rule
 
 CALLS = 20
 Change = Callable[[float], float]
@@ -153,3 +155,50 @@ def test_evaluations_must_not_run_in_training_mode(what: str) -> None:
     verdict = judge(plain, [candidate], Effect.NUMERICS)
     assert any("in calls without gradients" in reason for reason in verdict.reasons)
     assert judge([candidate, candidate], [candidate], Effect.NUMERICS).accepted
+
+
+def with_a_large_one(part: float, of_the_large: float, seed: int) -> Evidence:
+    """Errors grow with the numbers, and one of them is a hundred times as large as the others."""
+
+    def outputs(call: int) -> TensorFigures:
+        draw = random.Random(call + seed)
+        values = [1 + part * draw.choice((-1, 1)) for _ in range(63)]
+        return figures(call, values=(*values, 100 * (1 + of_the_large)))
+
+    plain = trial()
+    return replace(
+        plain,
+        outputs=tuple(replace(e, outputs=(outputs(e.call),)) for e in plain.outputs),
+    )
+
+
+def test_the_error_of_a_single_large_number_decides_nothing() -> None:
+    baselines = [with_a_large_one(0, 0, 0)] * 2
+    reference = replace(with_a_large_one(0.01, 0.002, 0), rounded=True)
+
+    def accepted(part: float, of_the_large: float) -> bool:
+        candidate = with_a_large_one(part, of_the_large, 1000)
+        return judge([*baselines, reference], [candidate], Effect.NUMERICS).accepted
+
+    assert accepted(0.01, 0.01)
+    assert not accepted(0.05, 0.05)
+    assert not accepted(0.01, 0.3)
+
+
+def test_one_call_may_be_as_far_off_as_the_worst_one_of_the_rounded_script() -> None:
+    def once(part: float, number: int, rounded: bool = False) -> Evidence:
+        usual, far = trial(off_by(0.003, 7)), trial(off_by(part, 8))
+        outputs = [(far if e.call == number else usual).outputs[e.call - 1] for e in usual.outputs]
+        return replace(usual, outputs=tuple(outputs), rounded=rounded)
+
+    reference = once(0.04, 3, rounded=True)
+    assert judge([*BASELINES, reference], [once(0.06, 5)], Effect.NUMERICS).accepted
+    assert not judge([*BASELINES, reference], [once(0.1, 5)], Effect.NUMERICS).accepted
+
+
+def test_the_rounded_trial_runs_through_the_calls_that_are_looked_at() -> None:
+    rule = StopRule(min_steps=64, min_seconds=9, max_steps=999, warmup_steps=4, audit_steps=8)
+    assert rounding_rule(rule, BASELINES).max_steps > OUTPUT_CALLS
+    training = replace(BASELINES[0], outputs=(), forward_only=False)
+    assert rounding_rule(rule, [training]).max_steps == 9
+    assert rounding_rule(rule, TRAINED) == rule
