@@ -16,6 +16,7 @@ from gpurun.records.tuning import GuardVerdict, LossCurves
 from gpurun.stats import median
 from gpurun.tuner import content, optimisation
 from gpurun.tuner.curves import deviation
+from gpurun.tuner.directions import directions
 from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence
 from gpurun.tuner.outputs import compare_outputs
 
@@ -151,6 +152,7 @@ CHECKS: tuple[Check, ...] = (
     optimisation.modules,
     optimisation.draws,
     optimisation.first_step,
+    directions,
     optimisation.gradients,
     optimisation.updates,
     optimisation.side_modules,

@@ -176,23 +176,23 @@ def first_step(case: Comparison) -> str | None:
             return f"the first loss is {ours.loss:.4g} instead of {theirs.loss:.4g}"
     needed = SAME_GRADIENT if case.same_draws else LIKE_GRADIENT
     for mine, other in list(_steps(case))[:1]:
-        cosine = _cosine(mine.gradient_values, other.gradient_values)
-        if cosine is None or cosine >= needed:
+        alike = cosine(mine.gradient_values, other.gradient_values)
+        if alike is None or alike >= needed:
             continue
         steady = _steady_places(case)
         if steady is not None and len(mine.gradient_values) == len(other.gradient_values):
             mine_there, theirs_there = (
                 [x.gradient_values[place] for place in steady] for x in (mine, other)
             )
-            cosine = _cosine(mine_there, theirs_there)
-        if cosine is not None and cosine < needed:
-            return f"the gradients of step {mine.step} {ELSEWHERE} (cosine {cosine:.2f})"
+            alike = cosine(mine_there, theirs_there)
+        if alike is not None and alike < needed:
+            return f"the gradients of step {mine.step} {ELSEWHERE} (cosine {alike:.2f})"
     return None
 
 
 def starts_alike(case: Comparison) -> bool:
     """Whether the first gradients differ so little that no other random numbers went into them."""
-    cosines = [_cosine(a.gradient_values, b.gradient_values) for a, b in list(_steps(case))[:1]]
+    cosines = [cosine(a.gradient_values, b.gradient_values) for a, b in list(_steps(case))[:1]]
     return all(c is not None and c >= SAME_DRAWS for c in cosines) and bool(cosines)
 
 
@@ -214,8 +214,8 @@ def _steady_places(case: Comparison) -> list[int] | None:
     end = 0
     for count in counts:
         begin, end = end, end + count
-        cosine = _cosine(ours[begin:end], theirs[begin:end])
-        if cosine is not None and cosine >= STEADY_GRADIENT:
+        alike = cosine(ours[begin:end], theirs[begin:end])
+        if alike is not None and alike >= STEADY_GRADIENT:
             places += range(begin, end)
     return places
 
@@ -223,7 +223,7 @@ def _steady_places(case: Comparison) -> list[int] | None:
 def _reproducible(case: Comparison) -> bool:
     """The baseline's own repeats under this seed agree on their first step."""
     first = [b.audits[0] for b in case.partners if b.audits]
-    cosines = [_cosine(a.gradient_values, first[0].gradient_values) for a in first[1:]]
+    cosines = [cosine(a.gradient_values, first[0].gradient_values) for a in first[1:]]
     return all(c is None or c > SAME_GRADIENT for c in cosines)
 
 
@@ -232,7 +232,8 @@ def _typical_loss(case: Comparison) -> float:
     return math.fsum(known) / len(known) if known else 0.0
 
 
-def _cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
+def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Of the angle between two lists of numbers; None where one is empty, or zero."""
     if len(a) != len(b) or not a:
         return None
     size = math.sqrt(math.fsum(x * x for x in a) * math.fsum(y * y for y in b))
@@ -244,7 +245,7 @@ def _cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
 def gradients(case: Comparison) -> str | None:
     """Every parameter gets its gradient, finite and of the usual size."""
     for ours, theirs in _steps(case):
-        for name, norm in _sizeable(theirs.gradient_norms).items():
+        for name, norm in sizeable(theirs.gradient_norms).items():
             if name not in ours.gradient_norms:
                 return f"parameter {name} is no longer optimized"
             mine = ours.gradient_norms[name] or 0.0
@@ -277,7 +278,11 @@ def updates(case: Comparison) -> str | None:
 
 
 def _turned(case: Comparison) -> set[str]:
-    """The parameters whose first gradient repeats, or rounding alone, turn about."""
+    return turned(case, TURNED)
+
+
+def turned(case: Comparison, least: float) -> set[str]:
+    """The parameters whose first gradient repeats, or rounding alone, turn below this cosine."""
     if case.partner is None or not case.partner.audits:
         return set()
     theirs = gradients_by_name(case.partner.audits[0])
@@ -285,8 +290,8 @@ def _turned(case: Comparison) -> set[str]:
     for other in (*case.partners[1:], *([case.rounded] if case.rounded else [])):
         if other.seed == case.partner.seed and other.audits:
             ours = gradients_by_name(other.audits[0])
-            cosines = {n: _cosine(ours[n], theirs[n]) for n in ours.keys() & theirs.keys()}
-            found |= {n for n, c in cosines.items() if c is not None and c < TURNED}
+            cosines = {n: cosine(ours[n], theirs[n]) for n in ours.keys() & theirs.keys()}
+            found |= {n for n, c in cosines.items() if c is not None and c < least}
     return found
 
 
@@ -345,7 +350,8 @@ def _steps(case: Comparison) -> list[tuple[AuditEvent, AuditEvent]]:
     return list(zip(case.candidate.audits, case.partner.audits, strict=False))
 
 
-def _sizeable(norms: Norms) -> dict[str, float]:
+def sizeable(norms: Norms) -> dict[str, float]:
+    """Norms without those that hold rounding noise alone."""
     known = {n: x for n, x in norms.items() if x is not None and math.isfinite(x)}
     largest = max(known.values(), default=0.0)
     return {n: x for n, x in known.items() if x > SMALL * largest}
@@ -366,9 +372,9 @@ def _sizes(
     off = _off(whole, NORM_TOLERANCE)
     if off is not None:
         return f"{what} are {off:.2f} times the baseline's"
-    names = set(_sizeable(steps[0][1])) if steps else set()
+    names = set(sizeable(steps[0][1])) if steps else set()
     for _, theirs in steps:
-        names &= set(_sizeable(theirs))
+        names &= set(sizeable(theirs))
     for name in sorted(names.difference(but)):
         ratios = [_log_ratio(a.get(name), b.get(name)) for a, b in steps]
         off = _off(ratios, PARAMETER_TOLERANCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from dataclasses import replace
 from typing import Any
@@ -223,3 +224,40 @@ def test_steps_of_a_gradient_that_rounding_turns_about_are_not_compared_by_thems
         assert may_be_rounding(unknown, Effect.NUMERICS), unknown.reasons
         known = judge([plain, plain, rounded], [other], Effect.NUMERICS)
         assert known.accepted is accepted, known.reasons
+
+
+def weights(turned: float, seed: int = 0, dropout: str = "") -> Evidence:
+    """Two weights' first gradients: a large one, and a small one turned by so many degrees."""
+    draw = random.Random(seed)
+    large = [10 * draw.gauss(0, 1) for _ in range(64)]
+    angle = math.radians(turned)
+    small = [x for _ in range(32) for x in (math.cos(angle), math.sin(angle))]
+    fields: dict[str, Any] = {
+        "gradient_norms": {"0.head": 80.0, "0.query": 5.7},
+        "update_norms": {}, "gradient_values": (*large, *small), "gradient_counts": (64, 64),
+    }  # fmt: skip
+    if dropout:
+        fields |= {"draws": True, "modules": {"0.drop": dropout}}
+    return trial(**audits(**fields))
+
+
+def test_a_weight_whose_gradient_turns_is_told_beside_a_larger_one() -> None:
+    def accepted(turned: float, dropout: str = "") -> bool:
+        plain = weights(0, 0, dropout)
+        return judge([plain, plain], [weights(turned, 0, dropout)], Effect.NUMERICS).accepted
+
+    assert accepted(30)
+    assert not accepted(45)
+    assert accepted(35, "Dropout(p=0.1, inplace=False), training")
+    assert not accepted(50, "Dropout(p=0.1, inplace=False), training")
+    assert accepted(50, "Dropout(p=0.4, inplace=False), training")
+    assert accepted(50, "Attention(), training"), "its dropout is no module"
+
+
+def test_a_weight_whose_gradient_rounding_turns_is_not_asked() -> None:
+    plain, other = weights(0), weights(45)
+    rounded = replace(weights(30), rounded=True)
+    assert may_be_rounding(judge([plain, plain], [other], Effect.NUMERICS), Effect.NUMERICS)
+    assert judge([plain, plain, rounded], [other], Effect.NUMERICS).accepted
+    steady = replace(weights(5), rounded=True)
+    assert not judge([plain, plain, steady], [other], Effect.NUMERICS).accepted
