@@ -113,15 +113,15 @@ class Sampler:
             norm = torch.linalg.vector_norm(tensor, dtype=wide)
         else:
             norm = torch.sum(tensor, dtype=torch.int64)
-        best = None
+        best = two = None
         if floating and tensor.dim() > 1 and tensor.shape[-1] > 1:
             rows = self._of_shape(tuple(tensor.shape[:-1]), ROWS, tensor.device)
-            best = tensor[rows].argmax(-1)
+            best, two = tensor[rows].argmax(-1), tensor[rows].topk(2, -1).values
         sampled = self.values(tensor, count)
         bad = None
         if floating:
             bad = tensor.numel() - torch.isfinite(tensor).sum()
-        return Taken(path, _dtype(value), tuple(value.shape), sampled, norm, best, bad)
+        return Taken(path, _dtype(value), tuple(value.shape), sampled, norm, best, bad, two)
 
 
 @dataclasses.dataclass
@@ -135,12 +135,15 @@ class Taken:
     norm: Any
     largest: Any
     not_finite: Any = None
+    leading: Any = None
+    """The two largest numbers of each row whose `largest` is looked for."""
 
     def read(self) -> TensorFigures:
         """Bring them to the host, which waits for the device."""
         numbers = self.values
         if is_tensor(numbers):
             numbers = numbers.to("cpu").double().tolist()
+        rows = [] if self.leading is None else self.leading.to("cpu").double().tolist()
         return TensorFigures(
             path=self.path,
             dtype=self.dtype,
@@ -149,6 +152,8 @@ class Taken:
             norm=None if self.norm is None else _shown(float(self.norm)),
             not_finite=0 if self.not_finite is None else int(self.not_finite),
             largest=() if self.largest is None else tuple(self.largest.tolist()),
+            tops=tuple(_shown(first) for first, _ in rows),
+            margins=tuple(_shown(first - second) for first, second in rows),
         )
 
 

@@ -14,6 +14,8 @@ TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
 """Relative RMS difference that another order of summation may make, by type of the output."""
 TIGHT_FLOAT32 = 1e-4
 
+FAR = 3.0
+"""A number so many times as large as the RMS is rounded by more than others."""
 Call = tuple[OutputsEvent, OutputsEvent]
 """What a trial shows of a call, and what the baseline shows of it."""
 
@@ -63,6 +65,8 @@ class Difference:
     """The same of the call where its RMS is largest."""
     disagreeing: int = 0
     decisions: int = 0
+    turned: list[tuple[float, float]] = field(default_factory=list)
+    """Of rows whose largest number is another one: by how much it led, and what it was."""
 
     def add(self, ours: TensorFigures, theirs: TensorFigures) -> None:
         """Take in one call's sampled numbers."""
@@ -86,10 +90,17 @@ class Difference:
         self._temper(pairs)
         self.decisions += len(theirs.largest)
         self.disagreeing += sum(a != b for a, b in zip(ours.largest, theirs.largest, strict=False))
+        self.turned += [
+            (lead, top)
+            for a, b, lead, top in zip(
+                ours.largest, theirs.largest, theirs.margins, theirs.tops, strict=False
+            )
+            if a != b and lead is not None and top is not None
+        ]
 
     def _temper(self, pairs: Sequence[tuple[float, float]]) -> None:
         usual = math.sqrt(math.fsum(b * b for _, b in pairs) / len(pairs)) if pairs else 0.0
-        parts = [_part(abs(a - b), abs(b) + usual) for a, b in pairs]
+        parts = [_share(abs(a - b), abs(b) + usual) for a, b in pairs]
         square = math.fsum(part * part for part in parts)
         self.tempered += square
         if pairs:
@@ -112,12 +123,22 @@ class Difference:
         return max((_ratio(a / n, mean) for a, n in self.single if n), default=0.0)
 
     @property
+    def clearest_turn(self) -> float:
+        """The clearest lead that a row lost, in parts of the RMS of all calls (or of a far larger
+        row's own size).
+        """
+        usual = math.sqrt(self.size / self.count) if self.count else 0.0
+        return max(
+            (_share(lead, max(usual, abs(top) / FAR)) for lead, top in self.turned), default=0.0
+        )
+
+    @property
     def disagreement(self) -> float:
         """The part of integers, or of rows' largest numbers, that differ."""
         return self.disagreeing / self.decisions if self.decisions else 0.0
 
 
-def _part(apart: float, size: float) -> float:
+def _share(apart: float, size: float) -> float:
     if not apart:
         return 0.0
     return apart / size if size else math.inf

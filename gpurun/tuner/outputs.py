@@ -33,6 +33,8 @@ ONE_CALL = 3.0
 """A single call may be off so many times as much as all of them together."""
 RANDOM = 0.02
 """Outputs of repeats that are further apart than this are random."""
+CLEAR = 5.0
+"""So many times its own size an error is never."""
 OTHER_SEEDS = 1.5
 """Trainings that drew other numbers may be so many times as far apart as those of other seeds."""
 SPREAD = 3
@@ -246,7 +248,16 @@ class _Bounds:
         wrong, most = difference.disagreement, self._disagreeing(place, difference.decisions)
         if wrong > most:
             return f"{place} agrees in {1 - wrong:.1%} only{self._bound(1 - most)}"
+        lead, most = difference.clearest_turn, self._turning(place, allowed)
+        if lead > most and not self._trained:
+            said = f"{place} has another largest number in a row where it led by {lead:.1%}"
+            return f"{said}{self._bound(most)}"
         return None
+
+    def _turning(self, place: Place, allowed: float) -> float:
+        """The lead that rounding may turn: both of two numbers are rounded."""
+        shown = self._reference[place].clearest_turn if place in self._reference else 0.0
+        return max(CLEAR * math.sqrt(2) * allowed / ROUNDING, ROUNDING * shown)
 
     def sizes(self, call: Call) -> str | None:
         """What sampling misses: the norm of all numbers of a floating tensor."""

@@ -202,3 +202,32 @@ def test_the_rounded_trial_runs_through_the_calls_that_are_looked_at() -> None:
     training = replace(BASELINES[0], outputs=(), forward_only=False)
     assert rounding_rule(rule, [training]).max_steps == 9
     assert rounding_rule(rule, TRAINED) == rule
+
+
+def test_a_row_that_leads_clearly_keeps_its_largest_number() -> None:
+    """One row of many is no rate, but rounding never turns what is far above it."""
+
+    def accepted(lead: float) -> bool:
+        """Whether one call may turn the largest number of a row that led by so much."""
+
+        def shown(change: Change, turns: bool) -> Evidence:
+            whole = trial(change)
+            outputs = [
+                replace(
+                    e.outputs[0],
+                    largest=tuple(range(60)) if not turns or e.call > 1 else (1, *range(1, 60)),
+                    tops=(2.0,) * 60,
+                    margins=(lead,) * 60,
+                )
+                for e in whole.outputs
+            ]
+            calls = zip(whole.outputs, outputs, strict=True)
+            return replace(whole, outputs=tuple(replace(e, outputs=(o,)) for e, o in calls))
+
+        plain = shown(float, False)
+        reference = replace(shown(off_by(0.004, 2), False), rounded=True)
+        candidate = shown(off_by(0.004, 1), True)
+        return judge([plain, plain, reference], [candidate], Effect.NUMERICS).accepted
+
+    assert accepted(0.01)
+    assert not accepted(0.1)
