@@ -101,7 +101,7 @@ class OutputsAudit:
             number=number,
             trained=CLOCK.backwards,
             module=type(module).__name__,
-            inputs=self._sampler.take(found, INPUT_VALUES),
+            inputs=self._sampler.take(found, number, INPUT_VALUES),
             state=generator_state(self._torch) if early else None,
             buffers=self._buffers(module) if early else [],
         )
@@ -133,7 +133,7 @@ class OutputsAudit:
         if held is not None:
             _write(held[0], any(self._changed(*kept) for kept in held[1]))
         found, call.structure = tensors_in(result)
-        call.outputs = self._sampler.take(found)
+        call.outputs = self._sampler.take(found, call.number)
         if call.number > OUTPUT_CALLS:
             self._later.append(call)
             return

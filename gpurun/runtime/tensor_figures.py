@@ -1,7 +1,7 @@
 """Figures about the tensors that a module takes or returns, taken where they are.
 
-Only sampled numbers travel to the host. The places depend on a tensor's shape alone, so that every
-trial looks at the same ones.
+Only sampled numbers travel to the host. The places depend on a tensor's shape and the number
+of the call alone, so that every trial looks at the same ones.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ MOST_DEPTH = 6
 LEAST_VALUES = 64
 MOST_VALUES = 1024
 VALUES_A_CALL = 4096
+TURNS = 16
+"""Calls after which the same places come again."""
 ROWS = 64
 """Rows whose largest number is looked for."""
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -66,41 +68,47 @@ def _items(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 class Sampler:
-    """Takes figures; the places of a shape are worked out once for each device."""
+    """Takes figures; the places of a shape are worked out once for each device and turn.
+
+    Calls take turns in which places they look at: a row that one of them passes over is seen by
+    another.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
         self._places: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
-    def take(self, found: list[tuple[str, Any]], most: int = MOST_VALUES) -> list[Taken]:
-        """Take the figures of what `tensors_in` found; nothing waits for a device."""
+    def take(self, found: list[tuple[str, Any]], call: int, most: int = MOST_VALUES) -> list[Taken]:
+        """Take the figures of what `tensors_in` found in a call; nothing waits for a device."""
         each = max(LEAST_VALUES, min(most, VALUES_A_CALL // max(1, len(found))))
-        return [self._figures(path, value, each) for path, value in found]
+        return [self._figures(path, value, each, call % TURNS) for path, value in found]
 
-    def values(self, tensor: Any, count: int) -> Any:
+    def values(self, tensor: Any, count: int, turn: int = 0) -> Any:
         """At most `count` numbers of a tensor, on its device."""
         tensor = plain(tensor)
         shape = tuple(tensor.shape)
         if not shape:
             return tensor.reshape(1).clone()
-        return tensor[self._of_shape(shape, count, tensor.device)]
+        return tensor[self._of_shape(shape, count, tensor.device, turn)]
 
-    def _of_shape(self, shape: tuple[int, ...], count: int, device: Any) -> tuple[Any, ...]:
-        key = (shape, count, device)
+    def _of_shape(
+        self, shape: tuple[int, ...], count: int, device: Any, turn: int
+    ) -> tuple[Any, ...]:
+        key = (shape, count, device, turn)
         known = self._places.get(key)
         if known is None:
-            flat = self._torch.tensor(places(shape, count), dtype=self._torch.int64)
+            flat = self._torch.tensor(places(shape, count, turn), dtype=self._torch.int64)
             unravelled = self._torch.unravel_index(flat, shape)
             known = self._places[key] = tuple(index.to(device) for index in unravelled)
         return known
 
-    def _figures(self, path: str, value: Any, count: int) -> Taken:
+    def _figures(self, path: str, value: Any, count: int, turn: int) -> Taken:
         try:
-            return self._taken(path, value, count)
+            return self._taken(path, value, count, turn)
         except (RuntimeError, NotImplementedError):  # nested, quantized, without data
             return Taken(path, type(value).__name__, (), (), None, None)
 
-    def _taken(self, path: str, value: Any, count: int) -> Taken:
+    def _taken(self, path: str, value: Any, count: int, turn: int) -> Taken:
         if not is_tensor(value):
             return Taken(path, type(value).__name__, (), (float(value),), None, None)
         torch, tensor = self._torch, plain(value)
@@ -115,9 +123,9 @@ class Sampler:
             norm = torch.sum(tensor, dtype=torch.int64)
         best = two = None
         if floating and tensor.dim() > 1 and tensor.shape[-1] > 1:
-            rows = self._of_shape(tuple(tensor.shape[:-1]), ROWS, tensor.device)
+            rows = self._of_shape(tuple(tensor.shape[:-1]), ROWS, tensor.device, turn)
             best, two = tensor[rows].argmax(-1), tensor[rows].topk(2, -1).values
-        sampled = self.values(tensor, count)
+        sampled = self.values(tensor, count, turn)
         bad = None
         if floating:
             bad = tensor.numel() - torch.isfinite(tensor).sum()
@@ -157,12 +165,12 @@ class Taken:
         )
 
 
-def places(shape: tuple[int, ...], count: int) -> list[int]:
+def places(shape: tuple[int, ...], count: int, turn: int = 0) -> list[int]:
     """At most `count` places in a tensor of this shape: one at random in each of as many parts."""
     total = math.prod(shape)
     if total <= count:
         return list(range(total))
-    draw = random.Random(zlib.crc32(repr(shape).encode()))
+    draw = random.Random(zlib.crc32(repr((shape, turn)).encode()))
     bounds = [part * total // count for part in range(count + 1)]
     return [draw.randrange(bounds[part], bounds[part + 1]) for part in range(count)]
 

@@ -42,6 +42,8 @@ SPREAD = 3
 OTHER_DRAWS = "training drew other random numbers before"
 TRAINED = 0.1
 """After training steps weights differ by rounding: evaluations may then be off this much."""
+LEAST_SHARE = 0.5
+"""Of the calls of a script that only infers so many must be compared, or none counts."""
 DISAGREEING = {Effect.PIPELINE: 0.002, Effect.NUMERICS: 0.01}
 """Part of integers, and of rows' largest numbers, that may differ whatever the reference shows."""
 SIGMAS = 2.0
@@ -152,6 +154,9 @@ def _compare(case: Comparison, why_not: str | None) -> OutputComparison:
             return OutputComparison(reasons=(reason,))
         if not same:
             return OutputComparison(why_not="the model is given other inputs than in the baseline")
+    seen = len(partner.outputs)
+    if case.candidate.forward_only and len(same) < LEAST_SHARE * seen:
+        return OutputComparison(why_not=f"{len(same)} of {seen} calls only could be compared")
     return _judged(case, same)
 
 

@@ -12,6 +12,7 @@ from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
 from gpurun.records.outputs import OutputsEvent, TensorFigures
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
+from gpurun.runtime.tensor_figures import MOST_VALUES, TURNS, places
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge, may_be_rounding
 from gpurun.tuner.screening import rounding_rule
@@ -231,3 +232,24 @@ def test_a_row_that_leads_clearly_keeps_its_largest_number() -> None:
 
     assert accepted(0.01)
     assert not accepted(0.1)
+
+
+def test_a_few_calls_of_many_are_no_comparison() -> None:
+    whole = trial()
+    few = replace(whole, outputs=whole.outputs[: CALLS // 4])
+    pipeline = judge(BASELINES, [few], Effect.PIPELINE)
+    assert pipeline.compared == ()
+    assert pipeline.outputs_not_compared == f"{CALLS // 4} of {CALLS} calls only could be compared"
+    assert not judge(BASELINES, [few], Effect.NUMERICS).accepted
+
+
+def test_calls_take_turns_so_that_each_row_of_a_long_output_is_looked_at() -> None:
+    rows, columns = 4096, 10
+    seen = {
+        place // columns
+        for turn in range(TURNS)
+        for place in places((rows, columns), MOST_VALUES, turn)
+    }
+    alone = {place // columns for place in places((rows, columns), MOST_VALUES)}
+    assert len(alone) < 0.3 * rows
+    assert len(seen) > 0.98 * rows
