@@ -1,17 +1,17 @@
-"""What gpurun adds to a training step: paired launches against python, and the hot path by itself.
+"""What gpurun adds to a training step, by live pairs: the same loop with and without gpurun.
 
-    python scripts/bench_overhead.py [--pairs 6]
+    python scripts/bench_overhead.py [--pairs 6] [--seconds 5] [--only TEXT]
 
-Each pair is a launch of the same loop under `python` and one under `python -m gpurun`, alive at the
-same time: they take turns, an epoch each (A B, B A, ...), while the other waits for its line on
-stdin, so that what other programs take comes on top of both. A pair's figure is the median over its
-turns. Both keep freed memory: glibc gives it back at every step in some launches and not in others,
-by what lies at the top of the heap, which is up to 45 % of a step and no difference of the sides.
-What the launcher does beside the script (a sample every few seconds) falls into the turns of both
-sides and so into neither figure.
+Both sides of a pair are launched, warmed up and then take turns of a few steps, one frozen while
+the other trains (`gpurun/trials/live_pair.py`), so that what other programs take comes on top of
+both. The plain side carries the turn hook and nothing else of gpurun. The first row measures two
+plain sides against each other: its interval must contain 0, and its width is the noise.
+Launches differ beyond their turns, so every figure is a mean over pairs of fresh launches, with its
+95 % interval (Student's t). Both sides keep freed memory (MALLOC_TRIM_THRESHOLD_): glibc gives it
+back at every step in some launches and not in others, which is no difference of the sides.
 
-Prints the ratio of step times with its 95 % interval over pairs for a tiny step and for one of some
-15 ms, the microseconds added a step and a call of a submodule, and the bars.
+Prints the ratio of step times, the microseconds added a step and a call of a submodule, and the
+bars of the specification: 0.5 % of a 15 ms step, 20 µs a step, 0.2 µs a module call.
 """
 
 from __future__ import annotations
@@ -20,17 +20,31 @@ import argparse
 import contextlib
 import math
 import os
+import random
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, Popen
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from gpurun.isolation.box import Box, BoxSpec, Mode
+from gpurun.launch.environment import child_environment
+from gpurun.records.codec import to_json
+from gpurun.records.spec import RunSpec
+from gpurun.rundir import write_json
+from gpurun.trials.live_pair import Round, Side, make_fifos, take_turns
+from gpurun.trials.turn_ratio import LEAST_ROUNDS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 STEP_BAR, MODULE_BAR, RATIO_BAR = 20.0, 0.2, 0.005
+PATIENCE_SECONDS = 120.0
+WARMUP_STEPS = 200
 LOOP = """
-import sys, time, torch
+import sys, torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 width, layers, depth = map(int, sys.argv[1:4])
@@ -40,64 +54,101 @@ body = [nn.Linear(width, width) for _ in range(layers)]
 model = nn.Sequential(*body, *[nn.Identity() for _ in range(depth)], nn.Linear(width, 2))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 loader = DataLoader(TensorDataset(torch.randn(32 * 32, width)), batch_size=32)
-for line in sys.stdin:
-    began = time.perf_counter()
+while True:
     for (x,) in loader:
         optimizer.zero_grad()
         model(x).square().mean().backward()
         optimizer.step()
-    print(1e6 * (time.perf_counter() - began) / 32, flush=True)
+"""
+PLAIN = """
+import itertools, runpy, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from gpurun.runtime.turns import Turns
+turns = Turns(Path(sys.argv[2]), torch, int(sys.argv[3]), sys.exit)
+steps = itertools.count(1)
+register_optimizer_step_post_hook(lambda *_: turns.after_step(next(steps)))
+sys.path[0] = ""
+sys.argv = sys.argv[4:]
+runpy.run_path(sys.argv[0], run_name="__main__")
 """
 SHAPES = {
-    "tiny step": ((8, 1, 0), 300),
-    "tiny step, 200 submodules": ((8, 1, 200), 200),
-    "normal step": ((128, 240, 0), 20),
+    "tiny step": (8, 1, 0),
+    "tiny step, 200 submodules": (8, 1, 200),
+    "normal step": (128, 240, 0),
 }
-"""Width, linear layers and idle submodules; how many epochs of 32 steps each side takes."""
-WARMUP = 5
-"""Epochs that are not counted."""
+"""Width, linear layers and idle submodules."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One pair of launches: step time of the first side in microseconds, ratio, added."""
+
+    base: float
+    ratio: float
+    added: float
 
 
 @contextlib.contextmanager
-def launched(folder: Path, words: list[str], shape: tuple[int, int, int]) -> Iterator[Popen[str]]:
-    """A loop that waits for its turns; it ends with its stdin."""
-    with Popen(
-        [sys.executable, *words, "loop.py", *map(str, shape)],
+def launched(folder: Path, name: str, plain: bool, shape: Sequence[int]) -> Iterator[Side]:
+    """One side, which works on the real files; it is killed at the end of the pair."""
+    run_dir = folder / name
+    control = run_dir / "control"
+    make_fifos(control)
+    words = ["loop.py", *map(str, shape)]
+    environment = {**os.environ, "MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
+    if plain:
+        words = ["-c", PLAIN, str(REPOSITORY), str(control), str(WARMUP_STEPS), *words]
+    else:
+        spec = RunSpec(str(run_dir), os.getpid(), turns_after_steps=WARMUP_STEPS)
+        write_json(run_dir / "spec.json", to_json(spec))
+        environment = child_environment(run_dir / "spec.json", environment)
+    order = BoxSpec(
+        argv=(sys.executable, *words),
+        env=environment,
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "MALLOC_TRIM_THRESHOLD_": str(4 << 30)},
-        stdin=PIPE,
-        stdout=PIPE,
-        stderr=DEVNULL,
-        text=True,
-    ) as process:
-        yield process
+        writable=(),
+        layers=(),
+        mode=Mode.IN_PLACE,
+        log=run_dir / "output.log",
+    )
+    with Box(order) as box, contextlib.closing(Side(name, box, control, PATIENCE_SECONDS)) as side:
+        yield side
 
 
-def turn(process: Popen[str]) -> float:
-    """Microseconds a step of one epoch."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    return float(process.stdout.readline())
+def pair(shape: Sequence[int], both_plain: bool, seconds: float, draws: random.Random) -> Pair:
+    """Launch both sides and let them take turns for so long."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "loop.py").write_text(LOOP)
+        with (
+            launched(folder, "plain", True, shape) as plain,
+            launched(folder, "gpurun", both_plain, shape) as other,
+        ):
+            plain.await_ready()
+            other.await_ready()
+            end = time.monotonic() + seconds
+            rounds = take_turns(
+                (plain, other),
+                draws,
+                lambda done: len(done) >= LEAST_ROUNDS and time.monotonic() > end,
+            )
+    return figures(rounds)
 
 
-def pair(folder: Path, shape: tuple[int, int, int], epochs: int) -> tuple[float, float, float]:
-    """Of one pair of launches: python's microseconds a step, the ratio, and what gpurun adds."""
-    bare, added, ratios = [], [], []
-    ours = ["-m", "gpurun", "--quiet"]
-    with launched(folder, [], shape) as python, launched(folder, ours, shape) as gpurun:
-        for number in range(WARMUP + epochs):
-            order = (python, gpurun) if number % 2 == 0 else (gpurun, python)
-            took = {process: turn(process) for process in order}
-            if number >= WARMUP:
-                bare.append(took[python])
-                ratios.append(took[gpurun] / took[python])
-                added.append(took[gpurun] - took[python])
-    return statistics.median(bare), statistics.median(ratios), statistics.median(added)
+def figures(rounds: Sequence[Round]) -> Pair:
+    """Medians over the rounds of one pair."""
+    steps = [(1e6 * r.first.step_seconds, 1e6 * r.second.step_seconds) for r in rounds]
+    return Pair(
+        base=statistics.median(a for a, _ in steps),
+        ratio=math.exp(statistics.median(math.log(b / a) for a, b in steps)),
+        added=statistics.median(b - a for a, b in steps),
+    )
 
 
-def interval(values: list[float]) -> tuple[float, float, float]:
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean and 95 % interval."""
     from scipy.stats import t  # type: ignore[import-untyped]
 
@@ -108,24 +159,36 @@ def interval(values: list[float]) -> tuple[float, float, float]:
 
 def main() -> None:
     """Run every shape and print what it shows."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=6)
-    count = parser.parse_args().pairs
-    added = {}
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        (folder / "loop.py").write_text(LOOP)
-        for label, (shape, epochs) in SHAPES.items():
-            found = [pair(folder, shape, epochs) for _ in range(count)]
-            mean, low, high = interval([math.log(ratio) for _, ratio, _ in found])
-            added[label] = interval([more for _, _, more in found])
-            base = statistics.median(bare for bare, _, _ in found)
-            print(
-                f"{label}: python {base:.1f} µs, gpurun ×{math.exp(mean):.4f} "
-                f"[{math.exp(low):.4f}, {math.exp(high):.4f}], {added[label][0]:+.1f} µs a step"
-            )
-            if label == "normal step":
-                print(f"  ratio bar {1 + RATIO_BAR:.3f}: {_kept(low, high, math.log1p(RATIO_BAR))}")
+    parser.add_argument("--seconds", type=float, default=5.0, help="turns of a pair last so long")
+    parser.add_argument("--only", default="")
+    asked = parser.parse_args()
+    draws = random.Random(0)
+    added: dict[str, tuple[float, float, float]] = {}
+    cases = [(f"{label}, both plain", shape, True) for label, shape in list(SHAPES.items())[::2]]
+    cases += [(label, shape, False) for label, shape in SHAPES.items()]
+    for label, shape, both_plain in cases:
+        if asked.only not in label:
+            continue
+        found = [pair(shape, both_plain, asked.seconds, draws) for _ in range(asked.pairs)]
+        mean, low, high = interval([math.log(one.ratio) for one in found])
+        added[label] = interval([one.added for one in found])
+        base = statistics.median(one.base for one in found)
+        more, least, most = added[label]
+        print(
+            f"{label}: {base:.1f} µs a step, ×{math.exp(mean):.4f} "
+            f"[{math.exp(low):.4f}, {math.exp(high):.4f}], "
+            f"{more:+.1f} µs [{least:+.1f}, {most:+.1f}]",
+            flush=True,
+        )
+        if label == "normal step":
+            print(f"  ratio bar {1 + RATIO_BAR:.3f}: {_kept(low, high, math.log1p(RATIO_BAR))}")
+    if SHAPES.keys() <= added.keys():
+        _bars(added)
+
+
+def _bars(added: dict[str, tuple[float, float, float]]) -> None:
     step, low, high = added["tiny step"]
     print(f"a step: {step:.1f} µs [{low:.1f}, {high:.1f}], bar {STEP_BAR}: ", end="")
     print(_kept(low, high, STEP_BAR))

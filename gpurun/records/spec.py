@@ -150,6 +150,8 @@ class RunSpec:
     `exchange`: how it exchanges gradients with the others. `probe`: the process measures how the
     script's loss reduces, and ends. `kernel_oom_kills`: processes that the
     kernel had killed for memory before, None where it does not say.
+    `turns_after_steps`: after so many steps it trains in turns with the other side of a live pair;
+    None: it trains alone.
     """
 
     run_dir: str
@@ -164,4 +166,5 @@ class RunSpec:
     exchange: Exchange = Exchange()
     probe: ProbeSpec | None = None
     kernel_oom_kills: int | None = None
+    turns_after_steps: int | None = None
     schema: str = SPEC_SCHEMA

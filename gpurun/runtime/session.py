@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from gpurun.records.events import TorchEvent
@@ -56,6 +57,8 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
         from gpurun.runtime import trial
 
         guarded("trial", lambda: trial.arm(spec, torch))()
+    if spec.turns_after_steps is not None:
+        guarded("turns", lambda: _arm_turns(spec, torch))()
     guarded("untraced", untraced.install)(torch)
     _at_end(guarded("end", lambda: end(torch)))
     if lifeline.is_rank():
@@ -91,6 +94,19 @@ def _arm_exchange(spec: RunSpec, torch: Any) -> None:
         from gpurun.runtime import exchange
 
         exchange.install(spec.exchange, torch)
+
+
+def _arm_turns(spec: RunSpec, torch: Any) -> None:
+    from gpurun.runtime import ending
+    from gpurun.runtime.turns import Turns
+
+    control = Path(spec.run_dir) / "control"
+    after_steps = spec.turns_after_steps or 0
+
+    def ended() -> None:
+        ending.end_at_once(lambda: end(torch), control)
+
+    CLOCK.listeners.append(guarded("turns", Turns(control, torch, after_steps, ended).after_step))
 
 
 def _guard_workers(torch: Any) -> None:

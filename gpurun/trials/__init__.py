@@ -1,0 +1,1 @@
+"""Launches for measuring: two processes live beside each other that take turns."""
