@@ -36,6 +36,11 @@ class SequentialPlan:
     factor: "1.4 to 5 times faster" is no answer while there is time for a better one."""
     irrelevant: float = 0.02
     """A gain or loss below this fraction is of no interest: an interval within it settles."""
+    prior_sd: float = 0.0
+    """What is known beforehand of the standard deviation of d between launches."""
+    prior_freedom: int = 0
+    """How many further pairs that knowledge is worth: a scaled inverse chi-squared prior on the
+    variance (Gelman et al., Bayesian Data Analysis, section 2.6). 0: nothing is known."""
 
     def __post_init__(self) -> None:
         if len(self.looks) != len(self.levels) or list(self.looks) != sorted(set(self.looks)):
@@ -50,6 +55,9 @@ class SequentialPlan:
 
 
 DEFAULT = SequentialPlan()
+"""For launches in turn."""
+LIVE = SequentialPlan(precise=1.21, irrelevant=0.03, prior_sd=0.03, prior_freedom=4)
+"""For live pairs, which differ by 1 to 5 % from launch to launch and settle within ±10 %."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +114,11 @@ def _one_look(
     """Mean of d, the interval of its exponential at `level`, and the p-value adjusted for looks."""
     n = len(logs)
     average = mean(logs)
-    error = max(standard_deviation(logs), plan.sd_floor) / math.sqrt(n)
-    half = t_quantile(n - 1, 1 - level / 2) * error
-    p_value = min(1.0, 2 * t_upper_tail(n - 1, abs(average) / error) * plan.alpha / level)
+    freedom = n - 1 + plan.prior_freedom
+    squares = (n - 1) * standard_deviation(logs) ** 2 + plan.prior_freedom * plan.prior_sd**2
+    error = max(math.sqrt(squares / freedom), plan.sd_floor) / math.sqrt(n)
+    half = t_quantile(freedom, 1 - level / 2) * error
+    p_value = min(1.0, 2 * t_upper_tail(freedom, abs(average) / error) * plan.alpha / level)
     return average, (math.exp(average - half), math.exp(average + half)), p_value
 
 

@@ -67,9 +67,9 @@ sys.path.insert(0, sys.argv[1])
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from gpurun.runtime.turns import Turns
-turns = Turns(Path(sys.argv[2]), torch, int(sys.argv[3]), sys.exit)
+turns = Turns(Path(sys.argv[2]), torch, int(sys.argv[3]))
 steps = itertools.count(1)
-register_optimizer_step_post_hook(lambda *_: turns.after_step(next(steps)))
+register_optimizer_step_post_hook(lambda *_: turns.after_step(next(steps)) and sys.exit())
 sys.path[0] = ""
 sys.argv = sys.argv[4:]
 runpy.run_path(sys.argv[0], run_name="__main__")

@@ -29,7 +29,8 @@ class Proof:
 
     `speedup` is a factor of throughput (of peak memory saved under that objective); the interval
     and the p-value are those of the sequential design (see `gpurun.stats`). `pairs` holds
-    [baseline, candidate] samples/s (or bytes) of each pair.
+    [baseline, candidate] samples/s (or bytes) of each pair; of a live pair the candidate's is the
+    baseline's times the gain that their turns showed.
     """
 
     speedup: float
@@ -38,6 +39,8 @@ class Proof:
     statistically_significant: bool
     settled: bool
     pairs: tuple[tuple[float, float], ...]
+    live: bool = False
+    """Whether both sides of each pair ran beside each other and took turns of some steps."""
 
 
 @record

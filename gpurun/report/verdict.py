@@ -27,6 +27,8 @@ from gpurun.report.format import (
 OTHERS_SHARE = 0.1
 """Of the cores: where other programs used less of them, nothing is said."""
 
+WIDE = 4.0
+"""An interval whose ends are further apart than this factor says nothing; the pairs do."""
 MOST_WAITING = 3
 """Lines of the script that are named; the record holds them all."""
 
@@ -97,7 +99,9 @@ def _interval_and_p(
 
 
 def _pairs(proof: Proof | None) -> list[str]:
-    return [count(len(proof.pairs), "pair")] if proof is not None and proof.pairs else []
+    if proof is None or not proof.pairs:
+        return []
+    return [count(len(proof.pairs), "live pair" if proof.live else "pair")]
 
 
 def _bracket(parts: list[str]) -> str:
@@ -161,11 +165,15 @@ def _best(report: TuningReport) -> str:
 def _so_far(report: TuningReport) -> str:
     if report.speedup is None or report.objective == "memory":
         return ""
-    range_text = interval(report.speedup_confidence_interval)
+    bounds, proof = report.speedup_confidence_interval, report.proof
+    if bounds is not None and bounds[1] > WIDE * bounds[0] and proof is not None and proof.pairs:
+        seen = ", ".join(times(candidate / baseline) for baseline, candidate in proof.pairs)
+        return _bracket([f"so far {seen} in {count(len(proof.pairs), 'pair')}"])
+    range_text = interval(bounds)
     parts = [f"so far {times(report.speedup)}"]
     if range_text is not None:
         parts.append(f"95 % interval {range_text}")
-    return _bracket([*parts, *_pairs(report.proof)])
+    return _bracket([*parts, *_pairs(proof)])
 
 
 def _failure(report: TuningReport) -> str:

@@ -57,7 +57,7 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
         from gpurun.runtime import trial
 
         guarded("trial", lambda: trial.arm(spec, torch))()
-    if spec.turns_after_steps is not None:
+    elif spec.turns_after_steps is not None:
         guarded("turns", lambda: _arm_turns(spec, torch))()
     guarded("untraced", untraced.install)(torch)
     _at_end(guarded("end", lambda: end(torch)))
@@ -101,12 +101,13 @@ def _arm_turns(spec: RunSpec, torch: Any) -> None:
     from gpurun.runtime.turns import Turns
 
     control = Path(spec.run_dir) / "control"
-    after_steps = spec.turns_after_steps or 0
+    turns = Turns(control, torch, spec.turns_after_steps or 0)
 
-    def ended() -> None:
-        ending.end_at_once(lambda: end(torch), control)
+    def step(count: int) -> None:
+        if turns.after_step(count):
+            ending.end_at_once(lambda: end(torch), control)
 
-    CLOCK.listeners.append(guarded("turns", Turns(control, torch, after_steps, ended).after_step))
+    CLOCK.listeners.append(guarded("turns", step))
 
 
 def _guard_workers(torch: Any) -> None:

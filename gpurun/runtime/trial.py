@@ -57,15 +57,27 @@ def arm(spec: RunSpec, torch: Any) -> None:
 
         rounding.install(torch)
     as_it_is = not spec.settings
-    trial = _Trial(Path(spec.run_dir) / "control", spec.trial, torch, as_it_is)
+    control = Path(spec.run_dir) / "control"
+    trial = _Trial(control, spec.trial, torch, as_it_is, _turns(spec, control, torch))
     guarded("look for attention", handwritten.watch)()
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
     ending.end_with_children(trial.control)
 
 
+def _turns(spec: RunSpec, control: Path, torch: Any) -> Any:
+    """The turns of a side of a live pair; None of a trial that runs alone."""
+    if spec.turns_after_steps is None:
+        return None
+    from gpurun.runtime.turns import Turns
+
+    return Turns(control, torch, spec.turns_after_steps)
+
+
 class _Trial:
-    def __init__(self, control: Path, spec: TrialSpec, torch: Any, as_it_is: bool) -> None:
+    def __init__(
+        self, control: Path, spec: TrialSpec, torch: Any, as_it_is: bool, turns: Any
+    ) -> None:
         self.control = control
         self._as_it_is = as_it_is
         self._spec = spec
@@ -78,6 +90,7 @@ class _Trial:
         self._outputs = OutputsAudit(torch)
         if self._rule.audit_steps:
             self._outputs.begin()
+        self._turns = turns
         self._audit: Any = None
         self._waits: Any = None
         self._begin()
@@ -130,6 +143,9 @@ class _Trial:
             self._pause(end - self._last)
         if audited == max(before, 1):
             self._begin_cores()
+        if self._turns is not None and audited >= before:
+            self._take_turns(count)
+            return
         reason = self._enough(count, end)
         if reason != "max_steps":  # every rank stops there by itself, at the same step
             reason = self._ranks.agreed(count, reason)
@@ -145,6 +161,13 @@ class _Trial:
             if rule.audit_steps and CLOCK.forward_only
             else 0
         )
+
+    def _take_turns(self, count: int) -> None:
+        """The first turn is the measured window; when there is no further one the trial ends."""
+        if self._turns.after_step(count):
+            begin, end = self._turns.first_turn or (None, now())
+            self._began = begin
+            ending.end_at_once(lambda: self._last_words("enough", count, end), self.control)
 
     def _enough(self, count: int, end: int) -> str | None:
         """Why this process has seen enough, None if it has not."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,41 +19,41 @@ now = time.perf_counter_ns
 
 
 class Turns:
-    """Takes the turns of this process. `after_step` is called at the end of each training step.
+    """Takes the turns of this process, the first one after so many steps.
 
-    `ended` is called when the launcher orders no further turn. `OSError` if the FIFOs are missing.
+    `OSError` if the FIFOs are missing.
     """
 
-    def __init__(
-        self, control: Path, torch: Any, after_steps: int, ended: Callable[[], None]
-    ) -> None:
+    def __init__(self, control: Path, torch: Any, after_steps: int) -> None:
         # Opened for both ways, so that neither side sees an end of file while the other is opening.
         self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
         self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
         self._process = os.getpid()
         self._cuda = torch.cuda
         self._wait_steps = after_steps
-        self._ended = ended
         self._order: TurnOrder | None = None
         self._began_ns = 0
         self._began_event: Any = None
         self._steps = -1
+        self.first_turn: tuple[int, int] | None = None
+        """Host clock at the ends of the first and the last step of the first turn."""
 
-    def after_step(self, count: int) -> None:
-        """A step is over: go on, or end the turn and wait for the next one."""
+    def after_step(self, count: int) -> bool:
+        """A step is over: go on, or end the turn and wait for the next one; True: there is none."""
         if self._order is None:
-            if count >= self._wait_steps and os.getpid() == self._process:
-                self._hand_over(Turn(0, 0))
-            return
+            ready = count >= self._wait_steps and os.getpid() == self._process
+            return ready and self._hand_over(Turn(0, 0))
         self._steps += 1
         if self._steps == 0:
             self._began_ns, self._began_event = now(), self._mark()
         elif self._steps >= self._order.least_steps:
             if now() - self._began_ns >= self._order.nanoseconds:
-                self._hand_over(self._counted())
+                return self._hand_over(self._counted())
+        return False
 
     def _counted(self) -> Turn:
         ended_ns, ended_event = now(), self._mark()
+        self.first_turn = self.first_turn or (self._began_ns, ended_ns)
         if ended_event is None or self._began_event is None:
             return Turn(self._steps, ended_ns - self._began_ns)
         self._cuda.synchronize()
@@ -69,14 +68,14 @@ class Turns:
         event.record()
         return event
 
-    def _hand_over(self, turn: Turn) -> None:
+    def _hand_over(self, turn: Turn) -> bool:
+        """Report a turn and park until the next one; True if there is none."""
         if self._cuda.is_initialized():
             self._cuda.synchronize()
         os.write(self._answers, turn.line())
         order = TurnOrder.read(self._read_line())
-        if order.ends:
-            self._ended()
         self._order, self._steps = order, -1
+        return order.ends
 
     def _read_line(self) -> bytes:
         line = b""

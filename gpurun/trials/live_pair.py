@@ -22,6 +22,10 @@ LEAST_STEPS = 5
 """Counted steps of a turn at least."""
 LEAST_NS = 15_000_000
 """A turn's counted time at least: shorter ones measure the hand-over."""
+MOST_NS = 500_000_000
+"""Longer turns see other disturbances than their neighbours."""
+RECENT = 8
+"""The usual hand-over is the median of so many."""
 HANDOVER_SHARE = 0.1
 """Hand-overs may take this share of a turn; longer ones lengthen the turns."""
 POLL_SECONDS = 0.2
@@ -63,13 +67,25 @@ def make_fifos(control: Path) -> None:
 class Side:
     """One launch of a live pair. It is frozen from its first answer on, but for its turns.
 
-    `patience_seconds`: so long a side may take to its first answer, and in a turn.
+    `patience_seconds`: so long a side may take to its first answer, and in a turn. `least_steps`:
+    of a turn; a side with loader workers needs as many as empty their stock twice, else the stock
+    is measured. `while_waiting` is called a few times a second while an answer is awaited.
     """
 
-    def __init__(self, name: str, process: Running, control: Path, patience_seconds: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        process: Running,
+        control: Path,
+        patience_seconds: float,
+        least_steps: int = LEAST_STEPS,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
         self.name = name
         self._process = process
         self._patience = patience_seconds
+        self._least_steps = least_steps
+        self._while_waiting = while_waiting
         self._freezer = Freezer(process.pid)
         self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
         self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
@@ -79,10 +95,10 @@ class Side:
         self._answer()
         self._freezer.freeze()
 
-    def take(self, order: TurnOrder) -> Turn:
-        """One turn; `SideEnded` if it ends or is silent."""
+    def take(self, nanoseconds: int) -> Turn:
+        """One turn of so much counted time at least; `SideEnded` if it ends or is silent."""
         self._freezer.thaw()
-        os.write(self._orders, order.line())
+        os.write(self._orders, TurnOrder(nanoseconds, self._least_steps).line())
         turn = self._answer()
         self._freezer.freeze()
         return turn
@@ -103,9 +119,11 @@ class Side:
         while not line.endswith(b"\n"):
             if select.select([self._answers], [], [], POLL_SECONDS)[0]:
                 line += os.read(self._answers, 64)
-            elif (code := self._process.poll()) is not None:
+                continue
+            self._while_waiting()
+            if (code := self._process.poll()) is not None:
                 raise SideEnded(self.name, code)
-            elif time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise SideEnded(self.name, None)
         return Turn.read(line)
 
@@ -115,22 +133,29 @@ def take_turns(
 ) -> list[Round]:
     """Let two sides that are ready take turns, in random order, until `enough` says so.
 
-    Both get equal time, not equal steps. Turns grow until hand-overs take less than a tenth.
+    Both get equal time, not equal steps. Turns are as long as the usual hand-over asks for.
     """
     rounds: list[Round] = []
+    handovers: list[int] = []
     nanoseconds = LEAST_NS
     while not enough(rounds):
-        order = TurnOrder(nanoseconds, LEAST_STEPS)
         began = time.perf_counter_ns()
         turns: dict[int, Turn] = {}
         for number in draws.sample((0, 1), 2):
-            turns[number] = sides[number].take(order)
+            turns[number] = sides[number].take(nanoseconds)
         took = time.perf_counter_ns() - began
         rounds.append(Round(turns[0], turns[1]))
-        counted = sum(turn.nanoseconds for turn in turns.values())
-        # the first step of a turn is not counted and no hand-over
-        uncounted = sum(turn.nanoseconds // turn.steps for turn in turns.values())
-        handover = max(0, took - counted - uncounted) // 2
+        handovers.append(_handover(took, rounds[-1]))
         longest = max(turn.nanoseconds // turn.steps for turn in turns.values())
-        nanoseconds = max(nanoseconds, LEAST_STEPS * longest, int(handover / HANDOVER_SHARE))
+        usual = sorted(handovers[-RECENT:])[len(handovers[-RECENT:]) // 2]
+        nanoseconds = max(LEAST_NS, LEAST_STEPS * longest, int(usual / HANDOVER_SHARE))
+        nanoseconds = min(nanoseconds, max(MOST_NS, LEAST_STEPS * longest))
     return rounds
+
+
+def _handover(took: int, both: Round) -> int:
+    """What one hand-over took; the first step of a turn is neither counted nor a part of it."""
+    turns = (both.first, both.second)
+    counted = sum(turn.nanoseconds for turn in turns)
+    uncounted = sum(turn.nanoseconds // turn.steps for turn in turns)
+    return max(0, took - counted - uncounted) // 2

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from gpurun.stats import median, standard_deviation
 from gpurun.trials.live_pair import Round
 
-BLOCKS = 16
+MOST_BLOCKS = 16
 """Neighbouring turns resemble each other, so the error is taken over blocks of them."""
-LEAST_ROUNDS = 2 * BLOCKS
+LEAST_ROUNDS = 12
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,7 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     if len(rounds) < LEAST_ROUNDS:
         return None
     logs = [math.log(r.second.step_seconds / r.first.step_seconds) for r in rounds]
-    size = len(logs) // BLOCKS
-    medians = [median(logs[i * size : (i + 1) * size]) for i in range(BLOCKS)]
-    return TurnRatio(median(logs), standard_deviation(medians) / math.sqrt(BLOCKS), len(rounds))
+    blocks = min(MOST_BLOCKS, len(logs) // 2)
+    bounds = [round(i * len(logs) / blocks) for i in range(blocks + 1)]
+    medians = [median(logs[a:b]) for a, b in pairwise(bounds)]
+    return TurnRatio(median(logs), standard_deviation(medians) / math.sqrt(blocks), len(rounds))

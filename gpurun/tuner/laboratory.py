@@ -5,10 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import random
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +31,13 @@ from gpurun.records.codec import to_json
 from gpurun.records.spec import ORDER, Exchange, RunSpec, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
+from gpurun.trials.live_pair import LEAST_STEPS, make_fifos
+from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import evidence
 from gpurun.tuner.hidden_ranks import hidden_ranks, refusal
+from gpurun.tuner.live_trials import PairSide, run_live
 from gpurun.tuner.progress import Progress
 from gpurun.tuner.standby import Standby, places, several, what_to_import
 from gpurun.tuner.trial import Request, Trial
@@ -96,6 +101,61 @@ class Laboratory:
         self.trials.append(trial.record)
         write_json(run_dir / "trial.json", to_json(trial.record))
         return trial
+
+    def run_pair(self, requests: tuple[Request, Request]) -> LiveTrials:
+        """Launch two trials as a live pair and wait for its end.
+
+        It is over by the limit of the requests; a pair that had few rounds by then is a failure.
+        """
+        deadline = time.monotonic() + min(request.limit_seconds for request in requests)
+        first = len(self.trials) + 1
+        run_dirs = [self._run_dir(first + coming) for coming in (0, 1)]
+        try:
+            orders = [self._box(d, r.settings) for d, r in zip(run_dirs, requests, strict=True)]
+        except KnobRaised as raised:
+            return LiveTrials(None, None, None, str(raised))
+        sides = [
+            PairSide(
+                name=request.purpose,
+                start=partial(self._start_side, order, run_dir, request),
+                run_dir=run_dir,
+                patience_seconds=min(self._patience(request)),
+                least_steps=_least_steps(request),
+            )
+            for order, run_dir, request in zip(orders, run_dirs, requests, strict=True)
+        ]
+        draws = random.Random(requests[0].seed_offset)
+        try:
+            end = run_live((sides[0], sides[1]), self._standby.stop, draws, deadline)
+        finally:
+            self._standby.go_on()
+        trials = [
+            self._conclude(first + n, run_dirs[n], requests[n], end.exit_codes[n], end.seconds, "")
+            for n in (0, 1)
+        ]
+        for run_dir, trial in zip(run_dirs, trials, strict=True):
+            self.trials.append(trial.record)
+            write_json(run_dir / "trial.json", to_json(trial.record))
+        return LiveTrials(trials[0], trials[1], end.ratio, end.failure)
+
+    def _start_side(self, order: BoxSpec, run_dir: Path, request: Request) -> Box:
+        """One side of a live pair, by the process that waits for it if there is one."""
+        waiting = self._standby.take(order, run_dir)
+        make_fifos(run_dir / "control")
+        spec = self._spec(run_dir, request)
+        write_spec(spec)
+        if waiting is not None:
+            write_json(run_dir / "control" / ORDER, to_json(spec))
+        return waiting or Box(order)
+
+    @property
+    def in_turn_only(self) -> str:
+        """Why trials of this tuning cannot be live pairs, "" if they can."""
+        if self._hidden is not None or self.options.elastic:
+            return "the script runs in several ranks"
+        if self.mode is Mode.IN_PLACE:
+            return "trials work on the real files"
+        return ""
 
     def close(self) -> None:
         """End what waits, and remove what only trials needed."""
@@ -172,9 +232,10 @@ class Laboratory:
                 stop=request.stop,
                 seed=BASE_SEED,
                 seed_offset=request.seed_offset,
-                hold_at_first_step=self._holds(request),
+                hold_at_first_step=self._holds(request) and not request.live,
                 rounded=request.rounded,
             ),
+            turns_after_steps=0 if request.live else None,
         )
 
     def _box(self, run_dir: Path, settings: Mapping[str, Any]) -> BoxSpec:
@@ -296,6 +357,26 @@ class Laboratory:
         log = main_log(logs)
         shown = None if log is None else evidence(log, request.seed_offset, request.rounded)
         return Trial(record, result, log, shown, exit_code, self.options.aim)
+
+
+@dataclass(frozen=True)
+class LiveTrials:
+    """Both sides of a live pair and the ratio of their step times, second over first.
+
+    `failure`: why there is no ratio, "" where there is one. A side is None if it was not launched.
+    """
+
+    first: Trial | None
+    second: Trial | None
+    ratio: TurnRatio | None
+    failure: str
+
+
+def _least_steps(request: Request) -> int:
+    """Steps of a turn: as many as empty the stock of the loader's workers twice."""
+    workers = int(request.settings.get("loader_workers") or 0)
+    prefetch = int(request.settings.get("loader_prefetch") or 2)
+    return max(LEAST_STEPS, 2 * workers * prefetch)
 
 
 def _not_launched(number: int, run_dir: str, request: Request, raised: KnobRaised) -> Trial:

@@ -1,7 +1,8 @@
-"""The proof: finalists and baseline launched in turn until a sequential test settles.
+"""The proof: pairs of fresh launches of finalist and baseline until a sequential test settles.
 
-Every launch is a fresh process. Rounds alternate their order (B A, A B, ...), so that a drift of
-the machine hits both sides alike; the two launches of a round share a seed.
+A pair is live where it can be: both sides run beside each other and take turns of some steps.
+Otherwise they are launched in turn; rounds then alternate their order (B A, A B, ...), so that a
+drift of the machine hits both sides alike. The two launches of a pair share a seed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
-from gpurun.stats import DEFAULT, Look, sequential_look
+from gpurun.stats import DEFAULT, LIVE, Look, sequential_look
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.plan import PROOF_ROUNDS
 from gpurun.tuner.trial import Trial
@@ -22,6 +23,24 @@ RETRIES = 1
 
 LaunchArm = Callable[[str, Mapping[str, Any], int, Sequence[Mapping[str, Any]]], Trial]
 """(purpose, settings, seed offset, settings of the launches after it) → the finished trial."""
+
+
+@dataclass(frozen=True)
+class PairOutcome:
+    """One live pair. `gain`: how many times better the finalist's score is, by the turns.
+
+    `failure`: why there is no gain, "" where there is one. `seconds`: what the pair took.
+    """
+
+    baseline: Trial | None
+    finalist: Trial | None
+    gain: float | None
+    seconds: float
+    failure: str = ""
+
+
+LivePair = Callable[[Mapping[str, Any], int], PairOutcome]
+"""(settings of the finalist, number of the round) → the pair."""
 
 
 @dataclass
@@ -35,10 +54,17 @@ class Arm:
     shown: list[Evidence] = field(default_factory=list)
     pairs: list[tuple[float, float]] = field(default_factory=list)
     failure: str | None = None
+    live_pairs: int = 0
+    """How many of the pairs were live."""
+
+    @property
+    def live(self) -> bool:
+        """Whether all pairs so far were live."""
+        return self.live_pairs == len(self.pairs) > 0
 
     def look(self) -> Look:
-        """What the test says by now."""
-        return sequential_look(self.pairs)
+        """What the test says by now; the prior for live pairs holds for them alone."""
+        return sequential_look(self.pairs, LIVE if self.live else DEFAULT)
 
     @property
     def done(self) -> bool:
@@ -53,8 +79,11 @@ def prove(
     out_of_time: Callable[[float], bool],
     report: Callable[[str], None],
     seconds: float,
+    live: LivePair | None = None,
 ) -> None:
     """Run rounds until every finalist is settled or the time is up.
+
+    `live` measures a pair; without it, and once it has failed, launches take turns.
 
     Where the time is short the first finalist has it. `seconds`: what a launch is expected to take,
     as long as no round has told.
@@ -74,6 +103,12 @@ def prove(
         if out_of_time(_round_of(baseline, open_arms, costs)):
             report("the budget ended before the proof was complete")
             break
+        if live is not None:
+            failure = _live_round(baseline, open_arms, live, number, costs, report)
+            if failure:
+                report(f"launches in turn from here on: {failure}")
+                live = None
+            continue
         order = [*open_arms[::-1], baseline]  # a process may be waiting with what was searched last
         if number % 2:
             order.reverse()
@@ -90,6 +125,30 @@ def prove(
         if baseline.failure is not None:
             break
         _pair(baseline, open_arms, rates, report)
+
+
+def _live_round(
+    baseline: Arm,
+    arms: Sequence[Arm],
+    live: LivePair,
+    number: int,
+    costs: dict[str, float],
+    report: Callable[[str], None],
+) -> str:
+    """A live pair of each finalist; why one could not be measured, "" if all were."""
+    for arm in arms:
+        pair = live(arm.settings, number)
+        if pair.gain is None or pair.baseline is None or pair.finalist is None:
+            return pair.failure
+        costs[baseline.name], costs[arm.name] = 0.0, pair.seconds
+        rates: dict[str, float] = {}
+        _take(baseline, pair.baseline, rates)
+        _take(arm, pair.finalist, rates)
+        if baseline.name in rates and arm.name in rates:
+            rates[arm.name] = pair.gain * rates[baseline.name]
+            arm.live_pairs += 1
+        _pair(baseline, [arm], rates, report)
+    return ""
 
 
 def _round_of(baseline: Arm, arms: Sequence[Arm], costs: Mapping[str, float]) -> float:
@@ -168,4 +227,5 @@ def proof_of(arm: Arm) -> Proof | None:
         statistically_significant=look.significant,
         settled=look.settled,
         pairs=tuple(arm.pairs),
+        live=arm.live,
     )

@@ -68,5 +68,7 @@ class Request:
     """A trial is given up after so long at most, and earlier by what others took."""
     rounded: bool = False
     """Whether parameters are rounded before the first step."""
+    live: bool = False
+    """Whether it is one side of a live pair: after its own window it trains in turns."""
     following: Sequence[Mapping[str, Any]] = ()
     """The settings of the launches after it, as far as one can know; none: the same."""

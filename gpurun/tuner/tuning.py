@@ -25,6 +25,7 @@ from gpurun.tuner.finals import Finals
 from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.fitting import make_it_fit
 from gpurun.tuner.laboratory import Laboratory
+from gpurun.tuner.live_proof import LiveProof
 from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
     PROBE,
@@ -279,7 +280,8 @@ class Tuning:
         baseline = self.findings.baseline = Arm("baseline", self.findings.base)
         if not arms:
             return baseline
-        prove(baseline, arms, self._launch_arm, self._no_room, self._view.proof_update, seconds)
+        update = self._view.proof_update
+        prove(baseline, arms, self._launch_arm, self._no_room, update, seconds, self._live(arms))
         if baseline.failure is not None:
             if not any(arm.look().settled for arm in arms):
                 raise Ended("script_failed", f"the script as it is failed: {baseline.failure}")
@@ -319,6 +321,26 @@ class Tuning:
         rule: StopRule = with_read_ahead(self._rule, settings, self._prefetch)
         request = Request(purpose, settings, rule, seed_offset=number, following=following)
         return self._launch(request)
+
+    def _live(self, arms: Sequence[Arm]) -> LiveProof | None:
+        """How a live pair is measured; None, with the reason noted, where launches take turns."""
+        facts = self.findings.facts
+        if facts is None:
+            return None
+        finished = self._view.trial_finished
+        live = LiveProof(
+            self._lab, self.findings.base, self._objective, self._live_request, finished
+        )
+        why = live.obstacle(facts, [arm.settings for arm in arms])
+        if why:
+            self._decide(f"the proof launches in turn: {why}")
+            return None
+        return live
+
+    def _live_request(self, purpose: str, settings: Mapping[str, Any], number: int) -> Request:
+        limit = max(LEAST_TRIAL_SECONDS, self._time.left)
+        rule = with_read_ahead(self._rule, settings, self._prefetch)
+        return Request(purpose, settings, rule, seed_offset=number, limit_seconds=limit, live=True)
 
     def _trials_left(self) -> int:
         return max(0, self._most_trials - len(self._lab.trials))

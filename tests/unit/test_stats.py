@@ -12,6 +12,7 @@ import pytest
 
 from gpurun.stats import (
     DEFAULT,
+    LIVE,
     SequentialPlan,
     geometric_mean,
     percentile,
@@ -50,7 +51,8 @@ def test_a_plain_t_test_at_every_look_would_fail_the_same_simulation(
 ) -> None:
     naive = SequentialPlan(levels=(0.05,) * 6)
     monkeypatch.setattr(
-        "scripts.simulate_error_rates.sequential_look", lambda pairs: sequential_look(pairs, naive)
+        "scripts.simulate_error_rates.sequential_look",
+        lambda pairs, _: sequential_look(pairs, naive),
     )
     assert simulate("gauss", 0.03, 1.0, repeats=400, seed=7).claimed > 0.10
 
@@ -65,6 +67,26 @@ def test_a_gain_of_five_percent_at_one_percent_noise_is_proven_within_eight_pair
         assert look.significant
         assert look.interval is not None
         assert look.interval[0] > 1
+
+
+@pytest.mark.parametrize("law", ["gauss", "t3", "drift", "walk"])
+@pytest.mark.parametrize("noise", [0.005, LIVE.prior_sd / math.sqrt(2), LIVE.prior_sd])
+def test_live_pairs_keep_the_error_also_at_twice_the_variance_of_the_prior(
+    law: str, noise: float
+) -> None:
+    rates = simulate(law, noise, 1.0, repeats=400, seed=7, plan=LIVE)
+    assert rates.claimed <= 0.06
+    assert rates.covered >= 0.94
+
+
+def test_two_or_three_live_pairs_prove_a_gain_of_15_percent() -> None:
+    assert simulate("gauss", 0.02, 1.15, repeats=200, seed=7, plan=LIVE).mean_pairs < 3
+
+
+def test_two_live_pairs_that_agree_by_chance_are_not_believed_to_be_that_exact() -> None:
+    low, high = sequential_look([(100.0, 300.0), (100.0, 300.0)], LIVE).interval or (0, 0)
+    assert 0.85 < low / 3 < 0.95
+    assert 1.05 < high / 3 < 1.15
 
 
 def test_nothing_is_said_before_the_first_look() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpurun.tuner.proof import Arm, proof_of, prove
+from gpurun.stats import sequential_look
+from gpurun.tuner.proof import Arm, PairOutcome, proof_of, prove
 from gpurun.tuner.trial import Trial
 from tests.unit.tuner_trials import trial
 
@@ -114,6 +115,48 @@ def test_where_time_is_short_it_is_for_the_first_finalist() -> None:
     assert len(larger.pairs) == 2
     assert len(chosen.pairs) == 4
     assert told.count("time is short: chosen is launched without larger batch") == 1
+
+
+class LivePairs:
+    """Live pairs of a given gain; the one of a given number fails."""
+
+    def __init__(self, gain: float, failing: int | None = None) -> None:
+        self.rounds: list[int] = []
+        self._gain, self._failing = gain, failing
+
+    def __call__(self, settings: Mapping[str, Any], number: int) -> PairOutcome:
+        self.rounds.append(number)
+        if number == self._failing:
+            return PairOutcome(None, None, None, 1.0, "a port is taken")
+        turn = NOISE[number % len(NOISE)]
+        # the launches' own rates are those of a disturbed machine: only the turns count
+        sides = trial(100.0, {}), trial(10.0, settings)
+        return PairOutcome(*sides, self._gain * turn, 1.0)
+
+
+def test_the_gain_of_a_live_pair_is_that_of_its_turns() -> None:
+    machine, baseline, chosen = Machine(3.0), Arm("baseline", {}), Arm("chosen", {"a": 1})
+    live = LivePairs(1.3)
+    prove(baseline, [chosen], machine.launch, lambda _: False, lambda _: None, 3.0, live)
+    proof = proof_of(chosen)
+    assert machine.launched == []
+    assert live.rounds == [0, 1]
+    assert proof is not None
+    assert proof.live
+    assert proof.speedup == pytest.approx(1.3, rel=0.02)
+    assert proof.statistically_significant
+
+
+def test_where_a_live_pair_fails_launches_take_turns_and_the_prior_holds_no_more() -> None:
+    machine, baseline, chosen = Machine(1.3), Arm("baseline", {}), Arm("chosen", {"a": 1})
+    told: list[str] = []
+    live = LivePairs(1.3, failing=1)
+    prove(baseline, [chosen], machine.launch, lambda _: False, told.append, 3.0, live)
+    assert "launches in turn from here on: a port is taken" in told
+    assert live.rounds == [0, 1]
+    assert machine.launched[0][1] == 2
+    assert not chosen.live
+    assert chosen.look() == sequential_look(chosen.pairs)
 
 
 def test_a_finalist_that_fails_is_out_and_the_other_goes_on() -> None:

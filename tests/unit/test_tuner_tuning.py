@@ -32,6 +32,8 @@ Rates = Callable[[Mapping[str, Any], int], float | None]
 class StandIn:
     """Answers every request with the throughput that `rates(settings, launch number)` gives."""
 
+    in_turn_only = "a stand-in has no live pairs"
+
     def __init__(self, rates: Rates, *, shows: bool = False) -> None:
         """`shows`: a trial's evidence is its settings, by which a stand-in for the guard judges."""
         self.rates = rates

@@ -1,0 +1,131 @@
+"""A live pair of trials: both sides of a round launched beside each other, measured in turns."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.isolation.box import Box
+from gpurun.measure.sampler import Sampler
+from gpurun.trials.live_pair import LEAST_STEPS, Round, Side, SideEnded, take_turns
+from gpurun.trials.turn_ratio import LEAST_ROUNDS, TurnRatio, turn_ratio
+
+STRETCH_SECONDS = 2.0
+"""Each side first has the machine for so long without a break: GPU activity, power and memory
+cannot be told from turns of some milliseconds."""
+TURN_SECONDS = 8.0
+"""The turns of a pair last so long at most, unless the fewest rounds take longer."""
+SMALL_ERROR = 0.004
+"""Turns end sooner once their ratio is known so well: launches differ by more."""
+EXIT_SECONDS = 30.0
+"""A side whose turns are over writes its record and leaves within this time."""
+POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class PairSide:
+    """What is to be launched as one side: its box, its folder, and how to wait for it."""
+
+    name: str
+    start: Callable[[], Box]
+    run_dir: Path
+    patience_seconds: float
+    least_steps: int = LEAST_STEPS
+
+
+@dataclass(frozen=True)
+class PairEnd:
+    """How a live pair ended. `ratio`: step time of the second over the first side's, by turns.
+
+    `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
+    """
+
+    ratio: TurnRatio | None
+    exit_codes: tuple[int | None, int | None]
+    seconds: float
+    failure: str
+
+
+def run_live(
+    sides: tuple[PairSide, PairSide],
+    ready: Callable[[], None],
+    draws: random.Random,
+    deadline: float,
+) -> PairEnd:
+    """Launch both sides, let them warm up side by side, and have them take turns.
+
+    `ready` is called when both are warmed up, before anything is measured. Turns end at `deadline`
+    (monotonic clock) at the latest, with the rounds that there are by then. Ends both sides on
+    KeyboardInterrupt and on any failure.
+    """
+    began = time.monotonic()
+    rounds: list[Round] = []
+    failure = ""
+    with ExitStack() as stack:
+        boxes: list[Box] = []
+        live: list[Side] = []
+        samplers = [stack.enter_context(closing(Sampler(side.run_dir))) for side in sides]
+        for side, sampler in zip(sides, samplers, strict=True):
+            sampler.look_around()
+            boxes.append(stack.enter_context(side.start()))
+        for number, side in enumerate(sides):
+            samplers[number].beside = (boxes[1 - number].pid,)
+            tick = _ticking(samplers[number], boxes[number].pid)
+            live.append(stack.enter_context(closing(_side(side, boxes[number], tick))))
+        pair = (live[0], live[1])
+        try:
+            for side_of_pair in pair:
+                side_of_pair.await_ready()
+            ready()
+            for side_of_pair in pair:
+                side_of_pair.take(int(STRETCH_SECONDS * 1e9))
+            rounds = take_turns(pair, draws, _enough(deadline))
+            for side_of_pair in pair:
+                side_of_pair.end()
+            codes = [_exit_code(box) for box in boxes]
+        except SideEnded as ended:
+            failure = str(ended)
+            codes = [box.poll() for box in boxes]
+    ratio = turn_ratio(rounds)
+    return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure)
+
+
+def _side(side: PairSide, box: Box, tick: Callable[[], None]) -> Side:
+    control = side.run_dir / "control"
+    return Side(side.name, box, control, side.patience_seconds, side.least_steps, tick)
+
+
+def _ticking(sampler: Sampler, pid: int) -> Callable[[], None]:
+    return lambda: sampler.tick(pid)
+
+
+def _enough(deadline: float) -> Callable[[Sequence[Round]], bool]:
+    begun: list[float] = []
+
+    def enough(rounds: Sequence[Round]) -> bool:
+        begun.append(time.monotonic())
+        if begun[-1] > deadline:
+            return True
+        if len(rounds) < LEAST_ROUNDS:
+            return False
+        ratio = turn_ratio(rounds)
+        return begun[-1] > begun[0] + TURN_SECONDS or (
+            ratio is not None and ratio.error < SMALL_ERROR
+        )
+
+    return enough
+
+
+def _exit_code(box: Box) -> int | None:
+    """How a side left; None for one that had to be killed."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    while (code := box.poll()) is None:
+        if time.monotonic() > deadline:
+            box.kill()
+            return None
+        time.sleep(POLL_SECONDS)
+    return code

@@ -1,0 +1,92 @@
+"""When both sides of a proof may run beside each other, and what a pair of them says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpurun.options import Objective
+from gpurun.records.result import StepTime
+from gpurun.trials.turn_ratio import TurnRatio
+from gpurun.tuner.laboratory import LiveTrials
+from gpurun.tuner.live_proof import LiveProof
+from gpurun.tuner.plan import PROBE
+from gpurun.tuner.trial import Request, Trial
+from tests.unit.knob_facts import facts, result
+from tests.unit.tuner_trials import trial
+
+GIB = 1 << 30
+
+
+def with_peak(gib: float, knobs: Mapping[str, Any]) -> Any:
+    return replace(trial(100.0, knobs).record, peak_memory_bytes=int(gib * GIB))
+
+
+class StandIn:
+    """A laboratory whose pairs end as they are told to."""
+
+    def __init__(self, *records: Any, in_turn_only: str = "", ends: Any = None) -> None:
+        self.trials = list(records)
+        self.in_turn_only = in_turn_only
+        self._ends = ends
+
+    def run_pair(self, requests: tuple[Request, Request]) -> Any:
+        return self._ends
+
+
+def proof(laboratory: StandIn, objective: Objective = Objective.THROUGHPUT) -> LiveProof:
+    def request(purpose: str, settings: Mapping[str, Any], number: int) -> Request:
+        return Request(purpose, settings, PROBE, live=True)
+
+    stand_in: Any = laboratory
+    return LiveProof(stand_in, {}, objective, request, lambda _: None)
+
+
+def on_gpu(gib: float, step_ms: float = 10.0) -> Any:
+    known = facts(device="cuda")
+    step = StepTime(step_ms, step_ms, step_ms, step_ms)
+    machine = replace(known.machine, gpu_memory_bytes=int(gib * GIB))
+    return replace(known, machine=machine, result=replace(known.result, step_time_ms=step))
+
+
+def test_two_sides_that_fit_beside_each_other_are_measured_live() -> None:
+    laboratory = StandIn(with_peak(20, {}), with_peak(40, {"a": 1}))
+    assert proof(laboratory).obstacle(on_gpu(80), [{"a": 1}]) == ""
+
+
+def test_two_sides_that_do_not_fit_together_take_turns_as_launches() -> None:
+    laboratory = StandIn(with_peak(30, {}), with_peak(45, {"a": 1}))
+    said = proof(laboratory).obstacle(on_gpu(80), [{"a": 1}])
+    assert said == "both sides together do not fit in memory"
+
+
+def test_steps_of_minutes_are_not_cut_into_turns() -> None:
+    assert proof(StandIn()).obstacle(on_gpu(80, step_ms=30_000), []) == "a step takes 30 s"
+
+
+def test_what_the_launcher_cannot_do_live_is_the_reason() -> None:
+    laboratory = StandIn(in_turn_only="trials work on the real files")
+    assert proof(laboratory).obstacle(on_gpu(80), []) == "trials work on the real files"
+
+
+@pytest.mark.parametrize(("batch", "gain"), [(1, 2.0), (4, 8.0)])
+def test_a_pair_counts_samples_where_sides_take_other_batches(batch: int, gain: float) -> None:
+    def side(samples_a_step: int) -> Trial:
+        found = trial(100.0)
+        measured = result(samples_per_second=100.0)
+        measured = replace(measured, samples=50 * samples_a_step, measured_steps=50)
+        return replace(found, result=measured)
+
+    ends = LiveTrials(side(32), side(32 * batch), TurnRatio(math.log(0.5), 0.01, 20), "")
+    pair = proof(StandIn(ends=ends))({"a": 1}, 0)
+    assert pair.gain == pytest.approx(gain)
+
+
+def test_a_pair_without_turns_says_why() -> None:
+    ends = LiveTrials(trial(100.0), None, None, "second ended with exit code 7")
+    pair = proof(StandIn(ends=ends))({"a": 1}, 0)
+    assert (pair.gain, pair.failure) == (None, "second ended with exit code 7")
