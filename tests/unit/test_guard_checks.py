@@ -248,10 +248,11 @@ def test_a_weight_whose_gradient_turns_is_told_beside_a_larger_one() -> None:
 
     assert accepted(30)
     assert not accepted(45)
-    assert accepted(35, "Dropout(p=0.1, inplace=False), training")
-    assert not accepted(50, "Dropout(p=0.1, inplace=False), training")
-    assert accepted(50, "Dropout(p=0.4, inplace=False), training")
-    assert accepted(50, "Attention(), training"), "its dropout is no module"
+    # a head behind a dropout of 0.2 was turned by 65 degrees by other masks alone
+    assert accepted(60, "Dropout(p=0.1, inplace=False), training")
+    assert not accepted(70, "Dropout(p=0.1, inplace=False), training")
+    assert accepted(70, "Dropout(p=0.4, inplace=False), training")
+    assert accepted(70, "Attention(), training"), "its dropout is no module"
 
 
 def test_a_weight_whose_gradient_rounding_turns_is_not_asked() -> None:
