@@ -1,0 +1,43 @@
+"""What is noted of a root's call without gradients, on small tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gpurun.records.outputs import OutputsEvent
+from gpurun.runtime.audit_outputs import OutputsAudit
+from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.tensor_figures import Sampler, tensors_in
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    found: list[Any] = []
+    monkeypatch.setattr(RECORDER, "event", found.append)
+    return found
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_batch_statistics_that_move_in_a_call_are_noted(written: list[Any], training: bool) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).train(training)
+    audit = OutputsAudit(torch)
+    given = torch.arange(12.0).reshape(3, 4)
+    with torch.no_grad():
+        seen = audit.before(model, (given,), {})
+        audit.after(seen, model(given))
+        audit.finish()
+    (event,) = written
+    assert isinstance(event, OutputsEvent)
+    assert event.moved is training
+    assert event.draws is False
+
+
+def test_the_lead_of_a_rows_largest_number_is_noted() -> None:
+    found, _ = tensors_in(torch.tensor([[1.0, 4.0, 3.5], [2.0, -1.0, 0.0]]))
+    (figures,) = (taken.read() for taken in Sampler(torch).take(found, call=1))
+    assert figures.largest == (1, 0)
+    assert figures.tops == (4.0, 2.0)
+    assert figures.margins == (0.5, 2.0)
