@@ -85,9 +85,10 @@ def judge(
         return Judgement(
             LossReduction.MEAN,
             residual,
-            f"the loss is a mean of something else than samples: the gradient of halves of a batch "
-            f"is within {residual:.2%} of the batch's; ranks average theirs, as "
-            "DistributedDataParallel does",
+            "the loss is a mean of something else than samples (tokens, weights of classes), or "
+            "has a small sum beside a mean: the gradient of halves of a batch is within "
+            f"{residual:.2%} of the batch's; ranks average theirs, as DistributedDataParallel does "
+            "by hand",
         )
     return Judgement(None, residual, _words(slopes, residual, sums))
 

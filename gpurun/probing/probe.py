@@ -28,12 +28,15 @@ from gpurun.tuner.source import other_uses
 from gpurun.tuner.trial_end import out_of_memory
 
 SEED = 1234
-SAID = "say how the loss reduces with --loss-reduction mean or sum; nothing is measured then"
+SAID = "say how the loss reduces with --loss-reduction mean or sum; it is not measured then"
 HALVES = ("first", "second")
 SIZES = (
     "take the number of samples from the batch, as in x.size(0), where that line uses the batch "
     "size; or run it without --ddp"
 )
+OF_SHELLS = ("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES")
+OF_TERMINALS = ("SSH_", "TERM", "TMUX", "WINDOW")
+"""Variables that differ from one shell to the next and say nothing to a training."""
 SHOWN = 3
 """Lines that read the batch size."""
 LAST_CHARACTERS = 20_000
@@ -53,7 +56,7 @@ class Measured:
     remark: str
     seconds: float
     fingerprint: dict[str, Any]
-    files: dict[str, tuple[int, int]] | None = None
+    files: dict[str, tuple[int, int] | None] | None = None
 
     def holds(self, fingerprint: dict[str, Any]) -> bool:
         """Whether nothing that the script is made of has changed since."""
@@ -70,33 +73,50 @@ def reduction_of(
     None for a script that is distributed by itself. `Refused` where ranks cannot train the script;
     `ScriptFailed` where it fails by itself.
     """
-    if options.loss_reduction is not None:
-        return options.loss_reduction
-    folder = home / "probes" / _name(options, ranks)
-    fingerprint = {**fingerprint_of(options), "ranks": ranks}
-    found = _kept(folder / "result.json")
+    name = _name(options, ranks)
+    place, folder = home / "probes" / f"{name}.json", home / "probes" / f"{name}.{os.getpid()}"
+    fingerprint = {
+        **fingerprint_of(options),
+        "ranks": ranks,
+        "environment_sha256": _digest(f"{k}={v}" for k, v in os.environ.items() if _matters(k)),
+    }
+    found = _kept(place)
     if found is not None and found.holds(fingerprint):
         _tell(options, found, "measured before")
-    else:
+        return found.reduction
+    try:
         found = _measure(options, environment, ranks, folder, fingerprint)
-        _tell(options, found, f"measured in {found.seconds:.1f} s, before any rank began")
-        with suppress(OSError):
-            write_json(folder / "result.json", to_json(found))
+    finally:
+        discard(folder)
+    _tell(options, found, f"measured in {found.seconds:.1f} s, before any rank began")
+    with suppress(OSError):
+        write_json(place, to_json(found))
     return found.reduction
 
 
-def _stamps(files: Iterable[str]) -> dict[str, tuple[int, int]]:
-    """Size and time of the last change, of those files that are there."""
-    found = {}
-    for name in files:
+def _stamps(files: Iterable[str]) -> dict[str, tuple[int, int] | None]:
+    """Size and time of the last change of each file, None for one that is not there."""
+    found: dict[str, tuple[int, int] | None] = dict.fromkeys(files)
+    for name in found:
         with suppress(OSError):
             stat = os.stat(name)
             found[name] = stat.st_size, stat.st_mtime_ns
     return found
 
 
+def _matters(variable: str) -> bool:
+    """Whether a variable of the environment may be one that the script reads."""
+    return variable not in OF_SHELLS and not variable.startswith(OF_TERMINALS)
+
+
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(sorted(words)).encode()).hexdigest()[:16]
+
+
 def _name(options: Options, ranks: int) -> str:
-    words = "\0".join((str(Path(options.target.path).resolve()), *options.target.args, str(ranks)))
+    said = "" if options.loss_reduction is None else options.loss_reduction.value
+    script = str(Path(options.target.path).resolve())
+    words = "\0".join((script, *options.target.args, str(ranks), said))
     return hashlib.sha256(words.encode()).hexdigest()[:16]
 
 
@@ -110,6 +130,8 @@ def _kept(path: Path) -> Measured | None:
 
 
 def _tell(options: Options, found: Measured, when: str) -> None:
+    if options.loss_reduction is not None:
+        return  # nothing was measured
     if found.remark:
         _say(found.remark)
     if not options.quiet and found.reduction is not None:
@@ -131,19 +153,21 @@ def _measure(
     folder: Path,
     fingerprint: dict[str, Any],
 ) -> Measured:
+    said = options.loss_reduction
     try:
         mode, _ = require(Path.cwd(), in_place=False)
     except GpurunError as error:
+        if said is not None:
+            return Measured(said, 0.0, "", 0.0, fingerprint)
         raise Refused(f"how the loss reduces cannot be measured: {error.what}", SAID) from None
     began = time.monotonic()
-    discard(folder)
     probing = _Probing(options, environment, mode, folder, ranks)
     whole = probing.whole()
     read = None if whole is None or whole.probe is None else whole.probe.files
     # what only the probe has written is gone with its layer, and a part of no later run either
     files = None if read is None else _stamps(read)
-    if whole is None:
-        return Measured(None, 0.0, "", time.monotonic() - began, fingerprint)
+    if whole is None or said is not None:
+        return Measured(said, 0.0, "", time.monotonic() - began, fingerprint, files)
     judgement = probing.judged(whole)
     uses = () if judgement.exact else _uses_of_batch_size(options, whole)
     what = f"{judgement.what}{_reads(uses)}"
@@ -177,6 +201,9 @@ class _Probing:
             raise _refused(seen.refusal)
         if seen.probe is not None and seen.probe.reason == "distributed":
             return None
+        said = self._options.loss_reduction is not None
+        if said and (seen.exit_code is None or out_of_memory(seen.log) is not None):
+            return seen  # that one device cannot take it is why the user says it
         if seen.exit_code is None:
             raise Refused(
                 f"no optimizer has stepped after {LIMIT_SECONDS:.0f} s: how the loss reduces could "
@@ -213,7 +240,13 @@ class _Probing:
         for half in halves:
             if half.refusal:
                 raise _refused(half.refusal)
-            if half.exit_code is None or half.failed:
+            if half.exit_code is None:
+                raise Refused(
+                    f"a part of each batch did not train within {LIMIT_SECONDS:.0f} s: how the "
+                    "loss reduces could not be measured",
+                    SAID,
+                )
+            if half.failed:
                 raise _half_failed(half, _uses_of_batch_size(self._options, whole))
         return judge(whole.gradients, halves[0].gradients, halves[1].gradients)
 

@@ -16,7 +16,7 @@ from typing import Any
 from gpurun.records.outputs import TensorFigures
 from gpurun.runtime.tensors import is_tensor, plain
 
-MOST_TENSORS = 64
+MOST_TENSORS = 512
 """Tensors of one output that are looked at."""
 MOST_DEPTH = 6
 """Containers inside containers that are opened."""
@@ -33,25 +33,28 @@ PLAIN = (bool, int, float, complex, str, bytes, type(None))
 def tensors_in(value: Any) -> tuple[list[tuple[str, Any]], str]:
     """The tensors and numbers in `value` with their places, and its containers in one line."""
     found: list[tuple[str, Any]] = []
-    structure = _walk(value, "", found, 0)
+    structure = _walk(value, "", found, ())
+    if len(found) > MOST_TENSORS:
+        found[MOST_TENSORS:] = [("the further tensors", None)]  # nobody can say what they hold
     return found, structure[:1000]
 
 
-def _walk(value: Any, path: str, found: list[tuple[str, Any]], depth: int) -> str:
-    if is_tensor(value):
-        if len(found) < MOST_TENSORS:
-            found.append((path, value))
+def _walk(value: Any, path: str, found: list[tuple[str, Any]], inside: tuple[int, ...]) -> str:
+    """`inside`: the containers that are open, by identity: some hold each other."""
+    if is_tensor(value) or hasattr(value, "__array_interface__"):
+        found.append((path, value))
         return "*"
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if len(found) < MOST_TENSORS:
-            found.append((path, value))
+        found.append((path, value))
         return "number"
     if isinstance(value, PLAIN):
         return repr(value)[:40]
-    items = list(_items(value)) if depth < MOST_DEPTH else []
     name = type(value).__name__
-    inside = (_walk(item, f"{path}{place}", found, depth + 1) for place, item in items)
-    return f"{name}({', '.join(inside)})" if items else name
+    if len(inside) >= MOST_DEPTH or id(value) in inside or len(found) > MOST_TENSORS:
+        return name
+    opened = (*inside, id(value))
+    parts = [_walk(item, f"{path}{place}", found, opened) for place, item in _items(value)]
+    return f"{name}({', '.join(parts)})" if parts else name
 
 
 def _items(value: Any) -> Iterator[tuple[str, Any]]:
@@ -105,14 +108,19 @@ class Sampler:
     def _figures(self, path: str, value: Any, count: int, turn: int) -> Taken:
         try:
             return self._taken(path, value, count, turn)
-        except (RuntimeError, NotImplementedError):  # nested, quantized, without data
+        except (RuntimeError, NotImplementedError, TypeError):  # nested, without data
             return Taken(path, type(value).__name__, (), (), None, None)
 
     def _taken(self, path: str, value: Any, count: int, turn: int) -> Taken:
+        torch = self._torch
+        if hasattr(value, "__array_interface__") and not is_tensor(value):
+            value = torch.as_tensor(value)
         if not is_tensor(value):
             return Taken(path, type(value).__name__, (), (float(value),), None, None)
-        torch, tensor = self._torch, plain(value)
+        tensor = plain(value.dequantize() if value.is_quantized else value)
         floating = tensor.is_floating_point()
+        if floating and tensor.element_size() == 1:
+            tensor = tensor.float()  # torch computes nothing in eight bits
         if tensor.numel() == 0:
             sizes = tuple(value.shape)
             return Taken(path, _dtype(value), sizes, tensor.reshape(-1), None, None)

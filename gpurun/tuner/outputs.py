@@ -103,6 +103,10 @@ def unrepeatable(baselines: Sequence[Evidence]) -> str | None:
         return "no call of a model without gradients was seen"
     if not any(e.outputs for b in baselines for e in b.outputs):
         return "the model returns no tensors"
+    figures = (figure for b in baselines for e in b.outputs for figure in e.outputs)
+    unread = next((f for f in figures if not f.values and 0 not in f.shape), None)
+    if unread is not None:
+        return f"{unread.path or 'the output'} ({unread.dtype}) cannot be read"
     for ours, theirs in _repeats(baselines):
         calls = calls_of(ours, theirs)
         if calls and not any(_same_inputs(a, b, Effect.PIPELINE) for a, b in calls):
@@ -265,10 +269,14 @@ class _Bounds:
         return max(CLEAR * math.sqrt(2) * allowed / ROUNDING, ROUNDING * shown)
 
     def sizes(self, call: Call) -> str | None:
-        """What sampling misses: the norm of all numbers of a floating tensor."""
+        """What sampling misses: the norm of a floating tensor, the sum of another one."""
         for ours, theirs in zip(call[0].outputs, call[1].outputs, strict=True):
             place = Place(call[1].module, theirs.path, theirs.dtype)
-            if not place.floating or ours.norm is None or theirs.norm is None:
+            if ours.norm is None or theirs.norm is None:
+                continue
+            if not place.floating:
+                if self._effect is Effect.PIPELINE and ours.norm != theirs.norm:
+                    return f"{place} adds up to {ours.norm:g} instead of {theirs.norm:g}"
                 continue
             allowed = self._once(place, self._allowed(place), lambda d: d.worst_call)
             apart = abs(ours.norm - theirs.norm)

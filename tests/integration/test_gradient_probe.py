@@ -215,10 +215,15 @@ def test_a_script_that_is_parallel_in_another_way_is_refused(
 
 
 FROM_THE_START = """
-import json, sys, torch, torch.nn as nn, torch.nn.functional as F
+import json, os, torch, torch.nn as nn, torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 how = json.load(open("config.json"))
+try:
+    how |= json.load(open("local.json"))
+except FileNotFoundError:
+    pass
+how["reduction"] = os.environ.get("REDUCTION", how["reduction"])
 torch.manual_seed(0)
 x, y = torch.randn(64, 8), torch.randint(0, 4, (64,))
 net = nn.Linear(8, 4)
@@ -244,12 +249,16 @@ def test_a_term_that_begins_at_zero_is_seen(script: Path, gpurun: Gpurun) -> Non
 def test_a_kept_result_does_not_outlive_what_the_script_reads(script: Path, gpurun: Gpurun) -> None:
     script.write_text(FROM_THE_START)
     config = script.parent / "config.json"
-    said = []
-    for reduction in ("mean", "mean", "sum"):
-        text = f'{{"reduction": "{reduction}", "penalty": 0.0}}'
-        if not config.exists() or config.read_text() != text:
-            config.write_text(text)
-        said.append(gpurun(*RANKS, "train.py").stderr.decode())
-    assert "the loss is a mean over samples (measured in" in said[0]
-    assert "the loss is a mean over samples (measured before)" in said[1]
-    assert "the loss is a sum over samples (measured in" in said[2]
+    config.write_text('{"reduction": "mean", "penalty": 0.0}')
+
+    def told(**environment: str) -> str:
+        said = gpurun(*RANKS, "train.py", env=environment).stderr.decode()
+        return next(line for line in said.splitlines() if "over samples" in line)
+
+    assert "the loss is a mean over samples (measured in" in told()
+    assert "the loss is a mean over samples (measured before)" in told()
+    assert "the loss is a sum over samples (measured in" in told(REDUCTION="sum")
+    (script.parent / "local.json").write_text('{"reduction": "sum"}')
+    assert "the loss is a sum over samples (measured in" in told()
+    config.write_text('{"reduction": "sum", "penalty": 0.0, "more": 1}')
+    assert "the loss is a sum over samples (measured in" in told()

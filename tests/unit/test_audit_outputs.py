@@ -10,7 +10,7 @@ import torch
 from gpurun.records.outputs import OutputsEvent
 from gpurun.runtime.audit_outputs import OutputsAudit
 from gpurun.runtime.recorder import RECORDER
-from gpurun.runtime.tensor_figures import Sampler, tensors_in
+from gpurun.runtime.tensor_figures import MOST_TENSORS, Sampler, tensors_in
 
 
 @pytest.fixture
@@ -41,3 +41,29 @@ def test_the_lead_of_a_rows_largest_number_is_noted() -> None:
     assert figures.largest == (1, 0)
     assert figures.tops == (4.0, 2.0)
     assert figures.margins == (0.5, 2.0)
+
+
+def test_arrays_and_eight_bits_are_read_and_what_is_too_much_is_not() -> None:
+    import numpy
+
+    outputs = [numpy.ones(3), torch.ones(4).to(torch.float8_e4m3fn)]
+    found, _ = tensors_in(outputs)
+    array, small = (taken.read() for taken in Sampler(torch).take(found, call=1))
+    assert array.values == (1.0, 1.0, 1.0)
+    assert small.values == (1.0, 1.0, 1.0, 1.0)
+    assert small.dtype == "float8_e4m3fn"
+    found, _ = tensors_in([torch.ones(1)] * (MOST_TENSORS + 5))
+    last = Sampler(torch).take(found, call=1)[-1].read()
+    assert (last.path, last.values) == ("the further tensors", ())
+
+
+def test_containers_that_hold_each_other_are_opened_once() -> None:
+    class Linked:
+        pass
+
+    nodes = [Linked() for _ in range(40)]
+    for node in nodes:
+        node.others, node.value = nodes, torch.ones(1)
+    found, structure = tensors_in(nodes[0])
+    assert found
+    assert len(structure) <= 1000

@@ -132,6 +132,21 @@ def test_a_loss_that_stops_to_be_finite_is_named_with_its_step() -> None:
     assert (mended.differs, mended.nonfinite_from_step) == (True, None)
 
 
+def test_a_loss_that_is_lost_is_seen_in_few_launches_too() -> None:
+    sound, lost = curve(falling()), curve([*falling()[:6], NAN])
+    found = compare_training([sound] * 2, [lost] * 2)
+    assert (found.differs, found.nonfinite_from_step) == (True, 7)
+    assert compare_training([sound], [lost]).differs is None
+
+
+def test_a_loss_that_is_lost_in_most_launches_is_another_training() -> None:
+    sound, lost = curve(falling()), curve([*falling()[:6], NAN])
+    for baseline in ([sound] * 6, [*[sound] * 5, lost]):
+        found = compare_training(baseline, [lost] * 6 if lost in baseline else [*[lost] * 5, sound])
+        assert (found.differs, found.nonfinite_from_step) == (True, None)
+        assert "no difference" not in found.told
+
+
 def test_launches_that_end_in_nan_now_and_then_are_told_and_prove_nothing() -> None:
     fine, broken = curve(falling()), curve([*falling()[:50], NAN])
     found = compare_training([fine] * 4, [fine, fine, broken, fine])

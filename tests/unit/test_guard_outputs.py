@@ -253,3 +253,22 @@ def test_calls_take_turns_so_that_each_row_of_a_long_output_is_looked_at() -> No
     alone = {place // columns for place in places((rows, columns), MOST_VALUES)}
     assert len(alone) < 0.3 * rows
     assert len(seen) > 0.98 * rows
+
+
+def test_whole_numbers_that_sampling_passed_over_show_in_their_sum() -> None:
+    def returning(total: float) -> Evidence:
+        whole = figures(1, dtype="int64", norm=total, largest=())
+        return trial(outputs=(whole,))
+
+    same = [returning(4096.0), returning(4096.0)]
+    assert judge(same, [returning(4096.0)], Effect.PIPELINE).accepted
+    verdict = judge(same, [returning(4090.0)], Effect.PIPELINE)
+    assert "adds up to 4090 instead of 4096" in verdict.reasons[0]
+
+
+def test_a_tensor_that_cannot_be_read_is_not_called_the_same() -> None:
+    unread = trial(outputs=(figures(1, values=(), dtype="quint4x2"),))
+    verdict = judge([unread, unread], [unread], Effect.PIPELINE)
+    assert verdict.compared == ()
+    assert "cannot be read" in (verdict.outputs_not_compared or "")
+    assert not judge([unread, unread], [unread], Effect.NUMERICS).accepted

@@ -29,6 +29,10 @@ from gpurun.tuner.evidence import Evidence
 
 LEAST = 4
 """With fewer launches of a side, too many splits of them are as good as the true one."""
+LEAST_NONFINITE = 2
+"""Launches of a side that all end otherwise than those of the other side show that already: they
+are seeded alike, and a loss is finite or is not."""
+NOT_BY_CHANCE = 0.05
 HONEST = "one more random number drawn, or other rounding, does that too"
 
 Curves = Sequence[LossCurve | None]
@@ -51,13 +55,15 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
             f"{len(theirs)} of {counts[1]} of the current side"
         )
     lost = _nonfinite(mine, theirs)
-    if min(counts) < LEAST:
-        few = f"{min(counts)} launches of a side are too few, {LEAST} are needed"
-        return untold(f"{few}; {lost.told}" if lost is not None else few)
-    if lost is not None and lost.whole:
+    if lost is not None and lost.whole and min(counts) >= LEAST_NONFINITE:
         return TrainingComparison(
             True, counts, lost.told, lost.step, nonfinite_from_step=lost.regressed
         )
+    if lost is not None and lost.often:
+        return TrainingComparison(True, counts, f"the training differs: {lost.told}", lost.step)
+    if min(counts) < LEAST:
+        few = f"{min(counts)} launches of a side are too few, {LEAST} are needed"
+        return untold(f"{few}; {lost.told}" if lost is not None else few)
     return _by_curves(mine, theirs, lost)
 
 
@@ -65,12 +71,14 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
 class _NonFinite:
     """Losses that are NaN or infinite. `whole`: in all launches of one side and in none of the
     other. `step`: the first such step; `regressed`: the same where that side is the current one.
+    `often`: one side has more of them than chance deals out, by Fisher's exact test.
     """
 
     told: str
     whole: bool
     step: int
     regressed: int | None = None
+    often: bool = False
 
 
 def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _NonFinite | None:
@@ -89,7 +97,21 @@ def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _
         f"the loss is not finite in {len(bad[0])} of {len(baseline)} launches of the baseline and "
         f"in {len(bad[1])} of {len(current)} of the current side"
     )
-    return _NonFinite(told, False, step)
+    counts = len(baseline), len(current)
+    chance = _chance((len(bad[0]), len(bad[1])), counts)
+    return _NonFinite(told, False, step, often=chance < NOT_BY_CHANCE)
+
+
+def _chance(bad: tuple[int, int], counts: tuple[int, int]) -> float:
+    """Two-sided p-value of Fisher's exact test on launches whose loss is not finite."""
+    total, size = sum(bad), sum(counts)
+
+    def weight(first: int) -> float:
+        return math.comb(counts[0], first) * math.comb(counts[1], total - first)
+
+    own = weight(bad[0])
+    dealt = (weight(n) for n in range(max(0, total - counts[1]), min(total, counts[0]) + 1))
+    return math.fsum(w for w in dealt if w <= own) / math.comb(size, total)
 
 
 def _by_curves(

@@ -100,7 +100,7 @@ class Agreement:
         total = 0.0
         with self._torch.no_grad():
             for parameter in self._replicas.parameters():
-                total += float(parameter.detach().double().sum())
+                total += _sum(parameter)
         return total
 
     def _last_weights(self) -> float:
@@ -109,7 +109,7 @@ class Agreement:
         if optimizer is None:
             return math.nan
         groups = optimizer.param_groups
-        return sum(float(p.detach().double().sum()) for group in groups for p in group["params"])
+        return sum(_sum(parameter) for group in groups for parameter in group["params"])
 
     def _store(self) -> Any:
         return self._torch.distributed.distributed_c10d._get_default_store()
@@ -185,3 +185,11 @@ class Agreement:
             elif time.monotonic() - since > GRACE_SECONDS:
                 if int(self._store().get(f"gpurun/ended/{gone[0]}")) != self._steps:
                     self._parted(gone[0])  # else both are done, and this one has other work left
+
+
+def _sum(parameter: Any) -> float:
+    """Over all numbers of a parameter, both parts of complex ones."""
+    numbers = parameter.detach()
+    if numbers.is_complex():
+        numbers = numbers.real + numbers.imag
+    return float(numbers.double().sum())
