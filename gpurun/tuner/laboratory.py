@@ -129,8 +129,11 @@ class Laboratory:
             end = run_live((sides[0], sides[1]), self._standby.stop, draws, deadline)
         finally:
             self._standby.go_on()
+        # they shared the time: each side counts for half of it
         trials = [
-            self._conclude(first + n, run_dirs[n], requests[n], end.exit_codes[n], end.seconds, "")
+            self._conclude(
+                first + n, run_dirs[n], requests[n], end.exit_codes[n], end.seconds / 2, ""
+            )
             for n in (0, 1)
         ]
         for run_dir, trial in zip(run_dirs, trials, strict=True):

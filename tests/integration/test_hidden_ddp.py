@@ -340,7 +340,7 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
     [
         ("by hand", 2, "no DataLoader feeds the training"),
         ("singly", 2, "a loader without a batch size"),
-        ("mixed", 2, "the loss is neither a mean over samples nor a sum"),
+        ("mixed", 2, "a penalty or a mean beside it would count once for each rank"),
         ("vector", 2, "backward() is called on a tensor of several numbers"),
         ("small stream", 2, "a stream by 1 samples at a time"),
         ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),

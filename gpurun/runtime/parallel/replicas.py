@@ -17,6 +17,7 @@ from typing import Any
 from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
 from gpurun.records.frames import drop_frame, drop_frames
 from gpurun.records.spec import Exchange, Setting
+from gpurun.runtime.inputs import first_tensor
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replica import Ghost, Replica
@@ -61,6 +62,8 @@ class Replicas:
         self._at_work: list[Replica] = []
         """Those that were called of late, in the order in which all ranks called them."""
         self._strays = Strays()
+        self.called_with: int | None = None
+        """Rows of the tensor that a root was last called with, None where it was given none."""
         self.fed = False
         """Whether a loader hands out shares."""
         self.on_call: list[Callable[[], None]] = []
@@ -242,6 +245,8 @@ class Replicas:
     def _called(
         self, replica: Replica, original: Any, module: Any, args: Any, kwargs: dict[str, Any]
     ) -> Any:
+        first = first_tensor(args, kwargs, self._torch.Tensor)
+        self.called_with = None if first is None else int(first.shape[0])
         for callback in self.on_call:
             callback()
         self._take_up(replica, module)

@@ -37,6 +37,8 @@ from gpurun.runtime.patching import replace
 from gpurun.runtime.roots import ROOTS
 from gpurun.runtime.steps import CLOCK
 
+LATELY = 8
+"""So many batches are at hand at once at most."""
 ORDERS = 2**48
 """So many orders are told apart: a float can say them."""
 
@@ -49,6 +51,8 @@ class Sharding:
     ) -> None:
         self.order = 0
         """A hash of which samples were handed out to all ranks together, and in which order."""
+        self._handed: deque[Part] = deque(maxlen=LATELY)
+        """The parts of the batches that were handed out lately."""
         self._last: Part | None = None
         """The part of a batch that was handed out last, None before any."""
         self._torch = torch
@@ -99,11 +103,18 @@ class Sharding:
     @property
     def part(self) -> Part | None:
         """What of the batch at hand is this rank's; None where no loader feeds the training."""
-        return REPEATED if self._uses.repeated(_in_training()) else self._last
+        if self._uses.repeated(_in_training()):
+            return REPEATED
+        if self._last is None or self._last is REPEATED:
+            return self._last
+        # of batches that were read ahead, or of several loaders, the one that the model was given
+        rows = self._replicas.called_with
+        return next((part for part in reversed(self._handed) if part.own == rows), self._last)
 
     def went_back(self) -> None:
         """A backward pass is over."""
         self._uses.went_back(_in_training())
+        self._replicas.called_with = None
 
     def finish(self) -> None:
         """The script is over."""
@@ -280,6 +291,7 @@ class Sharding:
                 self._uses.handed(reading)
             if parts:
                 self._last = parts.popleft()
+                self._handed.append(self._last)
                 self._replicas.fed = True
                 iterator._gpurun_handed += 1
                 self._replicas.left = self._left(iterator)
