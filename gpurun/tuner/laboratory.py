@@ -132,9 +132,14 @@ class Laboratory:
         # they shared the time: each side counts for half of it
         trials = [
             self._conclude(
-                first + n, run_dirs[n], requests[n], end.exit_codes[n], end.seconds / 2, ""
+                first + n,
+                run_dirs[n],
+                requests[n],
+                code,
+                end.seconds / 2,
+                end.failure if code is None else "",
             )
-            for n in (0, 1)
+            for n, code in enumerate(end.exit_codes)
         ]
         for run_dir, trial in zip(run_dirs, trials, strict=True):
             self.trials.append(trial.record)

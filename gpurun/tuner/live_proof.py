@@ -49,6 +49,8 @@ class LiveProof:
         step = facts.result.step_time_ms
         if step is not None and step.mean > 1000 * SLOW_STEP_SECONDS:
             return f"a step takes {step.mean / 1000:.0f} s"
+        if any(trial.status == "completed" for trial in self._lab.trials):
+            return "the script is over before a live pair could be measured"
         memory = facts.machine.memory_bytes
         if facts.device != "cpu":
             memory = facts.machine.gpu_memory_bytes or 0

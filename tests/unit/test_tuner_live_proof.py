@@ -68,6 +68,12 @@ def test_steps_of_minutes_are_not_cut_into_turns() -> None:
     assert proof(StandIn()).obstacle(on_gpu(80, step_ms=30_000), []) == "a step takes 30 s"
 
 
+def test_a_script_that_is_soon_over_is_not_started_for_a_live_pair() -> None:
+    over = replace(with_peak(1, {}), status="completed")
+    said = proof(StandIn(with_peak(1, {}), over)).obstacle(on_gpu(80), [{"a": 1}])
+    assert said == "the script is over before a live pair could be measured"
+
+
 def test_what_the_launcher_cannot_do_live_is_the_reason() -> None:
     laboratory = StandIn(in_turn_only="trials work on the real files")
     assert proof(laboratory).obstacle(on_gpu(80), []) == "trials work on the real files"
