@@ -60,19 +60,6 @@ def alive(pid: int) -> bool:
     return state not in "ZX"
 
 
-def tree_of(pid: int) -> list[int]:
-    """All processes below one, of whichever sessions."""
-    below: list[int] = []
-    waiting = [pid]
-    while waiting:
-        parent = waiting.pop()
-        for path in Path(f"/proc/{parent}/task").glob("*/children"):
-            children = [int(word) for word in path.read_text().split()]
-            below += children
-            waiting += children
-    return below
-
-
 def assert_nothing_outlives_a_kill(launcher: subprocess.Popen[bytes], processes: list[int]) -> None:
     """SIGKILL the launcher: every one of the processes must be gone soon after."""
     assert all(alive(pid) for pid in processes)

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.trials.freezer import tree_below
 from tests.integration.launched import (
     DEADLINE_SECONDS,
     ORPHAN_SECONDS,
     alive,
     assert_nothing_outlives_a_kill,
     start,
-    tree_of,
     wait_for,
 )
 from tests.integration.test_launch_nodes import free_port
@@ -106,14 +106,14 @@ def test_a_killed_launcher_leaves_no_rank_and_no_loader_worker(
     tmp_path: Path, marks: Path, clean_environment: dict[str, str]
 ) -> None:
     launcher = two_that_train(tmp_path, marks, clean_environment)
-    assert_nothing_outlives_a_kill(launcher, tree_of(launcher.pid))
+    assert_nothing_outlives_a_kill(launcher, tree_below(launcher.pid))
 
 
 def test_a_rank_that_is_killed_ends_the_training_by_its_name(
     tmp_path: Path, marks: Path, clean_environment: dict[str, str]
 ) -> None:
     launcher = two_that_train(tmp_path, marks, clean_environment)
-    ranks = tree_of(launcher.pid)
+    ranks = tree_below(launcher.pid)
     (second,) = {int(path.suffix[1:]) for path in marks.glob("1.*")}
     os.kill(second, signal.SIGKILL)
     _, told = launcher.communicate(timeout=DEADLINE_SECONDS)

@@ -12,6 +12,7 @@ import jsonschema
 import pytest
 
 from gpurun.records.schema import all_schemas
+from gpurun.trials.freezer import tree_below
 from tests.integration.launched import (
     DEADLINE_SECONDS,
     ORPHAN_SECONDS,
@@ -19,7 +20,6 @@ from tests.integration.launched import (
     assert_nothing_outlives_a_kill,
     pids,
     start,
-    tree_of,
     wait_for,
 )
 
@@ -184,7 +184,7 @@ def test_nothing_outlives_a_launcher_that_is_killed(
     words = ("--scale", "2,3", "--oversubscribe", "--trials-in-place", "train.py")
     launcher = start(tmp_path, {**clean_environment, "PIDS": str(seen)}, *words)
     assert len(pids(seen, 2)) == 2
-    assert_nothing_outlives_a_kill(launcher, tree_of(launcher.pid))
+    assert_nothing_outlives_a_kill(launcher, tree_below(launcher.pid))
 
 
 def test_an_interruption_keeps_what_was_measured(
@@ -195,7 +195,7 @@ def test_an_interruption_keeps_what_was_measured(
     words = ("--scale", "1,2", "--trials-in-place", "--json", "s.json", "train.py")
     launcher = start(tmp_path, environment, *words)
     assert pids(tmp_path, 1)
-    below = tree_of(launcher.pid)  # the names are those in the box
+    below = tree_below(launcher.pid)  # the names are those in the box
     launcher.send_signal(signal.SIGINT)
     _, told = launcher.communicate(timeout=DEADLINE_SECONDS)
     assert launcher.returncode == 130, told

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.trials.freezer import tree_below
 from tests.integration.launched import (
     DEADLINE_SECONDS,
     ORPHAN_SECONDS,
     alive,
     start,
-    tree_of,
     wait_for,
 )
 from tests.integration.test_launch_nodes import free_port
@@ -100,7 +100,7 @@ def test_an_interruption_ends_all_nodes_and_their_ranks(both: StartBoth, tmp_pat
     flags = ("--trials-in-place", "--steps", "10")
     launchers = both(*flags, MARKS=str(marks), PACE="600")
     assert wait_for(lambda: len(list(marks.iterdir())) == 2)
-    below = [pid for launcher in launchers for pid in tree_of(launcher.pid)]
+    below = [pid for launcher in launchers for pid in tree_below(launcher.pid)]
     assert len(below) >= 4
     launchers[0].send_signal(signal.SIGINT)
     (code, told), (other_code, other_told) = finished(launchers)
