@@ -30,10 +30,9 @@ from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.result import RunResult
 from gpurun.records.spec import RunSpec, StopRule, Trees, TrialSpec
 from gpurun.rundir import write_json
+from gpurun.trials.ending import ending_status, explained, last_lines, main_log
+from gpurun.trials.supervision import Watch, launch
 from gpurun.tuner.settled import Settled
-from gpurun.tuner.trial import Request
-from gpurun.tuner.trial_end import ending_status, explained, last_lines, main_log
-from gpurun.tuner.watch import Watch, launch
 
 WARMUP_STEPS = 10
 LEAST_STEPS = 12
@@ -259,7 +258,7 @@ def _concluded(
     logs = read_run(run_dir).processes
     status = ending_status(logs, exit_code, bool(given_up))
     result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
-    status, reason = explained(status, run_dir, result, Request("bench", {}, rule))
+    status, reason = explained(status, run_dir, result)
     if status in ("stopped", "completed"):
         reason = "" if result.measured_steps else _without_steps(result, logs)
     else:

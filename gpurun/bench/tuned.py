@@ -26,8 +26,8 @@ from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.trials.ending import main_log
 from gpurun.tuner.settled import Settled
-from gpurun.tuner.trial_end import main_log
 
 USABLE = ("stopped", "completed")
 """How a trial ends that measured what it was to measure."""

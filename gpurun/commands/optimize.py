@@ -25,10 +25,10 @@ from gpurun.report.markdown import tuning_markdown
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.report.tuning import TuningView, tuning_view
 from gpurun.rundir import check_output, find_home, json_text, new_run, write_json, write_whole
+from gpurun.trials.interruption import Interruption
 from gpurun.tuner import cache
 from gpurun.tuner.document import document
 from gpurun.tuner.findings import Ended
-from gpurun.tuner.interruption import Interruption
 from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.tuning import Tuning
 from gpurun.verdict import print_verdict

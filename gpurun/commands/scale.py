@@ -36,7 +36,7 @@ from gpurun.scaling.messages import Facts, Over
 from gpurun.scaling.nodes import Nodes, ending
 from gpurun.scaling.rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
 from gpurun.scaling.trying import Trying, told
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from gpurun.verdict import print_verdict
 
 OF_NODES = ("--nnodes", "--nproc-per-node", "--rdzv", "--node-rank", "--master", "--local-addr")

@@ -23,9 +23,9 @@ from gpurun.records.record import record
 from gpurun.records.spec import LossReduction, ProbeSpec
 from gpurun.rundir import write_json
 from gpurun.scaling.distributed import by_source
+from gpurun.trials.ending import out_of_memory
 from gpurun.tuner.cache import fingerprint_of
 from gpurun.tuner.source import other_uses
-from gpurun.tuner.trial_end import out_of_memory
 
 SEED = 1234
 SAID = "say how the loss reduces with --loss-reduction mean or sum; it is not measured then"

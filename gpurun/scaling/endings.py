@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from gpurun.measure.oom_kills import killed_for_memory
-from gpurun.tuner.trial_end import (
+from gpurun.trials.ending import (
     EXCEPTION,
     NOT_FOR_MEMORY,
     last_lines,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpurun.measure.use import SAMPLES_FILE
 from gpurun.records.samples import DeviceSample
-from gpurun.tuner.trial_end import AT_THE_END, rank_logs
+from gpurun.trials.ending import AT_THE_END, rank_logs
 
 TIME = "unix_time_ns"
 STDERR = "stderr"

@@ -25,8 +25,8 @@ from gpurun.records.spec import Exchange, Parallel, RunSpec, Share, TrialSpec
 from gpurun.scaling.devices import Devices
 from gpurun.scaling.launch import Ended, Order
 from gpurun.scaling.messages import Part
-from gpurun.tuner.progress import Progress
-from gpurun.tuner.watch import Watch, launch
+from gpurun.trials.progress import Progress
+from gpurun.trials.supervision import Watch, launch
 
 NOT_WITH_OTHERS = "some of its ranks did not end with the others"
 GIVEN_UP_ELSEWHERE = "given up, as on another node"

@@ -15,8 +15,7 @@ from gpurun.records.spec import Setting, StopRule
 from gpurun.rundir import write_json
 from gpurun.scaling.endings import failed, printed
 from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
-from gpurun.tuner.trial import Request
-from gpurun.tuner.trial_end import explained, last_lines
+from gpurun.trials.ending import explained, last_lines
 
 OWN_EXCHANGE = "ddp"
 """The trait of a script whose DistributedDataParallel is its own."""
@@ -155,7 +154,7 @@ def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
 def _why(order: Order, run_dir: Path, result: RunResult, alone: bool) -> tuple[str, str]:
     if not alone:
         return failed(run_dir, result.exit_code)
-    status, reason = explained("failed", run_dir, result, Request("scale", {}, order.rule))
+    status, reason = explained("failed", run_dir, result)
     return ("oom" if status == "oom" else "failed"), reason
 
 

@@ -28,8 +28,8 @@ from gpurun.scaling.messages import (
     read_message,
     write_message,
 )
-from gpurun.tuner.interruption import Interruption
-from gpurun.tuner.watch import POLL_SECONDS
+from gpurun.trials.interruption import Interruption
+from gpurun.trials.supervision import POLL_SECONDS
 
 ANSWER_SECONDS = 60.0
 """A node that does not answer within this time is gone: it has nothing else to do."""

@@ -31,18 +31,19 @@ from gpurun.records.codec import to_json
 from gpurun.records.spec import ORDER, Exchange, RunSpec, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
+from gpurun.trials.ending import ending_status, explained, main_log, while_compiling
 from gpurun.trials.live_pair import LEAST_STEPS, make_fifos
+from gpurun.trials.live_trials import PairSide, run_live
+from gpurun.trials.prestart import Standby, places, several, what_to_import
+from gpurun.trials.progress import Progress
+from gpurun.trials.supervision import Watch, wait
 from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import evidence
 from gpurun.tuner.hidden_ranks import hidden_ranks, refusal
-from gpurun.tuner.live_trials import PairSide, run_live
-from gpurun.tuner.progress import Progress
-from gpurun.tuner.standby import Standby, places, several, what_to_import
+from gpurun.tuner.plan import needed_steps
 from gpurun.tuner.trial import Request, Trial
-from gpurun.tuner.trial_end import ending_status, explained, main_log, while_compiling
-from gpurun.tuner.watch import Watch, wait
 
 BASE_SEED = 1234
 PATIENCE_SECONDS = 120.0
@@ -343,7 +344,7 @@ class Laboratory:
         status = ending_status(logs, exit_code, bool(given_up))
         result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
         write_json(run_dir / "result.json", to_json(result))
-        status, reason = explained(status, run_dir, result, request)
+        status, reason = explained(status, run_dir, result, request.settings, needed_steps(result))
         refused = refusal(logs)
         if refused is not None:
             status, reason = "failed", refused

@@ -12,6 +12,7 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow
+from gpurun.trials.ending import recompiled
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.outputs import incomparable
@@ -32,7 +33,6 @@ from gpurun.tuner.screening import (
 )
 from gpurun.tuner.together import Together, likely_members
 from gpurun.tuner.trial import Trial
-from gpurun.tuner.trial_end import recompiled
 
 BETTER = "a better value was found"
 PASSES = 3

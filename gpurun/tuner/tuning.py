@@ -17,6 +17,7 @@ from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialRecord
 from gpurun.report.tuning import TuningView
+from gpurun.trials.prestart import MOST, several, what_to_import
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.decision import BATCH
@@ -36,7 +37,6 @@ from gpurun.tuner.plan import (
 from gpurun.tuner.proof import Arm, prove
 from gpurun.tuner.screening import Limits, State, ladder_row
 from gpurun.tuner.search import Search
-from gpurun.tuner.standby import MOST, several, what_to_import
 from gpurun.tuner.timetable import Timetable
 from gpurun.tuner.together import likely_members
 from gpurun.tuner.trial import Request, Trial

@@ -30,6 +30,9 @@ OWNERS = {
 }
 """Who may import each heavy library in the launcher; knobs and runtime live beside torch anyway."""
 
+BELOW = {"gpurun.trials": ("gpurun.tuner", "gpurun.bench", "gpurun.scaling", "gpurun.commands")}
+"""Packages, and what stands above them: they must not import it, not even on demand."""
+
 HEAVY = (
     "torch", "rich", "scipy", "matplotlib", "numpy", "psutil", "pynvml", "sqlalchemy", "psycopg",
 )  # fmt: skip
@@ -116,6 +119,16 @@ def _allowed(found: Import) -> bool:
     return not within(found.what, ("gpurun.runtime",))
 
 
+def floor_faults(imports: list[Import]) -> list[str]:
+    """Imports that go up."""
+    return [
+        f"{i.of} imports {i.what}, which stands above it"
+        for i in imports
+        for floor, above in BELOW.items()
+        if within(i.of, (floor,)) and within(i.what, above)
+    ]
+
+
 def owner_faults(imports: list[Import]) -> list[str]:
     faults = []
     for i in imports:
@@ -172,6 +185,12 @@ def heavy_imports(importtime: str) -> set[str]:
 @pytest.fixture(scope="module")
 def package() -> list[Source]:
     return read_package(REPOSITORY)
+
+
+def test_imports_go_down(package: list[Source]) -> None:
+    assert floor_faults(all_imports(package)) == []
+    up = Import("gpurun.trials.ending", "gpurun.tuner.plan", top=False)
+    assert len(floor_faults([up])) == 1
 
 
 def test_zones_are_kept(package: list[Source]) -> None:

@@ -32,7 +32,7 @@ from gpurun.records.bisection import BisectedCommit, BisectionReport
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.spec import StopRule
 from gpurun.report.bisection import bisection_lines, bisection_markdown
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from tests.unit.bench_launches import BENCHMARK, device, launch
 
 COMMITS = 16

@@ -31,7 +31,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.options import BenchOptions
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.comparison import Comparison
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.benchmark_records import record
 

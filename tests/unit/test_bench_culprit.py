@@ -19,7 +19,7 @@ from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.culprit import with_culprit
 from gpurun.records.bisection import BisectedPair
 from gpurun.records.comparison import Comparison
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from tests.repositories import commit, git, new_repository
 from tests.unit.bench_launches import BENCHMARK
 from tests.unit.test_bench_document import document, found

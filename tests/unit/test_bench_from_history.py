@@ -22,7 +22,7 @@ from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
 from gpurun.report.comparison import comparison_lines
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from tests.repositories import git, new_repository
 from tests.unit.bench_launches import BENCHMARK
 from tests.unit.benchmark_records import FINGERPRINT, LAUNCH, record

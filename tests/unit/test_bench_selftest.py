@@ -23,7 +23,7 @@ from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.selftest import Selftest
 from gpurun.records.spec import StopRule
 from gpurun.report.selftest import selftest_lines
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from tests.repositories import commit, git, new_repository
 from tests.unit.bench_launches import BENCHMARK, launch
 

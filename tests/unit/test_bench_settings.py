@@ -22,7 +22,7 @@ from gpurun.records.comparison import Comparison
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison import comparison_lines, comparison_markdown
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from tests.unit.bench_launches import BENCHMARK, launch
 
 DEFAULT = ("pipeline", "numerics")

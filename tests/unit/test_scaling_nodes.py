@@ -41,7 +41,7 @@ from gpurun.scaling.messages import (
     write_message,
 )
 from gpurun.scaling.nodes import Looking, Nodes, Other, ending, worse
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 MET = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:1")
 FACTS = Facts(

@@ -10,9 +10,7 @@ import pytest
 from gpurun.measure.oom_kills import kernel_oom_kills, killed_for_memory
 from gpurun.rundir import write_json
 from gpurun.scaling.endings import failed
-from gpurun.tuner.plan import PROBE
-from gpurun.tuner.trial import Request
-from gpurun.tuner.trial_end import explained
+from gpurun.trials.ending import explained
 from tests.unit.knob_facts import result
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -36,7 +34,7 @@ def test_the_memory_of_any_rank_is_the_cause(
     log.parent.mkdir(parents=True)
     log.write_text(of_rank_1)
     of_ranks = replace(result(), ranks=2, exit_code=1)
-    found, why = explained("failed", tmp_path, of_ranks, Request("screen", {}, PROBE))
+    found, why = explained("failed", tmp_path, of_ranks)
     assert found == status
     assert (OOM in why) == (status == "oom")
 
@@ -58,7 +56,7 @@ def test_a_kill_is_for_memory_unless_the_kernel_says_that_it_killed_nothing(
     before = None if since is None else now - since
     write_json(tmp_path / "spec.json", {"kernel_oom_kills": before})
     killed = replace(result(), exit_code=137)
-    assert explained("killed", tmp_path, killed, Request("screen", {}, PROBE))[0] == status
+    assert explained("killed", tmp_path, killed)[0] == status
     assert failed(tmp_path, 137)[0] == "oom"  # of another host, which was not asked
     (tmp_path / "output.log").write_text(
         "gpurun: rank 1 failed first: signal SIGKILL (process 7)\n"
@@ -83,5 +81,5 @@ def test_one_process_fails_of_what_it_says_last(tmp_path: Path) -> None:
     """It may have caught the first, and tried a smaller batch."""
     (tmp_path / "output.log").write_text(f"{OOM}\nValueError: no such layer\n")
     alone = replace(result(), exit_code=1)
-    found, why = explained("failed", tmp_path, alone, Request("screen", {}, PROBE))
+    found, why = explained("failed", tmp_path, alone)
     assert (found, why) == ("failed", "ValueError: no such layer")

@@ -11,12 +11,12 @@ from gpurun.isolation.box import Mode
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.options import Options, Target, TargetKind
 from gpurun.records.events import CompileEvent, StopEvent
+from gpurun.trials.ending import OUT_OF_MEMORY, last_words, recompiled, while_compiling
+from gpurun.trials.progress import Progress
 from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.plan import PROBE
-from gpurun.tuner.progress import Progress
 from gpurun.tuner.source import other_uses
 from gpurun.tuner.trial import Request
-from gpurun.tuner.trial_end import OUT_OF_MEMORY, last_words, recompiled, while_compiling
 from tests.unit.recorded_runs import MS, START_NS, UNIX_NS, steady, write_events
 
 

@@ -29,7 +29,7 @@ from gpurun.isolation.box import require
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.bisection import BisectionReport
 from gpurun.rundir import new_run, own_folder
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 
 @dataclass(frozen=True)

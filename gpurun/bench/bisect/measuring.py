@@ -22,7 +22,7 @@ from gpurun.bench.trees.sides import Sides
 from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 OF_COMMIT = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
 """Errors of making a tree that are the commit's own; others (no room, no git) are not."""

@@ -27,7 +27,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.bisection import BisectedPair
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 
 class Searching:

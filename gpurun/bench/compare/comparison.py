@@ -23,7 +23,7 @@ from gpurun.isolation.box import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.comparison import Comparison
 from gpurun.rundir import new_run
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from gpurun.rundir import new_run
 
 if TYPE_CHECKING:
     from gpurun.bench.store.store import BenchmarkStore
-    from gpurun.tuner.interruption import Interruption
+    from gpurun.trials.interruption import Interruption
 
 MOST_LAUNCHES = 16
 """As many as a comparison in turn takes at most, unless more are asked for."""

@@ -19,8 +19,8 @@ from gpurun.errors import ExitCode
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.comparison import Comparison
 from gpurun.records.tuning import SavedSettings
+from gpurun.trials.interruption import Interruption
 from gpurun.tuner import cache
-from gpurun.tuner.interruption import Interruption
 from gpurun.tuner.settled import Settled, settled
 
 NONE = "none"

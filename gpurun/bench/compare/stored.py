@@ -25,7 +25,7 @@ from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkRecord, utc_moment
 from gpurun.records.comparison import Comparison
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 if TYPE_CHECKING:
     from gpurun.bench.store.store import BenchmarkStore

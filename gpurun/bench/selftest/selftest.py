@@ -33,7 +33,7 @@ from gpurun.errors import GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.selftest import Selftest, SelftestPart
 from gpurun.rundir import new_run
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 WORST_FIRST = ("interrupted", "wrong", "failed", "inconclusive", "pass")
 TRUSTED = "nothing to do: the gate can fail, and does so for the right reason"

@@ -26,7 +26,7 @@ from gpurun.options import BisectOptions
 from gpurun.records.bisection import BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.report.bisection import bisection_lines, bisection_markdown
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from gpurun.verdict import print_verdict
 
 HELP = f"""\

@@ -13,7 +13,7 @@ from gpurun.bench.trees.git import open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.records.comparison import Comparison
 from gpurun.report.bisection import bisection_lines
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 
 def with_culprit(

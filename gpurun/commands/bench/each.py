@@ -9,7 +9,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.ending import Ending, failure
 from gpurun.errors import GpurunError
 from gpurun.report.terminal import PREFIX, write_plain
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 
 class Document(Protocol):

@@ -18,7 +18,7 @@ from gpurun.commands.bench.output import teller
 from gpurun.config import Config, load_config
 from gpurun.options import BenchOptions
 from gpurun.records.benchmark import BenchmarkRecord
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 
 if TYPE_CHECKING:
     from gpurun.bench.store.store import BenchmarkStore

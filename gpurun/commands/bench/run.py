@@ -44,7 +44,7 @@ from gpurun.records.comparison import Comparison
 from gpurun.report.benchmark import record_lines
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.rundir import new_run
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from gpurun.verdict import print_verdict
 
 if TYPE_CHECKING:

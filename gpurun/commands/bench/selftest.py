@@ -20,7 +20,7 @@ from gpurun.options import BenchOptions
 from gpurun.records.codec import to_json
 from gpurun.records.selftest import Selftest
 from gpurun.report.selftest import pairs_in_all, selftest_lines
-from gpurun.tuner.interruption import Interruption
+from gpurun.trials.interruption import Interruption
 from gpurun.verdict import print_verdict
 
 QUICK_PAIRS = 6

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpurun.isolation.box import Box, BoxSpec
 from gpurun.measure.sampler import Sampler
-from gpurun.tuner.progress import Progress
+from gpurun.trials.progress import Progress
 
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 0.5

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gpurun.measure.events import ProcessLog
 from gpurun.measure.oom_kills import killed_for_memory
 from gpurun.records.result import RunResult, status_of
-from gpurun.tuner.plan import needed_steps
-from gpurun.tuner.trial import Request
 
 OUT_OF_MEMORY = re.compile(
     r"out of memory|OutOfMemoryError|an't allocate memory|annot allocate memory|MemoryError"
@@ -52,8 +51,18 @@ def ending_status(logs: tuple[ProcessLog, ...], exit_code: int | None, timed_out
     return status_of(exit_code)
 
 
-def explained(status: str, run_dir: Path, result: RunResult, request: Request) -> tuple[str, str]:
-    """The final status and, where the trial is of no use, why."""
+def explained(
+    status: str,
+    run_dir: Path,
+    result: RunResult,
+    knobs: Collection[str] = (),
+    needed_steps: float = math.inf,
+) -> tuple[str, str]:
+    """The final status and, where the trial is of no use, why.
+
+    `knobs`: the names of those that were set. `needed_steps`: a script that trained for so many
+    steps was long enough, however it ended.
+    """
     if status in ("failed", "killed"):
         if result.exit_code == 128 + signal.SIGKILL:
             if killed_for_memory(run_dir) is False:
@@ -68,14 +77,14 @@ def explained(status: str, run_dir: Path, result: RunResult, request: Request) -
         if EXCEPTION.match(said):
             return ("oom" if OUT_OF_MEMORY.search(said) else status), said
         told = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
-        if status == "failed" and not request.settings and result.steps >= needed_steps(result):
+        if status == "failed" and not knobs and result.steps >= needed_steps:
             told += f"; it took {result.steps} steps: {END_WELL}"
         return status, told
     for outcome in result.knobs:
-        if outcome.knob in request.settings and outcome.outcome == "failed":
+        if outcome.knob in knobs and outcome.outcome == "failed":
             return "skipped", f"{outcome.knob}: {outcome.detail}"
     for error in result.hook_errors:
-        if any(error.startswith(f"knob {name}:") for name in request.settings):
+        if any(error.startswith(f"knob {name}:") for name in knobs):
             return "skipped", f"its hook failed: {error}"
     return status, ""
 
