@@ -15,7 +15,7 @@ from gpurun.measure.figures import known, mean
 from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.window import NS, Window, measured_window
-from gpurun.records.events import KnobEvent, StepRow
+from gpurun.records.events import PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.result import DeviceUse, KnobOutcome, RunResult, status_of
 
 N = TypeVar("N", int, float)
@@ -132,7 +132,9 @@ def _mean_step(window: Window) -> float:
 def _status(exit_code: int | None, processes: Sequence[ProcessLog]) -> str:
     if any(log.stop is not None for log in processes) and exit_code == 0:
         return "stopped"
-    return status_of(exit_code)
+    status = status_of(exit_code)
+    given_up = any(t.trait == PARALLEL_REFUSED for log in processes for t in log.traits)
+    return "refused" if given_up and status == "failed" else status
 
 
 def _devices(samples: Samples, group: Sequence[Window]) -> tuple[list[DeviceUse], float | None]:

@@ -93,7 +93,8 @@ class RunResult:
     """The measured run.
 
     `status`: "completed", "failed" (non-zero exit), "killed" (by a signal), "stopped" (a trial that
-    saw enough), "timeout" (a trial that was ended from outside) or "crashed" (no outcome known).
+    saw enough), "timeout" (a trial that was ended from outside), "refused" (`--ddp` cannot
+    train it) or "crashed" (no outcome known).
     `clock`: "optimizer", "backward", "forward" or None when no step was seen.
     `samples_per_second` = samples of the measured steps / their wall time, evaluation passes and
     epoch changes inside the window included.

@@ -80,7 +80,7 @@ def _headline(result: RunResult) -> Line:
 
 
 def _ending(result: RunResult) -> str:
-    words = {"completed": "the script ended", "stopped": "stopped"}
+    words = {"completed": "the script ended", "stopped": "stopped", "refused": "refused by --ddp"}
     word = words.get(result.status, f"the script {result.status}")
     if result.status == "timeout":
         word = "ended from outside at its time limit"

@@ -11,7 +11,14 @@ import pytest
 
 from gpurun.measure import summarise_run
 from gpurun.records.codec import to_json
-from gpurun.records.events import HookEvent, KnobEvent, StopEvent, TorchEvent
+from gpurun.records.events import (
+    PARALLEL_REFUSED,
+    HookEvent,
+    KnobEvent,
+    StopEvent,
+    TorchEvent,
+    TraitEvent,
+)
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample, HostSample
 from tests.unit.recorded_runs import (
@@ -121,6 +128,12 @@ def test_no_training_is_said_and_measured_as_nothing(tmp_path: Path) -> None:
     assert result.samples_per_second is None
     assert result.step_time_ms is None
     assert result.notes == ("no training was seen",)
+
+
+def test_ranks_that_gpurun_refused_did_not_fail_by_themselves(tmp_path: Path) -> None:
+    write_events(tmp_path, [TraitEvent(trait=PARALLEL_REFUSED, detail="why\nwhat to do"), end()])
+    assert summary(tmp_path, exit_code=2).status == "refused"
+    assert summary(tmp_path, exit_code=139).status == "killed"
 
 
 def test_a_single_step_has_no_duration(tmp_path: Path) -> None:
