@@ -77,6 +77,7 @@ def the_outcome(run: KnobRun) -> tuple[str, str]:
     return run.knobs[-1][1:]
 
 
+@pytest.mark.slow
 def test_a_model_that_is_compiled_is_applied_once_there_is_a_graph(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import REPOSITORY
 
 BENCH = REPOSITORY / "scripts" / "bench_speedup.py"
@@ -36,6 +38,7 @@ def rate(found: Any, side: str) -> float:
     return launch["samples_per_second"]
 
 
+@pytest.mark.slow
 def test_it_tunes_and_sets_the_script_against_the_one_by_hand(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
@@ -48,6 +51,7 @@ def test_it_tunes_and_sets_the_script_against_the_one_by_hand(
     assert ("chosen" in found["launches"]) is (found["verdict"] == "faster")
 
 
+@pytest.mark.slow
 def test_a_tuning_that_is_there_is_taken_and_both_finalists_are_launched(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

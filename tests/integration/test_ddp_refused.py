@@ -34,7 +34,9 @@ def test_what_ranks_cannot_train_is_refused_before_it_trains(tmp_path: Path, nam
     assert verdict(case, run) == REFUSED, run.stderr
 
 
-@pytest.mark.parametrize("name", ["reshape_fails", "view_passes"])
+@pytest.mark.parametrize(
+    "name", ["reshape_fails", pytest.param("view_passes", marks=pytest.mark.slow)]
+)
 def test_a_script_that_uses_its_batch_size_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     """Whether a share of the batch fails in it or passes in silence."""
     run = ddp(write(ddp_refusal_cases.CASES[name], tmp_path / name), 2, ENVIRONMENT)
@@ -42,7 +44,14 @@ def test_a_script_that_uses_its_batch_size_elsewhere_is_refused(tmp_path: Path, 
     assert not FAILED.search(run.stderr)
 
 
-@pytest.mark.parametrize(("name", "ranks"), [("sum_by_16", 2), ("custom_sum", 3), ("gan", 2)])
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("gan", 2),
+        pytest.param("sum_by_16", 2, marks=pytest.mark.slow),
+        pytest.param("custom_sum", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_a_loss_that_reduces_over_samples_trains_as_in_one_process(
     tmp_path: Path, name: str, ranks: int
 ) -> None:

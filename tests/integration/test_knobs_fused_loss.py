@@ -180,6 +180,7 @@ def same_training(run: KnobRun) -> None:
         assert set(plain["kept"]) == {"Tensor"}, kind
 
 
+@pytest.mark.slow
 def test_the_training_is_that_of_autocast_alone(train: Train) -> None:
     run = train(FUSED, "every way,tuple,dict,ddp,fed back,gaps")
     assert told(run) == APPLIED

@@ -17,7 +17,7 @@ from tests.integration.isolation_launcher import tree
 from tests.integration.tunings import configure, launch, lines, report_of, run_folder
 from tests.once import once
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.alone  # the one whole tuning that each push sees
 
 WRITER = """
 import os, shutil, sqlite3, subprocess, sys, time, torch

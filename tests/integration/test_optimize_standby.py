@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.conftest import Gpurun
 from tests.integration.tunings import configure, lines, report_of, run_folder, training
 
@@ -33,6 +35,7 @@ def early(folder: Path) -> list[bool]:
     return [(trial / "control" / "order.json").exists() for trial in trials]
 
 
+@pytest.mark.slow
 def test_later_trials_are_started_early_and_see_what_the_first_saw(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
