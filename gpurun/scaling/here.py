@@ -7,12 +7,12 @@ each other. A rank that fails ends its launch, and so does a silence of all of t
 
 from __future__ import annotations
 
-import enum
 import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.bench.launches import FIRST_PATIENCE, LEAST_PATIENCE, SEED
+from gpurun.bench.launches import SEED
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import agent_command_line, command_line
@@ -21,25 +21,48 @@ from gpurun.launch.hidden import in_layers
 from gpurun.launch.share import shared_gpus
 from gpurun.launch.spec_file import write_spec
 from gpurun.options import Options
-from gpurun.records.spec import Exchange, Parallel, RunSpec, Share, TrialSpec
+from gpurun.records.spec import Exchange, Parallel, RunSpec, Setting, Share, TrialSpec
 from gpurun.scaling.devices import Devices
 from gpurun.scaling.launch import Ended, Order
-from gpurun.scaling.messages import Part
 from gpurun.trials.progress import Progress
 from gpurun.trials.supervision import Watch, launch
 
 NOT_WITH_OTHERS = "some of its ranks did not end with the others"
-GIVEN_UP_ELSEWHERE = "given up, as on another node"
 GRACE_SECONDS = 10.0
 """Once a rank has ended its trial the others have so long at least, and as long as it took."""
 
 
-class Elsewhere(enum.Enum):
-    """What became of a launch on other nodes. ENDED: there; ours has some time to end, too."""
+@dataclass(frozen=True)
+class Part:
+    """The part of a launch that a node starts: `ranks` of its own, as one of `nodes` nodes.
 
-    RUNS = "runs"
-    ENDED = "ended"
-    GIVEN_UP = "given up"
+    `number`: of the launch. `options`: how gradients are exchanged. `layered`: on top of what the
+    first launch wrote. `distributed`: by what the script is known to be distributed by itself.
+    `patience`: seconds of silence after which it is given up. `host` and `port`: where the agents
+    of several nodes meet. `warms_up`: by itself, on a node that the first launch does not take.
+    """
+
+    number: int
+    order: Order
+    ranks: int
+    options: tuple[Setting, ...]
+    distributed: str | None
+    layered: bool
+    patience: float
+    nodes: int = 1
+    host: str = ""
+    port: int = 0
+    warms_up: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        if self.warms_up:
+            return f"{self.number:02d}-warm-up"
+        mute = "" if self.order.exchange else "-no-exchange"
+        plain = self.order.options is None and not self.order.settings
+        other = "" if plain else "-other-exchange"
+        return f"{self.number:02d}-of-{self.order.ranks}{mute}{other}"
 
 
 class Here:
@@ -53,8 +76,6 @@ class Here:
     ) -> None:
         assert options.scale is not None
         self.folder = folder
-        self.longest: dict[int, float] = {}
-        """Seconds of the longest launch so far, by ranks."""
         self.layer: Path | None = None
         """What the first launch wrote before its first step, if it was kept."""
         self._options = options
@@ -66,14 +87,14 @@ class Here:
         self._cache.mkdir()
 
     def run(
-        self, part: Part, elsewhere: Callable[[], Elsewhere] = lambda: Elsewhere.RUNS
+        self, part: Part, ended_elsewhere: Callable[[], bool] = lambda: False
     ) -> tuple[Path, Ended]:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
 
-        `elsewhere`: what became of the launch on other nodes, so that ours ends with it.
+        `ended_elsewhere`: whether the launch has ended on another node; what it raises kills ours.
         """
         order = part.order
-        run_dir = self.folder / "launches" / part.name
+        run_dir = self.folder_of(part)
         (run_dir / "control").mkdir(parents=True)
         spec = RunSpec(
             str(run_dir),
@@ -85,10 +106,13 @@ class Here:
         )
         write_spec(spec)
         keep = self._keep_layer if order.first else None
-        watch = Watch(self._patience(order), keep, _Together(elsewhere))
+        watch = Watch(part.patience, keep, _Together(ended_elsewhere))
         exit_code, seconds, given_up = launch(self._box(part, run_dir), run_dir, watch)
-        self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), seconds)
         return run_dir, Ended(exit_code, seconds, given_up)
+
+    def folder_of(self, part: Part) -> Path:
+        """Where the records of a launch are."""
+        return self.folder / "launches" / part.name
 
     def close(self) -> None:
         """Remove what only launches needed."""
@@ -148,14 +172,6 @@ class Here:
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def _patience(self, order: Order) -> float:
-        """Seconds of silence after which a launch is given up."""
-        if self._options.patience_seconds is not None:
-            return self._options.patience_seconds
-        if order.first:
-            return FIRST_PATIENCE
-        return max(LEAST_PATIENCE, 4 * max(self.longest.values(), default=0.0))
-
     def _keep_layer(self, box: Box, go: Callable[[], None]) -> None:
         layer = self.folder / "layer"
         if box.capture_layer(layer):
@@ -164,17 +180,14 @@ class Here:
 
 
 class _Together:
-    """Ends a launch with those of other nodes, and where some of its ranks outlive the others."""
+    """Ends a launch where some of its ranks outlive the others, which may run on other nodes."""
 
-    def __init__(self, elsewhere: Callable[[], Elsewhere]) -> None:
-        self._elsewhere = elsewhere
+    def __init__(self, ended_elsewhere: Callable[[], bool]) -> None:
+        self._ended_elsewhere = ended_elsewhere
         self._deadline: float | None = None
 
     def __call__(self, box: Box, progress: Progress, seconds: float) -> str:
-        others = self._elsewhere()
-        if others is Elsewhere.GIVEN_UP:
-            return GIVEN_UP_ELSEWHERE
-        if self._deadline is None and (progress.stopped or others is Elsewhere.ENDED):
+        if self._deadline is None and (self._ended_elsewhere() or progress.stopped):
             self._deadline = seconds + max(GRACE_SECONDS, seconds)
         late = self._deadline is not None and seconds > self._deadline
         return NOT_WITH_OTHERS if late else ""

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpurun.bench.launches import LEAST_STEPS, later_rule
+from gpurun.bench.launches import FIRST_PATIENCE, LEAST_PATIENCE, LEAST_STEPS, later_rule
 from gpurun.isolation.box import Mode
 from gpurun.options import Options
 from gpurun.scaling.devices import Devices
-from gpurun.scaling.here import Here
+from gpurun.scaling.here import Here, Part
 from gpurun.scaling.launch import Launch, Order, concluded
-from gpurun.scaling.messages import Part
 from gpurun.scaling.nodes import Nodes
 
 
@@ -40,20 +39,19 @@ class Launcher:
         self.ddp_options = options.ddp_options
         """How gradients are exchanged where an order does not say."""
         self.launched = 0
+        self.longest: dict[int, float] = {}
+        """Seconds of the longest launch so far, by ranks."""
         self._guessed = distributed is not None
         """Whether nothing but its source says so."""
         self._strong = options.scale.strong
-        self._here = Here(options, folder, mode, devices)
+        number = 0 if nodes is None else nodes.group.number
+        self._here = Here(options, folder, mode, devices, number)
+        self._patience = options.patience_seconds
         self._nodes = nodes
         self._note = note
         self._layered = True
         self._layer_holds = False
         """Whether a launch ran on top of it."""
-
-    @property
-    def longest(self) -> dict[int, float]:
-        """Seconds of the longest launch so far, by ranks."""
-        return self._here.longest
 
     def run(self, order: Order) -> Launch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
@@ -93,10 +91,27 @@ class Launcher:
     def _launch(self, order: Order) -> Launch:
         self.launched += 1
         options = self.ddp_options if order.options is None else order.options
-        part = Part(self.launched, order, order.ranks, options, self.distributed, self._layered)
+        part = Part(
+            self.launched,
+            order,
+            order.ranks,
+            options,
+            self.distributed,
+            self._layered,
+            self._silence(order),
+        )
         if self._nodes is None:
             run_dir, ended = self._here.run(part)
         else:
             run_dir, ended = self._nodes.run(part, self._here)
+        self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), ended.seconds)
         alone = order.ranks == 1 and self.distributed is None
         return concluded(order, run_dir, ended, strong=self._strong, alone=alone)
+
+    def _silence(self, order: Order) -> float:
+        """Seconds of silence after which a launch is given up."""
+        if self._patience is not None:
+            return self._patience
+        if order.first:
+            return FIRST_PATIENCE
+        return max(LEAST_PATIENCE, 4 * max(self.longest.values(), default=0.0))

@@ -6,7 +6,6 @@ the other way round; what counts is the ratio within a round.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -91,7 +90,7 @@ class Trying:
                 if way.error is not None:
                     continue
                 expected = TOLERANCE * (way.seconds or usual * way.batches)
-                if time.monotonic() + expected > self._plan.deadline:
+                if self._plan.now() + expected > self._plan.deadline:
                     continue
                 order = Order(ranks, rule, options=way.options, settings=way.settings)
                 self._take(way, number, self._launcher.run(order))
