@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import math
 import socket
 import threading
 import time
@@ -36,9 +35,8 @@ T = TypeVar("T")
 Look = Callable[[], None]
 """Done now and then while the store is waited for; what it raises ends that."""
 
-JOIN_SECONDS = 600.0
+JOIN_SECONDS = 600
 """How long nodes wait for each other, as torchrun's do; `--rdzv-conf join_timeout=` says else."""
-MOST_SECONDS = 1e6
 C10D_PORT = 29400
 """Where torch's c10d rendezvous meets if no port is said."""
 LOOK = timedelta(seconds=1.0)
@@ -71,7 +69,6 @@ class Rendezvous:
     is_host: bool | None
     ranks: int | None
     number: int | None = None
-    join_seconds: float = JOIN_SECONDS
     local_addr: str | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -116,7 +113,6 @@ def rendezvous_of(torchrun: Sequence[str], environment: Mapping[str, str]) -> Re
         is_host=is_host,
         ranks=_ranks(flags.nproc_per_node) if ranks else None,
         number=node_of(environment).rank if auto else int(flags.node_rank) if static else None,
-        join_seconds=_seconds(conf.get("join_timeout") or conf.get("timeout")),
         local_addr=flags.local_addr,
         conf=conf,
     )
@@ -129,10 +125,9 @@ def join(place: Rendezvous) -> NodeGroup:
         logging.getLogger(name).setLevel(level)
     api = importlib.import_module("torch.distributed.elastic.rendezvous")
     registry = importlib.import_module("torch.distributed.elastic.rendezvous.registry")
-    seconds = math.ceil(place.join_seconds)
     patience, _, attempts = PATIENCE.partition("=")
-    conf: dict[str, Any] = {patience: attempts, "read_timeout": seconds, **place.conf}
-    conf["join_timeout"] = seconds
+    conf: dict[str, Any] = {"join_timeout": JOIN_SECONDS, patience: attempts, **place.conf}
+    conf.setdefault("read_timeout", conf["join_timeout"])  # the store may come as late as nodes
     if place.is_host is not None:
         conf["is_host"] = int(place.is_host)
     host = f"[{place.host}]" if ":" in place.host else place.host
@@ -287,18 +282,6 @@ def _ranks(word: str) -> int:
     if ranks < 1:
         raise GpurunError(f"--nproc-per-node {word} is no number of ranks", "write one from 1")
     return ranks
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        seconds = JOIN_SECONDS if text is None else float(text)
-        if 0 < seconds <= MOST_SECONDS:
-            return seconds
-    except ValueError:
-        pass
-    raise GpurunError(
-        f"--rdzv-conf join_timeout={text} is no number of seconds", "write join_timeout=600"
-    )
 
 
 def _endpoint(text: str) -> tuple[str, int]:

@@ -54,10 +54,20 @@ class NodeRecords:
         return from_json(NodeRecords, json.loads(zlib.decompress(data)))
 
 
-def files_of(run_dir: Path, node: int, first_rank: int) -> tuple[NodeFile, ...]:
+def number_logs(run_dir: Path, first_rank: int) -> None:
+    """Name the ranks' logs by their numbers among all ranks, as those of other nodes are.
+
+    torch's agent names them by local ranks. `first_rank`: the number of local rank 0.
+    """
+    if first_rank:
+        for rank, log in rank_logs(run_dir).items():
+            log.parent.rename(log.parent.with_name(str(first_rank + rank)))
+
+
+def files_of(run_dir: Path, node: int) -> tuple[NodeFile, ...]:
     """The records of this node's ranks: events, what the devices did, and the ends of their stderr.
 
-    Paths are those in another node's run folder. `first_rank`: the number of local rank 0.
+    Paths are those in another node's run folder.
     """
     found = []
     for path in sorted(run_dir.glob("events-*.jsonl*")):
@@ -67,7 +77,7 @@ def files_of(run_dir: Path, node: int, first_rank: int) -> tuple[NodeFile, ...]:
         # each node samples its own host: shares of different machines do not add up
         found.append(_file(samples, SAMPLES_FILE, only=f'"{DeviceSample.kind}"'))
     for rank, log in rank_logs(run_dir).items():
-        there = f"ranks/node{node}/attempt_0/{first_rank + rank}/stderr.log"
+        there = f"ranks/node{node}/attempt_0/{rank}/stderr.log"
         found.append(_file(log, there, at_the_end=AT_THE_END))
     return tuple(found)
 

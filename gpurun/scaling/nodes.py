@@ -22,7 +22,7 @@ from gpurun.launch.rendezvous import NodeGone, NodeGroup, free_port
 from gpurun.records.codec import from_json, to_json
 from gpurun.scaling.here import NOT_WITH_OTHERS, Here, Part
 from gpurun.scaling.launch import Ended
-from gpurun.scaling.node_records import NodeFile, NodeRecords, files_of, keep_files
+from gpurun.scaling.node_records import NodeFile, NodeRecords, files_of, keep_files, number_logs
 
 LOOK_SECONDS = 0.5
 """How often the others are looked at while a launch runs."""
@@ -103,7 +103,7 @@ class Nodes:
             mine, met_ns = self._meet(part, nodes)
             ended = self._take_part(mine, here)
             layered = here.layer is not None
-            files = () if mine is None or mine.warms_up else self._files(run_dir)
+            files = self._files(mine, run_dir)
             own = NodeRecords(ended, met_ns, time.monotonic(), layered, files)
             packed = self._gathered(f"{part.number}/ended", own.pack())
             everyone = [NodeRecords.unpack(data) for data in packed]
@@ -178,8 +178,11 @@ class Nodes:
 
         return ended
 
-    def _files(self, run_dir: Path) -> tuple[NodeFile, ...]:
-        return files_of(run_dir, self.group.number, self.group.number * self.ranks)
+    def _files(self, part: Part | None, run_dir: Path) -> tuple[NodeFile, ...]:
+        if part is None or part.warms_up:  # a node that warms up by itself is not measured
+            return ()
+        number_logs(run_dir, self.group.number * self.ranks)
+        return files_of(run_dir, self.group.number)
 
     def _concluded(
         self, everyone: list[NodeRecords], nodes: int, here: Here, run_dir: Path
