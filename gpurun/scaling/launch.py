@@ -1,21 +1,18 @@
-"""One launch of N ranks: as it is asked for, and as it ended."""
+"""One launch of N ranks that has ended: its figures, or why there are none."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.bench.launches import SHOWN_LINES
-from gpurun.measure import summarise_run
-from gpurun.measure.events import ProcessLog, read_run
-from gpurun.records.codec import to_json
-from gpurun.records.events import PARALLEL_REFUSED
+from gpurun.measure.events import ProcessLog
+from gpurun.records.failure import FailureKind
 from gpurun.records.result import RunResult
-from gpurun.records.spec import Setting, StopRule
-from gpurun.rundir import write_json
 from gpurun.scaling.endings import failed, printed
 from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
-from gpurun.trials.ending import explained, last_lines
+from gpurun.scaling.requests import Order
+from gpurun.trials.ending import ENDED_BADLY, SHOWN_LINES, last_lines
+from gpurun.trials.outcome import Outcome
 
 OWN_EXCHANGE = "ddp"
 """The trait of a script whose DistributedDataParallel is its own."""
@@ -24,24 +21,8 @@ DISTRIBUTED = ("process_group", OWN_EXCHANGE)
 APART = "its ranks trained each by itself, and not at the same time"
 EXCHANGE = "hidden_ddp"
 """The trait of a rank that was made to exchange gradients with the others."""
+STATUSES = {FailureKind.OUT_OF_MEMORY: "oom", FailureKind.NODE_LOST: "lost"}
 NOT_LEFT_OUT = "gradients were exchanged although they were not to be"
-
-
-@dataclass(frozen=True)
-class Order:
-    """What to launch: so many ranks, to be stopped by this rule.
-
-    `exchange`: False to leave gradients unexchanged. `first`: what it writes before its first step
-    is there for all later launches, and it may take long to get there. `options`: how gradients are
-    exchanged, None for what the user asked for. `settings`: knobs to turn, which must apply.
-    """
-
-    ranks: int
-    rule: StopRule
-    exchange: bool = True
-    first: bool = False
-    options: tuple[Setting, ...] | None = None
-    settings: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,47 +55,14 @@ class Launch:
         return self.figures is not None or self.error == APART
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How its box ended. `given_up`: why it had to be ended from outside, "" if it had not; `lost`:
-    that was so because a node is gone."""
-
-    exit_code: int | None
-    seconds: float
-    given_up: str
-    lost: bool = False
-
-
-def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone: bool) -> Launch:
-    """What came of a launch; its result is written into its folder.
-
-    `strong`: ranks share each batch. `alone`: the one rank was a plain process.
-    """
-    logs = read_run(run_dir).processes
+def launch_of(order: Order, outcome: Outcome, *, strong: bool) -> Launch:
+    """The figures of a launch, or why it is of no use. `strong`: ranks share each batch."""
+    logs = outcome.logs
     together = work_together(logs)
-    enough = sum(log.stop is not None for log in logs) >= order.ranks
-    well = not ended.given_up and (enough or ended.exit_code == 0)
-    result = summarise_run(
-        run_dir,
-        exit_code=ended.exit_code,
-        wall_seconds=ended.seconds,
-        status="timeout" if ended.given_up else "stopped" if well else "failed",
-    )
-    write_json(run_dir / "result.json", to_json(result))
     status, error, found = "measured", None, None
-    refusal = _trait(logs, (PARALLEL_REFUSED,))
-    if ended.given_up:
-        status, error = "lost" if ended.lost else "timeout", ended.given_up
-    elif refusal is not None:
-        status, error = _why(order, run_dir, result, alone)
-        if status != "oom":  # by which ranks part ways
-            status, error = "failed", refusal.partition(": ")[2].splitlines()[0]
-    elif _trait(logs, (EXCHANGE,)) is not None and not order.exchange:
-        status, error = "failed", NOT_LEFT_OUT
-    elif not well:
-        status, error = _why(order, run_dir, result, alone)
-    elif (left := _not_applied(order, logs)) is not None:
-        status, error = "failed", left
+    unusable = _unusable(order, outcome)
+    if unusable is not None:
+        status, error = unusable
     else:
         waits = together and order.exchange
         measured = figures(logs, order.ranks, strong=strong, exchange=waits)
@@ -125,18 +73,35 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
             found = measured
     return Launch(
         order=order,
-        result=result,
+        result=outcome.result,
         figures=found,
         status=status,
         error=error,
-        folder=run_dir,
-        seconds=ended.seconds,
+        folder=outcome.run_dir,
+        seconds=outcome.seconds,
         distributed=_trait(logs, DISTRIBUTED),
         together=together,
         switchable=_trait(logs, (EXCHANGE, OWN_EXCHANGE)) is not None,
-        whole=well and not enough,
-        printed=_last_words(run_dir, alone),
+        whole=outcome.result.status == "completed",
+        printed=_last_words(outcome),
     )
+
+
+def _unusable(order: Order, outcome: Outcome) -> tuple[str, str] | None:
+    """Status and reason of a launch that cannot have figures; None where it may have them."""
+    failure = outcome.failure
+    if failure is not None and failure.kind is not FailureKind.TOO_FEW_STEPS:
+        if failure.timed_out:
+            return "timeout", failure.text
+        refused = failure.kind is FailureKind.RANKS_REFUSED
+        badly = outcome.result.status in ENDED_BADLY and not refused
+        if badly and outcome.request.ranks is not None:
+            return failed(outcome.run_dir, outcome.exit_code)
+        return STATUSES.get(failure.kind, "failed"), failure.text
+    if _trait(outcome.logs, (EXCHANGE,)) is not None and not order.exchange:
+        return "failed", NOT_LEFT_OUT
+    left = _not_applied(order, outcome.logs)
+    return None if left is None else ("failed", left)
 
 
 def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
@@ -151,17 +116,10 @@ def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
     return None
 
 
-def _why(order: Order, run_dir: Path, result: RunResult, alone: bool) -> tuple[str, str]:
-    if not alone:
-        return failed(run_dir, result.exit_code)
-    status, reason = explained("failed", run_dir, result)
-    return ("oom" if status == "oom" else "failed"), reason
-
-
-def _last_words(run_dir: Path, alone: bool) -> tuple[str, ...]:
-    if alone:
-        return tuple(last_lines(run_dir / "output.log")[-SHOWN_LINES:])
-    return printed(run_dir, SHOWN_LINES)
+def _last_words(outcome: Outcome) -> tuple[str, ...]:
+    if outcome.request.ranks is None:
+        return tuple(last_lines(outcome.run_dir / "output.log")[-SHOWN_LINES:])
+    return printed(outcome.run_dir, SHOWN_LINES)
 
 
 def _trait(logs: tuple[ProcessLog, ...], names: tuple[str, ...]) -> str | None:

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpurun.bench.launches import FIRST_PATIENCE, LEAST_PATIENCE, LEAST_STEPS, later_rule
 from gpurun.isolation.box import Mode
 from gpurun.options import Options
 from gpurun.scaling.devices import Devices
-from gpurun.scaling.here import Here, Part
-from gpurun.scaling.launch import Launch, Order, concluded
+from gpurun.scaling.launch import Launch, launch_of
 from gpurun.scaling.nodes import Nodes
+from gpurun.scaling.requests import SHARED, NodeShare, Order, Requests
+from gpurun.trials.launcher import TrialLauncher
+from gpurun.trials.request import LaunchRequest
+from gpurun.trials.stop_rules import LEAST_STEPS, later_rule
 
 
 class Launcher:
@@ -44,12 +46,10 @@ class Launcher:
         self._guessed = distributed is not None
         """Whether nothing but its source says so."""
         self._strong = options.scale.strong
-        number = 0 if nodes is None else nodes.group.number
-        self._here = Here(options, folder, mode, devices, number)
-        self._patience = options.patience_seconds
+        self._requests = Requests(options, folder, devices)
+        self._trials = TrialLauncher(folder, mode)
         self._nodes = nodes
         self._note = note
-        self._layered = True
         self._layer_holds = False
         """Whether a launch ran on top of it."""
 
@@ -73,45 +73,31 @@ class Launcher:
             self.distributed = None
             launch = self._launch(order)
         self._guessed = self._guessed and not launch.together
-        layered = self._layered and self._here.layer is not None
+        layered = self._trials.has_layer(SHARED)
         if launch.status == "failed" and layered and not self._layer_holds:
             self._note(
                 "the script does not run on top of what its first launch wrote: every launch "
                 "starts from the untouched folder"
             )
-            self._layered = False
+            self._trials.drop_layer(SHARED)
             launch = self._launch(order)
         self._layer_holds = self._layer_holds or (launch.error is None and not order.first)
         return launch
 
     def close(self) -> None:
         """Remove what only launches needed."""
-        self._here.close()
+        self._trials.close()
 
     def _launch(self, order: Order) -> Launch:
         self.launched += 1
-        options = self.ddp_options if order.options is None else order.options
-        part = Part(
-            self.launched,
-            order,
-            order.ranks,
-            options,
-            self.distributed,
-            self._layered,
-            self._silence(order),
-        )
-        if self._nodes is None:
-            run_dir, ended = self._here.run(part)
-        else:
-            run_dir, ended = self._nodes.run(part, self._here)
-        self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), ended.seconds)
-        alone = order.ranks == 1 and self.distributed is None
-        return concluded(order, run_dir, ended, strong=self._strong, alone=alone)
 
-    def _silence(self, order: Order) -> float:
-        """Seconds of silence after which a launch is given up."""
-        if self._patience is not None:
-            return self._patience
-        if order.first:
-            return FIRST_PATIENCE
-        return max(LEAST_PATIENCE, 4 * max(self.longest.values(), default=0.0))
+        def request(name: str, share: NodeShare) -> LaunchRequest:
+            name = f"{self.launched:02d}-{name}"
+            return self._requests.make(name, order, share, self.distributed)
+
+        if self._nodes is None:
+            outcome = self._trials.run(request(order.name, NodeShare(order.ranks)))
+        else:
+            outcome = self._nodes.run(order, request, self._trials)
+        self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), outcome.seconds)
+        return launch_of(order, outcome, strong=self._strong)

@@ -14,11 +14,22 @@ from pathlib import Path
 
 from gpurun.measure.use import SAMPLES_FILE
 from gpurun.records.codec import from_json, to_json
+from gpurun.records.failure import Failure
 from gpurun.records.samples import DeviceSample
-from gpurun.scaling.launch import Ended
 from gpurun.trials.ending import AT_THE_END, rank_logs
 
 TIME = "unix_time_ns"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a launch ended, on one node or on all. `given_up`: why it had to be ended from outside,
+    None if it had not; the exit code is None then.
+    """
+
+    exit_code: int | None
+    seconds: float
+    given_up: Failure | None = None
 
 
 @dataclass(frozen=True)

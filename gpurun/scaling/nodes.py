@@ -20,9 +20,12 @@ from gpurun.errors import GpurunError
 from gpurun.launch.elastic import NODE_LOST
 from gpurun.launch.rendezvous import NodeGone, NodeGroup, free_port
 from gpurun.records.codec import from_json, to_json
-from gpurun.scaling.here import NOT_WITH_OTHERS, Here, Part
-from gpurun.scaling.launch import Ended
-from gpurun.scaling.node_records import NodeFile, NodeRecords, files_of, keep_files, number_logs
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.scaling.node_records import Ended, NodeRecords, files_of, keep_files, number_logs
+from gpurun.scaling.requests import SHARED, NodeShare, Order
+from gpurun.trials.launcher import TrialLauncher
+from gpurun.trials.outcome import Outcome, conclude
+from gpurun.trials.request import LaunchRequest
 
 LOOK_SECONDS = 0.5
 """How often the others are looked at while a launch runs."""
@@ -30,6 +33,10 @@ VERDICT_SECONDS = 60.0
 """The first node has so long to write its report after the last launch."""
 VERDICT = "verdict"
 LEFT = "left"
+WARM_UP = "warm-up"
+
+MakeRequest = Callable[[str, NodeShare], LaunchRequest]
+"""The request for a launch, by the name of its folder and this node's share of it."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,7 @@ class Nodes:
         self.group = group
         self.ranks = 1
         self.gone = ""
+        self._launched = 0
         self.now = 0.0
         """The first node's clock after the last launch: budgets are kept by it, on every node."""
         self._names = [f"node {number}" for number in range(group.place.nodes)]
@@ -92,29 +100,23 @@ class Nodes:
         """How many nodes a launch of so many ranks takes."""
         return max(ranks // self.ranks, 1)
 
-    def run(self, part: Part, here: Here) -> tuple[Path, Ended]:
+    def run(self, order: Order, make: MakeRequest, trials: TrialLauncher) -> Outcome:
         """Launch on as many nodes as it takes; this node's run folder then holds all of it."""
-        nodes = self.spanned(part.order.ranks)
-        run_dir = here.folder_of(part)
-        run_dir.mkdir(parents=True, exist_ok=True)
-        if self.gone:
-            return run_dir, _lost(self.gone)
+        whole = make(order.name, NodeShare(order.ranks))
+        whole.run_dir.mkdir(parents=True, exist_ok=True)
         try:
-            mine, met_ns = self._meet(part, nodes)
-            ended = self._take_part(mine, here)
-            layered = here.layer is not None
-            files = self._files(mine, run_dir)
-            own = NodeRecords(ended, met_ns, time.monotonic(), layered, files)
-            packed = self._gathered(f"{part.number}/ended", own.pack())
-            everyone = [NodeRecords.unpack(data) for data in packed]
-            return run_dir, self._concluded(everyone, nodes, here, run_dir)
+            if self.gone:
+                raise NodeGone(self.gone)
+            ended = self._run(order, make, trials, whole)
         except (NodeGone, OSError) as error:
             why = str(error)
             if isinstance(error, OSError):
                 why = f"the records of another node could not be kept: {error.strerror or error}"
+            if not self.gone:
+                self._tell(why)
             self.gone = why
-            self._tell(why)
-            return run_dir, _lost(why)
+            ended = Ended(None, 0.0, Failure(FailureKind.NODE_LOST, why))
+        return conclude(whole, ended.exit_code, ended.seconds, ended.given_up)
 
     def end(self, own: Verdict) -> Verdict:
         """End this node, and hear how: like the first one, unless there is a reason of its own."""
@@ -133,38 +135,60 @@ class Nodes:
 
     # -- a launch ------------------------------------------------------------------------------
 
-    def _meet(self, part: Part, nodes: int) -> tuple[Part | None, int]:
-        """This node's part of a launch that takes so many, None where it has none; and the wall
-        clock when all nodes are there.
-        """
-        about = {"name": part.name, "port": free_port()}
-        told = self._gathered(f"{part.number}/ready", json.dumps(about).encode())
+    def _run(
+        self, order: Order, make: MakeRequest, trials: TrialLauncher, whole: LaunchRequest
+    ) -> Ended:
+        nodes = self.spanned(order.ranks)
+        self._launched += 1
+        port, met_ns = self._meet(whole.name)
+        request = self._request(order, make, whole, port)
+        ended = Ended(0, 0.0) if request is None else self._launch(request, nodes, trials)
+        if request is not None and request.run_dir == whole.run_dir:
+            number_logs(whole.run_dir, self.group.number * self.ranks)
+            files = files_of(whole.run_dir, self.group.number)
+        else:
+            files = ()  # a node that warms up by itself is not measured
+        own = NodeRecords(ended, met_ns, time.monotonic(), trials.has_layer(SHARED), files)
+        packed = self._gathered(f"{self._launched}/ended", own.pack())
+        everyone = [NodeRecords.unpack(data) for data in packed]
+        if not all(one.layered for one in everyone):
+            trials.drop_layer(SHARED)
+        return self._concluded(everyone, nodes, whole.run_dir)
+
+    def _meet(self, name: str) -> tuple[int, int]:
+        """Wait until all nodes are at this launch: a port of the first, and our wall clock then."""
+        told = self._gathered(f"{self._launched}/ready", json.dumps([name, free_port()]).encode())
         met_ns = time.time_ns()
         others = [json.loads(text) for text in told]
-        if any(other["name"] != part.name for other in others):
+        if any(other != name for other, _ in others):
             raise NodeGone("the nodes came to launch different things")
-        if self.group.number < nodes:
-            if nodes == 1:
-                return part, met_ns
-            host, port = self.group.place.host, others[0]["port"]
-            return replace(part, ranks=self.ranks, nodes=nodes, host=host, port=port), met_ns
-        if not part.order.first:
-            return None, met_ns
-        order = replace(part.order, ranks=self.ranks)
-        return replace(part, order=order, ranks=self.ranks, warms_up=True), met_ns
+        return int(others[0][1]), met_ns
 
-    def _take_part(self, part: Part | None, here: Here) -> Ended:
-        if part is None:
-            return Ended(0, 0.0, "")
+    def _request(
+        self, order: Order, make: MakeRequest, whole: LaunchRequest, port: int
+    ) -> LaunchRequest | None:
+        """What this node launches; None where the launch does not take it."""
+        number, nodes = self.group.number, self.spanned(order.ranks)
+        if number < nodes:
+            host = self.group.place.host
+            share = NodeShare(self.ranks, nodes, number, host, port)
+            return whole if nodes == 1 else make(order.name, share)
+        return make(WARM_UP, NodeShare(self.ranks)) if order.first else None
+
+    def _launch(self, request: LaunchRequest, nodes: int, trials: TrialLauncher) -> Ended:
+        alone = request.name.endswith(WARM_UP)
+        others = [] if alone else [n for n in range(nodes) if n != self.group.number]
         try:
-            return here.run(part, self._looking(part))[1]
+            outcome = trials.run(request, self._looking(others))
         except (OSError, GpurunError) as error:
             what = error.what if isinstance(error, GpurunError) else error.strerror or str(error)
-            return Ended(None, 0.0, f"could not be launched: {what}")
+            text = f"could not be launched: {what}"
+            return Ended(None, 0.0, Failure(FailureKind.NOT_STARTED, text))
+        given_up = outcome.failure if outcome.exit_code is None else None
+        return Ended(outcome.exit_code, outcome.seconds, given_up)
 
-    def _looking(self, part: Part) -> Callable[[], bool]:
+    def _looking(self, others: list[int]) -> Callable[[], bool]:
         """Asks from time to time whether the launch has ended on another node of it."""
-        others = [n for n in range(part.nodes) if n != self.group.number]
         next_look = 0.0
 
         def ended() -> bool:
@@ -174,37 +198,29 @@ class Nodes:
             next_look = time.monotonic() + LOOK_SECONDS
             self._check_left()
             self.group.check_nodes()
-            return any(self.group.has(f"{part.number}/ended/{n}") for n in others)
+            return any(self.group.has(f"{self._launched}/ended/{n}") for n in others)
 
         return ended
 
-    def _files(self, part: Part | None, run_dir: Path) -> tuple[NodeFile, ...]:
-        if part is None or part.warms_up:  # a node that warms up by itself is not measured
-            return ()
-        number_logs(run_dir, self.group.number * self.ranks)
-        return files_of(run_dir, self.group.number)
-
-    def _concluded(
-        self, everyone: list[NodeRecords], nodes: int, here: Here, run_dir: Path
-    ) -> Ended:
+    def _concluded(self, everyone: list[NodeRecords], nodes: int, run_dir: Path) -> Ended:
         """How the launch ended as a whole; what other nodes recorded is kept."""
         self.now = everyone[0].moment
-        if not all(one.layered for one in everyone):
-            here.layer = None
         met_ns = everyone[self.group.number].met_ns
+        named = []
         for number, one in enumerate(everyone):
+            ended, name = one.ended, self._names[number]
             if number != self.group.number:
                 keep_files(one.files, run_dir, one.met_ns - met_ns)
-            if number >= nodes and (one.ended.given_up or one.ended.exit_code):
-                why = one.ended.given_up or f"exit code {one.ended.exit_code}"
-                self._tell(f"{self._names[number]} did not warm up: {why}")
-        named = [
-            replace(one.ended, given_up=f"{name}: {one.ended.given_up}")
-            if one.ended.given_up and number
-            else one.ended
-            for number, (name, one) in enumerate(zip(self._names, everyone, strict=True))
-        ]
-        return functools.reduce(worse, named[:nodes])
+            if number and ended.given_up is not None:
+                told = replace(ended.given_up, text=f"{name}: {ended.given_up.text}")
+                ended = replace(ended, given_up=told)
+            if number < nodes:
+                named.append(ended)
+            elif ended.given_up is not None or ended.exit_code:
+                why = f"exit code {ended.exit_code}"
+                why = why if one.ended.given_up is None else one.ended.given_up.text
+                self._tell(f"{name} did not warm up: {why}")
+        return functools.reduce(worse, named)
 
     # -- the other nodes -----------------------------------------------------------------------
 
@@ -245,10 +261,6 @@ class Nodes:
             self._tell(f"{self._names[number]} has other devices: {other.device}")
 
 
-def _lost(why: str) -> Ended:
-    return Ended(None, 0.0, why, lost=True)
-
-
 def worse(one: Ended, other: Ended) -> Ended:
     """How a launch ended that ended like this on two nodes: badly if it did on one of them.
 
@@ -258,7 +270,9 @@ def worse(one: Ended, other: Ended) -> Ended:
     if codes:
         # a rank that a signal killed (out of memory) comes before one that lost the connection
         code = max(codes) if max(codes) > 128 else codes[0]
-        return replace(one, exit_code=code, given_up="")
-    given_up = [ended.given_up for ended in (one, other) if ended.given_up]
-    causes = [why for why in given_up if not why.endswith(NOT_WITH_OTHERS)]
-    return replace(one, given_up=next(iter((*causes, *given_up)), ""))
+        return replace(one, exit_code=code, given_up=None)
+    given_up = [ended.given_up for ended in (one, other) if ended.given_up is not None]
+    if not given_up:
+        return one
+    causes = [why for why in given_up if why.kind is not FailureKind.RANK_LEFT_BEHIND]
+    return replace(one, exit_code=None, given_up=(causes or given_up)[0])

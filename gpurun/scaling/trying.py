@@ -13,8 +13,9 @@ from gpurun.ddp_options import flag_of
 from gpurun.records.scaling import ScalingWay
 from gpurun.records.spec import Setting, StopRule
 from gpurun.scaling.efficiency import Efficiency, compared
-from gpurun.scaling.launch import Launch, Order
+from gpurun.scaling.launch import Launch
 from gpurun.scaling.launches import Launcher
+from gpurun.scaling.requests import Order
 from gpurun.scaling.rounds import TOLERANCE, Plan
 
 WORTH_TRYING = 0.02

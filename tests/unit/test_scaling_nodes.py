@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from gpurun.arguments import parse
 from gpurun.errors import GpurunError
 from gpurun.launch.rendezvous import (
     NodeGroup,
@@ -21,12 +22,15 @@ from gpurun.launch.rendezvous import (
     join,
     rendezvous_of,
 )
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import StopRule
 from gpurun.scaling.arguments import check_counts
-from gpurun.scaling.here import NOT_WITH_OTHERS, Part
-from gpurun.scaling.launch import Ended, Order
-from gpurun.scaling.node_records import files_of, keep_files, number_logs
+from gpurun.scaling.node_records import Ended, files_of, keep_files, number_logs
 from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict, worse
+from gpurun.scaling.requests import NodeShare, Order, Requests
+from gpurun.trials.outcome import Outcome, conclude
+from gpurun.trials.request import LaunchRequest
+from tests.unit.scaling_launches import CPU
 
 T = TypeVar("T")
 Both = Callable[[Callable[[int], T]], list[T]]
@@ -35,36 +39,66 @@ MET = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:1")
 SAME = {"command": "script train.py", "script": "abc", "version of torch": "2.13.0"}
 FACTS = NodeFacts("gpu", "CPU cores", 2, 2, SAME)
 ORDER = Order(4, StopRule(1, 0.0, 10, 0, 0))
-PART = Part(3, ORDER, 4, (), None, layered=True, patience=60.0)
+OPTIONS = parse(["--scale", "1,4", "train.py"], {})
+LEFT_BEHIND = Failure(FailureKind.RANK_LEFT_BEHIND, "some of its ranks did not end with the others")
+HUNG = Failure(FailureKind.HUNG, "hangs")
 
 
 class Launched:
-    """In place of what launches on a node: a run folder, with the records of two ranks."""
+    """In place of a node's launcher: run folders below `folder`, with the records of two ranks."""
 
     def __init__(self, folder: Path, ended: Ended, error: Exception | None = None) -> None:
         self.folder = folder
         self.ended = ended
         self.error = error
-        self.layer: Path | None = folder
-        self.parts: list[Part] = []
+        self.layered = True
+        self.requests: list[LaunchRequest] = []
 
-    def folder_of(self, part: Part) -> Path:
-        return self.folder / part.name
+    def has_layer(self, shared: str) -> bool:
+        return self.layered
 
-    def run(self, part: Part, ended_elsewhere: Callable[[], bool]) -> tuple[Path, Ended]:
-        self.parts.append(part)
+    def drop_layer(self, shared: str) -> None:
+        self.layered = False
+
+    def run(self, request: LaunchRequest, ended_elsewhere: Callable[[], bool]) -> Outcome:
+        self.requests.append(request)
         if self.error is not None:
             raise self.error
-        run_dir = self.folder_of(part)
-        log = run_dir / "ranks" / "x" / "attempt_0" / "1" / "stderr.log"
-        log.parent.mkdir(parents=True)
-        log.write_text("ValueError: no data")
-        (run_dir / "events-7.jsonl").write_text('{"event":"process","unix_time_ns":5000}\n[]\n')
-        (run_dir / "samples.jsonl").write_text(
-            '{"event": "host", "unix_time_ns": 1}\n{"event": "device", "unix_time_ns": 6000}\n'
-        )
+        record(request.run_dir)
         ended_elsewhere()
-        return run_dir, self.ended
+        return conclude(request, self.ended.exit_code, self.ended.seconds, self.ended.given_up)
+
+
+def record(run_dir: Path) -> None:
+    log = run_dir / "ranks" / "x" / "attempt_0" / "1" / "stderr.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("ValueError: no data")
+    (run_dir / "events-7.jsonl").write_text('{"event":"process","unix_time_ns":5000}\n[]\n')
+    (run_dir / "samples.jsonl").write_text(
+        '{"event": "host", "unix_time_ns": 1}\n{"event": "device", "unix_time_ns": 6000}\n'
+    )
+
+
+def run(nodes: Nodes, launched: Launched, **order: Any) -> Outcome:
+    """Carry out an order, of four ranks if nothing else is said, as one node does."""
+    wanted = replace(ORDER, **order)
+    requests = Requests(OPTIONS, launched.folder, CPU)
+
+    def make(name: str, share: NodeShare) -> LaunchRequest:
+        return requests.make(f"{len(launched.requests)}-{name}", wanted, share, None)
+
+    return nodes.run(wanted, make, launched)  # type: ignore[arg-type]
+
+
+def shown(launched: Launched) -> list[tuple[str, int, int]]:
+    """Folders of what a node launched, with how many nodes and ranks of its own."""
+    found = []
+    for request in launched.requests:
+        words = () if request.ranks is None else request.ranks.torchrun
+        flags = dict(word.partition("=")[::2] for word in words)
+        nodes, ranks = flags.get("--nnodes", "1"), flags.get("--nproc-per-node", "1")
+        found.append((request.run_dir.name, int(nodes), int(ranks)))
+    return found
 
 
 @pytest.fixture
@@ -98,16 +132,10 @@ def _nodes(group: NodeGroup) -> Nodes:
 
 
 def launch(
-    both: Both[Any],
-    pair: list[Nodes],
-    launched: list[Launched],
-    number: int,
-    ranks: int,
-    **order: Any,
-) -> list[Ended]:
-    """The same launch on both nodes; how each of them sees it ended."""
-    part = replace(PART, number=number, ranks=ranks, order=replace(ORDER, ranks=ranks, **order))
-    return both(lambda node: pair[node].run(part, launched[node])[1])  # type: ignore[arg-type]
+    both: Both[Any], pair: list[Nodes], launched: list[Launched], **order: Any
+) -> list[Outcome]:
+    """The same launch on both nodes; what each of them makes of it."""
+    return both(lambda node: run(pair[node], launched[node], **order))
 
 
 def test_the_node_that_keeps_the_store_is_the_first_and_all_hear_what_each_says(
@@ -128,30 +156,33 @@ def test_node_ranks_say_who_is_the_first(both: Both[Any]) -> None:
 def test_a_launch_on_two_nodes_is_in_one_record_on_both(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    ended = [Ended(0, 2.0, ""), Ended(1, 3.0, "")]
-    launched = [Launched(tmp_path / str(node), ended[node]) for node in range(2)]
-    assert [x.exit_code for x in launch(both, pair, launched, 3, 4)] == [1, 1], "it failed on one"
+    launched = [Launched(tmp_path / str(node), Ended(node, 2.0 + node)) for node in range(2)]
+    assert [x.exit_code for x in launch(both, pair, launched)] == [1, 1], "it failed on one"
     assert pair[0].now == pair[1].now > 0, "budgets are kept by one clock"
-    launch(both, pair, launched, 4, 2)
-    ended = launch(both, pair, launched, 5, 1, first=True)
-    assert [x.exit_code for x in ended] == [0, 0], "what warms up elsewhere is not what is measured"
-    assert [(p.number, p.nodes, p.ranks) for p in launched[0].parts] == [
-        (3, 2, 2), (4, 1, 2), (5, 1, 1),
-    ]  # fmt: skip
-    assert [(p.number, p.nodes, p.ranks) for p in launched[1].parts] == [(3, 2, 2), (5, 1, 2)]
-    assert launched[0].parts[0].port == launched[1].parts[0].port > 0
+    assert shown(launched[0]) == shown(launched[1]) == [("0-of-4", 2, 2)]
+    ports = {word for x in launched for word in x.requests[0].ranks.torchrun if "port" in word}  # type: ignore[union-attr]
+    assert len(ports) == 1
     for node, other, rank in ((0, 1, 3), (1, 0, 1)):
-        run_dir = tmp_path / str(node) / "03-of-4"
+        run_dir = tmp_path / str(node) / "launches" / "0-of-4"
         assert (run_dir / f"events-node{other}-7.jsonl").exists()
         log = run_dir / "ranks" / f"node{other}" / "attempt_0" / str(rank) / "stderr.log"
         assert log.read_text() == "ValueError: no data", "the second local rank"
-    assert (tmp_path / "1" / "04-of-2" / "events-node0-7.jsonl").exists(), "it launched nothing"
-    assert not list((tmp_path / "0" / "05-of-1").glob("events-node1*")), "it warmed up by itself"
+
+
+def test_a_launch_of_one_node_is_known_to_the_others(
+    pair: list[Nodes], tmp_path: Path, both: Both[Any]
+) -> None:
+    launched = [Launched(tmp_path / str(node), Ended(0, 2.0 + node)) for node in range(2)]
+    ended = launch(both, pair, launched, ranks=1)
+    assert [(x.exit_code, x.seconds) for x in ended] == [(0, 2.0), (0, 2.0)]
+    assert launched[1].requests == []
+    run_dir = tmp_path / "1" / "launches" / "0-of-1"
+    assert (run_dir / "events-node0-7.jsonl").exists()
 
 
 def test_records_are_put_on_this_nodes_clock(tmp_path: Path) -> None:
-    there, _ = Launched(tmp_path / "1", Ended(0, 2.0, "")).run(PART, lambda: False)
-    here = tmp_path / "0"
+    there, here = tmp_path / "1", tmp_path / "0"
+    record(there)
     here.mkdir()
     (here / "samples.jsonl").write_text('{"event": "host", "unix_time_ns": 2}\n')
     number_logs(there, first_rank=2)
@@ -174,61 +205,68 @@ def test_clocks_are_compared_when_all_nodes_begin_a_launch(
 ) -> None:
     ahead, meet = 3_600_000_000_000, pair[1]._meet
 
-    def an_hour_ahead(part: Part, nodes: int) -> tuple[Part | None, int]:
-        mine, met_ns = meet(part, nodes)
-        return mine, met_ns + ahead
+    def an_hour_ahead(name: str) -> tuple[int, int]:
+        port, met_ns = meet(name)
+        return port, met_ns + ahead
 
     pair[1]._meet = an_hour_ahead  # type: ignore[method-assign]
-    launched = [Launched(tmp_path / str(node), Ended(0, 2.0, "")) for node in range(2)]
-    launch(both, pair, launched, 3, 4)
-    for node, there in ((0, "events-node1-7.jsonl"), (1, "events-node0-7.jsonl")):
-        event = json.loads((tmp_path / str(node) / "03-of-4" / there).read_text().splitlines()[0])
-        moved = event["unix_time_ns"] - 5000
+    launched = [Launched(tmp_path / str(node), Ended(0, 2.0)) for node in range(2)]
+    launch(both, pair, launched)
+    for node in range(2):
+        path = tmp_path / str(node) / "launches" / "0-of-4" / f"events-node{1 - node}-7.jsonl"
+        moved = json.loads(path.read_text().splitlines()[0])["unix_time_ns"] - 5000
         assert moved == pytest.approx(ahead if node else -ahead, abs=500_000_000)
 
 
 def test_all_nodes_warm_up_and_one_that_cannot_is_told(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    launched = [Launched(tmp_path / str(node), Ended(7 * node, 2.0, "")) for node in range(2)]
-    launched[1].layer = None
-    ended = launch(both, pair, launched, 4, 2, first=True)
+    launched = [Launched(tmp_path / str(node), Ended(7 * node, 2.0)) for node in range(2)]
+    launched[1].layered = False
+    ended = launch(both, pair, launched, ranks=1, first=True)
     assert [x.exit_code for x in ended] == [0, 0]
+    assert shown(launched[0]) == [("0-of-1", 1, 1)]
+    assert shown(launched[1]) == [("0-warm-up", 1, 2)]
     for nodes in pair:
         assert nodes.told == ["node 1 (gpu) did not warm up: exit code 7"]  # type: ignore[attr-defined]
-    assert launched[0].layer is None, "launches start alike on all nodes"
+    assert not launched[0].layered, "launches start alike on all nodes"
+    warm_up = list((tmp_path / "0").rglob("events-node1*"))
+    assert warm_up == [], "what only warms up is not measured"
 
 
-def test_a_part_that_cannot_be_launched_is_the_error_of_its_launch(
+def test_a_share_that_cannot_be_launched_is_the_error_of_its_launch(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    ours = Launched(tmp_path / "0", Ended(None, 2.0, NOT_WITH_OTHERS))
+    ours = Launched(tmp_path / "0", Ended(None, 2.0, LEFT_BEHIND))
     theirs = Launched(tmp_path / "1", ours.ended, OSError(28, "No space left on device"))
-    for ended in launch(both, pair, [ours, theirs], 3, 4):
-        assert ended.given_up == "node 1 (gpu): could not be launched: No space left on device"
-        assert not ended.lost
+    why = "node 1 (gpu): could not be launched: No space left on device"
+    for outcome in launch(both, pair, [ours, theirs]):
+        assert outcome.failure == Failure(FailureKind.NOT_STARTED, why)
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "code", "given_up"),
     [
-        ((0, ""), (0, ""), 0, ""),
-        ((0, ""), (3, ""), 3, ""),
-        ((None, NOT_WITH_OTHERS), (3, ""), 3, ""),  # they failed, and we waited for them
-        ((3, ""), (None, NOT_WITH_OTHERS), 3, ""),
-        ((3, ""), (None, "hangs"), 3, ""),
-        ((1, ""), (137, ""), 137, ""),  # killed there, for want of memory; here without a peer
-        ((137, ""), (1, ""), 137, ""),
-        ((None, NOT_WITH_OTHERS), (None, "node 1: hangs"), None, "node 1: hangs"),
-        ((None, "hangs"), (None, f"node 1: {NOT_WITH_OTHERS}"), None, "hangs"),
-        ((0, ""), (None, f"node 1: {NOT_WITH_OTHERS}"), 0, f"node 1: {NOT_WITH_OTHERS}"),
+        ((0, None), (0, None), 0, None),
+        ((0, None), (3, None), 3, None),
+        ((None, LEFT_BEHIND), (3, None), 3, None),  # they failed, and we waited for them
+        ((3, None), (None, LEFT_BEHIND), 3, None),
+        ((3, None), (None, HUNG), 3, None),
+        ((1, None), (137, None), 137, None),  # killed for want of memory; the other lost its peer
+        ((137, None), (1, None), 137, None),
+        ((None, LEFT_BEHIND), (None, HUNG), None, HUNG),
+        ((None, HUNG), (None, LEFT_BEHIND), None, HUNG),
+        ((0, None), (None, LEFT_BEHIND), None, LEFT_BEHIND),
     ],
 )
 def test_the_cause_is_told_and_not_its_consequence(
-    ours: tuple[int | None, str], theirs: tuple[int | None, str], code: int | None, given_up: str
+    ours: tuple[int | None, Failure | None],
+    theirs: tuple[int | None, Failure | None],
+    code: int | None,
+    given_up: Failure | None,
 ) -> None:
     ended = worse(Ended(ours[0], 2.0, ours[1]), Ended(theirs[0], 2.0, theirs[1]))
-    assert (ended.exit_code, ended.given_up, ended.lost) == (code, given_up, False)
+    assert (ended.exit_code, ended.given_up) == (code, given_up)
 
 
 @pytest.mark.parametrize(
@@ -272,38 +310,35 @@ def test_a_node_without_heartbeats_ends_the_launches_of_all_nodes(
     first, second = groups(both, keep_alive_interval="1", keep_alive_max_attempt="2")
     second._handler._stop_heartbeats()  # as if its launcher had died
     nodes = Nodes(first, lambda _: None)
-    launched = Launched(tmp_path, Ended(0, 2.0, ""))
-    _, ended = nodes.run(replace(PART, order=replace(ORDER, ranks=1)), launched)  # type: ignore[arg-type]
+    launched = Launched(tmp_path, Ended(0, 2.0))
     gone = f"node {socket.getfqdn()} is gone: its launcher gives no sign of life"
-    assert (ended.given_up, ended.lost) == (gone, True)
-    assert nodes.run(PART, launched)[1] == ended  # type: ignore[arg-type]
-    assert launched.parts == []
+    for ranks in (1, 4):
+        outcome = run(nodes, launched, ranks=ranks)
+        assert outcome.failure == Failure(FailureKind.NODE_LOST, gone)
+    assert launched.requests == []
 
 
 def test_a_node_that_leaves_ends_the_launches_of_the_others_with_its_reason(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    launched = Launched(tmp_path, Ended(0, 1.0, ""))
-
     def work(number: int) -> Any:
         if number:
             return pair[1].end(Verdict("interrupted", 130, "it was interrupted"))
-        ended = pair[0].run(PART, launched)[1]  # type: ignore[arg-type]
-        return ended.given_up, ended.lost, pair[0].end(Verdict("failed", 5))
+        outcome = run(pair[0], Launched(tmp_path, Ended(0, 1.0)))
+        return outcome.failure, pair[0].end(Verdict("failed", 5))
 
-    (given_up, lost, ours), theirs = both(work)
-    assert (given_up, lost) == ("node 1 (gpu): it was interrupted", True)
+    (failure, ours), theirs = both(work)
+    assert failure == Failure(FailureKind.NODE_LOST, "node 1 (gpu): it was interrupted")
     assert (ours.exit_code, theirs.exit_code) == (5, 130)
 
 
 def test_all_nodes_end_as_the_first_one(pair: list[Nodes], tmp_path: Path, both: Both[Any]) -> None:
-    launched = Launched(tmp_path, Ended(0, 1.0, ""))
-
     def work(number: int) -> Verdict:
         if number == 0:
             return pair[0].end(Verdict("error", 2, "s.json cannot be written"))
-        _, ended = pair[1].run(PART, launched)  # type: ignore[arg-type]
-        assert ended.given_up == "the first node has ended: s.json cannot be written"
+        failure = run(pair[1], Launched(tmp_path, Ended(0, 1.0))).failure
+        assert failure is not None
+        assert failure.text == "the first node has ended: s.json cannot be written"
         return pair[1].end(Verdict("failed", 5))
 
     assert both(work) == [Verdict("error", 2, "s.json cannot be written")] * 2
@@ -312,13 +347,12 @@ def test_all_nodes_end_as_the_first_one(pair: list[Nodes], tmp_path: Path, both:
 def test_nodes_that_come_to_launch_different_things_stop(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    orders = [replace(ORDER, exchange=exchange) for exchange in (True, False)]
+    def work(number: int) -> Failure | None:
+        launched = Launched(tmp_path / str(number), Ended(0, 1.0))
+        return run(pair[number], launched, exchange=number == 0).failure
 
-    def work(number: int) -> Ended:
-        launched = Launched(tmp_path / str(number), Ended(0, 1.0, ""))
-        return pair[number].run(replace(PART, order=orders[number]), launched)[1]  # type: ignore[arg-type]
-
-    assert {ended.given_up for ended in both(work)} == {"the nodes came to launch different things"}
+    why = "the nodes came to launch different things"
+    assert both(work) == [Failure(FailureKind.NODE_LOST, why)] * 2
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.pool import TreePool
 from gpurun.bench.bisect.state import Settled
 from gpurun.bench.compare.pairs import Tell
-from gpurun.bench.launches import WHOLE, Launch, Launcher, Start, first_rule
+from gpurun.bench.launches import Launch, Launcher, Start
 from gpurun.bench.record import Version, record_of
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.origin import check_origins
@@ -23,6 +23,7 @@ from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.trials.interruption import Interruption
+from gpurun.trials.stop_rules import WHOLE, first_rule
 
 OF_COMMIT = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
 """Errors of making a tree that are the commit's own; others (no room, no git) are not."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.gate import GatePlan, GateResult, Verdict, judge
 from gpurun.bench.compare.training import compare_training
-from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rule
+from gpurun.bench.launches import Launch, Launcher, Start
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.bench.trees.origin import check_origins
 from gpurun.bench.trees.sides import Side, Sides
@@ -28,6 +28,7 @@ from gpurun.bench.workload import (
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.comparison import TrainingComparison
 from gpurun.records.spec import StopRule
+from gpurun.trials.stop_rules import first_rule, later_rule
 
 MOST_AGAIN = 8
 """Pairs that are launched again because something befell one half; further ones count."""
