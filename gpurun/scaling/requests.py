@@ -127,4 +127,4 @@ class Requests:
             flags.append("--virtual-local-rank")
         hidden = distributed is None
         parallel = Parallel(self._split, SEED, shared_gpus(share.ranks, gpus)) if hidden else None
-        return Ranks(share.world_size, tuple(flags), parallel, all_finish=True)
+        return Ranks(tuple(flags), parallel, to_finish=share.ranks)
