@@ -14,11 +14,10 @@ from pathlib import Path
 
 from gpurun import __version__
 from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
-from gpurun.errors import GpurunError
-from gpurun.isolation.box import Mode, require
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.isolation.box import require
 from gpurun.launch.cluster import AUTO
-from gpurun.launch.elastic import NODE_LOST
-from gpurun.launch.meeting import Meeting, NodeGone, Place, join, place_of
+from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
 from gpurun.options import Options, ScaleOptions, TargetKind
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
@@ -28,11 +27,8 @@ from gpurun.scaling.arguments import check_counts
 from gpurun.scaling.devices import Devices, devices
 from gpurun.scaling.distributed import by_source, spawns_by_source
 from gpurun.scaling.document import Circumstances, document, worth_another_way
-from gpurun.scaling.following import Following
-from gpurun.scaling.here import Here
 from gpurun.scaling.launches import Launcher
-from gpurun.scaling.messages import Facts, Over
-from gpurun.scaling.nodes import Nodes, ending
+from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict
 from gpurun.scaling.rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
 from gpurun.scaling.trying import Trying, told
 from gpurun.trials.interruption import Interruption
@@ -44,44 +40,68 @@ OF_NODES = ("--nnodes", "--nproc-per-node", "--rdzv", "--node-rank", "--master",
 
 
 def scale(options: Options) -> int:
-    """Measure and report; 0, 5 where the script fails, 3 where the budget ended too early.
-
-    On a node that is not the first of several: take part, and end as the first one does.
-    """
+    """Measure and report; 0, 5 where the script fails, 3 where the budget ended too early."""
     asked = options.scale
     assert asked is not None
     with Interruption() as interruption:
-        place, here = _place(options), devices()
+        place, here = _rendezvous(options), devices()
         _check(options, asked, here, place)
-        if place is None:
-            return _lead(options, asked, here, None, interruption)
-        tell = teller(options.quiet)
-        tell(f"meeting the other nodes at {place.host}:{place.port}")
-        meeting = join(place)
-        if meeting.node:
-            return _follow(options, asked, here, meeting, interruption)
-        nodes = Nodes(meeting, here.count if place.ranks is None else place.ranks, tell)
-        return _lead(options, asked, here, nodes, interruption)
+        if place is not None:
+            return _on_nodes(options, asked, here, place, interruption)
+        check_outputs(json=options.json)
+        check_outputs(plot=asked.plot)
+        return _report(options, asked, *_measure(options, asked, here, None, interruption))
 
 
-def _lead(
+def _on_nodes(
     options: Options,
     asked: ScaleOptions,
     here: Devices,
-    nodes: Nodes | None,
+    place: Rendezvous,
     interruption: Interruption,
 ) -> int:
-    """Say what to launch, measure it, report it."""
-    with ending(nodes, interruption) as over:
-        check_outputs(json=options.json)
-        check_outputs(plot=asked.plot)
-        if nodes is not None:
-            _check_nodes(asked, here, nodes.ranks, nodes.meeting.place.nodes)
-        report, folder, measured = _measure(options, asked, here, nodes, interruption)
-        if interruption.signal is not None:
-            report = replace(report, exit_code=interruption.exit_code)
-        _keep(report, folder, options, asked)
-        over(report.verdict, report.exit_code)
+    """Measure together with the other nodes: the first one reports, the others end like it."""
+    tell = teller(options.quiet)
+    tell(f"waiting for {place.nodes} nodes at {place.host}:{place.port}")
+    nodes = Nodes(join(place), tell)
+    own = Verdict("failed", int(ExitCode.INTERNAL), "it failed")
+    try:
+        nodes.introduce(_facts(options, asked, here, place))
+        if nodes.first:
+            check_outputs(json=options.json)
+            check_outputs(plot=asked.plot)
+        _check_counts(asked, here, nodes.ranks, place.nodes)
+        measured = _measure(options, asked, here, nodes, interruption)
+        interrupted = interruption.signal is not None
+        if nodes.first:
+            _report(options, asked, *measured)
+        why = "it was interrupted" if interrupted else ""
+        own = Verdict(measured[0].verdict, measured[0].exit_code, why)
+    except GpurunError as error:
+        own = Verdict("error", int(error.code), error.what)
+        raise
+    except KeyboardInterrupt:
+        own = Verdict("interrupted", interruption.exit_code, "it was interrupted")
+        raise
+    finally:
+        interruption.hold()
+        end = nodes.end(own)
+    if not nodes.first:
+        if end.why:
+            say(f"the first node: {end.why}")
+        print_verdict(end.verdict, end.exit_code, node=nodes.group.number)
+    return end.exit_code
+
+
+def _report(
+    options: Options,
+    asked: ScaleOptions,
+    report: ScalingReport,
+    folder: Path,
+    measured: Measurements,
+) -> int:
+    """Write and print what was found; the exit code."""
+    _keep(report, folder, options, asked)
     if report.verdict == "failed":
         _show_failure(report, measured, folder)
     if not options.quiet:
@@ -97,7 +117,7 @@ def _lead(
     return report.exit_code
 
 
-def _place(options: Options) -> Place | None:
+def _rendezvous(options: Options) -> Rendezvous | None:
     """Where several nodes meet; None where no flag asks for more than this one.
 
     `PET_NNODES` alone does not: an operator sets it for trainings, and a measurement on one node of
@@ -105,14 +125,14 @@ def _place(options: Options) -> Place | None:
     """
     if not any(word.startswith("--nnodes=") for word in options.torchrun):
         return None
-    place = place_of(options.torchrun, os.environ)
+    place = rendezvous_of(options.torchrun, os.environ)
     idle = [w.partition("=")[0] for w in options.torchrun if not w.startswith(OF_NODES)]
     if place is not None and idle:
         raise GpurunError(f"{idle[0]} is not for --scale, which starts its ranks itself", "drop it")
     return place
 
 
-def _check(options: Options, asked: ScaleOptions, here: Devices, place: Place | None) -> None:
+def _check(options: Options, asked: ScaleOptions, here: Devices, place: Rendezvous | None) -> None:
     """Whatever would only come out after minutes of launches, or of waiting, is refused at once."""
     target = options.target
     if target.kind is TargetKind.SCRIPT and not os.path.exists(target.path):
@@ -138,7 +158,7 @@ def _check(options: Options, asked: ScaleOptions, here: Devices, place: Place | 
     if place is None:
         here.check(asked.counts, asked.oversubscribe)
     elif place.ranks is not None:
-        _check_nodes(asked, here, place.ranks, place.nodes)
+        _check_counts(asked, here, place.ranks, place.nodes)
     hint = by_source(target) if asked.strong else None
     if hint is not None:
         raise GpurunError(
@@ -147,7 +167,7 @@ def _check(options: Options, asked: ScaleOptions, here: Devices, place: Place | 
         )
 
 
-def _check_nodes(asked: ScaleOptions, here: Devices, ranks: int, nodes: int) -> None:
+def _check_counts(asked: ScaleOptions, here: Devices, ranks: int, nodes: int) -> None:
     here.check((ranks,), asked.oversubscribe)
     check_counts(asked.counts, ranks, nodes)
 
@@ -162,33 +182,31 @@ def _measure(
     """Launch until there is enough; what was measured is reported whatever ends it."""
     started = time.monotonic()
     tell = teller(options.quiet)
+    now = time.monotonic if nodes is None else lambda: nodes.now
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     if imperfection:
         tell(imperfection)
-    if nodes is not None:
-        nodes.gather(_facts(options, asked, here, mode))
-        started = time.monotonic()
     folder = _run_folder(options)
     launcher = Launcher(options, folder, mode, here, by_source(options.target), tell, nodes)
     plan = Plan(
         counts=asked.counts,
         rounds=asked.rounds or DEFAULT_ROUNDS,
         steps=asked.steps,
-        deadline=started + (options.budget_seconds or math.inf),
+        deadline=now() + (options.budget_seconds or math.inf),
+        now=now,
     )
     rounds, trying = Rounds(launcher, plan, tell), Trying(launcher, plan, tell)
     try:
         rounds.run()
         at = worth_another_way(asked, rounds.measured)
-        if at is not None and not rounds.measured.out_of_time:
+        gone = nodes is not None and nodes.gone
+        if at is not None and not rounds.measured.out_of_time and not gone:
             assert rounds.measured.steps is not None
             rule = later_rule(rounds.measured.steps, ())
             a_node = at if nodes is None else min(at, nodes.ranks)
             trying.run(at, rule, nccl=a_node <= len(here.gpus))
     except KeyboardInterrupt:
         tell("interrupted; what was measured is kept")
-    except NodeGone as error:
-        tell(f"the nodes cannot talk any more: {error}; what was measured is kept")
     finally:
         interruption.hold()
         launcher.close()
@@ -199,52 +217,17 @@ def _measure(
         folder=folder,
         seconds=time.monotonic() - started,
         interrupted=interruption.signal is not None,
-        nodes=1 if nodes is None else nodes.meeting.place.nodes,
+        nodes=1 if nodes is None else nodes.group.place.nodes,
         ranks_a_node=None if nodes is None else nodes.ranks,
     )
     report = replace(document(asked, rounds.measured, around), tried=told(trying))
+    if interruption.signal is not None:
+        report = replace(report, exit_code=interruption.exit_code)
     return report, folder, rounds.measured
 
 
-def _follow(
-    options: Options,
-    asked: ScaleOptions,
-    here: Devices,
-    meeting: Meeting,
-    interruption: Interruption,
-) -> int:
-    """Launch what the first node says; what ends this node is told to it."""
-    tell = teller(options.quiet)
-    following = Following(meeting, tell)
-    tell(f"node {meeting.node} of {meeting.place.nodes}: the first one says what to launch")
-    over, why = Over("failed", NODE_LOST), "it failed there"
-    own: Here | None = None
-    try:
-        mode, _ = require(Path.cwd(), in_place=options.trials_in_place)
-        facts = _facts(options, asked, here, mode)
-        own = Here(options, _run_folder(options), mode, here, meeting.node)
-        following.introduce(facts)
-        over = following.follow(own)
-    except KeyboardInterrupt:
-        over, why = Over("interrupted", interruption.exit_code), "it was interrupted there"
-    except NodeGone as error:
-        say(f"the first node is gone: {error}")
-    except GpurunError as error:
-        why = error.what
-        raise
-    finally:
-        interruption.hold()
-        if own is not None:
-            own.close()
-        following.leave(why)
-    if over.why:
-        say(f"the first node: {over.why}")
-    print_verdict(over.verdict, over.exit_code, node=meeting.node)
-    return over.exit_code
-
-
-def _facts(options: Options, asked: ScaleOptions, here: Devices, mode: Mode) -> Facts:
-    """What all nodes must agree in."""
+def _facts(options: Options, asked: ScaleOptions, here: Devices, place: Rendezvous) -> NodeFacts:
+    """What this node says of itself to the others."""
     target, text = options.target, b""
     if target.kind is TargetKind.SCRIPT:
         try:
@@ -253,18 +236,24 @@ def _facts(options: Options, asked: ScaleOptions, here: Devices, mode: Mode) -> 
             raise GpurunError(
                 f"{target.path} cannot be read: {error.strerror}", "check the path"
             ) from None
-    return Facts(
+    mode, _ = require(Path.cwd(), in_place=options.trials_in_place)
+    plan = (asked.counts, asked.strong, asked.rounds, asked.steps, options.budget_seconds)
+    return NodeFacts(
         host=socket.gethostname(),
         device=here.name,
-        ranks=sys.maxsize if asked.oversubscribe else here.count,
-        command=(target.kind.value, target.path, *target.args),
-        script=hashlib.sha256(text).hexdigest(),
-        counts=asked.counts,
-        strong=asked.strong,
-        exchange=options.ddp_options,
-        isolation=mode.value,
-        gpurun=__version__,
-        torch=version("torch"),
+        room=sys.maxsize if asked.oversubscribe else here.count,
+        ranks=here.count if place.ranks is None else place.ranks,
+        same={
+            "version of gpurun": __version__,
+            "version of torch": version("torch"),
+            "command": " ".join((target.kind.value, target.path, *target.args)),
+            "script": hashlib.sha256(text).hexdigest(),
+            "plan (counts, rounds, steps, budget)": repr(plan),
+            "exchange of gradients": repr(options.ddp_options),
+            "way to isolate launches": mode.value,
+            "patience": repr(options.patience_seconds),
+            "number of ranks a node": repr(place.ranks),
+        },
     )
 
 

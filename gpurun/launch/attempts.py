@@ -10,7 +10,7 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,13 +104,8 @@ class Attempts:
 
     def _lost_nodes(self, handler: Any) -> str:
         """Which nodes have gone since the ranks started, by the heartbeats of the rendezvous."""
-        holder = getattr(handler, "_state_holder", None)
-        if holder is None:
-            return ""  # a static rendezvous has no heartbeats
-        here = {node: node.addr for node in holder.state.participants}
-        self._nodes = self._nodes or here
-        own = getattr(handler, "_this_node", None)  # late itself, it would take itself for dead
-        gone = sorted(a for node, a in self._nodes.items() if node not in here and node != own)
+        self._nodes = self._nodes or nodes_there(handler)
+        gone = gone_nodes(handler, self._nodes)
         if not gone:
             return ""
         return f"node {', '.join(gone)} is gone: its launcher gives no sign of life"
@@ -132,6 +127,19 @@ class Attempts:
                     file.write(json.dumps(to_json(attempt)) + "\n")
             except OSError:
                 pass  # the folder is gone or full: the ranks go on
+
+
+def nodes_there(handler: Any) -> dict[Any, str]:
+    """The addresses of the nodes in a rendezvous, by node; a static one has no heartbeats."""
+    holder = getattr(handler, "_state_holder", None)
+    return {} if holder is None else {node: node.addr for node in holder.state.participants}
+
+
+def gone_nodes(handler: Any, known: Mapping[Any, str]) -> list[str]:
+    """The addresses of the nodes that are not in a rendezvous any more, by their heartbeats."""
+    here = nodes_there(handler)
+    own = getattr(handler, "_this_node", None)  # late itself, it would take itself for dead
+    return sorted(addr for node, addr in known.items() if node not in here and node != own)
 
 
 def _forget_store(handler: Any) -> None:

@@ -1,7 +1,7 @@
 """Several ranks: torch's own elastic agent and rendezvous, with an honest ending.
 
 torchrun's agent exits 1 whatever happened and prints a page; here the first failing rank's own code
-comes back and one line names it. With `meeting.py` the only module of the parent that imports
+comes back and one line names it. With `rendezvous.py` the only module of the parent that imports
 torch.
 """
 

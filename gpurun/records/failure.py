@@ -33,6 +33,8 @@ class FailureKind(enum.Enum):
     """gpurun could not start it."""
     NOT_LIVE = "not_live"
     """These two launches cannot be a live pair."""
+    NODE_LOST = "node_lost"
+    """Another node of the launch is gone."""
     RANKS_REFUSED = "ranks_refused"
     """The script cannot be run as one rank of several."""
     TOO_FEW_STEPS = "too_few_steps"

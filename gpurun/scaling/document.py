@@ -172,9 +172,7 @@ def _point(
     failure = measured.failure(gpus)
     error = None if failure is None else failure.error
     if error is None and not launches:
-        error = "not measured: " + ("interrupted" if around.interrupted else "the budget ended")
-        if not measured.out_of_time and not around.interrupted:
-            error = "not measured: the smallest count failed"
+        error = f"not measured: {_why_not(measured, around)}"
     return ScalingPoint(
         gpus=gpus,
         samples_per_second=geometric_mean(samples) if samples else None,
@@ -196,6 +194,16 @@ def _point(
             if launch.order.ranks == gpus
         ),
     )
+
+
+def _why_not(measured: Measurements, around: Circumstances) -> str:
+    """Why a count was not launched."""
+    if around.interrupted:
+        return "interrupted"
+    if measured.out_of_time:
+        return "the budget ended"
+    lost = next((x.error for _, x in measured.launches if x.status == "lost"), None)
+    return lost or "the smallest count failed"
 
 
 def _launch(number: int, launch: Launch, folder: Path) -> ScalingLaunch:

@@ -1,20 +1,17 @@
-"""One launch of N ranks: as it is asked for, and as it ended."""
+"""One launch of N ranks that has ended: its figures, or why there are none."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.measure import summarise_run
-from gpurun.measure.events import ProcessLog, read_run
-from gpurun.records.codec import to_json
-from gpurun.records.events import PARALLEL_REFUSED
+from gpurun.measure.events import ProcessLog
 from gpurun.records.failure import FailureKind
 from gpurun.records.result import RunResult
-from gpurun.records.spec import Setting, StopRule
-from gpurun.rundir import write_json
 from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
-from gpurun.trials.ending import failure_of, printed
+from gpurun.scaling.requests import Order
+from gpurun.trials.ending import printed
+from gpurun.trials.outcome import Outcome
 
 OWN_EXCHANGE = "ddp"
 """The trait of a script whose DistributedDataParallel is its own."""
@@ -23,24 +20,8 @@ DISTRIBUTED = ("process_group", OWN_EXCHANGE)
 APART = "its ranks trained each by itself, and not at the same time"
 EXCHANGE = "hidden_ddp"
 """The trait of a rank that was made to exchange gradients with the others."""
+STATUSES = {FailureKind.OUT_OF_MEMORY: "oom", FailureKind.NODE_LOST: "lost"}
 NOT_LEFT_OUT = "gradients were exchanged although they were not to be"
-
-
-@dataclass(frozen=True)
-class Order:
-    """What to launch: so many ranks, to be stopped by this rule.
-
-    `exchange`: False to leave gradients unexchanged. `first`: what it writes before its first step
-    is there for all later launches, and it may take long to get there. `options`: how gradients are
-    exchanged, None for what the user asked for. `settings`: knobs to turn, which must apply.
-    """
-
-    ranks: int
-    rule: StopRule
-    exchange: bool = True
-    first: bool = False
-    options: tuple[Setting, ...] | None = None
-    settings: tuple[Setting, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,47 +54,14 @@ class Launch:
         return self.figures is not None or self.error == APART
 
 
-@dataclass(frozen=True)
-class Ended:
-    """How its box ended. `given_up`: why it had to be ended from outside, "" if it had not; `lost`:
-    that was so because a node is gone."""
-
-    exit_code: int | None
-    seconds: float
-    given_up: str
-    lost: bool = False
-
-
-def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone: bool) -> Launch:
-    """What came of a launch; its result is written into its folder.
-
-    `strong`: ranks share each batch. `alone`: the one rank was a plain process.
-    """
-    logs = read_run(run_dir).processes
+def launch_of(order: Order, outcome: Outcome, *, strong: bool) -> Launch:
+    """The figures of a launch, or why it is of no use. `strong`: ranks share each batch."""
+    logs = outcome.logs
     together = work_together(logs)
-    enough = sum(log.stop is not None for log in logs) >= order.ranks
-    well = not ended.given_up and (enough or ended.exit_code == 0)
-    result = summarise_run(
-        run_dir,
-        exit_code=ended.exit_code,
-        wall_seconds=ended.seconds,
-        status="timeout" if ended.given_up else "stopped" if well else "failed",
-    )
-    write_json(run_dir / "result.json", to_json(result))
     status, error, found = "measured", None, None
-    refusal = _trait(logs, (PARALLEL_REFUSED,))
-    if ended.given_up:
-        status, error = "lost" if ended.lost else "timeout", ended.given_up
-    elif refusal is not None:
-        status, error = _why(run_dir, result)
-        if status != "oom":  # by which ranks part ways
-            status, error = "failed", refusal.partition(": ")[2].splitlines()[0]
-    elif _trait(logs, (EXCHANGE,)) is not None and not order.exchange:
-        status, error = "failed", NOT_LEFT_OUT
-    elif not well:
-        status, error = _why(run_dir, result)
-    elif (left := _not_applied(order, logs)) is not None:
-        status, error = "failed", left
+    unusable = _unusable(order, outcome)
+    if unusable is not None:
+        status, error = unusable
     else:
         waits = together and order.exchange
         measured = figures(logs, order.ranks, strong=strong, exchange=waits)
@@ -124,18 +72,31 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
             found = measured
     return Launch(
         order=order,
-        result=result,
+        result=outcome.result,
         figures=found,
         status=status,
         error=error,
-        folder=run_dir,
-        seconds=ended.seconds,
+        folder=outcome.run_dir,
+        seconds=outcome.seconds,
         distributed=_trait(logs, DISTRIBUTED),
         together=together,
         switchable=_trait(logs, (EXCHANGE, OWN_EXCHANGE)) is not None,
-        whole=well and not enough,
-        printed=printed(run_dir),
+        whole=outcome.result.status == "completed",
+        printed=printed(outcome.run_dir),
     )
+
+
+def _unusable(order: Order, outcome: Outcome) -> tuple[str, str] | None:
+    """Status and reason of a launch that cannot have figures; None where it may have them."""
+    failure = outcome.failure
+    if failure is not None and failure.kind is not FailureKind.TOO_FEW_STEPS:
+        if failure.timed_out:
+            return "timeout", failure.text
+        return STATUSES.get(failure.kind, "failed"), failure.text
+    if _trait(outcome.logs, (EXCHANGE,)) is not None and not order.exchange:
+        return "failed", NOT_LEFT_OUT
+    left = _not_applied(order, outcome.logs)
+    return None if left is None else ("failed", left)
 
 
 def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
@@ -148,12 +109,6 @@ def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
         if len({log.process.rank for log, _ in told}) < order.ranks:
             return f"{wanted.knob} was not applied on every rank"
     return None
-
-
-def _why(run_dir: Path, result: RunResult) -> tuple[str, str]:
-    failure = failure_of((), run_dir, replace(result, status="failed"))
-    assert failure is not None
-    return ("oom" if failure.kind is FailureKind.OUT_OF_MEMORY else "failed"), failure.text
 
 
 def _trait(logs: tuple[ProcessLog, ...], names: tuple[str, ...]) -> str | None:

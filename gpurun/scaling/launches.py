@@ -9,10 +9,11 @@ from pathlib import Path
 from gpurun.isolation.box import Mode
 from gpurun.options import Options
 from gpurun.scaling.devices import Devices
-from gpurun.scaling.here import Here
-from gpurun.scaling.launch import Launch, Order, concluded
-from gpurun.scaling.messages import Part
+from gpurun.scaling.launch import Launch, launch_of
 from gpurun.scaling.nodes import Nodes
+from gpurun.scaling.requests import SHARED, NodeShare, Order, Requests
+from gpurun.trials.launcher import TrialLauncher
+from gpurun.trials.request import LaunchRequest
 from gpurun.trials.stop_rules import LEAST_STEPS, later_rule
 
 
@@ -40,20 +41,17 @@ class Launcher:
         self.ddp_options = options.ddp_options
         """How gradients are exchanged where an order does not say."""
         self.launched = 0
+        self.longest: dict[int, float] = {}
+        """Seconds of the longest launch so far, by ranks."""
         self._guessed = distributed is not None
         """Whether nothing but its source says so."""
         self._strong = options.scale.strong
-        self._here = Here(options, folder, mode, devices)
+        self._requests = Requests(options, folder, devices)
+        self._trials = TrialLauncher(folder, mode)
         self._nodes = nodes
         self._note = note
-        self._layered = True
         self._layer_holds = False
         """Whether a launch ran on top of it."""
-
-    @property
-    def longest(self) -> dict[int, float]:
-        """Seconds of the longest launch so far, by ranks."""
-        return self._here.longest
 
     def run(self, order: Order) -> Launch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
@@ -75,28 +73,31 @@ class Launcher:
             self.distributed = None
             launch = self._launch(order)
         self._guessed = self._guessed and not launch.together
-        layered = self._layered and self._here.layer is not None
+        layered = self._trials.has_layer(SHARED)
         if launch.status == "failed" and layered and not self._layer_holds:
             self._note(
                 "the script does not run on top of what its first launch wrote: every launch "
                 "starts from the untouched folder"
             )
-            self._layered = False
+            self._trials.drop_layer(SHARED)
             launch = self._launch(order)
         self._layer_holds = self._layer_holds or (launch.error is None and not order.first)
         return launch
 
     def close(self) -> None:
         """Remove what only launches needed."""
-        self._here.close()
+        self._trials.close()
 
     def _launch(self, order: Order) -> Launch:
         self.launched += 1
-        options = self.ddp_options if order.options is None else order.options
-        part = Part(self.launched, order, order.ranks, options, self.distributed, self._layered)
+
+        def request(name: str, share: NodeShare) -> LaunchRequest:
+            name = f"{self.launched:02d}-{name}"
+            return self._requests.make(name, order, share, self.distributed)
+
         if self._nodes is None:
-            run_dir, ended = self._here.run(part)
+            outcome = self._trials.run(request(order.name, NodeShare(order.ranks)))
         else:
-            run_dir, ended = self._nodes.run(part, self._here)
-        alone = order.ranks == 1 and self.distributed is None
-        return concluded(order, run_dir, ended, strong=self._strong, alone=alone)
+            outcome = self._nodes.run(order, request, self._trials)
+        self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), outcome.seconds)
+        return launch_of(order, outcome, strong=self._strong)

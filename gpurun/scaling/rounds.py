@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpurun.records.spec import StopRule
-from gpurun.scaling.launch import Launch, Order
+from gpurun.scaling.launch import Launch
 from gpurun.scaling.launches import Launcher
+from gpurun.scaling.requests import Order
 from gpurun.trials.stop_rules import LEAST_STEPS, MOST_STEPS, WINDOW_SECONDS, first_rule, later_rule
 
 DEFAULT_ROUNDS = 3
@@ -49,12 +50,13 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Plan:
-    """`counts` rise. `deadline`: of `time.monotonic`; no launch begins that would end later."""
+    """`counts` rise. `deadline`: no launch begins that would end later, by the clock `now`."""
 
     counts: tuple[int, ...]
     rounds: int
     steps: int | None
     deadline: float
+    now: Callable[[], float] = time.monotonic
 
 
 class Rounds:
@@ -90,7 +92,8 @@ class Rounds:
             launch = self._launcher.run(order)
             self.measured.launches.append((number, launch))
             self._tell(_told(number, launch))
-            if launch.error is not None and order.ranks == self._plan.counts[0]:
+            smallest = order.ranks == self._plan.counts[0]
+            if launch.status == "lost" or (launch.error is not None and smallest):
                 return False
         return True
 
@@ -114,7 +117,7 @@ class Rounds:
     def _in_time(self, ranks: int) -> bool:
         longest = self._launcher.longest
         usual = longest.get(ranks, max(longest.values()))
-        return time.monotonic() + TOLERANCE * usual <= self._plan.deadline
+        return self._plan.now() + TOLERANCE * usual <= self._plan.deadline
 
 
 def _steps(first: Launch) -> int:

@@ -6,7 +6,6 @@ the other way round; what counts is the ratio within a round.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -14,8 +13,9 @@ from gpurun.ddp_options import flag_of
 from gpurun.records.scaling import ScalingWay
 from gpurun.records.spec import Setting, StopRule
 from gpurun.scaling.efficiency import Efficiency, compared
-from gpurun.scaling.launch import Launch, Order
+from gpurun.scaling.launch import Launch
 from gpurun.scaling.launches import Launcher
+from gpurun.scaling.requests import Order
 from gpurun.scaling.rounds import TOLERANCE, Plan
 
 WORTH_TRYING = 0.02
@@ -91,7 +91,7 @@ class Trying:
                 if way.error is not None:
                     continue
                 expected = TOLERANCE * (way.seconds or usual * way.batches)
-                if time.monotonic() + expected > self._plan.deadline:
+                if self._plan.now() + expected > self._plan.deadline:
                     continue
                 order = Order(ranks, rule, options=way.options, settings=way.settings)
                 self._take(way, number, self._launcher.run(order))

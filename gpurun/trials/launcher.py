@@ -3,8 +3,8 @@
 `run` launches one request, `run_pair` two as a live pair; both give outcomes. A request with
 `ranks` runs on torch's elastic agent: the caller says its flags, number of nodes, rendezvous and
 log folder included, and divides the cores in `environment`. The launcher stacks the layers of
-hidden ranks, and ends ranks that outlive the first one's end by `GRACE_SECONDS`. Where several are
-`to_finish` they have as long as the first one took, and the launch fails with `RANK_LEFT_BEHIND`.
+hidden ranks, and ends ranks that outlive the first one's end by `GRACE_SECONDS`. With `to_finish`
+they have as long as the first one took, and the launch fails with `RANK_LEFT_BEHIND`.
 
 Launches that share a name share caches and, once one of them kept it, a layer: the files that the
 script wrote before its first step. `prestarted` holds processes of requests that are to follow.
@@ -74,13 +74,16 @@ class TrialLauncher:
         self._on_steps = on_steps
         self._layers: dict[str, Path] = {}
 
-    def run(self, request: LaunchRequest) -> Outcome:
+    def run(
+        self, request: LaunchRequest, ended_elsewhere: Callable[[], bool] = lambda: False
+    ) -> Outcome:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
 
+        `ended_elsewhere`: whether ranks of it on other nodes have ended; what it raises kills ours.
         `GpurunError` if it cannot be started.
         """
         started = time.monotonic()
-        supervision = self._supervision(request)
+        supervision = self._supervision(request, ended_elsewhere)
         with closing(Sampler(request.run_dir)) as sampler:
             sampler.look_around()
             try:
@@ -217,7 +220,9 @@ class TrialLauncher:
             return request.patience_seconds
         return FIRST_PATIENCE if request.keep_layer else max(LEAST_PATIENCE, 4 * self.longest)
 
-    def _supervision(self, request: LaunchRequest) -> Supervision:
+    def _supervision(
+        self, request: LaunchRequest, ended_elsewhere: Callable[[], bool]
+    ) -> Supervision:
         def at_first_step(box: Box, go: Callable[[], None]) -> None:
             if request.keep_layer:
                 self._keep_layer(request, box)
@@ -227,7 +232,7 @@ class TrialLauncher:
                 self._start_second(request)
 
         patience = self._patience(request)
-        look = _look(request, self._on_steps)
+        look = _look(request, self._on_steps, ended_elsewhere)
         return Supervision(patience, at_first_step if self._holds(request) else None, look)
 
     def _keep_layer(self, request: LaunchRequest, box: Box) -> None:
@@ -276,17 +281,17 @@ def _spec(request: LaunchRequest, *, hold: bool, live: bool) -> RunSpec:
     )
 
 
-def _look(request: LaunchRequest, on_steps: OnSteps) -> Look:
+def _look(request: LaunchRequest, on_steps: OnSteps, ended_elsewhere: Callable[[], bool]) -> Look:
     """Tells of steps; gives up a launch after its limit, and ends processes that outlive others."""
     told, left = -1, math.inf
-    all_finish = request.ranks is not None and request.ranks.to_finish > 1
+    all_finish = request.ranks is not None and request.ranks.to_finish is not None
 
     def look(box: Box, progress: Progress, seconds: float) -> Failure | None:
         nonlocal told, left
         if progress.steps != told:
             told = progress.steps
             on_steps(told, request.trial.stop.min_steps)
-        if progress.stopped:
+        if ended_elsewhere() or progress.stopped:
             left = min(left, seconds)
         if seconds - left > max(GRACE_SECONDS, left if all_finish else 0.0):
             if all_finish:

@@ -23,7 +23,7 @@ class Ranks:
 
     torchrun: tuple[str, ...]
     parallel: Parallel | None = None
-    to_finish: int = 1
+    to_finish: int | None = None
 
 
 @dataclass(frozen=True)

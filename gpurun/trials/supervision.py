@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.isolation.box import Box, BoxSpec
+from gpurun.isolation.box import Box
 from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.progress import Progress
@@ -33,24 +32,6 @@ class Supervision:
     patience: float
     at_first_step: FirstStep | None = None
     look: Look = lambda *_: None
-
-
-def launch(
-    order: BoxSpec, run_dir: Path, supervision: Supervision
-) -> tuple[int | None, float, Failure | None]:
-    """Start it, and wait for its end; KeyboardInterrupt kills it first.
-
-    Its exit code (None where it had to be killed), its seconds, and why it was given up.
-    """
-    began = time.monotonic()
-    with closing(Sampler(run_dir)) as sampler:
-        sampler.look_around()
-        with Box(order) as box:
-            given_up = wait(box, run_dir, sampler, supervision)
-            if given_up:
-                box.kill()
-            exit_code = None if given_up else box.poll()
-    return exit_code, time.monotonic() - began, given_up
 
 
 def wait(box: Box, run_dir: Path, sampler: Sampler, supervision: Supervision) -> Failure | None:

@@ -41,6 +41,13 @@ for epoch in range(10_000):
         optimizer.step()
 """
 
+FAILING = TRAINING.replace(
+    "for epoch",
+    """if os.environ.get("RANK") == "1":
+    raise ValueError("no data here")
+for epoch""",
+)
+
 Launcher = subprocess.Popen[bytes]
 StartBoth = Callable[..., list[Launcher]]
 
@@ -50,7 +57,10 @@ def both(tmp_path: Path, clean_environment: dict[str, str]) -> StartBoth:
     """Start the launchers of two nodes, each in a folder with the script."""
 
     def started(
-        *words: str, scripts: tuple[str, str] = (TRAINING, TRAINING), **variables: str
+        *words: str,
+        scripts: tuple[str, str] = (TRAINING, TRAINING),
+        conf: str = "join_timeout=300",
+        **variables: str,
     ) -> list[Launcher]:
         meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}")
         flags = ("--nnodes", "2", "--nproc-per-node", "1", *meet)
@@ -60,7 +70,7 @@ def both(tmp_path: Path, clean_environment: dict[str, str]) -> StartBoth:
             folder.mkdir()
             (folder / "train.py").write_text(script)
             # which of them keeps the store is said, so that the tests know the first one
-            first = ("--rdzv-conf", f"is_host={int(node == 0)}")
+            first = ("--rdzv-conf", f"is_host={int(node == 0)},{conf}")
             environment = {**clean_environment, **variables}
             typed = ("--scale", "1,2", "--rounds", "1", *flags, *first, *words, "train.py")
             launchers.append(start(folder, environment, *typed))
@@ -85,9 +95,9 @@ def test_a_script_for_one_device_is_measured_on_two_nodes(both: StartBoth, tmp_p
     assert two["exposed_communication_percent"] is not None
     assert told.splitlines()[-1].startswith("verdict=ok exit=0 gpus=2 efficiency=")
     assert other_told.splitlines()[-1] == "verdict=ok exit=0 node=1"
-    # both nodes' ranks are in the record of the launch, as one training
-    runs = (tmp_path / "node0").glob(".gpurun/runs/*/launches/*-of-2/result.json")
-    assert [json.loads(path.read_text())["ranks"] for path in runs] == [2]
+    # both nodes' ranks are in the record of the launch on both, as one training
+    runs = tmp_path.glob("node*/.gpurun/runs/*/launches/*-of-2/result.json")
+    assert [json.loads(path.read_text())["ranks"] for path in runs] == [2, 2]
     # launches are isolated on both
     left = sorted(p.name for p in (tmp_path / "node1").iterdir())
     assert left == [".gpurun", "train.py"]
@@ -105,6 +115,7 @@ def test_an_interruption_ends_all_nodes_and_their_ranks(both: StartBoth, tmp_pat
     launchers[0].send_signal(signal.SIGINT)
     (code, told), (other_code, other_told) = finished(launchers)
     assert (code, other_code) == (130, 130), told + other_told
+    assert "gpurun: the first node: it was interrupted" in other_told
     assert other_told.splitlines()[-1] == "verdict=interrupted exit=130 node=1"
     assert wait_for(lambda: not any(map(alive, below)), ORPHAN_SECONDS)
 
@@ -116,14 +127,49 @@ def test_the_first_node_is_killed_and_the_other_ends(both: StartBoth, tmp_path: 
     launchers[0].communicate()
     _, (code, told) = finished(launchers)
     assert code == 1, told
-    assert any(line.startswith("gpurun: the first node is gone: ") for line in told.splitlines())
+    assert "gpurun: the node that keeps the rendezvous is gone: " in told
+
+
+def test_another_node_is_killed_and_what_was_measured_is_kept(
+    both: StartBoth, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    keep = "keep_alive_interval=1,keep_alive_max_attempt=5"
+    launchers = both("--trials-in-place", "--steps", "10", conf=keep, MARKS=str(marks), PACE="600")
+    assert wait_for(lambda: len(list(marks.iterdir())) == 2)
+    launchers[1].kill()
+    launchers[1].communicate()
+    (code, told), _ = finished(launchers)
+    assert code == 5, told
+    gone = "is gone: its launcher gives no sign of life"
+    assert any(gone in line for line in told.splitlines() if "2 ranks could not be" in line), told
+
+
+def test_the_rank_that_fails_is_named_on_all_nodes_that_meet_by_node_ranks(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    port = str(free_port())
+    launchers = []
+    for node in range(2):
+        folder = tmp_path / f"node{node}"
+        folder.mkdir()
+        (folder / "train.py").write_text(FAILING)
+        meet = ("--node-rank", str(node), "--master-addr", "localhost", "--master-port", port)
+        flags = ("--nnodes", "2", "--nproc-per-node", "1", *meet, "--steps", "20", "--rounds", "1")
+        launchers.append(start(folder, clean_environment, "--scale", "1,2", *flags, "train.py"))
+    ended = finished(launchers)
+    assert [code for code, _ in ended] == [5, 5], ended
+    for _, told in ended:
+        assert "gpurun: round 1, 2 ranks: rank 1: ValueError: no data here" in told
+    assert "gpurun: the script fails with 2 ranks: rank 1: ValueError: no data here" in ended[0][1]
 
 
 def test_nodes_with_unlike_scripts_are_refused_by_name(both: StartBoth) -> None:
     scripts = (TRAINING, TRAINING + "# changed")
     (code, told), (other_code, other_told) = finished(both(scripts=scripts))
-    assert code == 2
-    assert f"the script of node 1 ({socket.gethostname()}) is another one than here" in told
-    assert other_code == 2
-    assert "gpurun: the first node: the script of node 1 (" in other_told
-    assert other_told.splitlines()[-1] == "verdict=error exit=2 node=1"
+    here = socket.gethostname()
+    said = f"gpurun: the script of node 1 ({here}) is another one than on node 0 ({here})"
+    assert said in told
+    assert said in other_told
+    assert (code, other_code) == (2, 2)

@@ -10,7 +10,8 @@ from gpurun.records.result import StepSplit
 from gpurun.scaling.devices import CORES, Devices
 from gpurun.scaling.document import Circumstances
 from gpurun.scaling.figures import Figures
-from gpurun.scaling.launch import Launch, Order
+from gpurun.scaling.launch import Launch
+from gpurun.scaling.requests import Order
 from gpurun.scaling.rounds import Measurements
 from tests.unit.bench_launches import result
 

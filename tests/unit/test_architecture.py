@@ -19,7 +19,7 @@ KNOB_TOP = (*WIRE, "gpurun.knobs")
 RUNTIME = ("gpurun.runtime", "gpurun.knobs", *WIRE)
 
 OWNERS = {
-    "torch": ("gpurun.launch.elastic", "gpurun.launch.meeting"),
+    "torch": ("gpurun.launch.elastic", "gpurun.launch.rendezvous"),
     "rich": ("gpurun.report",),
     "scipy": ("gpurun.stats",),
     "matplotlib": ("gpurun.report.plots",),

@@ -19,7 +19,8 @@ from gpurun.report.plots.scaling import draw_scaling
 from gpurun.report.scaling import grid, scaling_lines, title
 from gpurun.scaling.document import document, worth_another_way
 from gpurun.scaling.findings import severity
-from gpurun.scaling.launch import Launch, Order
+from gpurun.scaling.launch import Launch
+from gpurun.scaling.requests import Order
 from tests.unit.scaling_launches import CPU, around, asked, failure, launch, measured, split
 
 RULE = StopRule(60, 0.0, 60, 10, 0)

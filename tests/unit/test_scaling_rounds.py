@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gpurun.records.spec import StopRule
-from gpurun.scaling.launch import Launch, Order
+from gpurun.scaling.launch import Launch
+from gpurun.scaling.requests import Order
 from gpurun.scaling.rounds import Measurements, Plan, Rounds
 from tests.unit.scaling_launches import failure, launch
 

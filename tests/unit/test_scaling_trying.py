@@ -10,7 +10,8 @@ import pytest
 
 from gpurun.ddp_options import flag_of
 from gpurun.records.spec import Setting
-from gpurun.scaling.launch import Launch, Order
+from gpurun.scaling.launch import Launch
+from gpurun.scaling.requests import Order
 from gpurun.scaling.rounds import Plan
 from gpurun.scaling.trying import WAYS, Trying, told
 from gpurun.trials.stop_rules import later_rule
