@@ -14,7 +14,7 @@ import socket
 import time
 
 from gpurun.isolation import creations
-from gpurun.isolation.rank_view import RankView
+from gpurun.isolation.ranks.view import RankView
 from gpurun.records.rank_layers import DELETE, DONE, LONGEST, address_of
 
 READY = b"r"

@@ -45,7 +45,7 @@ def _environment() -> dict[bytes, bytes]:
 
 
 def _enter_layer(order: str, command: list[str], environment: dict[bytes, bytes]) -> None:
-    from gpurun.isolation.rank_build import enter_layer
+    from gpurun.isolation.ranks.building import enter_layer
 
     enter_layer(order, tuple(command), environment)
 

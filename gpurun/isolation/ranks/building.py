@@ -8,12 +8,13 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 
-from gpurun.isolation import creations, rank_cleaner, rank_keeper, syscalls
+from gpurun.isolation import creations, syscalls
 from gpurun.isolation.mode import Mode
 from gpurun.isolation.namespaces import leave_mounts
 from gpurun.isolation.newroot import NewRoot, prepare_memory
 from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
-from gpurun.isolation.rank_view import RankView, is_below
+from gpurun.isolation.ranks import cleaning, keeping
+from gpurun.isolation.ranks.view import RankView, is_below
 
 REAL = ("/dev/shm", "/run", "/tmp/nvidia-mps")
 """Memory that ranks share (NCCL, gloo) and sockets of services: an overlay would cut them off."""
@@ -34,10 +35,10 @@ def enter_layer(
     cwd = os.getcwd()
     process, death_signal = os.getpid(), syscalls.parent_death_signal()
     outside = [place for place in order["places"] if not is_below(os.path.realpath(place), cwd)]
-    folder, lock = rank_cleaner.make_folder(outside or order["places"], order["run"])
+    folder, lock = cleaning.make_folder(outside or order["places"], order["run"])
     for name in (MEMORY, ROOT, UPPERS):
         os.mkdir(f"{folder}/{name}")
-    _start_apart(lambda: rank_cleaner.clean_up_after(process, folder, lock), keep=(lock,))
+    _start_apart(lambda: cleaning.clean_up_after(process, folder, lock), keep=(lock,))
     locked = leave_mounts()
     prepare_memory(folder)
     writable = tuple(sorted({*order["writable"], *_real_folders(environment)}))
@@ -58,14 +59,14 @@ def enter_layer(
     view = RankView(root.root, layered, locked, order["start_ns"])
     ours, theirs = socket.socketpair()
     _start_apart(
-        lambda: rank_keeper.keep(process, view, theirs), keep=(theirs.fileno(), *view.descriptors)
+        lambda: keeping.keep(process, view, theirs), keep=(theirs.fileno(), *view.descriptors)
     )
     theirs.close()
     _enter(root)
     os.chdir(cwd)
     if death_signal:  # the kernel has taken it from us with our change of namespaces
         syscalls.die_with_parent(death_signal)
-    rank_cleaner.write_owner(lock, order["run"], os.readlink("/proc/self/ns/mnt"))
+    cleaning.write_owner(lock, order["run"], os.readlink("/proc/self/ns/mnt"))
     _hand_over(ours)
     if order["probe"]:
         os.write(2, "".join(f"{note}\n" for note in root.notes).encode())
@@ -100,7 +101,7 @@ def _hand_over(keeper: socket.socket) -> None:
     listener = creations.watch()
     names = os.readlink("/proc/self/ns/mnt").encode()
     socket.send_fds(keeper, [names], [] if listener is None else [listener])
-    if keeper.recv(1) != rank_keeper.READY:
+    if keeper.recv(1) != keeping.READY:
         raise OSError("its keeper has ended")
     if listener is not None:
         os.close(listener)
