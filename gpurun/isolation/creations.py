@@ -16,7 +16,7 @@ import os
 import struct
 
 from gpurun.isolation import syscalls
-from gpurun.isolation.rank_view import RankView
+from gpurun.isolation.ranks.view import RankView
 
 _AT_FDCWD = -100
 _AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

@@ -1,4 +1,4 @@
-"""The knobs: each file of this folder that defines one is found by walking it.
+"""The knobs: each file below this folder that defines one is found by walking it.
 
 A user's own knobs are files or folders named in the configuration. They are imported as
 `gpurun_user_knobs.<file name>`, a name that a spawned child or a compiler worker can import again.
@@ -48,8 +48,8 @@ METHODS = (
 
 
 def all_knobs(paths: Sequence[str] = (), tuned: Sequence[TunedArgument] = ()) -> tuple[Knob, ...]:
-    """Every knob of this folder and of the user's `paths`, and one for each of the script's `tuned`
-    arguments, in the order in which to try them.
+    """Every knob below this folder and of the user's `paths`, and one for each of the script's
+    `tuned` arguments, in the order in which to try them.
     """
     knobs: dict[str, Knob] = {}
     for knob in (*_own_knobs(), *_user_knobs(paths), *map(script_argument, tuned)):
@@ -79,8 +79,8 @@ def find(name: str, paths: Sequence[str] = (), tuned: Sequence[TunedArgument] = 
 
 
 def _own_knobs() -> Iterator[Knob]:
-    for info in pkgutil.iter_modules(__path__):
-        knob = _knob_of(importlib.import_module(f"{__name__}.{info.name}"))
+    for info in pkgutil.walk_packages(__path__, f"{__name__}."):
+        knob = _knob_of(importlib.import_module(info.name))
         if knob is not None:
             yield knob
 

@@ -1,4 +1,4 @@
-"""What a knob is. A file of this folder defines one such class, or helps those that do.
+"""What a knob is. A file below this folder defines one such class, or helps those that do.
 
 A knob is asked in the launcher what it may try (`candidates`), and turned in the user's process
 (`apply`). At its top a file therefore imports only the standard library, `gpurun.records`,

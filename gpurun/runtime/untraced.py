@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from gpurun.knobs.compile_tools import TRACED
+from gpurun.knobs.compiling.compile_tools import TRACED
 from gpurun.runtime.imports import when_imported
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.knobs.padded_logits import LINE
+from gpurun.knobs.loss.padded_logits import LINE
 from tests.conftest import Gpurun
 from tests.integration.knob_runs import KnobRun, run_under
 
@@ -21,7 +21,10 @@ import collections, json, sys
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from gpurun.knobs import autocast, fused_loss, outputs, padded_logits
+from gpurun.knobs import outputs
+from gpurun.knobs.precision import autocast
+from gpurun.knobs.loss import fused_loss
+from gpurun.knobs.loss import padded_logits
 
 autocast.native_on_cpu = lambda: True
 fused_loss.LEAST_ELEMENTS = 2000

@@ -28,11 +28,7 @@ from gpurun.records.benchmark import (
 )
 from gpurun.records.codec import from_json, to_json
 from scripts.generate_schemas import FOLDER
-from tests.conftest import REPOSITORY
 from tests.unit.benchmark_records import CRASHED, FINGERPRINT, START, record
-
-VERSION_1 = REPOSITORY / "tests" / "data" / "store" / "benchmarks_v1.sql"
-"""A store as version 1 wrote it: three runs on main, one that crashed, and a baseline."""
 
 
 def silent(notice: str) -> None:
@@ -285,45 +281,17 @@ def test_an_export_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
 # -- versions --------------------------------------------------------------------------------------
 
 
-def version_1(home: Path) -> None:
-    home.mkdir(exist_ok=True)
-    with sqlite3.connect(home / "bench.db") as database:
-        database.executescript(VERSION_1.read_text())
-        database.execute("PRAGMA journal_mode=WAL")
-
-
-def test_a_store_of_version_1_is_brought_forward(tmp_path: Path) -> None:
-    version_1(tmp_path / "old")
-    store = opened(tmp_path / "old")
-    expected = [record(0), record(1), record(2)]
-    assert store.query(branch="main", purposes=[BenchmarkPurpose.BENCH]) == expected
-    assert [b.accepted_by for b in store.baselines()] == ["Ada"]
-    store.add(record(9, purpose=BenchmarkPurpose.SELFTEST))
-    assert ids(store.query(purposes=[BenchmarkPurpose.SELFTEST])) == ["r0009"]
-
-
-def test_tables_that_were_brought_forward_are_those_of_a_new_store(tmp_path: Path) -> None:
-    version_1(tmp_path / "old")
-    assert "purpose" not in columns(tmp_path / "old")
-    for home in (tmp_path / "old", tmp_path / "new"):
-        opened(home).connect()
-    for table in ("gpurun_benchmarks", "gpurun_baselines", "gpurun_schema"):
-        assert columns(tmp_path / "old", table) == columns(tmp_path / "new", table)
-
-
-def test_a_store_of_a_later_gpurun_is_refused_by_name_and_left_as_it_is(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 99])
+def test_an_index_of_another_version_is_made_again_from_the_files(
+    tmp_path: Path, version: int
+) -> None:
     opened(tmp_path).add(record())
-    path = tmp_path / "bench.db"
-    with sqlite3.connect(path) as database:
-        database.execute("UPDATE gpurun_schema SET version = 99")
-        database.execute("PRAGMA journal_mode=DELETE")
-    before = path.read_bytes()
-    refused = refusal(opened(tmp_path).query)
-    assert refused.what == f"{path} has schema version 99, and this gpurun knows those up to 2"
-    assert "upgrade gpurun" in refused.todo
-    kept = refusal(lambda: opened(tmp_path).add(record(1)))
-    assert str(tmp_path / "benchmarks" / "r0001.json") in kept.what
-    assert path.read_bytes() == before
+    with sqlite3.connect(tmp_path / "bench.db") as database:
+        database.execute("ALTER TABLE gpurun_benchmarks DROP COLUMN purpose")
+        database.execute("UPDATE gpurun_schema SET version = ?", (version,))
+    store = opened(tmp_path)
+    assert store.query(purposes=[BenchmarkPurpose.BENCH]) == [record()]
+    assert "purpose" in columns(tmp_path)
 
 
 # -- cost ------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpurun.knobs.async_copies import LARGEST_BYTES, Staging
+from gpurun.knobs.copies.async_copies import LARGEST_BYTES, Staging
 
 Told = list[tuple[str, str]]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gpurun.knobs import find
-from gpurun.knobs.allocator import CHOSEN
 from gpurun.knobs.api import Skip
-from gpurun.knobs.compile_tools import missing_tool
+from gpurun.knobs.compiling.compile_tools import missing_tool
+from gpurun.knobs.memory.allocator import CHOSEN
 from gpurun.records.facts import Facts
 from gpurun.records.result import HostUse
 from tests.unit.knob_facts import (
@@ -334,7 +334,9 @@ class TestNumericsKnobs:
             assert skipped("attention", facts(traits={**seen, trait: "train.py:1"}))
 
     def test_the_loss_is_fused_on_top_of_autocast(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("gpurun.knobs.fused_loss.missing_tool", lambda device, capability: None)
+        monkeypatch.setattr(
+            "gpurun.knobs.loss.fused_loss.missing_tool", lambda device, capability: None
+        )
         under = gpu_facts(current={"autocast": "bf16"})
         assert proposed("fused_loss", under) == ["cross_entropy"]
         assert "goes with autocast" in skipped("fused_loss", gpu_facts())
@@ -369,15 +371,17 @@ class TestNumericsKnobs:
             return name if name in present else None
 
         monkeypatch.delenv("CC", raising=False)
-        monkeypatch.setattr("gpurun.knobs.compile_tools.importlib.util.find_spec", find)
-        monkeypatch.setattr("gpurun.knobs.compile_tools.shutil.which", find)
+        monkeypatch.setattr("gpurun.knobs.compiling.compile_tools.importlib.util.find_spec", find)
+        monkeypatch.setattr("gpurun.knobs.compiling.compile_tools.shutil.which", find)
         told = missing_tool("cuda", capability)
         assert told is None if reason is None else told is not None and reason in told
 
     def test_cuda_graphs_are_not_tried_under_gradient_accumulation(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("gpurun.knobs.compile.missing_tool", lambda device, capability: None)
+        monkeypatch.setattr(
+            "gpurun.knobs.compiling.compile.missing_tool", lambda device, capability: None
+        )
         assert proposed("compile", gpu_facts()) == ["reduce-overhead", "default", "max-autotune"]
         accumulating = gpu_facts(result=replace(result(), batch_size=128.0))
         assert proposed("compile", accumulating) == ["default"]
@@ -386,7 +390,9 @@ class TestNumericsKnobs:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A GPT of 124 M: inputs and outputs that graphs copy took 1.5 ms of 21."""
-        monkeypatch.setattr("gpurun.knobs.compile.missing_tool", lambda device, capability: None)
+        monkeypatch.setattr(
+            "gpurun.knobs.compiling.compile.missing_tool", lambda device, capability: None
+        )
         graphs = {"compile": "reduce-overhead"}
         for percent, first in ((87.0, "default"), (41.0, "reduce-overhead"), (None, None)):
             ground = gpu_facts(result=replace(result(0, 20), gpu_utilization_percent=percent))

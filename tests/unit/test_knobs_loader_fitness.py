@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import ConcatDataset, IterableDataset, Subset, TensorDataset, get_worker_info
 
 from gpurun.knobs.api import LoaderCall
-from gpurun.knobs.loader_fitness import counts_epochs, on_cuda, open_handle, why_no_workers
+from gpurun.knobs.loading.loader_fitness import counts_epochs, on_cuda, open_handle, why_no_workers
 
 
 class Holding(torch.utils.data.Dataset):  # type: ignore[type-arg]

@@ -11,9 +11,9 @@ import torch._functorch.config
 import torch.nn.functional as F
 from torch import nn
 
-from gpurun.knobs import fused_loss, padded_logits
-from gpurun.knobs.graph_rewrites import REWRITES, compile_in_place
-from gpurun.knobs.padded_logits import (
+from gpurun.knobs.compiling.graph_rewrites import REWRITES, compile_in_place
+from gpurun.knobs.loss import fused_loss, padded_logits
+from gpurun.knobs.loss.padded_logits import (
     ENDS_IN_ZEROS,
     LINE,
     PADDED,

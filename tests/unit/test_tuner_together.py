@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import pytest
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.cpu_threads import CpuThreads
-from gpurun.knobs.loader_workers import LoaderWorkers
+from gpurun.knobs.loading.loader_workers import LoaderWorkers
+from gpurun.knobs.processor.cpu_threads import CpuThreads
 from gpurun.records.facts import Facts
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import KnobOutcome

@@ -25,12 +25,15 @@ def open_store(
 ) -> BenchmarkStore:
     """The store in `home` (`.gpurun/`), or at `url`: postgresql://user@host/database, sqlite:///file.
 
-    The JSON files of records are in `home` in any case. Only the URL and its driver are looked at
-    (`GpurunError`): the database is touched when something is asked of it, and a lock there is
-    waited for as long as `patience` (seconds).
+    The JSON files of records are beside an SQLite file, else in `home`. Only the URL and its driver
+    are looked at (`GpurunError`): the database is touched when something is asked of it, and a lock
+    there is waited for as long as `patience` (seconds).
     """
     from gpurun.bench.store.files import RecordFiles
     from gpurun.bench.store.place import database_at
+    from gpurun.bench.store.sqlite import SqliteDatabase
     from gpurun.bench.store.store import BenchmarkStore
 
-    return BenchmarkStore(database_at(home, url, patience), RecordFiles(home), notice)
+    database = database_at(home, url, patience)
+    beside = database.path.parent if isinstance(database, SqliteDatabase) else home
+    return BenchmarkStore(database, RecordFiles(beside), notice)

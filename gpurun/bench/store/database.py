@@ -16,12 +16,12 @@ Work = Callable[[sa.Connection], T]
 """What is done in one transaction. It may be done again, from the start, where that failed."""
 
 
-class CorruptDatabase(Exception):
-    """What the file holds is no database, or a damaged one."""
+class UnusableDatabase(Exception):
+    """It holds no tables of ours as they should be. `damaged`: because of a fault."""
 
-
-class EmptyDatabase(Exception):
-    """The tables are gone since they were seen: the file was moved away and made again."""
+    def __init__(self, what: str, *, damaged: bool = True) -> None:
+        self.damaged = damaged
+        super().__init__(what)
 
 
 class Database:
@@ -50,6 +50,10 @@ class Database:
         check_known(version, self.name)
         if version < VERSION:
             self.run(self._migrate, write=True)
+
+    def discard(self, why: UnusableDatabase) -> None:
+        """Make room for a new one, if this one is a mere index; else `GpurunError`."""
+        raise GpurunError(f"{self.name}: {why}", "mend that row in the database") from None
 
     def refuse(self, error: DBAPIError) -> NoReturn:
         """Raise what a failure of the database means to the user."""

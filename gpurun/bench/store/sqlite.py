@@ -1,13 +1,12 @@
-"""A store in one SQLite file: several processes write in turn, a damaged file is set aside."""
+"""An index of records in one SQLite file, in which several processes write in turn."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -15,14 +14,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from gpurun.bench.store.database import (
-    CorruptDatabase,
-    Database,
-    EmptyDatabase,
-    T,
-    Work,
-    driver_line,
-)
+from gpurun.bench.store.database import Database, T, UnusableDatabase, Work, driver_line
+from gpurun.bench.store.migrations import VERSION, version_of
 from gpurun.errors import GpurunError
 
 BUSY_SECONDS = 1.0
@@ -48,7 +41,6 @@ class SqliteDatabase(Database):
     def __init__(self, path: Path, patience: float) -> None:
         self.path = path
         self.patience = patience
-        self._identity: tuple[int, int] | None = None
         engine = sa.create_engine(
             sa.URL.create("sqlite", database=os.fspath(path)),
             poolclass=NullPool,
@@ -58,8 +50,7 @@ class SqliteDatabase(Database):
         super().__init__(os.fspath(path), engine)
 
     def run(self, work: Work[T], *, write: bool = False) -> T:
-        """As `Database.run`; `CorruptDatabase` and `EmptyDatabase` where the file is so."""
-        self._identity = _identity(self.path)
+        """As `Database.run`; `UnusableDatabase` where the file must be made again."""
         return self._patiently(lambda: self._once(work, write))
 
     def prepare(self) -> None:
@@ -71,6 +62,9 @@ class SqliteDatabase(Database):
                 f"{self.path.parent} cannot be made: {error.strerror or error}",
                 "name another folder with --out",
             ) from None
+        version = self.run(version_of)
+        if version not in (0, VERSION):
+            raise UnusableDatabase(f"its tables are of version {version}", damaged=False)
         super().prepare()
         self._patiently(self._use_wal)
 
@@ -81,36 +75,26 @@ class SqliteDatabase(Database):
         """Raise what SQLite's refusal means."""
         said = driver_line(error)
         if any(sign in said.lower() for sign in CORRUPT):
-            raise CorruptDatabase(said) from None
+            raise UnusableDatabase(said) from None
         if "no such table" in said:
-            raise EmptyDatabase(said) from None
+            raise UnusableDatabase(said, damaged=False) from None
         remedy = next((todo for sign, todo in REMEDIES.items() if sign in said.lower()), None)
         if "locked" in said:
             said = f"locked by another process for more than {self.patience:g} s"
             remedy = "end what holds it, and try again"
         raise GpurunError(f"{self.name}: {said}", remedy or "mend it, or move it away") from None
 
-    def set_aside(self) -> Path | None:
-        """Give the damaged file another name, which is returned; None if another process did.
-
-        Its write-ahead log goes with it, and first: a new file must not find that of an old one.
-        """
+    def discard(self, why: UnusableDatabase) -> None:
+        """Remove the file. Its write-ahead log goes first: a new file must not find an old one."""
         with _folder_lock(self.path.parent):
-            if _identity(self.path) != self._identity:
-                return None
-            stamp = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(2).hex()}"
-            aside = self.path.with_name(f"{self.path.name}.corrupt-{stamp}")
             try:
                 for suffix in ("-wal", "-shm", ""):
-                    part = Path(f"{self.path}{suffix}")
-                    if part.exists():
-                        part.rename(f"{aside}{suffix}")
+                    Path(f"{self.path}{suffix}").unlink(missing_ok=True)
             except OSError as error:
                 raise GpurunError(
-                    f"{self.path} is corrupt and cannot be set aside: {error.strerror or error}",
-                    "move it away yourself; its records are read again from their JSON files",
+                    f"{self.path}: {why}, and it cannot be removed: {error.strerror or error}",
+                    "remove it yourself; it is made again from the JSON files of its records",
                 ) from None
-            return aside
 
     def _use_wal(self) -> None:
         """Switch the file for good; outside of any transaction, as SQLite wants it."""
@@ -136,33 +120,10 @@ class SqliteDatabase(Database):
             time.sleep(RETRY_SECONDS)
 
 
-def documents_of(damaged: Path, table: str) -> Iterator[str]:
-    """What can be read of the column `document` in a damaged file: from both ends to the damage.
-
-    A row may come twice.
-    """
-    for order in ("ASC", "DESC"):
-        with suppress(sqlite3.Error, UnicodeDecodeError):
-            place = f"{damaged.absolute().as_uri()}?mode=ro"
-            with closing(sqlite3.connect(place, uri=True)) as connection:
-                chosen = f'SELECT document FROM "{table}" ORDER BY rowid {order}'
-                for (text,) in connection.execute(chosen):
-                    if isinstance(text, str):  # damage may read as NULL
-                        yield text
-
-
 def _begin(connection: sa.Connection) -> None:
     """A writer asks for its turn at once: one that read before could no longer wait for it."""
     write = connection.get_execution_options().get("write")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 @contextmanager

@@ -1,7 +1,8 @@
-"""The records of benchmarks: their JSON files are what is kept, the database is how they are found.
+"""The records of benchmarks: JSON files, and a database in which they are found.
 
 A record is written as a file first and enters the database afterwards. What a database lacks, since
-it was locked, out of reach, damaged or new, it gets from the files when it is next used.
+it was locked or out of reach, it gets from the files when it is next used. A database in SQLite is
+only an index of the files beside it: one that is damaged, or of another version, is made again.
 """
 
 from __future__ import annotations
@@ -15,17 +16,14 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpurun.bench.store import Notice
-from gpurun.bench.store.database import CorruptDatabase, Database, EmptyDatabase, T, Work
+from gpurun.bench.store.database import Database, T, UnusableDatabase, Work
 from gpurun.bench.store.exchange import read_import, write_export
 from gpurun.bench.store.files import (
-    UNREADABLE,
     Document,
     Kept,
     RecordFiles,
-    document_text,
     parsed,
 )
-from gpurun.bench.store.sqlite import SqliteDatabase, documents_of
 from gpurun.bench.store.tables import BASELINES, BENCHMARKS, TABLES, insert_new, rows_of, searchable
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import (
@@ -40,8 +38,8 @@ from gpurun.records.codec import RecordError
 
 AT_ONCE = 500
 """Ids asked for in one statement."""
-ATTEMPTS = 3
-"""How often a damaged or emptied file is made anew, since other processes may do so meanwhile."""
+ATTEMPTS = 8
+"""How often an index is made anew, since other processes may do so meanwhile."""
 
 
 class BenchmarkStore:
@@ -55,7 +53,6 @@ class BenchmarkStore:
         self._files = files
         self._notice = notice
         self._connected = False
-        self._replaced: Path | None = None
 
     @property
     def name(self) -> str:
@@ -174,50 +171,22 @@ class BenchmarkStore:
             try:
                 self._prepare()
                 return self._database.run(work, write=write)
-            except EmptyDatabase as error:
-                fault: Exception = error
-            except CorruptDatabase as error:
+            except UnusableDatabase as error:
                 fault = error
-                self._set_aside(error)
-            self._connected = False
-        raise GpurunError(f"{self.name} is corrupt: {fault}", "look at its disk")
+                self._connected = False
+            self._database.discard(fault)
+            if fault.damaged:
+                self._notice(f"{self.name} was damaged and is made again from {self._files.folder}")
+        raise GpurunError(f"{self.name}: {fault}", "look at its disk")
 
     def _prepare(self) -> None:
-        if self._connected:
-            return
-        self._database.prepare()
-        count = self._recover()
-        saved = 0 if self._replaced is None else self._salvage(self._replaced)
-        self._connected = True
-        if self._replaced is not None:
-            again = f"{count} records were read again from {self._files.folder}"
-            also = f" and {saved} more out of it" if saved else ""
-            kept = self._replaced.name
-            self._notice(f"{self.name} was corrupt: it is kept as {kept}, and {again}{also}")
-            self._replaced = None
+        if not self._connected:
+            self._database.prepare()
+            self._recover()
+            self._connected = True
 
-    def _set_aside(self, error: CorruptDatabase) -> None:
-        """Make room for a fresh file, which is filled from the JSON files."""
-        if not isinstance(self._database, SqliteDatabase):
-            raise GpurunError(f"{self.name} is corrupt: {error}", "restore that row") from None
-        self._replaced = self._database.set_aside() or self._replaced
-
-    def _salvage(self, aside: Path) -> int:
-        """Enter what can still be read of a damaged file, which other folders share, perhaps."""
-        found: dict[str, Document] = {}
-        for cls, table in TABLES.items():
-            for text in documents_of(aside, table.name):
-                try:
-                    document: Document = parsed(cls, json.loads(text))
-                    document_text(document)
-                except UNREADABLE:
-                    continue
-                found[document.id] = document
-        rows = rows_of(found.values())
-        return self._database.run(lambda connection: insert_new(connection, rows), write=True)
-
-    def _recover(self) -> int:
-        """Enter what has a file and no row; returns how many those were."""
+    def _recover(self) -> None:
+        """Enter what has a file and no row."""
         lacking: list[Document] = []
         unreadable: list[str] = []
         for cls, table in TABLES.items():
@@ -226,10 +195,9 @@ class BenchmarkStore:
         if unreadable:
             more = f", and {len(unreadable) - 1} more" if len(unreadable) > 1 else ""
             self._notice(f"a record cannot be read and is left out: {unreadable[0]}{more}")
-        if not lacking:
-            return 0
-        rows = rows_of(lacking)
-        return self._database.run(lambda connection: insert_new(connection, rows), write=True)
+        if lacking:
+            rows = rows_of(lacking)
+            self._database.run(lambda connection: insert_new(connection, rows), write=True)
 
     def _entered(self, table: sa.Table, ids: Iterable[str]) -> set[str]:
         """Those of the ids that have a row."""
@@ -260,7 +228,7 @@ def _matching(
 
 def _read(cls: type[Kept], text: str | None) -> Kept:
     if text is None:  # so SQLite reads some damage, and says nothing
-        raise CorruptDatabase("a row holds no document")
+        raise UnusableDatabase("a row holds no document")
     try:
         return parsed(cls, json.loads(text))
     except RecordError as error:
@@ -268,4 +236,4 @@ def _read(cls: type[Kept], text: str | None) -> Kept:
             f"a record of the store cannot be read: {error}", "upgrade gpurun, which wrote it"
         ) from None
     except ValueError as error:
-        raise CorruptDatabase(f"a row holds no JSON: {error}") from None
+        raise UnusableDatabase(f"a row holds no JSON: {error}") from None

@@ -1,0 +1,137 @@
+"""Builds the private layer of a rank around this very process, which then becomes the script."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Callable, Mapping
+
+from gpurun.isolation import creations, syscalls
+from gpurun.isolation.mode import Mode
+from gpurun.isolation.namespaces import leave_mounts
+from gpurun.isolation.newroot import NewRoot, prepare_memory
+from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
+from gpurun.isolation.ranks import cleaning, keeping
+from gpurun.isolation.ranks.view import RankView, is_below
+
+REAL = ("/dev/shm", "/run", "/tmp/nvidia-mps")
+"""Memory that ranks share (NCCL, gloo) and sockets of services: an overlay would cut them off."""
+
+REAL_FOLDER_VARIABLES = (b"CUDA_MPS_PIPE_DIRECTORY",)
+REAL_FILE_VARIABLES = (b"TORCHELASTIC_ERROR_FILE",)
+"""Files that the agent reads."""
+
+
+def enter_layer(
+    order_text: str, command: tuple[str, ...], environment: Mapping[bytes, bytes]
+) -> None:
+    """From here on this process sees the files through a layer of its own. `OSError` if not.
+
+    An order that says `probe` has what is imperfect about the layer told on standard error.
+    """
+    order = json.loads(order_text)
+    cwd = os.getcwd()
+    process, death_signal = os.getpid(), syscalls.parent_death_signal()
+    outside = [place for place in order["places"] if not is_below(os.path.realpath(place), cwd)]
+    folder, lock = cleaning.make_folder(outside or order["places"], order["run"])
+    for name in (MEMORY, ROOT, UPPERS):
+        os.mkdir(f"{folder}/{name}")
+    _start_apart(lambda: cleaning.clean_up_after(process, folder, lock), keep=(lock,))
+    locked = leave_mounts()
+    prepare_memory(folder)
+    writable = tuple(sorted({*order["writable"], *_real_folders(environment)}))
+    box = BoxOrder(
+        mode=Mode.OVERLAY,
+        argv=command,
+        env={},
+        cwd=cwd,
+        writable=writable,
+        layers=(),
+        familiar=tuple(order["familiar"]),
+        scratch=folder,
+        terminal=-1,
+        report=-1,
+    )
+    root = _build(box, locked)
+    layered = [pair for pair in root.overlays if not any(is_below(pair[0], x) for x in writable)]
+    view = RankView(root.root, layered, locked, order["start_ns"])
+    ours, theirs = socket.socketpair()
+    _start_apart(
+        lambda: keeping.keep(process, view, theirs), keep=(theirs.fileno(), *view.descriptors)
+    )
+    theirs.close()
+    _enter(root)
+    os.chdir(cwd)
+    if death_signal:  # the kernel has taken it from us with our change of namespaces
+        syscalls.die_with_parent(death_signal)
+    cleaning.write_owner(lock, order["run"], os.readlink("/proc/self/ns/mnt"))
+    _hand_over(ours)
+    if order["probe"]:
+        os.write(2, "".join(f"{note}\n" for note in root.notes).encode())
+
+
+def _build(box: BoxOrder, locked: bool) -> NewRoot:
+    root = NewRoot(box, locked)
+    if box.cwd in root.descended:
+        raise OSError(f"other file systems are mounted below {box.cwd}")
+    root.build()
+    syscalls.mount("/proc", f"{root.root}/proc", flags=syscalls.MS_BIND | syscalls.MS_REC)
+    return root
+
+
+def _enter(root: NewRoot) -> None:
+    """See the new root as "/". What the keeper mounts in its own copy of it appears here too."""
+    syscalls.mount("none", root.root, flags=syscalls.MS_REC | syscalls.MS_SHARED)
+    syscalls.unshare(syscalls.CLONE_NEWNS)
+    syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
+    root.enter()
+
+
+def _real_folders(environment: Mapping[bytes, bytes]) -> set[str]:
+    named = [environment.get(name, b"") for name in REAL_FOLDER_VARIABLES]
+    named += [os.path.dirname(environment.get(name, b"")) for name in REAL_FILE_VARIABLES]
+    places = {*REAL, *map(os.fsdecode, named)}
+    return {os.path.realpath(place) for place in places if place and os.path.isdir(place)}
+
+
+def _hand_over(keeper: socket.socket) -> None:
+    """Tell the keeper which namespace it serves, let it watch what we create, and hear it agree."""
+    listener = creations.watch()
+    names = os.readlink("/proc/self/ns/mnt").encode()
+    socket.send_fds(keeper, [names], [] if listener is None else [listener])
+    if keeper.recv(1) != keeping.READY:
+        raise OSError("its keeper has ended")
+    if listener is not None:
+        os.close(listener)
+    keeper.close()
+
+
+def _start_apart(work: Callable[[], None], keep: tuple[int, ...]) -> None:
+    """Do `work` in a process that is not our child, has no terminal and holds no file of ours."""
+    child = os.fork()
+    if child:
+        os.waitpid(child, 0)
+        return
+    try:
+        os.setsid()
+        if os.fork() == 0:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                signal.signal(number, signal.SIG_IGN)
+            _close_all_but(keep)
+            work()
+    finally:
+        os._exit(0)
+
+
+def _close_all_but(keep: tuple[int, ...]) -> None:
+    null = os.open("/dev/null", os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in keep:
+            try:
+                os.close(int(name))
+            except OSError:  # the listing's own
+                pass

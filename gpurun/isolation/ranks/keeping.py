@@ -1,0 +1,78 @@
+"""The process beside a rank that keeps its view of rank 0's files up to date.
+
+It refreshes the view every quarter of a second, and at once when the rank asks for it: at a moment
+when rank 0 is known to have done its part (after a collective), the answer then means that all
+which rank 0 wrote before is seen. It ends with the rank's process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+
+from gpurun.isolation import creations
+from gpurun.isolation.ranks.view import RankView
+from gpurun.records.rank_layers import DELETE, DONE, LONGEST, address_of
+
+READY = b"r"
+INTERVAL_SECONDS = 0.25
+MOST_SHARE = 0.01
+"""Of one core, for refreshing."""
+
+ANSWER_SECONDS = 1.0
+"""So long somebody who has connected may take to say what for."""
+
+
+def keep(process: int, view: RankView, channel: socket.socket) -> None:
+    """Serve the rank that is `process`, which tells its mount namespace through `channel`."""
+    rank = os.pidfd_open(process)
+    names, descriptors, _, _ = socket.recv_fds(channel, 256, 1)
+    listener = descriptors[0] if descriptors else None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
+        server.bind(address_of(names.decode()))
+        server.listen()
+        channel.send(READY)
+        channel.close()
+        _serve(rank, server, listener, view)
+
+
+def _serve(rank: int, server: socket.socket, listener: int | None, view: RankView) -> None:
+    poller = select.poll()
+    for descriptor in (rank, server.fileno(), *([] if listener is None else [listener])):
+        poller.register(descriptor, select.POLLIN)
+    due = time.monotonic() + INTERVAL_SECONDS
+    while True:
+        events = poller.poll(max(0.0, due - time.monotonic()) * 1000)
+        ready = {descriptor for descriptor, _ in events}
+        if rank in ready:
+            return
+        if listener is not None and listener in ready:
+            creations.answer(listener, view)
+        if server.fileno() in ready:
+            _answer_one(server, view)
+        if time.monotonic() >= due:
+            due = time.monotonic() + max(INTERVAL_SECONDS, _refresh(view) / MOST_SHARE)
+
+
+def _answer_one(server: socket.socket, view: RankView) -> None:
+    with contextlib.suppress(OSError):
+        connection, _ = server.accept()
+        with connection:
+            connection.settimeout(ANSWER_SECONDS)
+            request = connection.recv(LONGEST)
+            if request.startswith(DELETE):
+                view.delete(os.fsdecode(request.removeprefix(DELETE)))
+            elif request:
+                _refresh(view, settled=True)
+            connection.send(DONE)
+
+
+def _refresh(view: RankView, *, settled: bool = False) -> float:
+    """Seconds of the processor that it took."""
+    before = time.process_time()
+    with contextlib.suppress(OSError):  # files come and go under our hands; the next time then
+        view.refresh(settled=settled)
+    return time.process_time() - before

@@ -1,0 +1,53 @@
+"""Let torch's own kernels compute attention that is written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.attention.capture import COMPILED, Capture
+from gpurun.knobs.compiling.graph_rewrites import REWRITES
+from gpurun.records.facts import Facts
+
+
+class Attention(KnobBase):
+    """`scaled_dot_product_attention` where the script multiplies, takes a softmax and multiplies.
+
+    Helps with long sequences: its kernels never write the scores down, which take memory and time
+    by the square of the length; where a mask is causal they skip half of the work. The graph that
+    dynamo captures of a module is rewritten, with or without the knob `compile`, and only where
+    result and gradients on the script's own tensors are as close to float64 as the original's.
+
+    How it bites: capturing takes seconds at the first steps. Dropout of the weights draws other
+    numbers. Double backward and `jit.trace` do not work. Weights that the script returns or keeps
+    are left as they are, and so are scripts that compile.
+    """
+
+    name: ClassVar[str] = "attention"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 21
+    likely: ClassVar[bool] = True
+    acts_on: ClassVar[str] = "model"
+    startup_seconds: ClassVar[float] = 6.0
+
+    def candidates(self, facts: Facts) -> Sequence[str] | Skip:
+        """Where attention written by hand was seen in the backward graph of a root."""
+        if "compile" in facts.traits or any(root.compiled for root in facts.roots):
+            return Skip(COMPILED)
+        if "data_parallel" in facts.traits:
+            return Skip("DataParallel calls copies of the model")
+        if "manual_attention" not in facts.traits:
+            return Skip("no attention written by hand was seen")
+        return ["sdpa"]
+
+    def apply(self, value: str, hooks: Hooks) -> None:
+        """Rewrite what another knob compiles, else capture the modules that hold attention."""
+        if value != "sdpa":
+            hooks.skipped(f"unknown attention {value!r}")
+            return
+        capture = Capture(hooks)
+        REWRITES.append(capture.rewritten)
+        hooks.on_root(capture.root_found)
+        hooks.around_root_call(lambda: capture)
+        hooks.on_step(capture.step_done)

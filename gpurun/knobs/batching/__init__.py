@@ -1,0 +1,1 @@
+"""Batches of another size, and several batches in one step."""

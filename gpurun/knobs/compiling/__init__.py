@@ -1,0 +1,1 @@
+"""torch.compile, and what is changed in graphs before it."""

@@ -1,0 +1,1 @@
+"""Batch normalisations folded into the layers before them while a model evaluates."""

@@ -1,0 +1,1 @@
+"""How a DataLoader's workers are started, kept and fed."""

@@ -1,0 +1,72 @@
+"""Keep the loader's workers from one epoch to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.loading.lasting_workers import keep_draws, keep_workers
+from gpurun.knobs.loading.loader_fitness import counts_epochs
+from gpurun.knobs.loading.loader_need import workers_now
+from gpurun.records.facts import Facts
+
+SHORT_EPOCH_MS = 60_000.0
+"""Starting workers takes tenths of a second to seconds: nothing in an epoch longer than this."""
+
+
+class LoaderPersistent(KnobBase):
+    """`DataLoader(persistent_workers=True)`: workers live on when an epoch ends.
+
+    Helps when epochs are short, or when workers are dear to start (spawn, big data sets).
+
+    How it bites: each worker keeps its copy of the data set as it was at the start, so a data set
+    that changes between epochs (`set_epoch`, an attribute that the script sets) stays frozen in the
+    workers. A data set that counts epochs is left alone. The workers' memory stays in use.
+    """
+
+    name: ClassVar[str] = "loader_persistent"
+    effect: ClassVar[Effect] = Effect.PIPELINE
+    order: ClassVar[int] = 12
+    likely: ClassVar[bool] = True
+
+    def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
+        """Keep them, where epochs are short."""
+        loaders = facts.loaders_of_training()
+        if not loaders:
+            return Skip("no DataLoader feeds the training")
+        if not workers_now(facts):
+            return Skip("the loader has no workers")
+        if all(loader.persistent_workers for loader in loaders):
+            return Skip("the script keeps its workers already")
+        step = facts.result.step_time_ms
+        lengths = [x.length for x in loaders if x.length is not None and not x.persistent_workers]
+        if step is not None and lengths and min(lengths) * step.mean > SHORT_EPOCH_MS:
+            return Skip("epochs are long: starting workers is lost in them")
+        return [True]
+
+    def apply(self, value: bool, hooks: Hooks) -> None:
+        """Set `persistent_workers` of the loaders that have workers."""
+        keep_draws(hooks)
+
+        def edit(call: LoaderCall) -> None:
+            if call.training is False or not value:
+                return
+            reason = _unfit(call)
+            if reason is None:
+                keep_workers(call)
+                hooks.applied(f"{call.key}: kept")
+            else:
+                hooks.skipped(f"{call.key}: {reason}")
+
+        hooks.before_loader(edit)
+
+
+def _unfit(call: LoaderCall) -> str | None:
+    if call.subclass:
+        return "a subclass of DataLoader"
+    if not call.arguments.get("num_workers"):
+        return "no workers"
+    if counts_epochs(call.arguments.get("dataset")):
+        return "the data set counts epochs, which lasting workers would not see"
+    return None

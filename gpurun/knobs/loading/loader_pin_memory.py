@@ -1,0 +1,66 @@
+"""Hand out batches in page-locked memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.loading.loader_fitness import on_cuda
+from gpurun.knobs.loading.loader_need import hands_out_on_gpu, not_fed_from_host
+from gpurun.records.facts import Facts
+
+
+class LoaderPinMemory(KnobBase):
+    """`DataLoader(pin_memory=True)`: a thread copies each batch into page-locked memory.
+
+    Helps copies to the GPU, which are two to three times faster from there and can run beside
+    kernels where the script asks for `non_blocking` copies.
+
+    How it bites: page-locked memory cannot be swapped out; small batches may cost more than they
+    gain. Batches that are on the GPU already cannot be pinned and are left alone.
+    """
+
+    name: ClassVar[str] = "loader_pin_memory"
+    effect: ClassVar[Effect] = Effect.PIPELINE
+    order: ClassVar[int] = 16
+    likely: ClassVar[bool] = True
+
+    def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
+        """Pin, where training is on a GPU and the script does not."""
+        loaders = facts.loaders_of_training()
+        if facts.device != "cuda":
+            return Skip("training is not on a GPU")
+        unfed = not_fed_from_host(facts)
+        if unfed is not None:
+            return unfed
+        if all(loader.pin_memory for loader in loaders):
+            return Skip("the script pins already")
+        return [True]
+
+    def apply(self, value: bool, hooks: Hooks) -> None:
+        """Set `pin_memory` of the loaders whose batches are in host memory."""
+
+        def edit(call: LoaderCall) -> None:
+            if call.training is False:
+                return
+            reason = _unfit(call, hooks)
+            if reason is None:
+                call.arguments["pin_memory"] = value
+                hooks.applied(f"{call.key}: {'pinned' if value else 'not pinned'}")
+            else:
+                hooks.skipped(f"{call.key}: {reason}")
+
+        hooks.before_loader(edit)
+
+
+def _unfit(call: LoaderCall, hooks: Hooks) -> str | None:
+    import torch
+
+    if call.subclass:
+        return "a subclass of DataLoader"
+    if not torch.cuda.is_available():
+        return "there is no GPU to copy to"
+    if hands_out_on_gpu(call, hooks) or on_cuda(call.arguments.get("dataset")):
+        return "its batches are on the GPU already"
+    return None

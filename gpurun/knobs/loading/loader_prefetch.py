@@ -1,0 +1,60 @@
+"""Let each worker keep more batches ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.loading.loader_need import data_wait, workers_now
+from gpurun.records.facts import Facts
+
+MOST = 8
+TORCH_DEFAULT = 2
+
+
+class LoaderPrefetch(KnobBase):
+    """`DataLoader(prefetch_factor=n)`: each worker loads n batches ahead (torch's default is 2).
+
+    Helps when the time to load a batch varies much, so that the queue runs dry although the workers
+    are fast enough on average. It needs workers.
+
+    How it bites: workers × n batches lie in shared memory, which containers often keep small.
+    """
+
+    name: ClassVar[str] = "loader_prefetch"
+    effect: ClassVar[Effect] = Effect.PIPELINE
+    order: ClassVar[int] = 14
+
+    def candidates(self, facts: Facts) -> Sequence[int] | Skip:
+        """Twice what it is, where the step waits for workers."""
+        wait = data_wait(facts)
+        if isinstance(wait, Skip):
+            return wait
+        if not workers_now(facts):
+            return Skip("the loader has no workers")
+        if not wait.noticeable:
+            return Skip("the step does not wait for data")
+        present = {x.prefetch_factor or TORCH_DEFAULT for x in facts.loaders_of_training()}
+        twice = 2 * max(present)
+        return [twice] if twice <= MOST else Skip("it is high already")
+
+    def refine(self, facts: Facts, value: int, gain: float) -> int | None:
+        """Twice as many again after a gain."""
+        return 2 * value if 2 * value <= MOST else None
+
+    def apply(self, value: int, hooks: Hooks) -> None:
+        """Set `prefetch_factor` of the loaders that have workers."""
+
+        def edit(call: LoaderCall) -> None:
+            if call.training is False:
+                return
+            if call.subclass:
+                hooks.skipped(f"{call.key}: a subclass of DataLoader")
+            elif not call.arguments.get("num_workers"):
+                hooks.skipped(f"{call.key}: no workers")
+            else:
+                call.arguments["prefetch_factor"] = value
+                hooks.applied(f"{call.key}: {value} batches a worker")
+
+        hooks.before_loader(edit)

@@ -1,0 +1,1 @@
+"""The loss of half-precision outputs, computed in fused kernels."""

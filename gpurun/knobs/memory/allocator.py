@@ -1,0 +1,106 @@
+"""How torch's CUDA allocator asks the driver for memory and cuts it up."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+from collections.abc import Sequence
+from types import ModuleType
+from typing import ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.compiling.compile_tools import GRAPH_MODES
+from gpurun.records.facts import Facts
+
+SETTINGS = {
+    "expandable_segments": "expandable_segments:True",
+    "max_split_512": "max_split_size_mb:512",
+}
+"""Text of each value in the allocator's variable ("Optimizing memory usage" in torch's notes)."""
+OLD, NEW = "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"
+NEW_SINCE = (2, 11)
+"""First torch under whose new name expandable segments are sure to work: 2.9 knew the name and
+ignored this setting (pytorch#183387)."""
+CHOSEN = (OLD, NEW, "PYTORCH_HIP_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING")
+"""Variables with which somebody has chosen already."""
+FRAGMENTED = 0.1
+"""This part of the reserved memory not allocated even at the peak is fragmentation."""
+MATTERS = 0.01
+"""Less than this part of the GPU's memory is only how the allocator rounds."""
+
+
+class Allocator(KnobBase):
+    """Settings of torch's caching allocator for CUDA, by its environment variable.
+
+    "expandable_segments" lets a segment of device memory grow instead of adding another,
+    "max_split_512" does not cut up blocks above 512 MiB. Helps where sizes change from step to
+    step: what is free lies in pieces that are too small, the allocator gives memory back and asks
+    again while the GPU waits, and a batch that would fit runs out of memory.
+
+    How it bites: not every torch can share tensors in expandable segments with other processes, and
+    a driver without virtual memory ignores the setting. Not splitting can reserve more. Where the
+    variable is set, it is left alone. Torch 2.8 to 2.10 prints that the name under which it heeds
+    the setting is deprecated.
+    """
+
+    name: ClassVar[str] = "allocator"
+    effect: ClassVar[Effect] = Effect.PIPELINE
+    order: ClassVar[int] = 62
+
+    def candidates(self, facts: Facts) -> Sequence[str] | Skip:
+        """Both, where the allocator had to retry or holds much that nothing was put into."""
+        if facts.device != "cuda":
+            return Skip("the model is not on a GPU")
+        refusal = _refusal()
+        if refusal is not None:
+            return Skip(refusal)
+        result = facts.result
+        if result.allocator_retries:
+            return list(SETTINGS)
+        if facts.current.get("compile") in GRAPH_MODES:
+            return Skip("it did not retry, and what else it holds is for the CUDA graphs")
+        allocated, reserved = result.peak_memory_bytes, result.peak_reserved_bytes
+        if allocated is None or reserved is None:
+            return Skip("the memory was not measured")
+        least = max(FRAGMENTED * reserved, MATTERS * (facts.machine.gpu_memory_bytes or 0))
+        if reserved - allocated <= least:
+            return Skip("the allocator did not retry and its memory is not fragmented")
+        return ["expandable_segments"]
+
+    def environment(self, value: str) -> dict[str, str]:
+        """The variable that torch reads at the first allocation."""
+        text = SETTINGS.get(value)
+        return {} if text is None or _refusal() is not None else {_variable(): text}
+
+    def apply(self, value: str, hooks: Hooks) -> None:
+        """Nothing is left to do but to tell: the variable was there before python."""
+
+        def torch_is_here(_: ModuleType) -> None:
+            chosen = {name: os.environ[name] for name in CHOSEN if os.environ.get(name)}
+            if value not in SETTINGS:
+                hooks.skipped(f"unknown value {value!r}")
+            elif chosen == {_variable(): SETTINGS[value]}:
+                hooks.applied(SETTINGS[value])
+            elif chosen:
+                hooks.skipped(f"{', '.join(chosen)} is set already")
+            else:
+                hooks.skipped(f"the process was not started with {_variable()}")
+
+        hooks.on_import("torch", torch_is_here)
+
+
+def _refusal() -> str | None:
+    """Why the allocator is not ours to set in this environment; None if it is."""
+    chosen = next((name for name in CHOSEN if os.environ.get(name)), None)
+    return None if chosen is None else f"{chosen} is set already"
+
+
+def _variable() -> str:
+    """The variable that the installed torch heeds; the launcher does not import torch for it."""
+    try:
+        version = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return OLD
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return NEW if numbers and (int(numbers[1]), int(numbers[2])) >= NEW_SINCE else OLD

@@ -1,0 +1,89 @@
+"""Keep only the inputs of a model's blocks, and compute the rest again in the backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.memory.checkpointed_blocks import CheckpointedBlocks
+from gpurun.knobs.memory.memory_need import not_needed, unfit_root
+from gpurun.knobs.memory.repeated_blocks import repeated_blocks
+from gpurun.records.facts import Facts
+
+VALUES = ("half", "blocks")
+SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
+OWN_SWITCHES = ("gradient_checkpointing", "grad_checkpointing", "use_checkpoint")
+"""Attributes by which models (of transformers, timm, Swin) are told to checkpoint."""
+ITSELF = "the script checkpoints by itself"
+
+
+class Checkpointing(KnobBase):
+    """Gradient checkpointing of the model's repeated blocks: "blocks" all, "half" every second.
+
+    Helps a model that does not fit: of each block only the input is kept, the rest is computed
+    again when the backward pass comes to it. A model of transformers is told by its own switch
+    ("blocks"); any other model's blocks are those of the repeated class that holds most parameters.
+
+    How it bites: about a third more time. The forward of a block runs twice a step (and two more
+    times in the first, to see that it gives the same again): what it appends or counts by hand, and
+    hooks inside of it, are seen so often. Random numbers are drawn as before and BatchNorm's
+    statistics updated once. A model of transformers then returns no cache. A block that draws from
+    a generator of its own, is given an object that it may change (a cache), or whose input is
+    changed in place is left as it is.
+    """
+
+    name: ClassVar[str] = "checkpointing"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 70
+    acts_on: ClassVar[str] = "model"
+    saves_memory: ClassVar[bool] = True
+
+    def candidates(self, facts: Facts) -> Sequence[str] | Skip:
+        """All blocks for a script that does not fit yet, else also what costs less time."""
+        found = not_needed(facts)
+        if found is not None:
+            return found
+        fits = not facts.out_of_memory or self.name in facts.current
+        return VALUES if fits else ["blocks"]
+
+    def apply(self, value: str, hooks: Hooks) -> None:
+        """Choose the blocks of each root when it is found."""
+        if value not in VALUES:
+            hooks.skipped(f"unknown value {value!r}")
+            return
+        blocks = CheckpointedBlocks(hooks)
+
+        def root_found(module: Any) -> None:
+            reason = unfit_root(module, hooks) or _unfit(module)
+            if reason is not None:
+                hooks.skipped(reason)
+            elif value == "blocks" and (switch := _own_switch(module)) is not None:
+                switch.gradient_checkpointing_enable({"use_reentrant": False})
+                hooks.applied(f"{type(switch).__name__}: its own switch")
+            else:
+                found = repeated_blocks(module)
+                blocks.choose(module, found if value == "blocks" else found[::2])
+
+        hooks.on_root(root_found)
+        hooks.on_step(blocks.step_done)
+
+
+def _own_switch(root: Any) -> Any | None:
+    """The model in it that transformers can tell to checkpoint."""
+    for module in root.modules():
+        if getattr(module, "supports_gradient_checkpointing", False) is True:
+            if hasattr(module, "gradient_checkpointing_enable"):
+                return module
+    return None
+
+
+def _unfit(root: Any) -> str | None:
+    for module in root.modules():
+        if any(cls.__name__ in SHARDED for cls in type(module).__mro__):
+            return "its parameters are sharded"
+        if type(module).__name__ == "CheckpointWrapper":
+            return ITSELF
+        if any(getattr(module, name, None) is True for name in OWN_SWITCHES):
+            return ITSELF
+    return None

@@ -1,0 +1,66 @@
+"""Multiply float32 matrices on tensor cores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.precision.tensor_cores import is_ampere
+from gpurun.records.facts import Facts
+
+OWN = "the script chooses its float32 precision itself"
+NO_CORES = "this GPU has no TF32 tensor cores"
+
+
+class Tf32(KnobBase):
+    """`torch.backends.cuda.matmul.allow_tf32 = True`: float32 products in TensorFloat-32.
+
+    Helps models that stay in float32: inputs are rounded to ten bits of mantissa, sums stay in
+    float32, and tensor cores are several times faster. (torch lets convolutions do so by default.)
+
+    How it bites: ten bits of mantissa, so the loss guard has to agree. The older of torch's two
+    switches is used, for the newer one makes the older one's getters raise in the script; a script
+    that has touched either is left alone.
+    """
+
+    name: ClassVar[str] = "tf32"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 34
+    acts_on: ClassVar[str] = "model"
+    likely: ClassVar[bool] = True
+
+    def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
+        """On, where there are tensor cores for it and float32 to multiply."""
+        if facts.device != "cuda":
+            return Skip("the model is not on a GPU")
+        if not is_ampere(facts.machine.compute_capability):
+            return Skip(NO_CORES)
+        if facts.roots and not any("float32" in root.dtypes for root in facts.roots):
+            return Skip("the model holds no float32 parameters")
+        return [True]
+
+    def apply(self, value: bool, hooks: Hooks) -> None:
+        """Switch it on once the script has made its model, and so its own choice."""
+
+        def root_found(module: Any) -> None:
+            import torch
+
+            try:
+                chosen = torch.backends.cuda.matmul.allow_tf32
+            except RuntimeError:  # only the newer switch was used
+                chosen = True
+            if chosen:
+                hooks.skipped(OWN)
+                return
+            device = next(module.parameters()).device
+            if device.type != "cuda":
+                hooks.skipped("the model is not on a GPU")
+                return
+            if not is_ampere(torch.cuda.get_device_capability(device)):
+                hooks.skipped(NO_CORES)
+                return
+            torch.backends.cuda.matmul.allow_tf32 = True
+            hooks.applied("float32 products in TF32")
+
+        hooks.on_root(root_found)

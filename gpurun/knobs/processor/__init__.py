@@ -1,0 +1,1 @@
+"""On which cores a process runs, and with how many threads."""
