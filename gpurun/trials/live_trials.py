@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpurun.isolation.box import Box
 from gpurun.measure.sampler import Sampler
-from gpurun.trials.live_pair import LEAST_STEPS, Round, Side, SideEnded, take_turns
+from gpurun.trials.live_pair import PairFailed, Round, Side, await_both, take_turns
 from gpurun.trials.turn_ratio import LEAST_ROUNDS, TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
@@ -19,6 +19,8 @@ STRETCH_SECONDS = 2.0
 cannot be told from turns of some milliseconds."""
 TURN_SECONDS = 8.0
 """The turns of a pair last so long at most, unless the fewest rounds take longer."""
+EPOCH_SECONDS = 16.0
+"""They go on for so long to see epochs begin on both sides."""
 SMALL_ERROR = 0.004
 """Turns end sooner once their ratio is known so well: launches differ by more."""
 EXIT_SECONDS = 30.0
@@ -34,7 +36,6 @@ class PairSide:
     start: Callable[[], Box]
     run_dir: Path
     patience_seconds: float
-    least_steps: int = LEAST_STEPS
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,16 @@ def run_live(
             live.append(stack.enter_context(closing(_side(side, boxes[number], tick))))
         pair = (live[0], live[1])
         try:
-            for side_of_pair in pair:
-                side_of_pair.await_ready()
+            await_both(pair)
             ready()
-            for side_of_pair in pair:
-                side_of_pair.take(int(STRETCH_SECONDS * 1e9))
+            for number in (0, 1):
+                pair[number].take(int(STRETCH_SECONDS * 1e9), pair[1 - number])
             rounds = take_turns(pair, draws, _enough(deadline))
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(box) for box in boxes]
-        except SideEnded as ended:
-            failure = str(ended)
+        except PairFailed as failed:
+            failure = str(failed)
             codes = [box.poll() for box in boxes]
     ratio = turn_ratio(rounds)
     return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure)
@@ -96,7 +96,7 @@ def run_live(
 
 def _side(side: PairSide, box: Box, tick: Callable[[], None]) -> Side:
     control = side.run_dir / "control"
-    return Side(side.name, box, control, side.patience_seconds, side.least_steps, tick)
+    return Side(side.name, box, control, side.patience_seconds, tick)
 
 
 def _ticking(sampler: Sampler, pid: int) -> Callable[[], None]:
@@ -108,16 +108,24 @@ def _enough(deadline: float) -> Callable[[Sequence[Round]], bool]:
 
     def enough(rounds: Sequence[Round]) -> bool:
         begun.append(time.monotonic())
+        taken = begun[-1] - begun[0]
         if begun[-1] > deadline:
             return True
-        if len(rounds) < LEAST_ROUNDS:
-            return False
         ratio = turn_ratio(rounds)
-        return begun[-1] > begun[0] + TURN_SECONDS or (
-            ratio is not None and ratio.error < SMALL_ERROR
-        )
+        if ratio is None:
+            return False
+        if _misses_epochs(rounds, ratio):
+            return taken > EPOCH_SECONDS
+        return taken > TURN_SECONDS or ratio.error < SMALL_ERROR
 
     return enough
+
+
+def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
+    """Whether there are epochs, too long for a turn, of which too few were seen to begin."""
+    last = (rounds[-1].first, rounds[-1].second)
+    whole = all(r.first.whole_epochs and r.second.whole_epochs for r in rounds[-LEAST_ROUNDS:])
+    return any(turn.epoch_steps for turn in last) and not whole and not ratio.epoch_starts
 
 
 def _exit_code(box: Box) -> int | None:

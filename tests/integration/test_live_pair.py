@@ -20,7 +20,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json
 from gpurun.trials.freezer import tree_below
-from gpurun.trials.live_pair import Side, SideEnded, make_fifos, take_turns
+from gpurun.trials.live_pair import Side, SideEnded, await_both, make_fifos, take_turns
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
 
@@ -93,8 +93,7 @@ def state(pid: int) -> str:
 
 def test_the_slower_side_takes_as_much_time_and_fewer_steps(sides: Sides) -> None:
     first, second = sides.launch("first", 0.002), sides.launch("second", 0.004)
-    first.await_ready()
-    second.await_ready()
+    await_both((first, second))
     rounds = take_turns((first, second), random.Random(0), lambda done: len(done) == 20)
     steps = [sum(r.first.steps for r in rounds), sum(r.second.steps for r in rounds)]
     assert 1.2 < steps[0] / steps[1] < 3.0
@@ -105,6 +104,7 @@ def test_the_slower_side_takes_as_much_time_and_fewer_steps(sides: Sides) -> Non
 def test_a_side_stands_still_with_its_workers_outside_its_turns(sides: Sides) -> None:
     side = sides.launch("only", workers=2)
     side.await_ready()
+    side.freeze()
     main = sides.boxes[0].pid
     everyone = [main, *tree_below(main)]
     assert len(everyone) >= 3
@@ -115,8 +115,7 @@ def test_a_side_stands_still_with_its_workers_outside_its_turns(sides: Sides) ->
 
 def test_a_side_that_ends_in_its_turn_is_reported_with_its_code(sides: Sides) -> None:
     side, other = sides.launch("short", steps=30), sides.launch("long")
-    side.await_ready()
-    other.await_ready()
+    await_both((side, other))
     with pytest.raises(SideEnded) as raised:
         take_turns((side, other), random.Random(0), lambda done: False)
     assert (raised.value.name, raised.value.exit_code) == ("short", 7)
@@ -129,12 +128,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from tests.integration.test_live_pair import Sides
 from gpurun.trials.freezer import tree_below
-from gpurun.trials.live_pair import take_turns
+from gpurun.trials.live_pair import await_both, take_turns
 with ExitStack() as stack:
     sides = Sides(Path(sys.argv[1]), dict(os.environ), stack)
     pair = tuple(sides.launch(name, workers=1) for name in ("first", "second"))
-    for side in pair:
-        side.await_ready()
+    await_both(pair)
     pids = [pid for box in sides.boxes for pid in (box.pid, *tree_below(box.pid))]
     print(*pids, flush=True)
     take_turns(pair, random.Random(0), lambda done: False)
