@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-REPOSITORY = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(REPOSITORY))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpurun.isolation.box import Box, BoxSpec, Mode
 from gpurun.launch.environment import child_environment

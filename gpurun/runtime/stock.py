@@ -18,8 +18,9 @@ from typing import Any
 class Level:
     """The stock at one moment, of all loaders with workers.
 
-    `taken`: batches handed out in this pass. `ready`: those made and not handed out. `capacity`: what the workers keep under
-    way. `ending`: a loader nears the end of its pass and asks its workers for less.
+    `taken`: batches handed out in this pass. `ready`: those made and not handed out. `capacity`:
+    what the workers keep under way. `ending`: a loader nears the end of its pass and asks its
+    workers for less.
     """
 
     taken: int

@@ -9,86 +9,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from gpurun.isolation.box import Box, BoxSpec, Mode
-from gpurun.launch.environment import child_environment
-from gpurun.records.codec import to_json
-from gpurun.records.spec import RunSpec
-from gpurun.rundir import write_json
 from gpurun.trials.freezer import tree_below
-from gpurun.trials.live_pair import Side, SideEnded, await_both, make_fifos, take_turns
+from gpurun.trials.live_pair import SideEnded, await_both, take_turns
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
-
-SCRIPT = """
-import sys, time, torch
-from torch.utils.data import DataLoader, TensorDataset
-
-class Slow(TensorDataset):
-    def __getitem__(self, index):
-        return super().__getitem__(index)
-
-def main(workers, seconds, steps):
-    torch.set_num_threads(1)
-    model = torch.nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(Slow(torch.randn(4096, 8)), batch_size=8, num_workers=workers)
-    done = 0
-    while True:
-        for (x,) in loader:
-            time.sleep(seconds)
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-            done += 1
-            if done == steps:
-                sys.exit(7)
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))
-"""
+from tests.integration.live_sides import Sides, state
 
 
 @pytest.fixture
 def sides(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Sides]:
     with ExitStack() as stack:
         yield Sides(tmp_path, clean_environment, stack)
-
-
-class Sides:
-    """Launches sides below a folder and ends them with the test."""
-
-    def __init__(self, folder: Path, environment: dict[str, str], stack: ExitStack) -> None:
-        self._folder, self._environment, self._stack = folder, environment, stack
-        self.boxes: list[Box] = []
-        (folder / "train.py").write_text(SCRIPT)
-
-    def launch(self, name: str, seconds: float = 0.0, workers: int = 0, steps: int = -1) -> Side:
-        run_dir = self._folder / name
-        make_fifos(run_dir / "control")
-        spec = RunSpec(str(run_dir), os.getpid(), turns_after_steps=10)
-        write_json(run_dir / "spec.json", to_json(spec))
-        words = ("train.py", str(workers), str(seconds), str(steps))
-        order = BoxSpec(
-            argv=(sys.executable, *words),
-            env=child_environment(run_dir / "spec.json", self._environment),
-            cwd=self._folder,
-            writable=(),
-            layers=(),
-            mode=Mode.IN_PLACE,
-            log=run_dir / "output.log",
-        )
-        box = self._stack.enter_context(Box(order))
-        self.boxes.append(box)
-        return self._stack.enter_context(closing(Side(name, box, run_dir / "control", 60.0)))
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def test_the_slower_side_takes_as_much_time_and_fewer_steps(sides: Sides) -> None:
@@ -126,7 +62,7 @@ import os, random, sys, time
 sys.path.insert(0, {repository!r})
 from contextlib import ExitStack
 from pathlib import Path
-from tests.integration.test_live_pair import Sides
+from tests.integration.live_sides import Sides
 from gpurun.trials.freezer import tree_below
 from gpurun.trials.live_pair import await_both, take_turns
 with ExitStack() as stack:
