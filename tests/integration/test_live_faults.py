@@ -164,7 +164,8 @@ def test_what_a_side_is_frozen_for_does_not_count_as_its_silence(
 def test_torchs_watchdog_is_told_of_the_freeze(sides: Sides, tmp_path: Path) -> None:
     group = """
 import torch.distributed as dist
-dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+store = "file://" + os.path.abspath("store")
+dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
 open("patience", "w").write(os.environ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"])
 """
     side = sides.run("rank", script(tmp_path, "rank", before=group))
