@@ -11,7 +11,9 @@ from pathlib import Path
 
 from gpurun.isolation.box import Box
 from gpurun.measure.sampler import Sampler
+from gpurun.records.turns import Turn
 from gpurun.trials.live_pair import PairFailed, Round, Side, await_both, take_turns
+from gpurun.trials.shared_gpu import shared_gpu_notes
 from gpurun.trials.turn_ratio import LEAST_ROUNDS, TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
@@ -43,12 +45,14 @@ class PairEnd:
     """How a live pair ended. `ratio`: step time of the second over the first side's, by turns.
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
+    `notes`: what disturbed the GPU meanwhile, a clause each.
     """
 
     ratio: TurnRatio | None
     exit_codes: tuple[int | None, int | None]
     seconds: float
     failure: str
+    notes: tuple[str, ...] = ()
 
 
 def run_live(
@@ -65,13 +69,15 @@ def run_live(
     """
     began = time.monotonic()
     rounds: list[Round] = []
+    stretches: tuple[Turn, Turn] | None = None
     failure = ""
     with ExitStack() as stack:
         boxes: list[Box] = []
         live: list[Side] = []
         samplers = [stack.enter_context(closing(Sampler(side.run_dir))) for side in sides]
-        for side, sampler in zip(sides, samplers, strict=True):
+        for sampler in samplers:
             sampler.look_around()
+        for side in sides:
             boxes.append(stack.enter_context(side.start()))
         for number, side in enumerate(sides):
             samplers[number].beside = (boxes[1 - number].pid,)
@@ -81,8 +87,8 @@ def run_live(
         try:
             await_both(pair)
             ready()
-            for number in (0, 1):
-                pair[number].take(int(STRETCH_SECONDS * 1e9), pair[1 - number])
+            nanoseconds = int(STRETCH_SECONDS * 1e9)
+            stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
             rounds = take_turns(pair, draws, _enough(deadline))
             for side_of_pair in pair:
                 side_of_pair.end()
@@ -91,7 +97,8 @@ def run_live(
             failure = str(failed)
             codes = [box.poll() for box in boxes]
     ratio = turn_ratio(rounds)
-    return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure)
+    notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
+    return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure, notes)
 
 
 def _side(side: PairSide, box: Box, tick: Callable[[], None]) -> Side:

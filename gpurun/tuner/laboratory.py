@@ -36,6 +36,7 @@ from gpurun.trials.live_pair import make_fifos
 from gpurun.trials.live_trials import PairSide, run_live
 from gpurun.trials.prestart import Standby, places, several, what_to_import
 from gpurun.trials.progress import Progress
+from gpurun.trials.shared_gpu import sharing_obstacle
 from gpurun.trials.supervision import Watch, wait
 from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner import asking
@@ -163,7 +164,7 @@ class Laboratory:
             return "the script runs in several ranks"
         if self.mode is Mode.IN_PLACE:
             return "trials work on the real files"
-        return ""
+        return sharing_obstacle(self._environment)
 
     def close(self) -> None:
         """End what waits, and remove what only trials needed."""
