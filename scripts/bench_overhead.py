@@ -36,7 +36,7 @@ from gpurun.launch.environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json
-from gpurun.trials.live_pair import Round, Side, make_fifos, take_turns
+from gpurun.trials.live_pair import Round, Side, await_both, make_fifos, take_turns
 from gpurun.trials.turn_ratio import LEAST_ROUNDS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -127,8 +127,7 @@ def pair(shape: Sequence[int], both_plain: bool, seconds: float, draws: random.R
             launched(folder, "plain", True, shape) as plain,
             launched(folder, "gpurun", both_plain, shape) as other,
         ):
-            plain.await_ready()
-            other.await_ready()
+            await_both((plain, other))
             end = time.monotonic() + seconds
             rounds = take_turns(
                 (plain, other),

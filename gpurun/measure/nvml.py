@@ -25,6 +25,10 @@ THROTTLE_REASONS = {
 """Bits of NVML's clock event reasons; being idle and clocks set on purpose are none."""
 
 
+COMPUTE_MODES = {1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+"""NVML's compute modes but the default, which lets in everybody."""
+
+
 def gpu_hardware() -> tuple[Gpu, ...]:
     """The GPUs visible under CUDA_VISIBLE_DEVICES; their handles are not valid any more."""
     nvml = _started_nvml()
@@ -45,6 +49,18 @@ def gpu_links() -> tuple[tuple[GpuPlace, ...], tuple[GpuPair, ...]]:
         return links(nvml, visible_gpus(nvml))
     finally:
         nvml.nvmlShutdown()
+
+
+def exclusive_gpu() -> str:
+    """The compute mode of a visible GPU that lets in one process or none, "" if there is none."""
+    nvml = _started_nvml()
+    if nvml is None:
+        return ""
+    try:
+        modes = [ask(nvml.nvmlDeviceGetComputeMode, gpu.handle) for gpu in visible_gpus(nvml)]
+    finally:
+        nvml.nvmlShutdown()
+    return next((COMPUTE_MODES[mode] for mode in modes if mode in COMPUTE_MODES), "")
 
 
 def driver_version() -> str | None:

@@ -35,10 +35,23 @@ class TurnOrder:
 
 @record
 class Turn:
-    """What one side counted in one turn. The first answer of a side has no steps: it is ready."""
+    """What one side counted in one turn. The first answer of a side has no steps: it is ready.
+
+    `batches`: those that loaders with workers handed out. `stocked`: by how many their stock grew
+    meanwhile; negative: it was used up.
+    `whole_epochs`: it counts whole epochs. `at_epoch_end`: it does not, and holds an epoch start or
+    the end of an epoch. `epoch_starts`: so many. `epoch_steps`: steps of the last whole epoch, 0
+    where none was seen yet.
+    """
 
     steps: int
     nanoseconds: int
+    batches: int = 0
+    stocked: int = 0
+    whole_epochs: bool = False
+    at_epoch_end: bool = False
+    epoch_starts: int = 0
+    epoch_steps: int = 0
 
     @property
     def step_seconds(self) -> float:
@@ -47,10 +60,23 @@ class Turn:
 
     def line(self) -> bytes:
         """As it is sent."""
-        return b"%d %d\n" % (self.steps, self.nanoseconds)
+        figures = (
+            self.steps,
+            self.nanoseconds,
+            self.batches,
+            self.stocked,
+            self.whole_epochs,
+            self.at_epoch_end,
+            self.epoch_starts,
+            self.epoch_steps,
+        )
+        return b" ".join(b"%d" % figure for figure in figures) + b"\n"
 
     @classmethod
     def read(cls, line: bytes) -> Turn:
         """From what was sent; `ValueError` if that is no answer."""
-        steps, nanoseconds = map(int, line.split())
-        return cls(steps, nanoseconds)
+        steps, nanoseconds, batches, stocked, *epochs = map(int, line.split())
+        whole, at_end, starts, epoch_steps = epochs
+        return cls(
+            steps, nanoseconds, batches, stocked, bool(whole), bool(at_end), starts, epoch_steps
+        )

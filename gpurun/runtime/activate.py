@@ -16,6 +16,9 @@ from gpurun.runtime.recorder import RECORDER
 HELPERS = ("compile_worker", "resource_tracker", "gpurun.launch.elastic")
 """Python processes that torch, multiprocessing and we start: the runtime stays inert there."""
 
+HEARTBEAT_SECONDS = str(24 * 3600)
+"""A side of a live pair may be silent for so long: it is frozen in the other's turns."""
+
 FORK_SERVER = "multiprocessing.forkserver"
 """Inert too, but for the guard of the loader workers that it forks."""
 
@@ -37,6 +40,9 @@ def activate(spec_path: str) -> None:
         from gpurun.runtime import standby
 
         spec = standby.await_order(spec)
+    if spec.turns_after_steps is not None:
+        # torch's watchdog takes a rank that is frozen for long for one that hangs
+        os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", HEARTBEAT_SECONDS)
     start = dict(os.environ)
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
     if is_rank:

@@ -23,6 +23,7 @@ from gpurun.runtime.patching import Settle, build_edited, guarded, replace, swit
 from gpurun.runtime.recorder import RECORDER
 from gpurun.runtime.source import batch_size_expression
 from gpurun.runtime.steps import CLOCK, LoaderState
+from gpurun.runtime.stock import STOCK
 from gpurun.runtime.tensors import tensors
 from gpurun.runtime.traits import TRAITS
 
@@ -162,6 +163,8 @@ class Loaders:
         state = self.states.get(loader)
         if state is not None:
             iterator._gpurun_state = state
+            place = state.key.partition("#")[0]  # a loop may build its loader anew for each epoch
+            STOCK.opened(place, iterator, state.training_batches > 0)
             state.batches = state.training_batches = 0
             state.passes += 1
             state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)

@@ -98,10 +98,11 @@ def _arm_exchange(spec: RunSpec, torch: Any) -> None:
 
 def _arm_turns(spec: RunSpec, torch: Any) -> None:
     from gpurun.runtime import ending
+    from gpurun.runtime.stock import STOCK
     from gpurun.runtime.turns import Turns
 
     control = Path(spec.run_dir) / "control"
-    turns = Turns(control, torch, spec.turns_after_steps or 0)
+    turns = Turns(control, torch, spec.turns_after_steps or 0, STOCK)
 
     def step(count: int) -> None:
         if turns.after_step(count):

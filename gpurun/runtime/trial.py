@@ -69,9 +69,10 @@ def _turns(spec: RunSpec, control: Path, torch: Any) -> Any:
     """The turns of a side of a live pair; None of a trial that runs alone."""
     if spec.turns_after_steps is None:
         return None
+    from gpurun.runtime.stock import STOCK
     from gpurun.runtime.turns import Turns
 
-    return Turns(control, torch, spec.turns_after_steps)
+    return Turns(control, torch, spec.turns_after_steps, STOCK)
 
 
 class _Trial:

@@ -24,8 +24,8 @@ class Freezer:
         return bool(self._frozen)
 
     def freeze(self) -> None:
-        """Stop the whole tree."""
-        ahead = [self._pid]
+        """Stop the whole tree, unless it is stopped."""
+        ahead = [] if self._frozen else [self._pid]
         while ahead:
             for pid in ahead:
                 _send(pid, signal.SIGSTOP)
@@ -33,7 +33,7 @@ class Freezer:
             ahead = [pid for pid in tree_below(self._pid) if pid not in self._frozen]
 
     def thaw(self) -> None:
-        """Let it go on: workers first, so that batches are under way before they are asked for."""
+        """Let it go on, those that were stopped last first."""
         for pid in reversed(self._frozen):
             _send(pid, signal.SIGCONT)
         self._frozen.clear()

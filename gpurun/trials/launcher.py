@@ -37,12 +37,13 @@ from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import ORDER, RunSpec
 from gpurun.rundir import write_json
-from gpurun.trials.live_pair import LEAST_STEPS, make_fifos
+from gpurun.trials.live_pair import make_fifos
 from gpurun.trials.live_trials import PairEnd, PairSide, run_live
 from gpurun.trials.outcome import Outcome, PairOutcome, conclude
 from gpurun.trials.prestart import Prestarted, places, several, what_to_import
 from gpurun.trials.progress import Progress
 from gpurun.trials.request import LaunchRequest
+from gpurun.trials.shared_gpu import sharing_obstacle
 from gpurun.trials.supervision import Look, Supervision, wait
 
 LEAST_PATIENCE = 120.0
@@ -122,7 +123,9 @@ class TrialLauncher:
             for side, (request, code) in enumerate(zip(requests, end.exit_codes, strict=True))
         ]
         pair_failure = _pair_failure(end, outcomes)
-        return PairOutcome(outcomes[0], outcomes[1], end.ratio, end.seconds, pair_failure)
+        return PairOutcome(
+            outcomes[0], outcomes[1], end.ratio, end.seconds, pair_failure, end.notes
+        )
 
     def in_turn_reason(self, *, ranks: bool) -> str:
         """Why two launches cannot be a live pair, "" if they can. `ranks`: they run in several."""
@@ -130,7 +133,7 @@ class TrialLauncher:
             return "the script runs in several ranks"
         if self.mode is Mode.IN_PLACE:
             return "trials work on the real files"
-        return ""
+        return sharing_obstacle(os.environ)
 
     def has_layer(self, shared: str) -> bool:
         """Whether launches of this name start on top of what one of them wrote."""
@@ -210,7 +213,6 @@ class TrialLauncher:
             start=partial(self._start, request, live=True),
             run_dir=request.run_dir,
             patience_seconds=self._patience(request),
-            least_steps=max(LEAST_STEPS, 2 * request.read_ahead),
         )
 
     # -- while it runs -------------------------------------------------------------------------

@@ -6,6 +6,7 @@ ratio. Duet benchmarking: Bulej et al., ICPE 2020 (arXiv 2001.05811).
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import select
@@ -29,6 +30,10 @@ RECENT = 8
 HANDOVER_SHARE = 0.1
 """Hand-overs may take this share of a turn; longer ones lengthen the turns."""
 POLL_SECONDS = 0.2
+BLOCKED_SECONDS = 5.0
+"""A side that is silent for so long may wait for its frozen partner."""
+RELEASED_SECONDS = 1.0
+"""An answer so soon after the partner was thawed had waited for it."""
 
 
 class Running(Protocol):
@@ -40,13 +45,24 @@ class Running(Protocol):
         """The exit code, None while it runs."""
 
 
-class SideEnded(Exception):
+class PairFailed(Exception):
+    """Two sides could not take turns until they were measured; the text says why."""
+
+
+class SideEnded(PairFailed):
     """A side came to its end or answered no more. `exit_code` is None where it was silent."""
 
     def __init__(self, name: str, exit_code: int | None) -> None:
         self.name, self.exit_code = name, exit_code
         how = "gave no sign of life" if exit_code is None else f"ended with exit code {exit_code}"
         super().__init__(f"{name} {how} before the pair was measured")
+
+
+class SideBlocked(PairFailed):
+    """A side waited for something that its frozen partner held."""
+
+    def __init__(self, name: str, partner: str) -> None:
+        super().__init__(f"{name} waited for something that {partner} held while it was frozen")
 
 
 @dataclass(frozen=True)
@@ -65,11 +81,11 @@ def make_fifos(control: Path) -> None:
 
 
 class Side:
-    """One launch of a live pair. It is frozen from its first answer on, but for its turns.
+    """One launch of a live pair. Once both are ready it is frozen but for its turns.
 
-    `patience_seconds`: so long a side may take to its first answer, and in a turn. `least_steps`:
-    of a turn; a side with loader workers needs as many as empty their stock twice, else the stock
-    is measured. `while_waiting` is called a few times a second while an answer is awaited.
+    `patience_seconds`: so long a side may take to its first answer, and in a turn; time in which it
+    is frozen or parked does not count. `while_waiting` is called a few times a second while an
+    answer is awaited.
     """
 
     def __init__(
@@ -78,34 +94,66 @@ class Side:
         process: Running,
         control: Path,
         patience_seconds: float,
-        least_steps: int = LEAST_STEPS,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
         self.name = name
         self._process = process
         self._patience = patience_seconds
-        self._least_steps = least_steps
         self._while_waiting = while_waiting
         self._freezer = Freezer(process.pid)
         self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
         self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
 
     def await_ready(self) -> None:
-        """Wait until it is warmed up, and freeze it; `SideEnded` if it never is."""
-        self._answer()
+        """Wait until it is warmed up and parked; `SideEnded` if it never is.
+
+        It is not frozen yet: the other side may still wait for a lock that a helper of this one
+        holds, a compiler's above all.
+        """
+        self._answer(self._while_waiting)
+
+    @property
+    def frozen(self) -> bool:
+        """Whether it is stopped at present."""
+        return self._freezer.frozen
+
+    def freeze(self) -> None:
+        """Stop it whole."""
         self._freezer.freeze()
 
-    def take(self, nanoseconds: int) -> Turn:
-        """One turn of so much counted time at least; `SideEnded` if it ends or is silent."""
+    def thaw(self) -> None:
+        """Let what runs beside its training go on; that stays parked until its next turn."""
         self._freezer.thaw()
-        os.write(self._orders, TurnOrder(nanoseconds, self._least_steps).line())
-        turn = self._answer()
+
+    def take(self, nanoseconds: int, partner: Side) -> Turn:
+        """One turn of so much counted time at least; `SideEnded` if it ends or is silent.
+
+        Where it is silent for long the partner is thawed, which stays parked in its step hook: an
+        answer that comes then was held up by a lock of the partner's, and is `SideBlocked`.
+        """
+        self._order(nanoseconds, LEAST_STEPS)
+        self._freezer.thaw()
+        began, thawed = time.monotonic(), math.inf
+
+        def look() -> None:
+            nonlocal thawed
+            self._while_waiting()
+            if time.monotonic() > began + BLOCKED_SECONDS and partner.frozen:
+                partner.thaw()
+                thawed = time.monotonic()
+
+        turn = self._answer(look)
         self._freezer.freeze()
+        if time.monotonic() < thawed:
+            return turn
+        partner.freeze()
+        if time.monotonic() < thawed + RELEASED_SECONDS:
+            raise SideBlocked(self.name, partner.name)
         return turn
 
     def end(self) -> None:
         """Have it leave at its step; it ends by itself soon after."""
-        os.write(self._orders, TurnOrder(0, 0).line())
+        self._order(0, 0)
         self._freezer.thaw()
 
     def close(self) -> None:
@@ -114,13 +162,16 @@ class Side:
         os.close(self._orders)
         os.close(self._answers)
 
-    def _answer(self) -> Turn:
+    def _order(self, nanoseconds: int, least_steps: int) -> None:
+        os.write(self._orders, TurnOrder(nanoseconds, least_steps).line())
+
+    def _answer(self, look: Callable[[], None]) -> Turn:
         line, deadline = b"", time.monotonic() + self._patience
         while not line.endswith(b"\n"):
             if select.select([self._answers], [], [], POLL_SECONDS)[0]:
                 line += os.read(self._answers, 64)
                 continue
-            self._while_waiting()
+            look()
             if (code := self._process.poll()) is not None:
                 raise SideEnded(self.name, code)
             if time.monotonic() > deadline:
@@ -128,10 +179,18 @@ class Side:
         return Turn.read(line)
 
 
+def await_both(sides: tuple[Side, Side]) -> None:
+    """Wait until both are warmed up and freeze them; `SideEnded` if one never is."""
+    for side in sides:
+        side.await_ready()
+    for side in sides:
+        side.freeze()
+
+
 def take_turns(
     sides: tuple[Side, Side], draws: random.Random, enough: Callable[[Sequence[Round]], bool]
 ) -> list[Round]:
-    """Let two sides that are ready take turns, in random order, until `enough` says so.
+    """Let two sides, frozen at their steps, take turns in random order until `enough` says so.
 
     Both get equal time, not equal steps. Turns are as long as the usual hand-over asks for.
     """
@@ -142,7 +201,7 @@ def take_turns(
         began = time.perf_counter_ns()
         turns: dict[int, Turn] = {}
         for number in draws.sample((0, 1), 2):
-            turns[number] = sides[number].take(nanoseconds)
+            turns[number] = sides[number].take(nanoseconds, sides[1 - number])
         took = time.perf_counter_ns() - began
         rounds.append(Round(turns[0], turns[1]))
         handovers.append(_handover(took, rounds[-1]))

@@ -11,7 +11,9 @@ from pathlib import Path
 
 from gpurun.isolation.box import Box
 from gpurun.measure.sampler import Sampler
-from gpurun.trials.live_pair import LEAST_STEPS, Round, Side, SideEnded, take_turns
+from gpurun.records.turns import Turn
+from gpurun.trials.live_pair import PairFailed, Round, Side, await_both, take_turns
+from gpurun.trials.shared_gpu import shared_gpu_notes
 from gpurun.trials.turn_ratio import LEAST_ROUNDS, TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
@@ -19,6 +21,8 @@ STRETCH_SECONDS = 2.0
 cannot be told from turns of some milliseconds."""
 TURN_SECONDS = 8.0
 """The turns of a pair last so long at most, unless the fewest rounds take longer."""
+EPOCH_SECONDS = 16.0
+"""They go on for so long to see epochs begin on both sides."""
 SMALL_ERROR = 0.004
 """Turns end sooner once their ratio is known so well: launches differ by more."""
 EXIT_SECONDS = 30.0
@@ -34,7 +38,6 @@ class PairSide:
     start: Callable[[], Box]
     run_dir: Path
     patience_seconds: float
-    least_steps: int = LEAST_STEPS
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,14 @@ class PairEnd:
     """How a live pair ended. `ratio`: step time of the second over the first side's, by turns.
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
+    `notes`: what disturbed the GPU meanwhile, a clause each.
     """
 
     ratio: TurnRatio | None
     exit_codes: tuple[int | None, int | None]
     seconds: float
     failure: str
+    notes: tuple[str, ...] = ()
 
 
 def run_live(
@@ -64,13 +69,15 @@ def run_live(
     """
     began = time.monotonic()
     rounds: list[Round] = []
+    stretches: tuple[Turn, Turn] | None = None
     failure = ""
     with ExitStack() as stack:
         boxes: list[Box] = []
         live: list[Side] = []
         samplers = [stack.enter_context(closing(Sampler(side.run_dir))) for side in sides]
-        for side, sampler in zip(sides, samplers, strict=True):
+        for sampler in samplers:
             sampler.look_around()
+        for side in sides:
             boxes.append(stack.enter_context(side.start()))
         for number, side in enumerate(sides):
             samplers[number].beside = (boxes[1 - number].pid,)
@@ -78,25 +85,25 @@ def run_live(
             live.append(stack.enter_context(closing(_side(side, boxes[number], tick))))
         pair = (live[0], live[1])
         try:
-            for side_of_pair in pair:
-                side_of_pair.await_ready()
+            await_both(pair)
             ready()
-            for side_of_pair in pair:
-                side_of_pair.take(int(STRETCH_SECONDS * 1e9))
+            nanoseconds = int(STRETCH_SECONDS * 1e9)
+            stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
             rounds = take_turns(pair, draws, _enough(deadline))
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(box) for box in boxes]
-        except SideEnded as ended:
-            failure = str(ended)
+        except PairFailed as failed:
+            failure = str(failed)
             codes = [box.poll() for box in boxes]
     ratio = turn_ratio(rounds)
-    return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure)
+    notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
+    return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure, notes)
 
 
 def _side(side: PairSide, box: Box, tick: Callable[[], None]) -> Side:
     control = side.run_dir / "control"
-    return Side(side.name, box, control, side.patience_seconds, side.least_steps, tick)
+    return Side(side.name, box, control, side.patience_seconds, tick)
 
 
 def _ticking(sampler: Sampler, pid: int) -> Callable[[], None]:
@@ -108,16 +115,24 @@ def _enough(deadline: float) -> Callable[[Sequence[Round]], bool]:
 
     def enough(rounds: Sequence[Round]) -> bool:
         begun.append(time.monotonic())
+        taken = begun[-1] - begun[0]
         if begun[-1] > deadline:
             return True
-        if len(rounds) < LEAST_ROUNDS:
-            return False
         ratio = turn_ratio(rounds)
-        return begun[-1] > begun[0] + TURN_SECONDS or (
-            ratio is not None and ratio.error < SMALL_ERROR
-        )
+        if ratio is None:
+            return False
+        if _misses_epochs(rounds, ratio):
+            return taken > EPOCH_SECONDS
+        return taken > TURN_SECONDS or ratio.error < SMALL_ERROR
 
     return enough
+
+
+def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
+    """Whether there are epochs, too long for a turn, of which too few were seen to begin."""
+    last = (rounds[-1].first, rounds[-1].second)
+    whole = all(r.first.whole_epochs and r.second.whole_epochs for r in rounds[-LEAST_ROUNDS:])
+    return any(turn.epoch_steps for turn in last) and not whole and not ratio.epoch_starts
 
 
 def _exit_code(box: Box) -> int | None:

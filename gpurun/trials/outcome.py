@@ -63,7 +63,7 @@ class PairOutcome:
     """Both sides of a live pair, and the ratio of their step times, second over first.
 
     `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
-    launched. `seconds`: what the pair took.
+    launched. `seconds`: what the pair took. `notes`: what disturbed the GPU meanwhile.
     """
 
     first: Outcome | None
@@ -71,6 +71,7 @@ class PairOutcome:
     ratio: TurnRatio | None
     seconds: float
     failure: Failure | None
+    notes: tuple[str, ...] = ()
 
 
 def conclude(

@@ -37,7 +37,6 @@ class LaunchRequest:
 
     `shared`: launches with the same name share caches and a layer. `keep_layer`: what this launch
     writes before its first step becomes the layer, which later launches find in place.
-    `read_ahead`: batches that loader workers hold ready; turns of a live pair outlast them.
     `patience_seconds`: the launch is given up after so long without a sign of life; None: four
     times as long as any launch took, 30 minutes for one that keeps its layer, for it may download.
     `limit_seconds`: it is given up after so long at most. `following`: the launches after it, as
@@ -60,7 +59,6 @@ class LaunchRequest:
     exchange: Exchange = field(default_factory=Exchange)
     shared: str = "script"
     keep_layer: bool = False
-    read_ahead: int = 0
     patience_seconds: float | None = None
     limit_seconds: float = math.inf
     following: tuple[LaunchRequest, ...] = ()

@@ -1,4 +1,10 @@
-"""The ratio of two sides' step times from the turns of one live pair. Pure."""
+"""The ratio of two sides' step times from the turns of one live pair. Pure.
+
+Turns inside epochs, or of whole epochs, give the ratio by their median. What the end of a longer
+epoch costs (workers that start anew, evaluation, checkpoints) is in few turns and would be lost
+there: it is measured apart, as the time of these turns above that of as many usual steps, and
+shared out among the steps of an epoch.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +13,79 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from gpurun.records.turns import Turn
 from gpurun.stats import median, standard_deviation
 from gpurun.trials.live_pair import Round
 
 MOST_BLOCKS = 16
 """Neighbouring turns resemble each other, so the error is taken over blocks of them."""
 LEAST_ROUNDS = 12
+LEAST_EPOCHS = 2
+"""Epoch starts of each side without which nothing is said of them."""
 
 
 @dataclass(frozen=True)
 class TurnRatio:
     """`log`: ln(step time of the second side / step time of the first); `error`: its standard
     error within this pair of launches. Launches differ beyond it.
+
+    `epoch_starts`: of the side that had fewer, so far as they are counted apart.
     """
 
     log: float
     error: float
     rounds: int
+    epoch_starts: int = 0
+
+
+@dataclass(frozen=True)
+class _EpochCost:
+    """By which share the ends of epochs lengthen a step, and the error of that."""
+
+    share: float
+    error: float
+    starts: int
 
 
 def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
-    """The median over rounds and its error from the medians of blocks; None for too few rounds."""
-    if len(rounds) < LEAST_ROUNDS:
+    """The ratio and its error from the medians of blocks; None for too few rounds."""
+    steady = [r for r in rounds if not (r.first.at_epoch_end or r.second.at_epoch_end)]
+    if len(steady) < LEAST_ROUNDS:
         return None
-    logs = [math.log(r.second.step_seconds / r.first.step_seconds) for r in rounds]
+    logs = [math.log(r.second.step_seconds / r.first.step_seconds) for r in steady]
     blocks = min(MOST_BLOCKS, len(logs) // 2)
     bounds = [round(i * len(logs) / blocks) for i in range(blocks + 1)]
     medians = [median(logs[a:b]) for a, b in pairwise(bounds)]
-    return TurnRatio(median(logs), standard_deviation(medians) / math.sqrt(blocks), len(rounds))
+    log, error = median(logs), standard_deviation(medians) / math.sqrt(blocks)
+    first = [r.first for r in rounds]
+    second = [r.second for r in rounds]
+    log += math.log(_made_meanwhile(first) / _made_meanwhile(second))
+    costs = (_epoch_cost(first), _epoch_cost(second))
+    starts = min(cost.starts for cost in costs)
+    if starts < LEAST_EPOCHS:
+        return TurnRatio(log, error, len(steady))
+    log += math.log1p(costs[1].share) - math.log1p(costs[0].share)
+    error = math.hypot(error, *(cost.error / (1 + cost.share) for cost in costs))
+    return TurnRatio(log, error, len(steady), starts)
+
+
+def _made_meanwhile(turns: Sequence[Turn]) -> float:
+    """The share of the batches that were made in these turns; the others came out of stock."""
+    inside = [turn for turn in turns if not (turn.whole_epochs or turn.at_epoch_end)]
+    batches = sum(turn.batches for turn in inside)
+    return min(1.0, 1.0 + sum(turn.stocked for turn in inside) / batches) if batches else 1.0
+
+
+def _epoch_cost(turns: Sequence[Turn]) -> _EpochCost:
+    ends = [turn for turn in turns if turn.at_epoch_end]
+    starts = sum(turn.epoch_starts for turn in ends)
+    epoch_steps = max((turn.epoch_steps for turn in ends), default=0)
+    usual = median([t.step_seconds for t in turns if not t.at_epoch_end])
+    if not (starts and epoch_steps):
+        return _EpochCost(0.0, 0.0, 0)
+    # in steps of usual length; a turn before the start may hold a part of the epoch's end
+    longer = [turn.step_seconds * turn.steps / usual - turn.steps for turn in ends]
+    spread = standard_deviation(longer) * math.sqrt(len(longer)) if len(longer) > 1 else 0.0
+    return _EpochCost(
+        max(0.0, sum(longer) / starts / epoch_steps), spread / starts / epoch_steps, starts
+    )

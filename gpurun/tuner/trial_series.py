@@ -146,7 +146,6 @@ class TrialSeries:
             exchange=Exchange(options=self.options.ddp_options),
             shared=SHARED,
             keep_layer=request.hold,
-            read_ahead=_read_ahead(request.settings),
             patience_seconds=patience,
             limit_seconds=limit,
         )
@@ -264,9 +263,3 @@ def _reason(request: Request, outcome: Outcome) -> str:
     if trained and not request.settings:
         return f"{failure.text}; it took {result.steps} steps: {END_WELL}"
     return failure.text
-
-
-def _read_ahead(settings: Mapping[str, Any]) -> int:
-    """Batches that the loader's workers hold ready."""
-    workers = int(settings.get("loader_workers") or 0)
-    return workers * int(settings.get("loader_prefetch") or 2)

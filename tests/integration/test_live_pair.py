@@ -9,48 +9,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from gpurun.isolation.box import Box, BoxSpec, Mode
-from gpurun.launch.environment import child_environment
-from gpurun.records.codec import to_json
-from gpurun.records.spec import RunSpec
-from gpurun.rundir import write_json
 from gpurun.trials.freezer import tree_below
-from gpurun.trials.live_pair import Side, SideEnded, make_fifos, take_turns
+from gpurun.trials.live_pair import SideEnded, await_both, take_turns
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
-
-SCRIPT = """
-import sys, time, torch
-from torch.utils.data import DataLoader, TensorDataset
-
-class Slow(TensorDataset):
-    def __getitem__(self, index):
-        return super().__getitem__(index)
-
-def main(workers, seconds, steps):
-    torch.set_num_threads(1)
-    model = torch.nn.Linear(8, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    loader = DataLoader(Slow(torch.randn(4096, 8)), batch_size=8, num_workers=workers)
-    done = 0
-    while True:
-        for (x,) in loader:
-            time.sleep(seconds)
-            optimizer.zero_grad()
-            model(x).square().mean().backward()
-            optimizer.step()
-            done += 1
-            if done == steps:
-                sys.exit(7)
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))
-"""
+from tests.integration.live_sides import Sides, state
 
 
 @pytest.fixture
@@ -59,42 +27,9 @@ def sides(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Sides]:
         yield Sides(tmp_path, clean_environment, stack)
 
 
-class Sides:
-    """Launches sides below a folder and ends them with the test."""
-
-    def __init__(self, folder: Path, environment: dict[str, str], stack: ExitStack) -> None:
-        self._folder, self._environment, self._stack = folder, environment, stack
-        self.boxes: list[Box] = []
-        (folder / "train.py").write_text(SCRIPT)
-
-    def launch(self, name: str, seconds: float = 0.0, workers: int = 0, steps: int = -1) -> Side:
-        run_dir = self._folder / name
-        make_fifos(run_dir / "control")
-        spec = RunSpec(str(run_dir), os.getpid(), turns_after_steps=10)
-        write_json(run_dir / "spec.json", to_json(spec))
-        words = ("train.py", str(workers), str(seconds), str(steps))
-        order = BoxSpec(
-            argv=(sys.executable, *words),
-            env=child_environment(run_dir / "spec.json", self._environment),
-            cwd=self._folder,
-            writable=(),
-            layers=(),
-            mode=Mode.IN_PLACE,
-            log=run_dir / "output.log",
-        )
-        box = self._stack.enter_context(Box(order))
-        self.boxes.append(box)
-        return self._stack.enter_context(closing(Side(name, box, run_dir / "control", 60.0)))
-
-
-def state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-
 def test_the_slower_side_takes_as_much_time_and_fewer_steps(sides: Sides) -> None:
     first, second = sides.launch("first", 0.002), sides.launch("second", 0.004)
-    first.await_ready()
-    second.await_ready()
+    await_both((first, second))
     rounds = take_turns((first, second), random.Random(0), lambda done: len(done) == 20)
     steps = [sum(r.first.steps for r in rounds), sum(r.second.steps for r in rounds)]
     assert 1.2 < steps[0] / steps[1] < 3.0
@@ -105,6 +40,7 @@ def test_the_slower_side_takes_as_much_time_and_fewer_steps(sides: Sides) -> Non
 def test_a_side_stands_still_with_its_workers_outside_its_turns(sides: Sides) -> None:
     side = sides.launch("only", workers=2)
     side.await_ready()
+    side.freeze()
     main = sides.boxes[0].pid
     everyone = [main, *tree_below(main)]
     assert len(everyone) >= 3
@@ -115,8 +51,7 @@ def test_a_side_stands_still_with_its_workers_outside_its_turns(sides: Sides) ->
 
 def test_a_side_that_ends_in_its_turn_is_reported_with_its_code(sides: Sides) -> None:
     side, other = sides.launch("short", steps=30), sides.launch("long")
-    side.await_ready()
-    other.await_ready()
+    await_both((side, other))
     with pytest.raises(SideEnded) as raised:
         take_turns((side, other), random.Random(0), lambda done: False)
     assert (raised.value.name, raised.value.exit_code) == ("short", 7)
@@ -127,14 +62,13 @@ import os, random, sys, time
 sys.path.insert(0, {repository!r})
 from contextlib import ExitStack
 from pathlib import Path
-from tests.integration.test_live_pair import Sides
+from tests.integration.live_sides import Sides
 from gpurun.trials.freezer import tree_below
-from gpurun.trials.live_pair import take_turns
+from gpurun.trials.live_pair import await_both, take_turns
 with ExitStack() as stack:
     sides = Sides(Path(sys.argv[1]), dict(os.environ), stack)
     pair = tuple(sides.launch(name, workers=1) for name in ("first", "second"))
-    for side in pair:
-        side.await_ready()
+    await_both(pair)
     pids = [pid for box in sides.boxes for pid in (box.pid, *tree_below(box.pid))]
     print(*pids, flush=True)
     take_turns(pair, random.Random(0), lambda done: False)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpurun.measure.machine import machine
-from gpurun.measure.nvml import DeviceSampler, driver_version
+from gpurun.measure.nvml import DeviceSampler, driver_version, exclusive_gpu
 from gpurun.measure.sampler import Sampler
 from gpurun.measure.use import read_samples
 
@@ -37,6 +37,10 @@ class StandIn:
         self.metric_returns = {1: 0, 2: 0, 5: 3, 10: 0}
         self.clocks_known = True
         self.gpm_samples = 0
+        self.compute_mode = 0
+
+    def nvmlDeviceGetComputeMode(self, handle: str) -> int:
+        return self.compute_mode
 
     def nvmlInit(self) -> None:
         self.open += 1
@@ -329,3 +333,10 @@ def test_a_slice_has_its_own_memory_and_no_figures_of_the_whole_gpu(sliced: Slic
     here = machine()
     assert (here.gpus, here.gpu_memory_bytes) == (("NVIDIA H100 MIG 1g.10gb",), 10 << 30)
     assert here.compute_capability == (9, 0)
+
+
+def test_a_gpu_for_one_process_is_told(nvml: StandIn) -> None:
+    assert exclusive_gpu() == ""
+    nvml.compute_mode = 3
+    assert exclusive_gpu() == "exclusive process"
+    assert nvml.open == 0

@@ -47,3 +47,45 @@ def test_one_disturbed_turn_in_ten_does_not_move_the_ratio() -> None:
     ratio = turn_ratio(found)
     assert ratio is not None
     assert abs(ratio.log) < 0.02
+
+
+def epochs(count: int, starts: tuple[int, int], steps: int, seed: int) -> list[Round]:
+    """Turns of 5 steps of 10 ms on average, a start of an epoch (ms) in every tenth."""
+    draws, found = random.Random(seed), []
+    for number in range(count):
+        turns = []
+        for start in starts:
+            noise = math.exp(draws.gauss(0, 0.02))
+            begins = number % 10 == 5
+            took = int((50 + start * begins) * noise * 1e6)
+            turns.append(Turn(5, took, at_epoch_end=begins, epoch_starts=begins, epoch_steps=steps))
+        found.append(Round(turns[0], turns[1]))
+    return found
+
+
+def test_the_starts_of_epochs_are_shared_out_among_their_steps() -> None:
+    ratio = turn_ratio(epochs(200, starts=(50, 350), steps=100, seed=5))
+    assert ratio is not None
+    whole = (100 * 10 + 350) / (100 * 10 + 50)  # of epochs of 100 steps
+    assert ratio.log == pytest.approx(math.log(whole), abs=0.01)
+    assert ratio.epoch_starts == 20
+
+
+def test_one_start_of_an_epoch_is_not_enough_to_tell_what_it_costs() -> None:
+    ratio = turn_ratio(epochs(14, starts=(50, 350), steps=100, seed=6))
+    assert ratio is not None
+    assert ratio.log == pytest.approx(0.0, abs=0.03)
+    assert ratio.epoch_starts == 0
+
+
+def test_steps_that_took_their_batches_out_of_stock_count_for_less() -> None:
+    drained = Turn(10, 10_000_000, batches=10, stocked=-2)
+    steady = Turn(10, 10_000_000, batches=10, stocked=0)
+    ratio = turn_ratio([Round(steady, drained)] * 20)
+    assert ratio is not None
+    assert math.exp(ratio.log) == pytest.approx(10 / 8)
+
+
+def test_an_answer_arrives_as_it_was_sent() -> None:
+    turn = Turn(7, 123, batches=14, stocked=-3, at_epoch_end=True, epoch_starts=2, epoch_steps=9)
+    assert Turn.read(turn.line()) == turn

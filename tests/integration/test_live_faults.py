@@ -1,0 +1,195 @@
+"""Sides of a live pair that fail, hang, block or wait; and launchers that are gone."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from gpurun.trials import live_pair
+from gpurun.trials.freezer import tree_below
+from gpurun.trials.live_pair import SideBlocked, SideEnded, await_both, take_turns
+from scripts.kill_launchers import LAUNCHER, SIDE, killed_after, left_behind
+from tests.conftest import REPOSITORY
+from tests.integration.launched import wait_for
+from tests.integration.live_sides import Sides, state
+
+TRAIN = """
+import os, signal, subprocess, sys, time, torch
+from torch.utils.data import DataLoader, TensorDataset
+{before}
+def main():
+    torch.set_num_threads(1)
+    model = torch.nn.Linear(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.randn(4096, 8)), batch_size=8, **{loader})
+    done = 0
+    while True:
+        for (x,) in loader:
+            time.sleep(0.002)
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+            done += 1
+            {each_step}
+if __name__ == "__main__":
+    main()
+"""
+SHORT_NS = 30_000_000
+
+
+@pytest.fixture
+def sides(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Sides]:
+    with ExitStack() as stack:
+        yield Sides(tmp_path, clean_environment, stack)
+
+
+def script(
+    folder: Path, name: str, each_step: str = "", before: str = "", loader: str = "{}"
+) -> str:
+    """Write a training script to which something happens; its name."""
+    text = TRAIN.format(before=before, loader=loader, each_step=each_step or "pass")
+    (folder / f"{name}.py").write_text(text)
+    return f"{name}.py"
+
+
+def failure_of(sides: Sides, folder: Path, each_step: str, patience: float = 60.0) -> SideEnded:
+    """How a pair ends whose first side does this at a step in its turns."""
+    bad = sides.run("bad", script(folder, "bad", each_step), patience=patience)
+    good = sides.launch("good", 0.002)
+    await_both((bad, good))
+    with pytest.raises(SideEnded) as raised:
+        take_turns((bad, good), random.Random(0), lambda rounds: False)
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("each_step", "code"),
+    [
+        pytest.param("if done == 40: os.kill(os.getpid(), signal.SIGKILL)", 137, id="killed"),
+        pytest.param("if done == 40: raise RuntimeError('no')", 1, id="raises"),
+        pytest.param("if done == 40: return", 0, id="runs out of data"),
+    ],
+)
+def test_a_side_that_ends_in_its_turn_names_itself(
+    sides: Sides, tmp_path: Path, each_step: str, code: int
+) -> None:
+    failure = failure_of(sides, tmp_path, each_step)
+    assert (failure.name, failure.exit_code) == ("bad", code)
+
+
+def test_a_side_that_hangs_in_its_turn_is_given_up(sides: Sides, tmp_path: Path) -> None:
+    failure = failure_of(sides, tmp_path, "if done == 40: time.sleep(1000)", patience=20.0)
+    assert (failure.name, failure.exit_code) == ("bad", None)
+    assert "no sign of life" in str(failure)
+
+
+HELPER = """
+import fcntl, time
+with open("lock", "w") as file:
+    while True:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        time.sleep(0.3)
+        fcntl.flock(file, fcntl.LOCK_UN)
+        time.sleep(0.01)
+"""
+LOCK = """
+import fcntl
+lock = open("lock", "w")
+"""
+
+
+def test_a_side_that_waits_for_what_its_frozen_partner_holds_is_reported(
+    sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_pair, "BLOCKED_SECONDS", 1.0)
+    (tmp_path / "helper.py").write_text(HELPER)
+    with_helper = "subprocess.Popen([sys.executable, 'helper.py'], start_new_session=True)"
+    holder = sides.run("holder", script(tmp_path, "holder", before=with_helper))
+    take_lock = "fcntl.flock(lock, fcntl.LOCK_EX); fcntl.flock(lock, fcntl.LOCK_UN)"
+    waiter = sides.run("waiter", script(tmp_path, "waiter", take_lock, before=LOCK))
+    await_both((holder, waiter))
+    with pytest.raises(SideBlocked, match="waiter waited for something that holder held"):
+        take_turns((holder, waiter), random.Random(0), lambda rounds: len(rounds) == 50)
+
+
+def test_a_script_that_handles_sigcont_and_workers_with_a_timeout_survive_a_freeze(
+    sides: Sides, tmp_path: Path
+) -> None:
+    noted = "signal.signal(signal.SIGCONT, lambda *_: open('continued', 'a').write('x'))"
+    patient = "dict(num_workers=2, timeout=1)"
+    pair = (
+        sides.run("first", script(tmp_path, "first", before=noted, loader=patient)),
+        sides.run("second", script(tmp_path, "second", loader=patient)),
+    )
+    await_both(pair)
+    time.sleep(3)  # longer than the workers' timeout
+    rounds = take_turns(pair, random.Random(0), lambda rounds: len(rounds) == 5)
+    assert all(r.first.steps and r.second.steps for r in rounds)
+    assert (tmp_path / "continued").exists()
+
+
+def test_workers_in_sessions_of_their_own_are_frozen_with_their_side(
+    sides: Sides, tmp_path: Path
+) -> None:
+    apart = "dict(num_workers=2, worker_init_fn=lambda _: os.setsid())"
+    side = sides.run("only", script(tmp_path, "only", loader=apart))
+    side.await_ready()
+    side.freeze()
+    everyone = [sides.boxes[0].pid, *tree_below(sides.boxes[0].pid)]
+    assert len({os.getsid(pid) for pid in everyone}) >= 3
+    assert wait_for(lambda: all(state(pid) == "T" for pid in everyone), 10)
+
+
+def test_what_a_side_is_frozen_for_does_not_count_as_its_silence(
+    sides: Sides, tmp_path: Path
+) -> None:
+    first = sides.run("first", script(tmp_path, "first"), patience=15.0)
+    second = sides.run("second", script(tmp_path, "second"), patience=15.0)
+    await_both((first, second))
+    began = time.monotonic()
+    while time.monotonic() < began + 17.0:
+        first.take(SHORT_NS, second)
+    assert second.take(SHORT_NS, first).steps
+
+
+def test_torchs_watchdog_is_told_of_the_freeze(sides: Sides, tmp_path: Path) -> None:
+    group = """
+import torch.distributed as dist
+store = "file://" + os.path.abspath("store")
+dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+open("patience", "w").write(os.environ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"])
+"""
+    side = sides.run("rank", script(tmp_path, "rank", before=group))
+    other = sides.launch("other", 0.002)
+    await_both((side, other))
+    assert take_turns((side, other), random.Random(0), lambda rounds: len(rounds) == 3)
+    assert int((tmp_path / "patience").read_text()) >= 3600
+
+
+@pytest.mark.parametrize("number", range(8))
+def test_a_launcher_killed_at_any_moment_leaves_nothing_behind(number: int) -> None:
+    moment = random.uniform(0, 1.0)
+    assert killed_after(moment, while_in_turns=bool(number % 2)) == [], f"after {moment} s"
+
+
+def test_ctrl_c_in_a_turn_ends_both_sides(tmp_path: Path) -> None:
+    (tmp_path / "side.py").write_text(SIDE)
+    words = [sys.executable, "-c", LAUNCHER, str(REPOSITORY), str(tmp_path)]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as launcher:
+        assert launcher.stdout is not None
+        launcher.stdout.readline()
+        assert len(left_behind(tmp_path)) > 6  # the launcher, and two sides with two helpers each
+        launcher.send_signal(signal.SIGINT)
+        assert launcher.wait(60) != 0
+    assert wait_for(lambda: not left_behind(tmp_path), 30)
