@@ -15,16 +15,25 @@ from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
+from gpurun.report.format import duration
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge, may_be_rounding
-from gpurun.tuner.plan import COMPILED_ALREADY, with_read_ahead
+from gpurun.tuner.plan import (
+    COMPILED_ALREADY,
+    SCREEN_SHARE,
+    budget_words,
+    patience,
+    with_read_ahead,
+)
 from gpurun.tuner.trial import Request, Trial
 
 LEAST_GAIN = 1.02
 """A change that gains less in screening is not kept: it would not survive the proof."""
+DEAR_SECONDS = 10.0
+"""What takes so long to start is compiled."""
 LEAST_POTENTIAL = 1.03
 """A knob that acts on a part of the step too small to gain this much is not tried."""
 
@@ -68,12 +77,13 @@ class Limits:
     `out_of_time(best, startup)`: no room for a launch like this one with such a start, and for the
     proof of its settings after it.
 
-    `allowed`: the effects among which `Search.run` looks.
+    `allowed`: the effects among which `Search.run` looks. `budget_seconds`: of the whole tuning.
     """
 
     trials: int
     out_of_time: Callable[[Trial, Startup], bool]
     allowed: frozenset[Effect]
+    budget_seconds: float = 0.0
 
 
 class Screening:
@@ -91,6 +101,8 @@ class Screening:
         self._knobs: dict[str, Knob] = {}
         self._base: dict[str, Any] = {}
         self._rounded = False
+        self.given_up: set[str] = set()
+        """The knobs whose trials were given up: no further one is launched."""
 
     def allow_more(self, trials: int) -> None:
         """Let so many further trials be launched, whatever is left of the earlier ones."""
@@ -160,9 +172,11 @@ class Screening:
     def launch(self, settings: dict[str, Any], turned: Iterable[Knob], state: State) -> Trial:
         """One trial of these settings, which differ from those so far in what was `turned`."""
         prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)
-        waiting = patience(self.startup(turned, state).first, state.best)
+        turned = list(turned)
+        later = self.startup(turned, state).first
+        waiting = patience(self._limits.budget_seconds, state.best.record.seconds, later)
         self._left -= 1
-        return self._launch(
+        trial = self._launch(
             Request(
                 purpose="screen",
                 settings=settings,
@@ -171,6 +185,32 @@ class Screening:
                 limit_seconds=waiting + 3 * state.best.record.seconds,
             )
         )
+        late = trial.record.status == "timeout" and trial.record.seconds < waiting
+        return self._named(trial, turned, state) if late else trial
+
+    def _named(self, trial: Trial, turned: Sequence[Knob], state: State) -> Trial:
+        """A trial that was given up, with the knob that most likely made it slow in its reason."""
+        if not turned:
+            return trial
+        knob = self.slowest(turned, state)
+        name = knob.name if len(turned) == 1 or self.is_slow(knob, state) else "all at once"
+        done = trial.result.measured_steps if trial.result is not None else 0
+        took = duration(trial.record.seconds)
+        more = 2 * max(trial.record.seconds / SCREEN_SHARE, self._limits.budget_seconds)
+        reason = (
+            f"not tried to its end, {took}{'' if done else ' to start'}; try `{budget_words(more)}`"
+        )
+        self.note(f"{name}: {reason}")
+        self.given_up.add(name)
+        return replace(trial, record=replace(trial.record, reason=reason))
+
+    def slowest(self, turned: Sequence[Knob], state: State) -> Knob:
+        """The one that adds most to the start."""
+        return max(turned, key=lambda knob: asking.seconds_to_start(knob, state.facts))
+
+    def is_slow(self, knob: Knob, state: State) -> bool:
+        """Whether it takes so long to start that it is compiled."""
+        return asking.seconds_to_start(knob, state.facts) >= DEAR_SECONDS
 
     def objection(
         self, effect: Effect, trial: Trial, state: State
@@ -217,13 +257,6 @@ def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:
     looked = OUTPUT_CALLS if any(b.forward_only for b in baselines) else 0
     steps = max(rule.audit_steps, looked) + 1
     return replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)
-
-
-def patience(startup_seconds: float, reference: Trial) -> float:
-    """How long a trial may be silent unless the configuration says: four times what the reference
-    took, at least a minute, and six times what its settings are said to add to the start.
-    """
-    return max(60.0, 4 * reference.record.seconds, 6 * startup_seconds)
 
 
 def strongest(effects: Iterable[Effect]) -> Effect:

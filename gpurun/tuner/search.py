@@ -125,6 +125,8 @@ class Search:
 
     def try_knob(self, knob: Knob, values: list[Any], state: State) -> bool:
         """Try these values of one knob, or note why not; False when there is no more room."""
+        if knob.name in self._screening.given_up:
+            return True  # its row says so
         why = self._screening.end(state)
         if why is not None:
             self._note(f"{knob.name}: not tried: {why}")
@@ -150,6 +152,8 @@ class Search:
             if self._screening.exhausted(state):
                 break
             why = self._screening.too_slow(knob, state)
+            if knob.name in self._screening.given_up:
+                why = "an earlier trial of it was given up"
             if why is not None:
                 self._note(f"{knob.name}: {', '.join(map(str, [value, *queue]))} not tried: {why}")
                 self._seen.setdefault(knob.name, []).extend([value, *queue])

@@ -30,8 +30,6 @@ from gpurun.tuner.screening import (
 )
 from gpurun.tuner.trial import Trial
 
-DEAR_SECONDS = 10.0
-"""What takes so long to start is compiled."""
 NOT_MEASURED = "one of the set, its own share not measured"
 
 
@@ -88,6 +86,9 @@ class Together:
         """Launch them at once and adopt them if they gain; False: to be tried one by one."""
         group = list(members)
         while len(group) > 1 and not self._screening.exhausted(state):
+            if (dear := self._too_slow(group, state)) is not None:
+                group.remove(dear)
+                continue
             said = ", ".join(f"{name} {value}" for m in group for name, value in m.settings.items())
             self._screening.note(f"all at once: {said}")
             trial = self._launch(group, state)
@@ -100,16 +101,35 @@ class Together:
             reason, guard = self._screening.objection(effect, trial, state)
             if reason is None:
                 return self._adopt(group, trial, guard, state)
-            self._screening.note(f"not all at once: {reason}")
-            group = self._safer(group, state)
+            if trial.record.status != "timeout":
+                self._screening.note(f"not all at once: {reason}")
+            group = self._safer(group, trial, state)
         return False
 
-    def _safer(self, group: Sequence[Member], state: State) -> list[Member]:
+    def _too_slow(self, group: Sequence[Member], state: State) -> Member | None:
+        """The member that takes too long to start for what is left of the budget; it is noted."""
+        dear = self._dearest(group, state)
+        why = None if dear is None else self._screening.too_slow(dear.knob, state)
+        if dear is not None and why is not None:
+            self._screening.note(f"{dear.knob.name}: not among all at once: {why}")
+            return dear
+        return None
+
+    def _dearest(self, group: Sequence[Member], state: State) -> Member | None:
+        """The member that is slowest to start, if it is compiled."""
+        slowest = self._screening.slowest([m.knob for m in group], state)
+        if not self._screening.is_slow(slowest, state):
+            return None
+        return next(m for m in group if m.knob is slowest)
+
+    def _safer(self, group: Sequence[Member], trial: Trial, state: State) -> list[Member]:
         """What is left of a set that is of no use: first what starts slowly goes, for it is the
         likeliest to fail, then all that changes numbers; nothing is left in the end.
         """
-        dear = max(group, key=lambda m: asking.seconds_to_start(m.knob, state.facts))
-        if asking.seconds_to_start(dear.knob, state.facts) >= DEAR_SECONDS:
+        dear = self._dearest(group, state)
+        if dear is not None:
+            if trial.record.status == "timeout":
+                self._drop(dear, trial, trial.record.reason, state)
             return [m for m in group if m is not dear]
         safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
         return safe if len(safe) < len(group) else []

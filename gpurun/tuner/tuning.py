@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
+from gpurun.measure.others import shared_cores
 from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
@@ -30,7 +30,9 @@ from gpurun.tuner.live_proof import LiveProof
 from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
     PROBE,
+    budget_words,
     needed_steps,
+    patience,
     plan,
     with_read_ahead,
 )
@@ -51,7 +53,9 @@ LEAST_PROBE_SECONDS = 20.0
 LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
 """The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 LEAST_TRIAL_SECONDS = 30.0
-"""A trial may run this long whatever is left of the budget."""
+"""A launch of the proof may run this long whatever is left of the budget."""
+LEAST_PAIR_SECONDS = 120.0
+"""And a live pair, of which nothing can be said before it has had its fewest rounds."""
 
 
 class Tuning:
@@ -64,7 +68,9 @@ class Tuning:
         self.findings = Findings()
         self._lab = laboratory
         self._view = view
-        self._time = Timetable(deadline, lambda knob: self._knob(knob).startup_seconds > 0)
+        self._time = Timetable(
+            deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores()
+        )
         self._objective = options.aim
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
         asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
@@ -80,9 +86,14 @@ class Tuning:
         """The whole tuning; `Ended` and KeyboardInterrupt leave `findings` as far as they are."""
         probe = self._probe()
         state = self._baseline(probe)
+        untouched = replace_state(state)
         search = self._search(state)
-        batch = self._larger_batch(state, search)
-        self._finals().settle(state, batch, self._time.again(state.best))
+        finals = self._finals()
+        if Effect.TRAINING in self._allowed:
+            finals.settle(state, self._larger_batch(state, search))
+            return
+        finals.settle(state, None)
+        self._batch_with_the_rest(untouched, state, search, finals)
 
     # -- first trials --------------------------------------------------------------------------
 
@@ -189,7 +200,8 @@ class Tuning:
                 raise Ended(*_unusable(again))
         if trial.throughput is None or trial.result is None:
             raise Ended(*_unusable(trial))
-        self._time.baseline(trial, started_early=bool(self._lab.standby_modules))
+        self._time.baseline(trial, bool(self._lab.standby_modules), probe)
+        self._time.live = not self._live_proof(facts).obstacle(facts, [])
         self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return State(
             settings=dict(base),
@@ -229,18 +241,22 @@ class Tuning:
         knobs = self._knobs()
         trials = self._most_trials - 2
         kept_back = min(BATCH_TRIALS, trials // 3)
-        limits = Limits(max(0, trials - kept_back), self._time.no_room_to_search, self._allowed)
+        limits = Limits(
+            max(0, trials - kept_back),
+            self._time.no_room_to_search,
+            self._allowed,
+            self._time.budget,
+        )
         search = Search(self._launch_in_search, self._decide, self._rule, limits)
-        to_come = kept_back > 0 and not isinstance(self._other_batches(state), Skip)
-        self._time.batch_to_come = to_come
+        if Effect.TRAINING in self._allowed and kept_back > 0:
+            self._time.batch_to_come = not isinstance(self._other_batches(state), Skip)
         search.run(knobs, state)
         if search.out_of_time and len(state.ladder) == len(self.findings.base):
-            needed = math.ceil(2 * LEAST_LAUNCHES * state.best.record.seconds)
+            needed = max(2 * LEAST_LAUNCHES * self._time.usual, 2 * self._time.budget)
             raise Ended(
                 "inconclusive",
                 f"the budget of {self._time.budget:.0f} s left no time to try anything: "
-                f"a trial takes {state.best.record.seconds:.0f} s; "
-                f"give it --budget {needed}s or more",
+                f"a trial takes {self._time.usual:.0f} s; try `{budget_words(needed)}`",
             )
         return search
 
@@ -255,6 +271,23 @@ class Tuning:
         search.allow_more(min(BATCH_TRIALS, self._trials_left()))
         search.try_knob(find(BATCH, self.options.knob_paths), proposals, trial)
         return trial if BATCH in trial.settings else None
+
+    def _batch_with_the_rest(
+        self, untouched: State, state: State, search: Search, finals: Finals
+    ) -> None:
+        """What may not be applied is tried and proven with what the proof left of the budget.
+
+        On top of what was proven; where nothing was, on top of the script as it is.
+        """
+        ground = state if self.findings.verdict == "faster" else untouched
+        self._time.proven = True
+        chosen = self.findings.chosen
+        if ground is state and (chosen is None or chosen.settings != state.settings):
+            self._decide("batch size: not tried: it was to come on top of what is out")
+            return
+        batch = self._larger_batch(ground, search)
+        if batch is not None:
+            finals.settle_larger(batch)
 
     def _other_batches(self, state: State) -> list[Any] | Skip:
         if self._objective is Objective.MEMORY:
@@ -275,13 +308,15 @@ class Tuning:
         found, seen = self.findings, self._evidence
         return Finals(found, seen, self._allowed, effect_of, self._prove, self._decide)
 
-    def _prove(self, arms: list[Arm], seconds: float) -> Arm:
-        """Run the rounds; the baseline's side of them."""
+    def _prove(self, arms: list[Arm], best: Trial) -> Arm:
+        """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""
         baseline = self.findings.baseline = Arm("baseline", self.findings.base)
         if not arms:
             return baseline
-        update = self._view.proof_update
-        prove(baseline, arms, self._launch_arm, self._no_room, update, seconds, self._live(arms))
+        live, update = self._live(arms), self._view.proof_update
+        self._time.live = live is not None
+        seconds = self._time.round_of(best) / 2
+        prove(baseline, arms, self._launch_arm, self._no_room, update, seconds, live)
         if baseline.failure is not None:
             if not any(arm.look().settled for arm in arms):
                 raise Ended("script_failed", f"the script as it is failed: {baseline.failure}")
@@ -297,6 +332,9 @@ class Tuning:
     def _launch(self, request: Request) -> Trial:
         limit = max(LEAST_TRIAL_SECONDS, self._time.left)
         request = replace(request, limit_seconds=min(limit, request.limit_seconds))
+        if request.patience_seconds is None:
+            patient = patience(self._time.budget, self._time.usual)
+            request = replace(request, patience_seconds=patient)
         number = len(self._lab.trials) + 1
         self._view.trial_started(number, request.purpose, dict(request.settings))
         trial = self._lab.run(request)
@@ -304,9 +342,9 @@ class Tuning:
         return trial
 
     def _launch_in_search(self, request: Request) -> Trial:
-        """One that hangs is given up while there is time for the shortest proof."""
-        limit = max(LEAST_TRIAL_SECONDS, self._time.room_beside_proof())
-        request = replace(request, limit_seconds=min(request.limit_seconds, limit))
+        """One that takes more than its share of the budget is given up."""
+        limit = min(request.limit_seconds, self._time.screen_limit())
+        request = replace(request, limit_seconds=limit)
         trial = self._launch(request)
         self._time.launched(trial, started_early=bool(self._lab.standby_modules))
         return trial
@@ -327,20 +365,32 @@ class Tuning:
         facts = self.findings.facts
         if facts is None:
             return None
-        finished = self._view.trial_finished
-        live = LiveProof(
-            self._lab, self.findings.base, self._objective, self._live_request, finished
-        )
+        live = self._live_proof(facts)
         why = live.obstacle(facts, [arm.settings for arm in arms])
         if why:
             self._decide(f"the proof launches in turn: {why}")
             return None
         return live
 
+    def _live_proof(self, facts: Facts) -> LiveProof:
+        finished = self._view.trial_finished
+        return LiveProof(
+            self._lab, self.findings.base, self._objective, self._live_request, finished
+        )
+
     def _live_request(self, purpose: str, settings: Mapping[str, Any], number: int) -> Request:
-        limit = max(LEAST_TRIAL_SECONDS, self._time.left)
+        """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
+        limit = max(LEAST_PAIR_SECONDS, self._time.left)
         rule = with_read_ahead(self._rule, settings, self._prefetch)
-        return Request(purpose, settings, rule, seed_offset=number, limit_seconds=limit, live=True)
+        return Request(
+            purpose,
+            settings,
+            rule,
+            seed_offset=number,
+            limit_seconds=limit,
+            patience_seconds=patience(self._time.budget, self._time.longest),
+            live=True,
+        )
 
     def _trials_left(self) -> int:
         return max(0, self._most_trials - len(self._lab.trials))

@@ -95,7 +95,7 @@ def prove(
         tuning.findings.ladder.append(
             LadderRow(knob, value, "pipeline", 200.0, 2.0, None, None, None, True, "")
         )
-    tuning._finals().settle(state, side, 1.0)
+    tuning._finals().settle(state, side)
     return tuning
 
 
@@ -220,9 +220,9 @@ def test_what_was_consented_to_is_proven_first(
     asked: list[list[str]] = []
     real = Tuning._prove
 
-    def prove_of(self: Tuning, arms: list[Any], seconds: float) -> Any:
+    def prove_of(self: Tuning, arms: list[Any], best: Trial) -> Any:
         asked.append(["b" if "batch_size" in arm.settings else "a" for arm in arms])
-        return real(self, arms, seconds)
+        return real(self, arms, best)
 
     monkeypatch.setattr(Tuning, "_prove", prove_of)
     rates = steady(loader_workers=2.0, batch_size=1.5)
@@ -254,4 +254,4 @@ def test_a_launch_of_the_search_that_hangs_leaves_time_for_the_shortest_proof() 
     tuning._search(State({}, slow, facts(), []))
     limits = [request.limit_seconds for request in stand_in.requests[1:]]
     assert limits
-    assert max(limits) <= 200 - 2 * 2 * 20.0
+    assert max(limits) <= 0.4 * 200 + 1
