@@ -12,7 +12,8 @@ from gpurun.trials.live_pair import Round
 
 MOST_BLOCKS = 16
 """Neighbouring turns resemble each other, so the error is taken over blocks of them."""
-LEAST_ROUNDS = 12
+LEAST_ROUNDS = 6
+"""More take minutes where a step takes a second; where steps are quick there are many more."""
 
 
 @dataclass(frozen=True)

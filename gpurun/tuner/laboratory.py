@@ -32,7 +32,7 @@ from gpurun.records.spec import ORDER, Exchange, RunSpec, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
 from gpurun.trials.ending import ending_status, explained, main_log, while_compiling
-from gpurun.trials.live_pair import make_fifos
+from gpurun.trials.live_pair import LEAST_STEPS, make_fifos
 from gpurun.trials.live_trials import PairSide, run_live
 from gpurun.trials.prestart import Standby, places, several, what_to_import
 from gpurun.trials.progress import Progress
@@ -42,7 +42,7 @@ from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import evidence
 from gpurun.tuner.hidden_ranks import hidden_ranks, refusal
-from gpurun.tuner.plan import needed_steps, turn_steps
+from gpurun.tuner.plan import needed_steps
 from gpurun.tuner.trial import Request, Trial
 
 BASE_SEED = 1234
@@ -121,7 +121,7 @@ class Laboratory:
                 start=partial(self._start_side, order, run_dir, request),
                 run_dir=run_dir,
                 patience_seconds=min(self._patience(request)),
-                least_steps=turn_steps(request.settings),
+                least_steps=_least_steps(request),
             )
             for order, run_dir, request in zip(orders, run_dirs, requests, strict=True)
         ]
@@ -379,6 +379,13 @@ class LiveTrials:
     second: Trial | None
     ratio: TurnRatio | None
     failure: str
+
+
+def _least_steps(request: Request) -> int:
+    """Steps of a turn: as many as empty the stock of the loader's workers twice."""
+    workers = int(request.settings.get("loader_workers") or 0)
+    prefetch = int(request.settings.get("loader_prefetch") or 2)
+    return max(LEAST_STEPS, 2 * workers * prefetch)
 
 
 def _not_launched(number: int, run_dir: str, request: Request, raised: KnobRaised) -> Trial:

@@ -104,18 +104,10 @@ def launched_again(seconds: float, usual: float) -> float:
 
 @dataclass(frozen=True)
 class Side:
-    """What one side of the proof takes: seconds of a launch, seconds of a step, steps of a turn."""
+    """What one side of the proof takes: seconds of a launch and of a step."""
 
     launch: float
     step: float = 0.0
-    turn_steps: int = LEAST_STEPS
-
-
-def turn_steps(settings: Mapping[str, Any]) -> int:
-    """Steps of a turn: as many as empty the stock of the loader's workers twice."""
-    workers = int(settings.get("loader_workers") or 0)
-    prefetch = int(settings.get("loader_prefetch") or 2)
-    return max(LEAST_STEPS, 2 * workers * prefetch)
 
 
 def live_pair_seconds(one: Side, other: Side, cores: int) -> float:
@@ -123,7 +115,7 @@ def live_pair_seconds(one: Side, other: Side, cores: int) -> float:
     starts = max(one.launch, other.launch)
     if cores < CORES_FOR_TWO:
         starts = one.launch + other.launch
-    longest = max(side.turn_steps * side.step for side in (one, other))
+    longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
     turns = LEAST_ROUNDS * (2 * longest + one.step + other.step)
     return starts + STRETCHES_SECONDS + max(TURN_SECONDS, turns)
 

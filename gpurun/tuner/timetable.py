@@ -13,7 +13,6 @@ from gpurun.tuner.plan import (
     launched_again,
     least_for_proof,
     live_pair_seconds,
-    turn_steps,
 )
 from gpurun.tuner.screening import Startup
 from gpurun.tuner.trial import Trial
@@ -179,7 +178,7 @@ class Timetable:
 
 
 def _side(trial: Trial, launch: float) -> Side:
-    return Side(launch, _step(trial), turn_steps(trial.record.knobs))
+    return Side(launch, _step(trial))
 
 
 def _step(trial: Trial) -> float:
