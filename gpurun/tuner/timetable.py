@@ -136,13 +136,13 @@ class Timetable:
     def no_room_to_search(self, best: Trial, startup: Startup) -> bool:
         """Whether a launch with such a start, and the proof after it, would not fit the budget.
 
-        Where steps take seconds nothing would: what is tried first may turn out so fast that its
-        own launches hardly count in the shortest proof.
+        Where launches are long nothing would. So what is tried first needs no more room than itself
+        and a launch after it: a proof that the budget cuts off is gone on with the next time.
         """
         if startup.first > 0 and self.usual + startup.first > self._screen_share:
             return True
         if not self._tried and best is self._whole:
-            return self._beside_proof_of_the_fast() < self.usual + startup.first
+            return self.left - self.usual < self.usual + startup.first
         round_seconds = self.round_of(best, startup.later)
         kept = kept_for_proof(round_seconds, self.budget, self.live)
         if self.proven:
@@ -166,15 +166,12 @@ class Timetable:
         """
         room = self.left - least_for_proof(self._round(Side(self.usual)))
         if not self._tried and room < AMPLE * self.usual:
-            room = self._beside_proof_of_the_fast()
+            room = self.left - self.usual
         return max(min(room, self._screen_share), DISTURBED * self.usual)
 
     @property
     def _screen_share(self) -> float:
         return SCREEN_SHARE * self.budget
-
-    def _beside_proof_of_the_fast(self) -> float:
-        return self.left - least_for_proof(self._round(Side(0.0)))
 
 
 def _side(trial: Trial, launch: float) -> Side:

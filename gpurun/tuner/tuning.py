@@ -85,7 +85,10 @@ class Tuning:
     def run(self) -> None:
         """The whole tuning; `Ended` and KeyboardInterrupt leave `findings` as far as they are."""
         probe = self._probe()
-        state = self._baseline(probe)
+        self._settle(self._baseline(probe))
+
+    def _settle(self, state: State) -> None:
+        """Search from the script as it is, and prove what was found."""
         untouched = replace_state(state)
         search = self._search(state)
         finals = self._finals()

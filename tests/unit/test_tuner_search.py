@@ -378,3 +378,31 @@ def test_where_gradients_point_elsewhere_the_script_is_launched_once_with_rounde
     ]
     assert asked[1].stop.max_steps == asked[1].stop.audit_steps + 1, "no more than it takes"
     assert "is it rounding alone? a trial of the script that only rounds tells" in notes
+
+
+def given_up(found: Trial, seconds: float) -> Trial:
+    """A trial that was ended while it started."""
+    assert found.result is not None
+    record = replace(found.record, seconds=seconds, reason="not done after a while")
+    return replace(found, record=record, result=replace(found.result, measured_steps=0))
+
+
+def test_a_trial_that_takes_more_than_its_share_is_given_up_by_name_and_not_tried_again() -> None:
+    class Slow(Planted):
+        name = "slow"
+        startup_seconds = 40.0
+
+    asked: list[dict[str, Any]] = []
+
+    def launch(request: Request) -> Trial:
+        asked.append(dict(request.settings))
+        if "slow" in request.settings:
+            return given_up(trial(None, request.settings, status="timeout"), 69.0)
+        return trial(150.0, request.settings)
+
+    state, notes = searched([Slow([1, 3]), Planted([2])], launch)
+    assert asked == [{"slow": 1}, {"planted": 2}]
+    reason = "not tried to its end, 1 min 09 s to start; try `--budget 6m`"
+    assert f"slow: {reason}" in notes
+    assert state.ladder[0].reason == reason
+    assert state.settings == {"planted": 2}

@@ -300,3 +300,35 @@ def test_changed_numerics_are_compiled_anew_and_a_changed_pipeline_is_not() -> N
 
 def no_limits() -> Limits:
     return Limits(99, lambda best, startup: False, frozenset(Effect))
+
+
+class Dear(Compiled):
+    startup_seconds: ClassVar[float] = 40.0
+
+
+def test_a_set_that_takes_more_than_its_share_goes_on_without_what_is_compiled() -> None:
+    def of(request: Request) -> Trial:
+        if "compiled" not in request.settings:
+            return trial(150.0, request.settings)
+        return trial(None, request.settings, status="timeout", seconds=69.0, reason="not done")
+
+    knobs = [Likely(), Second(), Dear()]
+    state, asked, notes = searched(knobs, product(), of=of)
+    assert asked[:2] == [
+        {"first": True, "second": True, "compiled": True}, {"first": True, "second": True},
+    ]  # fmt: skip
+    assert sum("compiled" in settings for settings in asked) == 1, "it is not tried alone again"
+    row = next(row for row in state.ladder if row.knob == "compiled")
+    assert "not tried to its end" in row.reason
+    assert "compiled: not tried to its end, 1 min 09 s" in "\n".join(notes)
+
+
+def test_what_takes_too_long_to_start_is_left_out_of_the_set_before_it_is_launched() -> None:
+    knobs = [Likely(), Second(), Dear()]
+    _, asked, notes = searched(
+        knobs, product(first=1.5, second=2.0), late=lambda best, startup: startup.first > 20
+    )
+    assert asked[0] == {"first": True, "second": True}
+    assert any(
+        line.startswith("compiled: not among all at once: it takes about 40 s") for line in notes
+    )

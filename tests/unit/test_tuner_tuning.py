@@ -11,14 +11,19 @@ from typing import Any
 import pytest
 
 from gpurun.arguments import parse
+from gpurun.knobs import find
+from gpurun.knobs.api import Effect, KnobBase
 from gpurun.options import Options, Target, TargetKind
-from gpurun.records.facts import BatchFlag
+from gpurun.records.facts import BatchFlag, Facts
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord
 from gpurun.report.tuning import SilentView
 from gpurun.tuner import finals
+from gpurun.tuner import search as search_module
+from gpurun.tuner import tuning as tuning_module
+from gpurun.tuner.decision import BATCH
 from gpurun.tuner.findings import Ended
 from gpurun.tuner.plan import PROBE
-from gpurun.tuner.screening import State
+from gpurun.tuner.screening import Screening, State
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.tuning import Tuning
 from tests.unit.knob_facts import facts
@@ -255,3 +260,42 @@ def test_a_launch_of_the_search_that_hangs_leaves_time_for_the_shortest_proof() 
     limits = [request.limit_seconds for request in stand_in.requests[1:]]
     assert limits
     assert max(limits) <= 0.4 * 200 + 1
+
+
+@pytest.mark.parametrize(
+    ("allow", "proof_first"), [(("pipeline", "numerics"), True), (TRAINING, False)]
+)
+def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
+    monkeypatch: pytest.MonkeyPatch, allow: tuple[str, ...], proof_first: bool
+) -> None:
+    class Gains(KnobBase):
+        name = "gains"
+        effect = Effect.PIPELINE
+
+        def candidates(self, facts: Facts) -> list[int]:
+            return [1]
+
+    monkeypatch.setattr(finals, "judge", lambda *_: SOUND)
+    monkeypatch.setattr(Screening, "objection", lambda *_: (None, SOUND))
+    monkeypatch.setattr(tuning_module, "all_knobs", lambda *_: [Gains(), find(BATCH)])
+    monkeypatch.setattr(search_module, "not_applied", lambda *_: None)
+    options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allow)
+    stand_in = StandIn(steady(gains=2.0, batch_size=1.5))
+    tuning = Tuning(options, stand_in, SilentView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
+    base = stand_in.run(Request("screen", {}, PROBE))
+    known = facts(batch_flag=BatchFlag("--batch-size", 32))
+    state = State({}, base, known, [], ladder=tuning.findings.ladder)
+    monkeypatch.setattr(tuning, "_knob", lambda name: Gains() if name == "gains" else find(name))
+    tuning._settle(state)
+    order = [(r.purpose.split()[0], "batch_size" in r.knobs) for r in stand_in.trials[1:]]
+    first_batch, first_pair = order.index(("screen", True)), order.index(("pair", False))
+    assert (first_pair < first_batch) is proof_first
+    found = tuning.findings
+    assert found.verdict == "faster"
+    assert found.chosen is not None
+    assert ("batch_size" in found.chosen.settings) is not proof_first
+    if proof_first:
+        assert found.larger is not None
+        assert found.larger.look().significant, "what was left of the budget proved it"
+        row = next(r for r in found.ladder if r.knob == "batch_size" and "apply" in r.reason)
+        assert not row.kept
