@@ -71,6 +71,24 @@ class Tuned:
             fingerprint=report.fingerprint,
             command=report.command,
             tuned_arguments=tuple(a for a in self.tuned_arguments if a.name in chosen),
+            verdict=report.verdict,
+        )
+
+    @property
+    def nothing_proven(self) -> SavedSettings | None:
+        """That the command was tuned in vain, with what the next tuning goes on with."""
+        report = self.report
+        if report.verdict not in ("no_gain", "inconclusive"):
+            return None
+        return SavedSettings(
+            settings={},
+            training_loaders=self.training_loaders,
+            speedup=None,
+            fingerprint=report.fingerprint,
+            command=report.command,
+            tuned_arguments=self.tuned_arguments,
+            verdict=report.verdict,
+            unproven=report.unproven,
         )
 
 
@@ -175,13 +193,14 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     all_knobs(options.knob_paths)  # a broken one is told now, and leaves its bytecode now
     folder = _run_folder(options)
-    before = Look(options, folder.parent.parent)
+    untouched = Look(options, folder.parent.parent)
     measured = with_reduction(options, os.environ, folder.parent.parent)
     fingerprint = cache.fingerprint_of(options)
     invocation = cache.invocation(options)  # the configuration may be edited meanwhile
     view = tuning_view(options.quiet)
     laboratory = Laboratory(measured, folder, mode, os.environ, view.trial_progress)
-    tuning = Tuning(options, laboratory, view, started + budget)
+    before = cache.unfinished(folder.parent.parent, options, fingerprint)
+    tuning = Tuning(options, laboratory, view, started + budget, before)
     try:
         view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
         if imperfection:
@@ -203,7 +222,7 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     if failure is None:
         view.finished(report)
         view.close()
-    changes = before.differences(Look(options, folder.parent.parent))
+    changes = untouched.differences(Look(options, folder.parent.parent))
     return Tuned(
         report, folder, laboratory.training_loaders, changes, options.tuned_arguments, failure
     )
@@ -294,9 +313,11 @@ def _write(tuned: Tuned, options: Options) -> list[str]:
     elif options.json is not None:
         path = Path(options.json)
         jobs.append(("--json", lambda: write_json(path, body)))
+    place, in_vain = cache.place(home, options), tuned.nothing_proven
     if settings is not None:
-        place = cache.place(home, options)
         jobs.append(("the settings", lambda: cache.save(place, settings)))
+    if in_vain is not None:
+        jobs.append(("the settings", lambda: cache.remember(place, in_vain)))
     if options.save_settings is not None and settings is not None:
         saved = Path(options.save_settings)
         jobs.append(("--save-settings", lambda: cache.save(saved, settings)))

@@ -30,17 +30,20 @@ class Proof:
     `speedup` is a factor of throughput (of peak memory saved under that objective); the interval
     and the p-value are those of the sequential design (see `gpurun.stats`). `pairs` holds
     [baseline, candidate] samples/s (or bytes) of each pair; of a live pair the candidate's is the
-    baseline's times the gain that their turns showed.
+    baseline's times the gain that their turns showed. There is no interval where it is so wide
+    that it says nothing: the pairs do.
     """
 
     speedup: float
-    speedup_confidence_interval: tuple[float, float]
+    speedup_confidence_interval: tuple[float, float] | None
     p_value: float
     statistically_significant: bool
     settled: bool
     pairs: tuple[tuple[float, float], ...]
     live: bool = False
     """Whether both sides of each pair ran beside each other and took turns of some steps."""
+    earlier_pairs: int = 0
+    """So many of the pairs, the first ones, were measured by an earlier tuning of this command."""
 
 
 @record
@@ -176,6 +179,22 @@ class WaitingLine:
     calls: dict[str, float]
 
 
+@record
+class Unproven:
+    """A finalist whose proof the budget cut off; the next tuning of the command goes on with it.
+
+    `pairs`: of its live pairs, as in `Proof`. `launch_seconds`: what a trial of it took. `rounded`:
+    whether a trial that only rounds parameters told that its differences may be rounding.
+    """
+
+    knobs: dict[str, Any]
+    pairs: tuple[tuple[float, float], ...]
+    ladder: tuple[LadderRow, ...]
+    launch_seconds: float
+    rounded: bool
+    objective: str = "throughput"
+
+
 PROVEN = ("faster", "smaller")
 """Verdicts of a proof that was won."""
 MEASURED = (*PROVEN, "no_gain", "inconclusive")
@@ -220,6 +239,8 @@ class TuningReport:
     memory_reduction: float | None = None
     memory_reduction_confidence_interval: tuple[float, float] | None = None
     waits: tuple[WaitingLine, ...] = ()
+    unproven: Unproven | None = None
+    """Under the verdict "inconclusive": the finalist, if there is one."""
     schema: str = TUNING_SCHEMA
 
 
@@ -234,4 +255,8 @@ class SavedSettings:
     command: tuple[str, ...]
     tuned_arguments: tuple[TunedArgument, ...] = ()
     """Those of the script's arguments that `settings` may name."""
+    verdict: str = "faster"
+    """In the cache also "no_gain" and "inconclusive": tuned, nothing proven, no settings."""
+    unproven: Unproven | None = None
+    """What the next tuning of the command goes on with."""
     schema: str = SETTINGS_SCHEMA

@@ -19,6 +19,7 @@ from gpurun.records.tuning import (
     Proof,
     TrialRecord,
     TuningReport,
+    Unproven,
     WaitingLine,
 )
 from gpurun.stats import geometric_mean
@@ -70,7 +71,14 @@ def document(
         other_load=_other_load(trials),
         waits=_waits(findings.probe),
         objective=objective.value,
+        unproven=_unproven(findings, objective),
     )
+
+
+def _unproven(findings: Findings, objective: Objective) -> Unproven | None:
+    if findings.verdict != "inconclusive" or findings.unproven is None:
+        return None
+    return replace(findings.unproven, objective=objective.value)
 
 
 def _verdict(findings: Findings, objective: Objective) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpurun.knobs.api import Effect
-from gpurun.records.tuning import Rejection
+from gpurun.records.tuning import Rejection, Unproven
 from gpurun.tuner.decision import APPLY_TRAINING, BATCH, Judged, decide, final_ladder
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.findings import Findings
@@ -39,10 +39,16 @@ class Finals:
         self._prove = prove
         self._note = note
 
-    def settle(self, state: State, batch: State | None) -> None:
-        """Prove the finalists, judge them, and decide; the ladder then says what became of each."""
+    def settle(self, state: State, batch: State | None, before: Unproven | None = None) -> None:
+        """Prove the finalists, judge them, and decide; the ladder then says what became of each.
+
+        `before`: what an earlier tuning measured of the state's settings.
+        """
         found = self.findings
         chosen = Arm("chosen", state.settings) if state.settings != found.base else None
+        if chosen is not None and before is not None:
+            chosen.pairs += before.pairs
+            chosen.live_pairs = chosen.earlier_pairs = len(before.pairs)
         larger = Arm("larger batch", batch.settings) if batch is not None else None
         found.chosen, found.larger = chosen, larger
         arms = [arm for arm in (chosen, larger) if arm is not None]
@@ -64,7 +70,18 @@ class Finals:
         found.verdict = decision.verdict
         found.chosen = decision.shown.arm if decision.shown is not None else None
         found.guard = decision.shown.guard if decision.shown is not None else None
+        if decision.verdict == "inconclusive" and decision.shown is not None:
+            found.unproven = self._unproven(decision.shown.arm, state)
         found.ladder[:] = final_ladder(found.ladder, decision, objections, found.larger, found.base)
+
+    def _unproven(self, arm: Arm, state: State) -> Unproven:
+        return Unproven(
+            knobs=dict(arm.settings),
+            pairs=tuple(arm.pairs) if arm.live else (),
+            ladder=tuple(self.findings.ladder),
+            launch_seconds=state.best.record.seconds,
+            rounded=any(evidence.rounded for evidence in self._evidence),
+        )
 
     def settle_larger(self, batch: State) -> None:
         """Prove a batch size that may not be applied, after all else was decided."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
-from gpurun.stats import DEFAULT, LIVE, Look, sequential_look
+from gpurun.stats import DEFAULT, LIVE, Look, says_nothing, sequential_look
 from gpurun.trials.live_trials import TURN_SECONDS
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.plan import PROOF_ROUNDS
@@ -63,6 +63,8 @@ class Arm:
     failure: str | None = None
     live_pairs: int = 0
     """How many of the pairs were live."""
+    earlier_pairs: int = 0
+    """How many of them, the first ones, an earlier tuning measured."""
 
     @property
     def live(self) -> bool:
@@ -214,9 +216,14 @@ def _pair(
         arm.pairs.append((rates[baseline.name], rates[arm.name]))
         look = arm.look()
         if look.speedup is None or look.interval is None:
-            report(f"{arm.name}: {len(arm.pairs)} pair")
+            base, rate = arm.pairs[-1]
+            report(f"{arm.name}: ×{rate / base:.3g} in {len(arm.pairs)} pair")
             continue
         low, high = look.interval
+        if says_nothing(look.interval):
+            seen = ", ".join(f"×{rate / base:.3g}" for base, rate in arm.pairs)
+            report(f"{arm.name}: not settled: {seen} in {len(arm.pairs)} pairs")
+            continue
         state = "settled" if look.settled else "not settled"
         report(
             f"{arm.name}: ×{look.speedup:.3g} ({low:.3g}–{high:.3g}) "
@@ -231,10 +238,11 @@ def proof_of(arm: Arm) -> Proof | None:
         return None
     return Proof(
         speedup=look.speedup,
-        speedup_confidence_interval=look.interval,
+        speedup_confidence_interval=None if says_nothing(look.interval) else look.interval,
         p_value=look.p_value,
         statistically_significant=look.significant,
         settled=look.settled,
         pairs=tuple(arm.pairs),
         live=arm.live,
+        earlier_pairs=arm.earlier_pairs,
     )

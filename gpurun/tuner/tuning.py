@@ -15,7 +15,8 @@ from gpurun.measure.others import shared_cores
 from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.tuning import TrialRecord, Unproven
+from gpurun.report.format import count
 from gpurun.report.tuning import TuningView
 from gpurun.trials.prestart import MOST, several, what_to_import
 from gpurun.tuner import asking
@@ -37,11 +38,12 @@ from gpurun.tuner.plan import (
     with_read_ahead,
 )
 from gpurun.tuner.proof import Arm, prove
-from gpurun.tuner.screening import Limits, State, ladder_row
+from gpurun.tuner.screening import Limits, State, ladder_row, rounding_rule
 from gpurun.tuner.search import Search
 from gpurun.tuner.timetable import Timetable
 from gpurun.tuner.together import likely_members
 from gpurun.tuner.trial import Request, Trial
+from gpurun.tuner.unusable import too_few, unusable
 
 MOST_TRIALS = 15
 """Before the proof, the probe and the baseline included; and one for each value of an argument that
@@ -62,8 +64,15 @@ class Tuning:
     """Carries one tuning through; what it found stands in `findings` at any moment."""
 
     def __init__(
-        self, options: Options, laboratory: Laboratory, view: TuningView, deadline: float
+        self,
+        options: Options,
+        laboratory: Laboratory,
+        view: TuningView,
+        deadline: float,
+        before: Unproven | None = None,
     ) -> None:
+        """`before`: a finalist whose proof an earlier tuning of the command did not finish."""
+        self._before = before
         self.options = options
         self.findings = Findings()
         self._lab = laboratory
@@ -89,6 +98,9 @@ class Tuning:
 
     def _settle(self, state: State) -> None:
         """Search from the script as it is, and prove what was found."""
+        if self._before is not None and not self.findings.base:
+            self._go_on(state, self._before)
+            return
         untouched = replace_state(state)
         search = self._search(state)
         finals = self._finals()
@@ -106,12 +118,12 @@ class Tuning:
         if trial.record.status == "oom":
             trial = self._fitting_trial(trial)
         if trial.throughput is None:
-            raise Ended(*_unusable(trial))
+            raise Ended(*unusable(trial))
         steps = trial.result.steps if trial.result else 0
         if trial.result is None or trial.result.clock is None or trial.log is None:
             raise Ended("no_training", "no training step was seen in it")
         if steps < needed_steps(trial.result):
-            raise Ended(*_too_few(trial, steps))
+            raise Ended(*too_few(trial, steps))
         for error in trial.result.hook_errors:
             self._decide(f"a hook failed and was left out: {error}")
         for note in filter(is_about_gpus, trial.result.notes):
@@ -200,9 +212,9 @@ class Tuning:
             if again.throughput is not None:
                 return self._baseline(again)
             if again is not self._unfit:
-                raise Ended(*_unusable(again))
+                raise Ended(*unusable(again))
         if trial.throughput is None or trial.result is None:
-            raise Ended(*_unusable(trial))
+            raise Ended(*unusable(trial))
         self._time.baseline(trial, bool(self._lab.standby_modules), probe)
         self._time.live = not self._live_proof(facts).obstacle(facts, [])
         self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
@@ -274,6 +286,22 @@ class Tuning:
         search.allow_more(min(BATCH_TRIALS, self._trials_left()))
         search.try_knob(find(BATCH, self.options.knob_paths), proposals, trial)
         return trial if BATCH in trial.settings else None
+
+    def _go_on(self, state: State, before: Unproven) -> None:
+        """Take up a proof that an earlier tuning did not finish, without a search."""
+        pairs = f": {count(len(before.pairs), 'pair')} measured" if before.pairs else ""
+        self._decide(f"goes on with the proof of an earlier tuning{pairs}")
+        if before.rounded:
+            rule = rounding_rule(self._rule, state.baselines)
+            trial = self._launch(Request("rounding", {}, rule, rounded=True))
+            if trial.evidence is not None:
+                state.baselines.append(trial.evidence)
+        record = state.best.record
+        best = replace(record, knobs=before.knobs, seconds=before.launch_seconds)
+        state.ladder += before.ladder
+        finalist = replace_state(state)
+        finalist.move(dict(before.knobs), replace(state.best, record=best, result=None))
+        self._finals().settle(finalist, None, before)
 
     def _batch_with_the_rest(
         self, untouched: State, state: State, search: Search, finals: Finals
@@ -391,9 +419,15 @@ class Tuning:
             rule,
             seed_offset=number,
             limit_seconds=limit,
-            patience_seconds=patience(self._time.budget, self._time.longest),
+            patience_seconds=patience(self._time.budget, self._longest(settings)),
             live=True,
         )
+
+    def _longest(self, settings: Mapping[str, Any]) -> float:
+        """What the slowest launch took, an earlier tuning's among them."""
+        before = self._before
+        known = before.launch_seconds if before is not None and settings == before.knobs else 0.0
+        return max(self._time.longest, known)
 
     def _trials_left(self) -> int:
         return max(0, self._most_trials - len(self._lab.trials))
@@ -412,33 +446,3 @@ class Tuning:
 def replace_state(state: State) -> State:
     """The same state for a side branch: settings of its own, ladder and rejections shared."""
     return replace(state, settings=dict(state.settings))
-
-
-def _too_few(trial: Trial, steps: int) -> tuple[str, str]:
-    needed = needed_steps(trial.result)
-    return "too_few_steps", f"it ended after {steps} steps; {needed} are needed to measure it"
-
-
-def _unusable(trial: Trial) -> tuple[str, str]:
-    record = trial.record
-    steps = trial.result.steps if trial.result else 0
-    if record.reason.startswith("--ddp: "):
-        return "script_failed", record.reason
-    if record.status == "timeout" and steps >= needed_steps(trial.result):
-        return (
-            "inconclusive",
-            f"it did not end: {record.reason}, {steps} steps seen; "
-            "a longer --budget gives it more time",
-        )
-    if record.status == "timeout":
-        seen = f"{steps} steps" if steps else "no training step"
-        return (
-            "inconclusive" if steps else "no_training",
-            f"{seen} of the {needed_steps(trial.result)} needed in {record.seconds:.0f} s: "
-            f"{record.reason}; a longer --budget gives it more time",
-        )
-    if record.status in ("stopped", "completed"):
-        if not steps:
-            return "no_training", "no training step was seen in it"
-        return _too_few(trial, steps)
-    return "script_failed", f"the script fails by itself ({record.status}): {record.reason}"

@@ -64,8 +64,9 @@ def settled(told: TuningReport, trials: list[Trial]) -> Findings:
         assert trial.evidence.seed == number, "both of a round share a seed"
         return trial
 
-    def proven(arms: list[Arm], seconds: float) -> Arm:
+    def proven(arms: list[Arm], best: Trial) -> Arm:
         findings.baseline = Arm("baseline", {})
+        seconds = best.record.seconds
         prove(findings.baseline, arms, launch, lambda _: not waiting, lambda _: None, seconds)
         return findings.baseline
 
@@ -74,7 +75,7 @@ def settled(told: TuningReport, trials: list[Trial]) -> Findings:
     shown = [t.evidence for t in screened[:2] if t.evidence is not None]
     effect_of = {row.knob: Effect(row.effect) for row in told.ladder}
     finals = Finals(findings, shown, ALLOWED, effect_of.__getitem__, proven, lambda _: None)
-    finals.settle(state, None, screened[3].record.seconds)
+    finals.settle(state, None)
     assert not waiting, "every recorded launch was asked for"
     return findings
 

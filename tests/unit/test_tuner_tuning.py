@@ -15,14 +15,15 @@ from gpurun.knobs import find
 from gpurun.knobs.api import Effect, KnobBase
 from gpurun.options import Options, Target, TargetKind
 from gpurun.records.facts import BatchFlag, Facts
-from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord
+from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord, Unproven
 from gpurun.report.tuning import SilentView
 from gpurun.tuner import finals
 from gpurun.tuner import search as search_module
 from gpurun.tuner import tuning as tuning_module
 from gpurun.tuner.decision import BATCH
-from gpurun.tuner.findings import Ended
+from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.plan import PROBE
+from gpurun.tuner.proof import Arm, proof_of
 from gpurun.tuner.screening import Screening, State
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.tuning import Tuning
@@ -299,3 +300,57 @@ def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
         assert found.larger.look().significant, "what was left of the budget proved it"
         row = next(r for r in found.ladder if r.knob == "batch_size" and "apply" in r.reason)
         assert not row.kept
+
+
+def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finals, "judge", lambda *_: SOUND)
+    row = LadderRow("loader_workers", 4, "pipeline", 200.0, None, None, None, None, True, "")
+    options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
+
+    def settled(before: Unproven, seconds: float) -> Tuning:
+        stand_in = StandIn(steady(loader_workers=2.0))
+        tuning = Tuning(
+            options,
+            stand_in,
+            SilentView(),
+            time.monotonic() + seconds,
+            before,  # type: ignore[arg-type]
+        )
+        base = stand_in.run(Request("screen", {}, PROBE))
+        tuning._time.baseline(base, started_early=False)
+        tuning._settle(State({}, base, facts(), [], ladder=tuning.findings.ladder))
+        assert all(request.purpose.startswith("pair") for request in stand_in.requests[1:])
+        return tuning
+
+    cut_off = settled(Unproven({"loader_workers": 4}, (), (row,), 1.0, rounded=False), 0.1).findings
+    assert cut_off.verdict == "inconclusive"
+    assert cut_off.unproven is not None
+    assert cut_off.unproven.knobs == {"loader_workers": 4}
+    assert [(r.knob, r.kept) for r in cut_off.unproven.ladder] == [("loader_workers", True)]
+    found = settled(cut_off.unproven, 1e6).findings
+    assert found.verdict == "faster"
+    assert found.unproven is None
+    assert [(r.knob, r.kept) for r in found.ladder] == [("loader_workers", True)]
+
+
+def test_the_pairs_of_an_earlier_tuning_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finals, "judge", lambda *_: SOUND)
+    earlier = Unproven({"a": 1}, ((100.0, 201.0), (100.0, 202.0)), (), 1.0, rounded=False)
+    state = State({"a": 1}, StandIn(steady()).run(Request("screen", {"a": 1}, PROBE)), facts(), [])
+    findings = Findings()
+    asked: list[Arm] = []
+
+    def prove_none(arms: list[Arm], best: Trial) -> Arm:
+        asked.extend(arms)
+        return Arm("baseline", {})
+
+    effects = frozenset(Effect)
+    end = finals.Finals(findings, [], effects, lambda _: Effect.PIPELINE, prove_none, print)
+    end.settle(state, None, earlier)
+    assert asked[0].done
+    assert findings.verdict == "faster"
+    shown = proof_of(asked[0])
+    assert shown is not None
+    assert (shown.earlier_pairs, shown.live) == (2, True)
