@@ -19,7 +19,7 @@ from gpurun.knobs import all_knobs
 from gpurun.options import Options, TargetKind
 from gpurun.records.arguments import TunedArgument
 from gpurun.records.codec import to_json
-from gpurun.records.tuning import APPLICABLE, SavedSettings, TuningReport
+from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.terminal import PREFIX, write_plain
@@ -234,11 +234,13 @@ def _carry_through(tuning: Tuning, view: TuningView) -> Exception | None:
     try:
         tuning.run()
     except Ended as ended:
-        findings.verdict = ended.verdict
+        if findings.verdict not in MEASURED:  # else what was proven before stands
+            findings.verdict = ended.verdict
         findings.decisions.append(ended.why)
         _tell_end(ended, tuning, view)
     except KeyboardInterrupt:
-        findings.verdict = "interrupted"
+        if findings.verdict not in MEASURED:
+            findings.verdict = "interrupted"
         view.note("interrupted; what was measured is kept")
     except Exception as error:
         findings.verdict = "error"

@@ -67,8 +67,10 @@ class LargerBatch:
 class LadderRow:
     """One change of the ladder.
 
-    `samples_per_second` was measured with it. `speedup` is against the same settings without it,
-    None where its own share was not measured; `loss_deviation` and `output_deviation` (of a script
+    `samples_per_second` was measured with it in its one trial of the search: other trials of other
+    minutes are no ground to compare it with. `speedup` is that of the chosen settings against the
+    same without it, by one live pair; None where that was not measured. `loss_deviation` and
+    `output_deviation` (of a script
     that only infers) are fractions, None if not compared.
     `startup_seconds`: how much longer it took to the steady pace (compilation, say) than without
     it, of the values of one knob most for the first, since trials share the compilers' caches;
@@ -94,8 +96,8 @@ class LadderRow:
 class TrialRecord:
     """One short launch.
 
-    `purpose`: "probe", "screen", "pair baseline", "pair candidate", or "rounding" (the script as it
-    is, parameters rounded)."""
+    `purpose`: "probe", "screen", "pair baseline", "pair candidate", "share" (one side of a pair
+    with and without one change), or "rounding" (the script as it is, parameters rounded)."""
 
     number: int
     purpose: str
@@ -239,6 +241,8 @@ class TuningReport:
     memory_reduction: float | None = None
     memory_reduction_confidence_interval: tuple[float, float] | None = None
     waits: tuple[WaitingLine, ...] = ()
+    memory_of: str = ""
+    """Whose peak `peak_memory_bytes` is: "GPU", or "main process" of a script on the CPU."""
     unproven: Unproven | None = None
     """Under the verdict "inconclusive": the finalist, if there is one."""
     schema: str = TUNING_SCHEMA

@@ -15,7 +15,8 @@ from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
-from gpurun.report.format import duration
+from gpurun.report.format import byte_size, duration, number
+from gpurun.trials.ending import recompiled
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
@@ -314,11 +315,19 @@ def gain_over(trial: Trial, other: Trial) -> float:
     return (trial.score or 0.0) / other.score if other.score else 0.0
 
 
-def speedup_over(trial: Trial, other: Trial) -> float | None:
-    """The factor of a trial's throughput on another's, whatever the objective."""
-    if not trial.throughput or not other.throughput:
-        return None
-    return trial.throughput / other.throughput
+def no_gain(trial: Trial, without: Trial) -> str:
+    """Why a change is not kept, with what both trials measured: no ratio, for each is but one."""
+    why = recompiled(trial.log)
+    return f"no gain: {why}" if why else f"no gain: {compared(trial, without)} without it"
+
+
+def compared(trial: Trial, other: Trial) -> str:
+    """What was measured of two trials: "602 samples/s against 906"."""
+    if trial.objective is Objective.MEMORY:
+        sizes = (trial.record.peak_memory_bytes, other.record.peak_memory_bytes)
+        return " against ".join("unknown" if size is None else byte_size(size) for size in sizes)
+    rates = (number(t.throughput) if t.throughput else "unknown" for t in (trial, other))
+    return " samples/s against ".join(rates)
 
 
 def startup(trial: Trial, without: Trial) -> tuple[float | None, int | None]:
@@ -342,18 +351,17 @@ def ladder_row(
     value: Any,
     trial: Trial,
     *,
-    speedup: float | None,
     guard: GuardVerdict | None,
     kept: bool = False,
     reason: str = "",
 ) -> LadderRow:
-    """The row of one change; interval and final reason come with the proof."""
+    """The row of one change; its share and the final reason come with the proof."""
     return LadderRow(
         knob=knob.name,
         value=value,
         effect=knob.effect.value,
         samples_per_second=trial.record.samples_per_second,
-        speedup=speedup,
+        speedup=None,
         speedup_confidence_interval=None,
         peak_memory_bytes=trial.record.peak_memory_bytes,
         loss_deviation=None if guard is None else guard.loss_deviation,
@@ -367,8 +375,7 @@ def companion_rows(row: LadderRow, companions: Mapping[str, Any]) -> list[Ladder
     """The rows of what was set for the sake of a row's change."""
     reason = f"goes with {row.knob}"
     return [
-        replace(row, knob=name, value=value, speedup=None, reason=reason)
-        for name, value in companions.items()
+        replace(row, knob=name, value=value, reason=reason) for name, value in companions.items()
     ]
 
 

@@ -12,7 +12,6 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow
-from gpurun.trials.ending import recompiled
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.outputs import incomparable
@@ -27,8 +26,8 @@ from gpurun.tuner.screening import (
     gain_over,
     idle,
     ladder_row,
+    no_gain,
     not_applied,
-    speedup_over,
     startup,
 )
 from gpurun.tuner.together import Together, likely_members
@@ -217,13 +216,7 @@ def _row(
     guard: GuardVerdict | None,
 ) -> LadderRow:
     if reason is None:
-        reason = BETTER if gain_over(trial, without) >= LEAST_GAIN else _no_gain(trial)
-    ratio = speedup_over(trial, without)
-    row = ladder_row(knob, value, trial, speedup=ratio, guard=guard, reason=reason)
+        reason = BETTER if gain_over(trial, without) >= LEAST_GAIN else no_gain(trial, without)
+    row = ladder_row(knob, value, trial, guard=guard, reason=reason)
     later, steps = startup(trial, without)
     return replace(row, startup_seconds=later, break_even_steps=steps)
-
-
-def _no_gain(trial: Trial) -> str:
-    why = recompiled(trial.log)
-    return f"no gain: {why}" if why else "no gain"

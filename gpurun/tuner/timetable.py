@@ -48,6 +48,8 @@ class Timetable:
         self._whole_seconds = 0.0
         self._saved = 0.0
         self._tried = False
+        self.longest = 0.0
+        """What the slowest launch took that was measured to its end."""
         self._seconds: list[float] = []
         """Of the launches that compile nothing."""
         self._longest: dict[tuple[tuple[str, str], ...], float] = {}
@@ -69,6 +71,7 @@ class Timetable:
         `probe`: its first launch. The one that was less disturbed says what a launch takes.
         """
         self._whole, self._saved = whole, 0.0
+        self.longest = max(self.longest, whole.record.seconds)
         self._whole_seconds = whole.record.seconds
         if probe is not None and probe.result is not None and whole.result is not None:
             more = max(0, whole.result.steps - probe.result.steps)
@@ -84,6 +87,7 @@ class Timetable:
         if trial.throughput is None:
             return  # it ended early, or its settings name what does not exist
         self._tried = True
+        self.longest = max(self.longest, trial.record.seconds)
         if slow := self._slow_settings(trial):
             self._longest[slow] = max(self._longest.get(slow, 0.0), _start(trial))
         else:
@@ -97,11 +101,6 @@ class Timetable:
         whole = None if self._whole is None else self._whole.seconds_to_data
         if ours is not None and whole is not None:
             self._saved = max(self._saved, whole - ours)
-
-    @property
-    def longest(self) -> float:
-        """What the slowest launch so far took."""
-        return max([self.usual, *self._seconds, *self._longest.values()])
 
     def again(self, trial: Trial) -> float:
         """What another launch like this one is expected to take."""

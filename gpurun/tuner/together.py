@@ -21,16 +21,14 @@ from gpurun.tuner.screening import (
     Screening,
     State,
     companion_rows,
+    compared,
     gain_over,
     idle,
     ladder_row,
     not_applied,
-    speedup_over,
     strongest,
 )
 from gpurun.tuner.trial import Trial
-
-NOT_MEASURED = "one of the set, its own share not measured"
 
 
 @dataclass(frozen=True)
@@ -135,7 +133,7 @@ class Together:
         return safe if len(safe) < len(group) else []
 
     def leave_one_out(self, state: State) -> None:
-        """Measure the share of each adopted change, the doubtful first; drop those without one."""
+        """Drop what the set gains nothing by, the doubtful first. Shares come after the proof."""
         adopted = [m for m in self._adopted if state.settings.get(m.knob.name) == m.value]
         pipeline = Effect.PIPELINE
         for member in sorted(adopted, key=lambda m: (m.knob.effect is pipeline, -m.knob.order)):
@@ -148,7 +146,7 @@ class Together:
                 break
             why = self._screening.too_slow_without(member.knob, state)
             if why is not None:
-                self._screening.note(f"{member.knob.name}: its share is not measured: {why}")
+                self._screening.note(f"{member.knob.name}: not tried without it: {why}")
                 continue
             trial = self._screening.launch(rest, [member.knob], state)
             effect = strongest(self._effects[name] for name in rest if name in self._effects)
@@ -170,9 +168,10 @@ class Together:
         """Keep the set if it gains; members that did not apply are no part of it."""
         gain = gain_over(trial, state.best)
         if gain < LEAST_GAIN:
-            self._screening.note(f"all at once: ×{gain:.3g}: trying them one by one")
+            seen = compared(trial, state.best)
+            self._screening.note(f"all at once: no gain: {seen}: trying them one by one")
             return False
-        settings = dict(state.settings)
+        settings, seen = dict(state.settings), compared(trial, state.best)
         for member in group:
             reason = not_applied(member.knob, trial, state.facts.argv)
             if reason is not None:
@@ -182,36 +181,30 @@ class Together:
             self.settled[member.knob.name] = member.value
             self.companions |= member.companions.keys()
             self._adopted.append(member)
-            row = ladder_row(
-                member.knob, member.value, trial,
-                speedup=None, guard=guard, kept=True, reason=NOT_MEASURED,
-            )  # fmt: skip
+            row = ladder_row(member.knob, member.value, trial, guard=guard, kept=True)
             state.ladder += [row, *companion_rows(row, member.companions)]
         state.move(settings, trial)
-        self._screening.note(f"all at once: ×{gain:.3g}, kept")
+        self._screening.note(f"all at once: kept: {seen}")
         return True
 
     def _drop(self, member: Member, trial: Trial, reason: str, state: State) -> None:
         self.settled[member.knob.name] = member.value
-        row = ladder_row(member.knob, member.value, trial, speedup=None, guard=None, reason=reason)
+        row = ladder_row(member.knob, member.value, trial, guard=None, reason=reason)
         state.ladder.append(row)
 
     def _learn(self, member: Member, rest: dict[str, Any], without: Trial, state: State) -> None:
-        """Write a change's share into its row; without a gain the search goes on without it."""
-        share = gain_over(state.best, without)
-        speedup = speedup_over(state.best, without)
-        kept = share >= LEAST_GAIN
+        """Where the set gains nothing by a change the search goes on without it."""
+        seen = f"{compared(state.best, without)} without it"
+        if gain_over(state.best, without) >= LEAST_GAIN:
+            self._screening.note(f"{member.knob.name}: stays in the set: {seen}")
+            return
         for number, row in enumerate(state.ladder):
             if row.kept and row.knob == member.knob.name:
-                why = "" if kept else "no gain"
-                state.ladder[number] = replace(row, speedup=speedup, kept=kept, reason=why)
-            elif row.kept and not kept and row.knob in member.companions:
+                state.ladder[number] = replace(row, kept=False, reason=f"no gain: {seen}")
+            elif row.kept and row.knob in member.companions:
                 state.ladder[number] = replace(row, kept=False)
-        self._screening.note(
-            f"{member.knob.name}: ×{share:.3g} in the set{'' if kept else ', dropped'}"
-        )
-        if not kept:
-            state.move(rest, without)
+        self._screening.note(f"{member.knob.name}: dropped from the set: {seen}")
+        state.move(rest, without)
 
 
 def _culprit(group: Sequence[Member], trial: Trial) -> Member | None:

@@ -15,19 +15,19 @@ from gpurun.measure.others import shared_cores
 from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import TrialRecord, Unproven
+from gpurun.records.tuning import LadderRow, TrialRecord, Unproven
 from gpurun.report.format import count
 from gpurun.report.tuning import TuningView
 from gpurun.trials.prestart import MOST, several, what_to_import
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
+from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.decision import BATCH
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.finals import Finals
 from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.fitting import make_it_fit
 from gpurun.tuner.laboratory import Laboratory
-from gpurun.tuner.live_proof import LiveProof
 from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
     PROBE,
@@ -37,7 +37,7 @@ from gpurun.tuner.plan import (
     plan,
     with_read_ahead,
 )
-from gpurun.tuner.proof import Arm, prove
+from gpurun.tuner.proofs import Proofs
 from gpurun.tuner.screening import Limits, State, ladder_row, rounding_rule
 from gpurun.tuner.search import Search
 from gpurun.tuner.timetable import Timetable
@@ -88,6 +88,15 @@ class Tuning:
         self._rule = PROBE
         self._prefetch = 2
         self._evidence: list[Evidence] = []
+        self._proofs = Proofs(
+            self.findings,
+            laboratory,
+            view,
+            self._time,
+            self._objective,
+            self._launch,
+            self._rule_for,
+        )
         self._unfit: Trial | None = None
         """The first trial of a script that runs out of memory as it is."""
 
@@ -106,9 +115,11 @@ class Tuning:
         finals = self._finals()
         if Effect.TRAINING in self._allowed:
             finals.settle(state, self._larger_batch(state, search))
+            self._proofs.shares(state.best, self._companions)
             return
         finals.settle(state, None)
         self._batch_with_the_rest(untouched, state, search, finals)
+        self._proofs.shares(state.best, self._companions)
 
     # -- first trials --------------------------------------------------------------------------
 
@@ -170,7 +181,7 @@ class Tuning:
         self.findings.base = base
         self.findings.ladder.clear()
         for name, value in base.items():
-            row = ladder_row(self._knob(name), value, trial, speedup=None, guard=None)
+            row = ladder_row(self._knob(name), value, trial, guard=None)
             self.findings.ladder.append(replace(row, kept=True, reason="makes it fit"))
         return trial
 
@@ -216,7 +227,7 @@ class Tuning:
         if trial.throughput is None or trial.result is None:
             raise Ended(*unusable(trial))
         self._time.baseline(trial, bool(self._lab.standby_modules), probe)
-        self._time.live = not self._live_proof(facts).obstacle(facts, [])
+        self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])
         self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return State(
             settings=dict(base),
@@ -291,6 +302,7 @@ class Tuning:
         """Take up a proof that an earlier tuning did not finish, without a search."""
         pairs = f": {count(len(before.pairs), 'pair')} measured" if before.pairs else ""
         self._decide(f"goes on with the proof of an earlier tuning{pairs}")
+        self._time.longest = before.launch_seconds
         if before.rounded:
             rule = rounding_rule(self._rule, state.baselines)
             trial = self._launch(Request("rounding", {}, rule, rounded=True))
@@ -302,6 +314,16 @@ class Tuning:
         finalist = replace_state(state)
         finalist.move(dict(before.knobs), replace(state.best, record=best, result=None))
         self._finals().settle(finalist, None, before)
+        self._proofs.shares(finalist.best, self._companions)
+
+    def _companions(self, row: LadderRow) -> Sequence[str]:
+        """The settings that go with the change of a row."""
+        if self.findings.facts is None:
+            return ()
+        try:
+            return tuple(asking.companions(self._knob(row.knob), self.findings.facts, row.value))
+        except KnobRaised:
+            return ()
 
     def _batch_with_the_rest(
         self, untouched: State, state: State, search: Search, finals: Finals
@@ -337,22 +359,7 @@ class Tuning:
             return self._knob(knob).effect
 
         found, seen = self.findings, self._evidence
-        return Finals(found, seen, self._allowed, effect_of, self._prove, self._decide)
-
-    def _prove(self, arms: list[Arm], best: Trial) -> Arm:
-        """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""
-        baseline = self.findings.baseline = Arm("baseline", self.findings.base)
-        if not arms:
-            return baseline
-        live, update = self._live(arms), self._view.proof_update
-        self._time.live = live is not None
-        seconds = self._time.round_of(best) / 2
-        prove(baseline, arms, self._launch_arm, self._no_room, update, seconds, live)
-        if baseline.failure is not None:
-            if not any(arm.look().settled for arm in arms):
-                raise Ended("script_failed", f"the script as it is failed: {baseline.failure}")
-            self._decide(f"the proof ended early, the script as it is failed: {baseline.failure}")
-        return baseline
+        return Finals(found, seen, self._allowed, effect_of, self._proofs.prove, self._decide)
 
     def trial_folder(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""
@@ -380,60 +387,13 @@ class Tuning:
         self._time.launched(trial, started_early=bool(self._lab.standby_modules))
         return trial
 
-    def _launch_arm(
-        self,
-        purpose: str,
-        settings: Mapping[str, Any],
-        number: int,
-        following: Sequence[Mapping[str, Any]],
-    ) -> Trial:
-        rule: StopRule = with_read_ahead(self._rule, settings, self._prefetch)
-        request = Request(purpose, settings, rule, seed_offset=number, following=following)
-        return self._launch(request)
-
-    def _live(self, arms: Sequence[Arm]) -> LiveProof | None:
-        """How a live pair is measured; None, with the reason noted, where launches take turns."""
-        facts = self.findings.facts
-        if facts is None:
-            return None
-        live = self._live_proof(facts)
-        why = live.obstacle(facts, [arm.settings for arm in arms])
-        if why:
-            self._decide(f"the proof launches in turn: {why}")
-            return None
-        return live
-
-    def _live_proof(self, facts: Facts) -> LiveProof:
-        finished = self._view.trial_finished
-        return LiveProof(
-            self._lab, self.findings.base, self._objective, self._live_request, finished
-        )
-
-    def _live_request(self, purpose: str, settings: Mapping[str, Any], number: int) -> Request:
-        """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
-        limit = max(LEAST_PAIR_SECONDS, self._time.left)
-        rule = with_read_ahead(self._rule, settings, self._prefetch)
-        return Request(
-            purpose,
-            settings,
-            rule,
-            seed_offset=number,
-            limit_seconds=limit,
-            patience_seconds=patience(self._time.budget, self._longest(settings)),
-            live=True,
-        )
-
-    def _longest(self, settings: Mapping[str, Any]) -> float:
-        """What the slowest launch took, an earlier tuning's among them."""
-        before = self._before
-        known = before.launch_seconds if before is not None and settings == before.knobs else 0.0
-        return max(self._time.longest, known)
+    def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:
+        """How long a launch of the proof is under these settings."""
+        return with_read_ahead(self._rule, settings, self._prefetch)
 
     def _trials_left(self) -> int:
-        return max(0, self._most_trials - len(self._lab.trials))
-
-    def _no_room(self, seconds: float) -> bool:
-        return self._time.left < seconds
+        tried = [t for t in self._lab.trials if not t.purpose.startswith("pair")]
+        return max(0, self._most_trials - len(tried))
 
     def _decide(self, line: str) -> None:
         self.findings.decisions.append(line)

@@ -188,19 +188,40 @@ def test_a_script_that_fails_by_itself_is_quoted() -> None:
     assert shown.endswith("nothing was tuned: exit code 3")
 
 
-def test_each_row_tells_change_gain_total_effect_and_whether_it_was_kept() -> None:
+def test_each_row_tells_change_share_effect_and_whether_it_was_kept() -> None:
     report = tuning_report()
     assert row(report, "script as it is").split() == [
         *("script", "as", "it", "is", "800", "1.00", "GiB")
     ]
     assert row(report, "tf32").split() == [
-        *("tf32", "→", "on", "1,848", "×1.13", "×2.31", "1.00", "GiB"),
+        *("tf32", "→", "on", "×1.13", "1.00", "GiB"),
         *("0.4", "%", "numerics", "yes"),
     ]
     assert row(report, "channels_last").endswith("no: slower")
     assert row(report, "compile").split() == [
         *("compile", "→", "default", "numerics", "no:", "no", "compiler")
     ]
+
+
+def test_the_proof_is_the_only_speedup_of_the_whole_and_shares_are_measured_or_said_not_to_be() -> (
+    None
+):
+    """Seen: a row of ×0.14 that was kept beside "1.29× faster", and ×1.75 where that was 1.01×."""
+    disturbed = dataclasses.replace(LADDER[1], samples_per_second=112.0, speedup=None)
+    report = tuning_report(ladder=(LADDER[0], disturbed, LADDER[2]))
+    assert row(report, "tf32").split()[3:5] == ["not", "measured"]
+    assert row(report, "channels_last").split()[3:5] == ["1.00", "GiB"], "no ratio of one trial"
+    last = row(report, "all that is kept").split()
+    assert last[4:] == ["1,848", "×2.31", "2.25–2.37", "1.00", "GiB"]
+    assert "112" not in text(report)
+    unproven = tuning_report(verdict="inconclusive", unproven=OPEN_END, larger_batch=None)
+    assert "all that is kept" not in text(unproven)
+
+
+def test_whose_memory_it_is_stands_above_it() -> None:
+    main = ladder_lines(tuning_report(memory_of="main process"))[0]
+    assert "memory (main process)" in main
+    assert "GPU memory" in ladder_lines(tuning_report(memory_of="GPU"))[0]
 
 
 def test_a_kept_change_that_starts_late_names_when_that_is_made_good() -> None:
@@ -351,7 +372,7 @@ def test_a_narrow_terminal_keeps_change_gain_effect_and_verdict(tmp_path: Path) 
     assert max(map(len, ours)) <= 60
     assert "\x1b" not in shown
     tf32 = next(line for line in shown.splitlines() if "tf32 →" in line)
-    assert tf32.split() == ["tf32", "→", "on", "1,848", "×1.13", "numerics", "yes"]
+    assert tf32.split() == ["tf32", "→", "on", "×1.13", "numerics", "yes"]
 
 
 def test_a_narrow_terminal_loses_no_word_of_the_reason(tmp_path: Path) -> None:

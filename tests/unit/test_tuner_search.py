@@ -116,7 +116,7 @@ def test_the_best_value_is_kept_and_the_rest_say_why_not() -> None:
 def test_a_gain_within_the_noise_is_not_kept() -> None:
     state, _ = searched([Planted([2])], by_value({2: 101.0}))
     assert state.settings == {}
-    assert state.ladder[0].reason == "no gain"
+    assert state.ladder[0].reason == "no gain: 101 samples/s against 100 without it"
 
 
 def test_a_refinement_is_tried_after_a_gain() -> None:
@@ -133,7 +133,7 @@ def test_each_knob_is_tried_on_top_of_what_was_kept() -> None:
 
     state, _ = searched([Planted([2]), Other([True])], launch)
     assert asked == [{"planted": 2}, {"planted": 2, "other": True}]
-    assert [row.speedup for row in state.ladder] == [2.0, 2.0]
+    assert [row.speedup for row in state.ladder] == [None, None], "one trial each is no ground"
 
 
 def test_a_candidate_that_fails_is_a_row_with_its_reason() -> None:
@@ -271,8 +271,8 @@ def test_for_memory_what_is_smaller_is_kept_whatever_it_costs_in_time() -> None:
 
     state, _ = searched([Planted([2, 4])], launch, base=sized(trial(100.0), 1000))
     assert state.settings == {"planted": 4}
-    assert [(row.value, row.kept, row.speedup) for row in state.ladder] == [
-        (2, False, 0.5), (4, True, 0.5),
+    assert [(row.value, row.kept) for row in state.ladder] == [
+        (2, False), (4, True),
     ]  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from gpurun.tuner.decision import BATCH
 from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.proof import Arm, proof_of
+from gpurun.tuner.proofs import Proofs
 from gpurun.tuner.screening import Screening, State
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.tuning import Tuning
@@ -224,13 +225,13 @@ def test_what_was_consented_to_is_proven_first(
     monkeypatch: pytest.MonkeyPatch, allow: tuple[str, ...], first: str
 ) -> None:
     asked: list[list[str]] = []
-    real = Tuning._prove
+    real = Proofs.prove
 
-    def prove_of(self: Tuning, arms: list[Any], best: Trial) -> Any:
+    def prove_of(self: Proofs, arms: list[Any], best: Trial) -> Any:
         asked.append(["b" if "batch_size" in arm.settings else "a" for arm in arms])
         return real(self, arms, best)
 
-    monkeypatch.setattr(Tuning, "_prove", prove_of)
+    monkeypatch.setattr(Proofs, "prove", prove_of)
     rates = steady(loader_workers=2.0, batch_size=1.5)
     prove(monkeypatch, rates, {"loader_workers": 4}, BATCH_64, allow=allow)
     assert asked[0][0] == first
