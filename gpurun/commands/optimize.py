@@ -39,6 +39,7 @@ EXIT_CODES = {
     "smaller": ExitCode.OK,
     "fits": ExitCode.OK,
     "no_gain": ExitCode.OK,
+    "dry_run": ExitCode.OK,
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
 """Of `--tune-only`; everything else is the script's own failure."""
@@ -232,6 +233,8 @@ def _carry_through(tuning: Tuning, view: TuningView) -> Exception | None:
     """Run the tuning; what it found stands in its findings whatever ends it."""
     findings = tuning.findings
     try:
+        if tuning.options.dry_run:
+            tuning.preview()
         tuning.run()
     except Ended as ended:
         if findings.verdict not in MEASURED:  # else what was proven before stands
@@ -262,6 +265,8 @@ def _tell_end(ended: Ended, tuning: Tuning, view: TuningView) -> None:
     """
     view.note(ended.why)
     view.close()
+    if ended.verdict == "dry_run":
+        return
     if tuning.options.quiet:
         _say(ended.why)
     probe = tuning.findings.probe

@@ -208,7 +208,8 @@ APPLICABLE = (*PROVEN, "fits")
 @record
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
-    "smaller", "fits", "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
+    "smaller", "fits", "dry_run", "too_few_steps", "no_training", "script_failed", "interrupted" or
+    "error".
 
     Under the objective "memory" the proof is of less peak memory ("smaller"): `memory_reduction` is
     the factor (2.0: half as much) and `p_value` its own, while `speedup` tells the price.

@@ -38,6 +38,7 @@ _PLAIN_VERDICTS = {
     "too_few_steps": "The script ends before enough steps could be measured; nothing was tuned",
     "no_training": "No training was seen; nothing was tuned",
     "script_failed": "The script fails by itself; nothing was tuned",
+    "dry_run": "Dry run: nothing was tuned",
     "interrupted": "Interrupted before a proof; nothing is claimed",
 }
 

@@ -37,6 +37,7 @@ from gpurun.tuner.plan import (
     plan,
     with_read_ahead,
 )
+from gpurun.tuner.preview import Ground, preview
 from gpurun.tuner.proofs import Proofs
 from gpurun.tuner.screening import Limits, State, ladder_row, rounding_rule
 from gpurun.tuner.search import Search
@@ -120,6 +121,24 @@ class Tuning:
         finals.settle(state, None)
         self._batch_with_the_rest(untouched, state, search, finals)
         self._proofs.shares(state.best, self._companions)
+
+    def preview(self) -> None:
+        """The first trial alone, and what the rest would be; `Ended` in any case."""
+        probe = self._probe()
+        assert probe.result is not None
+        assert probe.log is not None
+        facts = facts_of.gather(self.options, machine(), probe.result, probe.log)
+        facts = replace(facts, current=dict(self.findings.base), objective=self._objective.value)
+        self.findings.facts = facts
+        state = State(dict(self.findings.base), probe, facts, [])
+        self._time.baseline(probe, bool(self._lab.standby_modules))
+        in_turn = self._proofs.pairs_against(state.settings).obstacle(facts, [])
+        self._time.live = not in_turn
+        batches = self._other_batches(state)
+        ground = Ground(self._knobs(), self._allowed, state, batches, in_turn, self._most_trials)
+        for line in preview(ground, self._time):
+            self._decide(line)
+        raise Ended("dry_run", "nothing was tuned: --dry-run launches the first trial alone")
 
     # -- first trials --------------------------------------------------------------------------
 
