@@ -73,6 +73,9 @@ class Tuned:
             command=report.command,
             tuned_arguments=tuple(a for a in self.tuned_arguments if a.name in chosen),
             verdict=report.verdict,
+            baseline_samples_per_second=(
+                report.baseline.samples_per_second if report.baseline is not None else None
+            ),
         )
 
     @property

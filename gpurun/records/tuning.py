@@ -264,4 +264,6 @@ class SavedSettings:
     """In the cache also "no_gain" and "inconclusive": tuned, nothing proven, no settings."""
     unproven: Unproven | None = None
     """What the next tuning of the command goes on with."""
+    baseline_samples_per_second: float | None = None
+    """Of the script as it is, in the proof: what a run under these settings is held against."""
     schema: str = SETTINGS_SCHEMA
