@@ -82,8 +82,6 @@ class Timetable:
 
     def launched(self, trial: Trial, started_early: bool) -> None:
         """Learn from a trial of the search. `started_early`: whether its process could be."""
-        if trial.record.status == "timeout":
-            self._tried = True  # it has had its share
         if trial.throughput is None:
             return  # it ended early, or its settings name what does not exist
         self._tried = True

@@ -296,7 +296,8 @@ class Tuning:
         if Effect.TRAINING in self._allowed and kept_back > 0:
             self._time.batch_to_come = not isinstance(self._other_batches(state), Skip)
         search.run(knobs, state)
-        if search.out_of_time and len(state.ladder) == len(self.findings.base):
+        tried = state.ladder[len(self.findings.base) :]
+        if search.out_of_time and not any(row.samples_per_second for row in tried):
             needed = max(2 * LEAST_LAUNCHES * self._time.usual, 2 * self._time.budget)
             raise Ended(
                 "inconclusive",

@@ -113,6 +113,19 @@ def test_one_disturbed_launch_is_not_believed() -> None:
     assert times.again(slow) <= 16.0
 
 
+def test_what_was_given_up_leaves_room_for_a_first_measured_trial() -> None:
+    """Seen: 59 of 150 s went to a set that hung, and then "nothing beats the script" was said."""
+    times = timetable(60)
+    times.baseline(baseline := launch(100, 15.0, to_data=1.0), started_early=False)
+    hung = launch(100, 30.0, to_data=1.0)
+    record = replace(hung.record, status="timeout", samples_per_second=None)
+    times.launched(replace(hung, record=record, result=None), started_early=False)
+    times._deadline -= 25.0  # spent by now
+    assert not times.no_room_to_search(baseline, Startup())
+    times.launched(baseline, started_early=False)
+    assert times.no_room_to_search(baseline, Startup()), "from then on the proof has its time"
+
+
 def test_live_pairs_leave_more_to_the_search_than_launches_in_turn() -> None:
     rooms = []
     for live in (False, True):
