@@ -186,8 +186,7 @@ class Screening:
                 limit_seconds=waiting + 3 * state.best.record.seconds,
             )
         )
-        late = trial.record.status == "timeout" and trial.record.seconds < waiting
-        return self._named(trial, turned, state) if late else trial
+        return self._named(trial, turned, state) if trial.late else trial
 
     def _named(self, trial: Trial, turned: Sequence[Knob], state: State) -> Trial:
         """A trial that was given up, with the knob that most likely made it slow in its reason."""

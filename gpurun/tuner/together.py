@@ -99,7 +99,7 @@ class Together:
             reason, guard = self._screening.objection(effect, trial, state)
             if reason is None:
                 return self._adopt(group, trial, guard, state)
-            if trial.record.status != "timeout":
+            if not trial.late:
                 self._screening.note(f"not all at once: {reason}")
             group = self._safer(group, trial, state)
         return False
@@ -126,7 +126,7 @@ class Together:
         """
         dear = self._dearest(group, state)
         if dear is not None:
-            if trial.record.status == "timeout":
+            if trial.late:
                 self._drop(dear, trial, trial.record.reason, state)
             return [m for m in group if m is not dear]
         safe = [m for m in group if m.knob.effect is Effect.PIPELINE]

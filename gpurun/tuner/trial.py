@@ -25,6 +25,8 @@ class Trial:
     evidence: Evidence | None
     exit_code: int | None
     objective: Objective = Objective.THROUGHPUT
+    late: bool = False
+    """Whether it was ended because it took all the time that it might."""
 
     @property
     def score(self) -> float | None:

@@ -404,6 +404,8 @@ class Tuning:
         limit = min(request.limit_seconds, self._time.screen_limit())
         request = replace(request, limit_seconds=limit)
         trial = self._launch(request)
+        if trial.record.status == "timeout" and trial.record.seconds >= request.limit_seconds:
+            trial = replace(trial, late=True)
         self._time.launched(trial, started_early=bool(self._lab.standby_modules))
         return trial
 

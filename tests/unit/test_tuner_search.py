@@ -384,7 +384,8 @@ def given_up(found: Trial, seconds: float) -> Trial:
     """A trial that was ended while it started."""
     assert found.result is not None
     record = replace(found.record, seconds=seconds, reason="not done after a while")
-    return replace(found, record=record, result=replace(found.result, measured_steps=0))
+    result = replace(found.result, measured_steps=0)
+    return replace(found, record=record, result=result, late=True)
 
 
 def test_a_trial_that_takes_more_than_its_share_is_given_up_by_name_and_not_tried_again() -> None:
@@ -406,3 +407,11 @@ def test_a_trial_that_takes_more_than_its_share_is_given_up_by_name_and_not_trie
     assert f"slow: {reason}" in notes
     assert state.ladder[0].reason == reason
     assert state.settings == {"planted": 2}
+
+
+def test_a_trial_that_hangs_is_said_to_hang_and_not_to_be_slow() -> None:
+    def launch(request: Request) -> Trial:
+        return trial(None, request.settings, status="timeout", reason="hangs: given up after 30 s")
+
+    state, _ = searched([Planted([2])], launch)
+    assert state.ladder[0].reason == "hangs: given up after 30 s"

@@ -311,7 +311,8 @@ def test_a_set_that_takes_more_than_its_share_goes_on_without_what_is_compiled()
     def of(request: Request) -> Trial:
         if "compiled" not in request.settings:
             return trial(150.0, request.settings)
-        return trial(None, request.settings, status="timeout", seconds=69.0, reason="not done")
+        found = trial(None, request.settings, status="timeout", seconds=69.0, reason="not done")
+        return replace(found, late=True)
 
     knobs = [Likely(), Second(), Dear()]
     state, asked, notes = searched(knobs, product(), of=of)

@@ -355,3 +355,18 @@ def test_the_pairs_of_an_earlier_tuning_count(monkeypatch: pytest.MonkeyPatch) -
     shown = proof_of(asked[0])
     assert shown is not None
     assert (shown.earlier_pairs, shown.live) == (2, True)
+
+
+@pytest.mark.parametrize(("took", "late"), [(100.0, True), (10.0, False)])
+def test_only_what_took_all_its_time_is_late(took: float, late: bool) -> None:
+    stand_in = StandIn(steady())
+    tuning = Tuning(
+        Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True),
+        stand_in,  # type: ignore[arg-type]
+        SilentView(),
+        time.monotonic() + 200,
+    )
+    ended = stand_in.run(Request("screen", {}, PROBE))
+    record = replace(ended.record, status="timeout", seconds=took)
+    stand_in.run = lambda request: replace(ended, record=record)  # type: ignore[method-assign]
+    assert tuning._launch_in_search(Request("screen", {"a": 1}, PROBE)).late is late
