@@ -38,6 +38,9 @@ DEAR_SECONDS = 10.0
 LEAST_POTENTIAL = 1.03
 """A knob that acts on a part of the step too small to gain this much is not tried."""
 
+NO_TIME = "the rest of the budget is kept for the proof"
+NO_TIME_AFTER_PROOF = "the proof left too little of the budget for it"
+
 Launch = Callable[[Request], Trial]
 Note = Callable[[str], None]
 
@@ -94,6 +97,7 @@ class Screening:
         self.note = note
         self.out_of_time = False
         """Whether the search ended because the rest of the budget is for the proof."""
+        self.no_time = NO_TIME
         self._launch = launch
         self._rule = rule
         self._limits = limits
@@ -143,7 +147,7 @@ class Screening:
             return f"{self._granted} trials are used up" if self._granted else "no trial is left"
         if self._limits.out_of_time(state.best, Startup()):
             self.out_of_time = True
-            return "the rest of the budget is kept for the proof"
+            return self.no_time
         return None
 
     def too_slow(self, knob: Knob, state: State) -> str | None:
@@ -151,10 +155,7 @@ class Screening:
         startup = self.startup([knob], state)
         if not self._limits.out_of_time(state.best, startup):
             return None
-        return (
-            f"it takes about {startup.first:.0f} s more to start, "
-            "and the rest of the budget is kept for the proof"
-        )
+        return f"it takes about {startup.first:.0f} s more to start, and {self.no_time}"
 
     def too_slow_without(self, knob: Knob, state: State) -> str | None:
         """Why there is room for no launch that leaves this knob out; None if there is.

@@ -17,6 +17,7 @@ from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.outputs import incomparable
 from gpurun.tuner.screening import (
     LEAST_GAIN,
+    NO_TIME_AFTER_PROOF,
     Launch,
     Limits,
     Note,
@@ -62,6 +63,10 @@ class Search:
     def out_of_time(self) -> bool:
         """Whether the search ended because the rest of the budget is for the proof."""
         return self._screening.out_of_time
+
+    def after_proof(self) -> None:
+        """Go on after the proof: there is nothing left to be kept for it."""
+        self._screening.no_time = NO_TIME_AFTER_PROOF
 
     def allow_more(self, trials: int) -> None:
         """Let so many further trials be launched, whatever is left of the earlier ones."""

@@ -57,8 +57,6 @@ LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
 """The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 LEAST_TRIAL_SECONDS = 30.0
 """A launch of the proof may run this long whatever is left of the budget."""
-LEAST_PAIR_SECONDS = 120.0
-"""And a live pair, of which nothing can be said before it has had its fewest rounds."""
 
 
 class Tuning:
@@ -352,8 +350,12 @@ class Tuning:
 
         On top of what was proven; where nothing was, on top of the script as it is.
         """
+        if self.findings.verdict == "inconclusive":
+            self._decide("batch size: not tried: the budget ended before the proof")
+            return
         ground = state if self.findings.verdict == "faster" else untouched
         self._time.proven = True
+        search.after_proof()
         chosen = self.findings.chosen
         if ground is state and (chosen is None or chosen.settings != state.settings):
             self._decide("batch size: not tried: it was to come on top of what is out")
