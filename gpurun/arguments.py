@@ -22,15 +22,15 @@ from gpurun.records.spec import LossReduction
 EFFECTS = ("pipeline", "numerics", "training")
 
 OWN_SWITCHES = (
-    "optimize", "tune-only", "tuned", "trials-in-place", "quiet", "strong", "oversubscribe", "ddp",
-    "shared-writes",
+    "optimize", "tune-only", "dry-run", "tuned", "trials-in-place", "quiet", "strong",
+    "oversubscribe", "ddp", "shared-writes",
 )  # fmt: skip
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
     "scale", "rounds", "steps", "plot", "ddp-options",
     "loss-reduction",
 )  # fmt: skip
-OF_OPTIMIZE = ("max-trials", "objective", "save-settings")
+OF_OPTIMIZE = ("max-trials", "objective", "save-settings", "dry-run")
 """Flags that say nothing where nothing is tuned."""
 OF_SCALE = ("strong", "oversubscribe", "rounds", "steps", "plot")
 """Flags that say nothing without `--scale`."""
@@ -127,7 +127,8 @@ def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> 
         ddp_options=ddp_options(own.get("ddp-options")),
         loss_reduction=_reduction(own.get("loss-reduction")),
         optimize="optimize" in own or "tune-only" in own,
-        tune_only="tune-only" in own,
+        tune_only="tune-only" in own or "dry-run" in own,
+        dry_run="dry-run" in own,
         budget_seconds=budget_of(own.get("budget")),
         max_trials=count_of("max-trials", own.get("max-trials")),
         objective=_objective(own.get("objective")),

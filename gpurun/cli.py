@@ -29,6 +29,7 @@ its arguments may be a list to choose from, its own value first: --lr @tune:0.1,
 
   --optimize            try settings in short trials, prove the best, then train with them
   --tune-only           the same without the training
+  --dry-run             with --optimize: launch the script once, and say what it would try
   --budget TIME         how long tuning may take: 90s, 5m, 1h
   --max-trials N        trials before the proof, the first two of the script as it is;
                         15 by default

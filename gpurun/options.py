@@ -70,6 +70,7 @@ class Options:
     loss_reduction: LossReduction | None = None
     optimize: bool = False
     tune_only: bool = False
+    dry_run: bool = False
     budget_seconds: float | None = None
     max_trials: int | None = None
     objective: Objective | None = None

@@ -60,6 +60,16 @@ LIVE = SequentialPlan(precise=1.21, irrelevant=0.03, prior_sd=0.03, prior_freedo
 """For live pairs, which differ by 1 to 5 % from launch to launch and settle within ±10 %."""
 
 
+WIDE = 4.0
+"""The ends of an interval around 1 that are further apart than this factor say nothing."""
+
+
+def says_nothing(interval: tuple[float, float]) -> bool:
+    """Whether an interval of a factor is so wide around 1 that it is better not shown."""
+    low, high = interval
+    return low <= 1.0 <= high and high > WIDE * low
+
+
 @dataclass(frozen=True)
 class Look:
     """What the test says at its latest completed look; pairs after that look are not used yet.

@@ -116,6 +116,8 @@ def proof_text(proof: dict[str, object] | None) -> str:
     """The estimate of a proof, in short."""
     if proof is None:
         return "no proof"
+    if proof["speedup_confidence_interval"] is None:
+        return f"×{proof['speedup']:.3f}, not settled"
     low, high = proof["speedup_confidence_interval"]
     return f"×{proof['speedup']:.3f} ({low:.3f}–{high:.3f})"
 

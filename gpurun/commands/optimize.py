@@ -19,7 +19,7 @@ from gpurun.knobs import all_knobs
 from gpurun.options import Options, TargetKind
 from gpurun.records.arguments import TunedArgument
 from gpurun.records.codec import to_json
-from gpurun.records.tuning import APPLICABLE, SavedSettings, TuningReport
+from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
 from gpurun.report.markdown import tuning_markdown
 from gpurun.report.terminal import PREFIX, write_plain
@@ -39,6 +39,7 @@ EXIT_CODES = {
     "smaller": ExitCode.OK,
     "fits": ExitCode.OK,
     "no_gain": ExitCode.OK,
+    "dry_run": ExitCode.OK,
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
 """Of `--tune-only`; everything else is the script's own failure."""
@@ -71,6 +72,27 @@ class Tuned:
             fingerprint=report.fingerprint,
             command=report.command,
             tuned_arguments=tuple(a for a in self.tuned_arguments if a.name in chosen),
+            verdict=report.verdict,
+            baseline_samples_per_second=(
+                report.baseline.samples_per_second if report.baseline is not None else None
+            ),
+        )
+
+    @property
+    def nothing_proven(self) -> SavedSettings | None:
+        """That the command was tuned in vain, with what the next tuning goes on with."""
+        report = self.report
+        if report.verdict not in ("no_gain", "inconclusive"):
+            return None
+        return SavedSettings(
+            settings={},
+            training_loaders=self.training_loaders,
+            speedup=None,
+            fingerprint=report.fingerprint,
+            command=report.command,
+            tuned_arguments=self.tuned_arguments,
+            verdict=report.verdict,
+            unproven=report.unproven,
         )
 
 
@@ -175,13 +197,14 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     all_knobs(options.knob_paths)  # a broken one is told now, and leaves its bytecode now
     folder = _run_folder(options)
-    before = Look(options, folder.parent.parent)
+    untouched = Look(options, folder.parent.parent)
     measured = with_reduction(options, os.environ, folder.parent.parent)
     fingerprint = cache.fingerprint_of(options)
     invocation = cache.invocation(options)  # the configuration may be edited meanwhile
     view = tuning_view(options.quiet)
     series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)
-    tuning = Tuning(options, series, view, started + budget)
+    before = cache.unfinished(folder.parent.parent, options, fingerprint)
+    tuning = Tuning(options, series, view, started + budget, before)
     try:
         view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
         if imperfection:
@@ -203,7 +226,7 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     if failure is None:
         view.finished(report)
         view.close()
-    changes = before.differences(Look(options, folder.parent.parent))
+    changes = untouched.differences(Look(options, folder.parent.parent))
     return Tuned(report, folder, series.training_loaders, changes, options.tuned_arguments, failure)
 
 
@@ -211,13 +234,17 @@ def _carry_through(tuning: Tuning, view: TuningView) -> Exception | None:
     """Run the tuning; what it found stands in its findings whatever ends it."""
     findings = tuning.findings
     try:
+        if tuning.options.dry_run:
+            tuning.preview()
         tuning.run()
     except Ended as ended:
-        findings.verdict = ended.verdict
+        if findings.verdict not in MEASURED:  # else what was proven before stands
+            findings.verdict = ended.verdict
         findings.decisions.append(ended.why)
         _tell_end(ended, tuning, view)
     except KeyboardInterrupt:
-        findings.verdict = "interrupted"
+        if findings.verdict not in MEASURED:
+            findings.verdict = "interrupted"
         view.note("interrupted; what was measured is kept")
     except Exception as error:
         findings.verdict = "error"
@@ -239,6 +266,8 @@ def _tell_end(ended: Ended, tuning: Tuning, view: TuningView) -> None:
     """
     view.note(ended.why)
     view.close()
+    if ended.verdict == "dry_run":
+        return
     if tuning.options.quiet:
         _say(ended.why)
     probe = tuning.findings.probe
@@ -292,9 +321,11 @@ def _write(tuned: Tuned, options: Options) -> list[str]:
     elif options.json is not None:
         path = Path(options.json)
         jobs.append(("--json", lambda: write_json(path, body)))
+    place, in_vain = cache.place(home, options), tuned.nothing_proven
     if settings is not None:
-        place = cache.place(home, options)
         jobs.append(("the settings", lambda: cache.save(place, settings)))
+    if in_vain is not None:
+        jobs.append(("the settings", lambda: cache.remember(place, in_vain)))
     if options.save_settings is not None and settings is not None:
         saved = Path(options.save_settings)
         jobs.append(("--save-settings", lambda: cache.save(saved, settings)))

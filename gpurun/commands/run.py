@@ -82,7 +82,7 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
             _note("while it ran the kernel killed a process of this host for want of memory")
     outcome = Outcome(exit_code, time.monotonic() - started, run_dir)
     try:
-        _conclude(outcome, options, watch.lost)
+        _conclude(outcome, options, watch.lost, saved)
     except KeyboardInterrupt:
         _note("the summary was interrupted")
     except Exception as error:
@@ -256,11 +256,13 @@ def _forget(run_dir: Path | None) -> None:
         pass  # something was recorded: the folder stays
 
 
-def _conclude(outcome: Outcome, options: Options, lost: OSError | None) -> None:
+def _conclude(
+    outcome: Outcome, options: Options, lost: OSError | None, saved: SavedSettings | None
+) -> None:
     """Summarise: in full where torch was used, in a few words else (no import worth its time).
 
     `lost`: what the launcher could not write. Whatever is missing is said once, and what was
-    measured is shown though it cannot be kept.
+    measured is shown though it cannot be kept. `saved`: what promised a speedup.
     """
     if outcome.run_dir is None:
         return
@@ -277,6 +279,8 @@ def _conclude(outcome: Outcome, options: Options, lost: OSError | None) -> None:
             result = replace(result, topology=topology())
     else:
         result = _bare_result(outcome, options, lost_events(outcome.run_dir))
+    if saved is not None:
+        result = _held_against(saved, result)
     shown = seen and not options.quiet
     result = _noted(result, lost)
     try:
@@ -292,6 +296,14 @@ def _conclude(outcome: Outcome, options: Options, lost: OSError | None) -> None:
             _note(note)
     if options.json is not None and not options.optimize:  # there it holds the tuning report
         _write_asked(Path(options.json), result)
+
+
+def _held_against(saved: SavedSettings, result: RunResult) -> RunResult:
+    """The result with a note of what the tuning promised and the run did."""
+    from gpurun.report.promise import promise_sentence
+
+    said = promise_sentence(saved, result)
+    return result if said is None else replace(result, notes=(said, *result.notes))
 
 
 def _noted(result: RunResult, error: OSError | None) -> RunResult:

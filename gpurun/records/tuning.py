@@ -31,17 +31,20 @@ class Proof:
     `speedup` is a factor of throughput (of peak memory saved under that objective); the interval
     and the p-value are those of the sequential design (see `gpurun.stats`). `pairs` holds
     [baseline, candidate] samples/s (or bytes) of each pair; of a live pair the candidate's is the
-    baseline's times the gain that their turns showed.
+    baseline's times the gain that their turns showed. There is no interval where it is so wide
+    that it says nothing: the pairs do.
     """
 
     speedup: float
-    speedup_confidence_interval: tuple[float, float]
+    speedup_confidence_interval: tuple[float, float] | None
     p_value: float
     statistically_significant: bool
     settled: bool
     pairs: tuple[tuple[float, float], ...]
     live: bool = False
     """Whether both sides of each pair ran beside each other and took turns of some steps."""
+    earlier_pairs: int = 0
+    """So many of the pairs, the first ones, were measured by an earlier tuning of this command."""
 
 
 @record
@@ -65,8 +68,10 @@ class LargerBatch:
 class LadderRow:
     """One change of the ladder.
 
-    `samples_per_second` was measured with it. `speedup` is against the same settings without it,
-    None where its own share was not measured; `loss_deviation` and `output_deviation` (of a script
+    `samples_per_second` was measured with it in its one trial of the search: other trials of other
+    minutes are no ground to compare it with. `speedup` is that of the chosen settings against the
+    same without it, by one live pair; None where that was not measured. `loss_deviation` and
+    `output_deviation` (of a script
     that only infers) are fractions, None if not compared.
     `startup_seconds`: how much longer it took to the steady pace (compilation, say) than without
     it, of the values of one knob most for the first, since trials share the compilers' caches;
@@ -92,8 +97,8 @@ class LadderRow:
 class TrialRecord:
     """One short launch.
 
-    `purpose`: "probe", "screen", "pair baseline", "pair candidate", or "rounding" (the script as it
-    is, parameters rounded)."""
+    `purpose`: "probe", "screen", "pair baseline", "pair candidate", "share" (one side of a pair
+    with and without one change), or "rounding" (the script as it is, parameters rounded)."""
 
     number: int
     purpose: str
@@ -179,6 +184,22 @@ class WaitingLine:
     calls: dict[str, float]
 
 
+@record
+class Unproven:
+    """A finalist whose proof the budget cut off; the next tuning of the command goes on with it.
+
+    `pairs`: of its live pairs, as in `Proof`. `launch_seconds`: what a trial of it took. `rounded`:
+    whether a trial that only rounds parameters told that its differences may be rounding.
+    """
+
+    knobs: dict[str, Any]
+    pairs: tuple[tuple[float, float], ...]
+    ladder: tuple[LadderRow, ...]
+    launch_seconds: float
+    rounded: bool
+    objective: str = "throughput"
+
+
 PROVEN = ("faster", "smaller")
 """Verdicts of a proof that was won."""
 MEASURED = (*PROVEN, "no_gain", "inconclusive")
@@ -190,7 +211,8 @@ APPLICABLE = (*PROVEN, "fits")
 @record
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
-    "smaller", "fits", "too_few_steps", "no_training", "script_failed", "interrupted" or "error".
+    "smaller", "fits", "dry_run", "too_few_steps", "no_training", "script_failed", "interrupted" or
+    "error".
 
     Under the objective "memory" the proof is of less peak memory ("smaller"): `memory_reduction` is
     the factor (2.0: half as much) and `p_value` its own, while `speedup` tells the price.
@@ -223,6 +245,10 @@ class TuningReport:
     memory_reduction: float | None = None
     memory_reduction_confidence_interval: tuple[float, float] | None = None
     waits: tuple[WaitingLine, ...] = ()
+    memory_of: str = ""
+    """Whose peak `peak_memory_bytes` is: "GPU", or "main process" of a script on the CPU."""
+    unproven: Unproven | None = None
+    """Under the verdict "inconclusive": the finalist, if there is one."""
     schema: str = TUNING_SCHEMA
 
 
@@ -237,4 +263,10 @@ class SavedSettings:
     command: tuple[str, ...]
     tuned_arguments: tuple[TunedArgument, ...] = ()
     """Those of the script's arguments that `settings` may name."""
+    verdict: str = "faster"
+    """In the cache also "no_gain" and "inconclusive": tuned, nothing proven, no settings."""
+    unproven: Unproven | None = None
+    """What the next tuning of the command goes on with."""
+    baseline_samples_per_second: float | None = None
+    """Of the script as it is, in the proof: what a run under these settings is held against."""
     schema: str = SETTINGS_SCHEMA

@@ -8,6 +8,7 @@ from gpurun.bench.trees.git import short
 from gpurun.records.comparison import ComparedSide, Comparison, MetricComparison
 from gpurun.report.format import (
     byte_size,
+    change_interval,
     count,
     duration,
     joules,
@@ -91,7 +92,7 @@ def _bounds(metric: MetricComparison) -> str | None:
     if metric.slowdown_confidence_interval is None:
         return None
     low, high = sorted(_sign(metric) * bound for bound in metric.slowdown_confidence_interval)
-    return f"{signed_percent(low)} to {signed_percent(high)}"
+    return change_interval(low, high)
 
 
 def comparison_lines(found: Comparison) -> list[str]:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gpurun.stats import WIDE
+
 _BYTE_UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 _JOULE_UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
 _MINUS = "−"
@@ -105,6 +107,15 @@ def signed_percent(fraction: float) -> str:
     if text == "0.0":
         return "±0.0 %"
     return f"{_MINUS if fraction < 0 else '+'}{text} %"
+
+
+def change_interval(low: float, high: float) -> str:
+    """The interval of a change, "−3.1 % to +0.7 %"; "undecided" where it is so wide that it says
+    nothing.
+    """
+    if low <= 0 <= high and 1 + high > WIDE * (1 + low):
+        return "undecided"
+    return f"{signed_percent(low)} to {signed_percent(high)}"
 
 
 def p_value(value: float) -> str:

@@ -43,16 +43,18 @@ COLUMNS = (
     Column("samples/s", right=True),
     Column("gain", right=True),
     Column("95 % CI", right=True, dropped=3),
-    Column("total", right=True, dropped=2),
     Column("memory", right=True, dropped=1),
-    Column("Δ loss", right=True, dropped=4),
+    Column("Δ loss", right=True, dropped=2),
     Column("effect"),
     Column("kept?"),
 )
-"""`gain` is the factor on the same settings without the change, `total` that on the script as is.
+"""`gain` of a row is that of the chosen settings over the same without the change, by a live pair;
+that of the last row is the proof's, over the script as it is. Nothing else is compared.
 
 The effect never leaves a narrow terminal: nobody should change their training unawares.
 """
+CHOSEN = "all that is kept"
+NOT_MEASURED = "not measured"
 
 
 LATE_SECONDS = 3.0
@@ -66,23 +68,45 @@ def ladder_grid(report: TuningReport) -> Grid:
     for row in report.ladder:
         rows.append(_row(report, row))
         styles.append("" if row.kept else "dim")
+    if report.verdict in PROVEN and report.chosen is not None:
+        rows.append(_chosen_row(report, report.chosen))
+        styles.append("bold")
     return Grid(_columns(report), tuple(rows), tuple(styles)).without_empty_columns()
 
 
 def _columns(report: TuningReport) -> tuple[Column, ...]:
     """The columns; of a script that only infers outputs are compared, not losses."""
-    if not any(row.output_deviation is not None for row in report.ladder):
-        return COLUMNS
-    return tuple(
-        replace(column, heading="Δ out") if column.heading == "Δ loss" else column
-        for column in COLUMNS
+    names = {"memory": _memory_heading(report)}
+    if any(row.output_deviation is not None for row in report.ladder):
+        names["Δ loss"] = "Δ out"
+    return tuple(replace(c, heading=names.get(c.heading, c.heading)) for c in COLUMNS)
+
+
+def _memory_heading(report: TuningReport) -> str:
+    """Whose memory it is: on the CPU loader workers have theirs besides."""
+    return {"GPU": "GPU memory", "main process": "memory (main process)"}.get(
+        report.memory_of, "memory"
     )
 
 
 def _baseline_row(base: Candidate) -> tuple[str, ...]:
     rate, memory = _rate(base.samples_per_second), _size(base.peak_memory_bytes)
     name = "script made to fit" if base.knobs else "script as it is"
-    return (name, rate, "", "", "", memory, "", "", "")
+    return (name, rate, "", "", memory, "", "", "")
+
+
+def _chosen_row(report: TuningReport, chosen: Candidate) -> tuple[str, ...]:
+    gain, bounds = report.speedup, report.speedup_confidence_interval
+    return (
+        CHOSEN,
+        _rate(chosen.samples_per_second),
+        factor(gain) if gain is not None else "",
+        interval(bounds) or "",
+        _size(chosen.peak_memory_bytes),
+        "",
+        "",
+        "",
+    )
 
 
 def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
@@ -90,10 +114,9 @@ def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
     outcome = f"{'yes' if row.kept else 'no'}{': ' if reason else ''}{reason}"
     return (
         knob_change(row.knob, row.value),
-        _rate(row.samples_per_second),
-        factor(row.speedup) if row.speedup is not None else "",
-        interval(row.speedup_confidence_interval) or "",
-        _total(report, row) if row.kept else "",
+        "",
+        _share(report, row) if row.kept else "",
+        "",
         _size(row.peak_memory_bytes),
         _deviation(row),
         row.effect,
@@ -123,11 +146,11 @@ def _size(value: int | None) -> str:
     return byte_size(value) if value is not None else ""
 
 
-def _total(report: TuningReport, row: LadderRow) -> str:
-    base = report.baseline.samples_per_second if report.baseline is not None else None
-    if not base or row.samples_per_second is None:
-        return ""
-    return factor(row.samples_per_second / base)
+def _share(report: TuningReport, row: LadderRow) -> str:
+    """What a kept change is worth, where there is a proven whole of which it is a part."""
+    if row.speedup is not None:
+        return factor(row.speedup)
+    return NOT_MEASURED if report.verdict in PROVEN else ""
 
 
 def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line]:

@@ -32,7 +32,6 @@ _COLUMNS = (
     Column("kind", dropped=2, width=6),
     Column("change", width=_LEAST_CHANGE),
     Column("samples/s", right=True, width=9),
-    Column("×baseline", right=True),
     Column("step p50", right=True, dropped=3, width=8),
     Column("memory", right=True, dropped=1, width=8),
     Column("state", width=_LEAST_STATE),
@@ -170,7 +169,6 @@ class LiveView:
             _kind(record.purpose),
             knobs_text(record.knobs, self._baseline.knobs, layout.change),
             number(rate) if rate is not None else "",
-            self._baseline.ratio(record),
             milliseconds(times.p50) if times is not None else "",
             byte_size(memory) if memory is not None else "",
             one_line(outcome_text(record) or "done", layout.state),
@@ -182,7 +180,7 @@ class LiveView:
             str(running.number),
             _kind(running.purpose),
             knobs_text(running.knobs, self._baseline.knobs, layout.change),
-            *("", "", "", ""),
+            *("", "", ""),
             one_line(f"{self._frame()} {progress}", layout.state),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
-from gpurun.records.tuning import Proof, TrialRecord, TuningReport
+from gpurun.records.tuning import PROVEN, Proof, TrialRecord, TuningReport
 from gpurun.report.format import byte_size, duration, knobs_text, milliseconds, number, one_line
 from gpurun.report.ladder import (
     curve_lines,
@@ -47,7 +47,7 @@ def tuning_markdown(report: TuningReport) -> str:
     if report.chosen is not None and report.chosen.knobs:
         parts.append(f"Settings: {escaped(knobs_text(report.chosen.knobs))}")
     if report.ladder:
-        parts += ["## Ladder", table(ladder_grid(report))]
+        parts += ["## Ladder", table(ladder_grid(report)), *_legend(report)]
     parts += _guard(report)
     parts += map(escaped, remarks(report))
     if report.larger_batch is not None:
@@ -64,6 +64,15 @@ def tuning_markdown(report: TuningReport) -> str:
         parts += ["## Decisions", _bullets([escaped(one_line(d)) for d in report.decisions])]
     parts.append(_footer(report))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _legend(report: TuningReport) -> list[str]:
+    if report.verdict not in PROVEN:
+        return []
+    return [
+        "The gain of a change is that of all that is kept over the same without it, by one live "
+        "pair of launches: it may be off by some percent. The last row's is proven."
+    ]
 
 
 def _guard(report: TuningReport) -> list[str]:

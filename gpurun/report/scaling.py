@@ -16,6 +16,7 @@ from gpurun.report.format import (
 )
 from gpurun.report.tables import Column, Grid, print_grid
 from gpurun.report.terminal import PREFIX, write_plain
+from gpurun.stats import says_nothing
 
 KIND = {
     "weak": "weak scaling: each device keeps the script's batch",
@@ -138,7 +139,9 @@ def _way(way: ScalingWay) -> str:
     if way.speedup is None:
         return f"{head}: not measured"
     bounds = way.speedup_confidence_interval
-    within = "" if bounds is None else f" ({bounds[0]:.2f}–{bounds[1]:.2f})"
+    within = ""
+    if bounds is not None and not says_nothing(bounds):
+        within = f" ({bounds[0]:.2f}–{bounds[1]:.2f})"
     price = PRICES.get(way.effect, "")
     return f"{head}: {factor(way.speedup)}{within}{price}{', faster' if way.faster else ''}"
 

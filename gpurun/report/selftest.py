@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpurun.bench.selftest.answers import speed_of
 from gpurun.records.selftest import Selftest, SelftestPart
-from gpurun.report.format import count, duration, one_line, percent, signed_percent
+from gpurun.report.format import change_interval, count, duration, one_line, percent, signed_percent
 from gpurun.report.tables import Column, Grid
 
 NAMES = {
@@ -67,7 +67,7 @@ def _row(part: SelftestPart) -> tuple[str, ...]:
     bounds = None if speed is None else speed.slowdown_confidence_interval
     interval = ""
     if bounds is not None:
-        interval = f"{signed_percent(-bounds[1])} to {signed_percent(-bounds[0])}"
+        interval = change_interval(-bounds[1], -bounds[0])
     return (
         _name(part),
         part.expected,

@@ -1,4 +1,7 @@
-"""A finished trial as text: its figures, how it compares with the baseline, how it ended."""
+"""A finished trial as text: its figures and how it ended.
+
+No ratio: trials of different minutes are no ground for one. The proof compares.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +9,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpurun.records.tuning import TrialRecord
-from gpurun.report.format import byte_size, factor, milliseconds, number, one_line
+from gpurun.report.format import byte_size, milliseconds, number, one_line
 
 SHARED = "other processes were on the GPU"
 
 
 class Baseline:
-    """The first finished trial without a change: what the others are set against."""
+    """The first finished trial: its settings need not be named again."""
 
     def __init__(self) -> None:
         self.knobs: Mapping[str, Any] = {}
-        self._rate: float | None = None
-        self._number: int | None = None
+        self._known = False
 
     def learn(self, record: TrialRecord) -> None:
         """Take the trial as the baseline if it is the first of its kind that was measured."""
-        if self._rate is None and record.purpose == "probe" and record.samples_per_second:
-            self.knobs = record.knobs
-            self._rate = record.samples_per_second
-            self._number = record.number
-
-    def ratio(self, record: TrialRecord) -> str:
-        """The trial's throughput over the baseline's, "" where one of them was not measured."""
-        if self._rate is None or record.samples_per_second is None:
-            return ""
-        if record.number == self._number:
-            return ""
-        return factor(record.samples_per_second / self._rate)
+        if not self._known and record.purpose == "probe" and record.samples_per_second:
+            self.knobs, self._known = record.knobs, True
 
 
 def outcome_text(record: TrialRecord) -> str:
@@ -48,13 +40,11 @@ def ended_well(record: TrialRecord) -> bool:
     return record.samples_per_second is not None
 
 
-def trial_figures(record: TrialRecord, baseline: Baseline) -> list[str]:
+def trial_figures(record: TrialRecord) -> list[str]:
     """The measured figures of a trial, as parts of a sentence."""
     parts = []
     if record.samples_per_second is not None:
-        ratio = baseline.ratio(record)
-        rate = f"{number(record.samples_per_second)} samples/s"
-        parts.append(f"{rate} ({ratio})" if ratio else rate)
+        parts.append(f"{number(record.samples_per_second)} samples/s")
     if record.step_time_ms is not None:
         parts.append(f"step p50 {milliseconds(record.step_time_ms.p50)}")
     if record.peak_memory_bytes is not None:

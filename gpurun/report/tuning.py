@@ -98,7 +98,7 @@ class PlainView:
     def trial_finished(self, record: TrialRecord) -> None:
         """Write the trial's figures or why there are none."""
         self._baseline.learn(record)
-        parts = [f"trial {record.number}", *trial_figures(record, self._baseline)]
+        parts = [f"trial {record.number}", *trial_figures(record)]
         parts.append(f"took {duration(record.seconds)}")
         outcome = outcome_text(record)
         _write(f"{', '.join(parts)}{': ' if outcome else ''}{outcome}")

@@ -10,6 +10,7 @@ from gpurun.records.tuning import (
     LargerBatch,
     Proof,
     TuningReport,
+    Unproven,
     WaitingLine,
 )
 from gpurun.report.format import (
@@ -23,12 +24,10 @@ from gpurun.report.format import (
     signed_percent,
     times,
 )
+from gpurun.stats import says_nothing
 
 OTHERS_SHARE = 0.1
 """Of the cores: where other programs used less of them, nothing is said."""
-
-WIDE = 4.0
-"""An interval whose ends are further apart than this factor says nothing; the pairs do."""
 MOST_WAITING = 3
 """Lines of the script that are named; the record holds them all."""
 
@@ -39,6 +38,7 @@ _PLAIN_VERDICTS = {
     "too_few_steps": "The script ends before enough steps could be measured; nothing was tuned",
     "no_training": "No training was seen; nothing was tuned",
     "script_failed": "The script fails by itself; nothing was tuned",
+    "dry_run": "Dry run: nothing was tuned",
     "interrupted": "Interrupted before a proof; nothing is claimed",
 }
 
@@ -65,7 +65,7 @@ def verdict_sentence(report: TuningReport) -> str:
     if report.verdict == "no_gain":
         return f"Nothing beats the script as it is{_best(report)}"
     if report.verdict == "inconclusive":
-        return f"Not proven: the budget ended before the test settled{_so_far(report)}"
+        return _not_proven(report)
     sentence = _PLAIN_VERDICTS.get(report.verdict, report.verdict)
     return f"{sentence}{_failure(report)}"
 
@@ -89,7 +89,7 @@ def _evidence(report: TuningReport) -> str:
 def _interval_and_p(
     bounds: tuple[float, float] | None, p: float | None, significant: bool
 ) -> list[str]:
-    range_text = interval(bounds)
+    range_text = None if bounds is None or says_nothing(bounds) else interval(bounds)
     parts = [f"95 % interval {range_text}"] if range_text is not None else []
     if p is not None:
         parts.append(p_value(p))
@@ -101,7 +101,9 @@ def _interval_and_p(
 def _pairs(proof: Proof | None) -> list[str]:
     if proof is None or not proof.pairs:
         return []
-    return [count(len(proof.pairs), "live pair" if proof.live else "pair")]
+    shown = count(len(proof.pairs), "live pair" if proof.live else "pair")
+    earlier = proof.earlier_pairs
+    return [shown, *([f"{earlier} of them by an earlier tuning"] if earlier else [])]
 
 
 def _bracket(parts: list[str]) -> str:
@@ -162,18 +164,29 @@ def _best(report: TuningReport) -> str:
     return _bracket([f"best: {signed_percent(report.speedup - 1)}", *significance])
 
 
-def _so_far(report: TuningReport) -> str:
-    if report.speedup is None or report.objective == "memory":
-        return ""
+def _not_proven(report: TuningReport) -> str:
+    """What the budget left unproven, and what to do."""
+    open_end = report.unproven
+    if open_end is None:
+        why = report.decisions[-1] if report.decisions else "the budget ended first"
+        return f"Not proven: {one_line(why)}"
+    return (
+        f"Not proven yet: the budget ended first{_so_far(report, open_end)}; "
+        "run the same command again, it goes on from there"
+    )
+
+
+def _so_far(report: TuningReport, open_end: Unproven) -> str:
+    """An interval if it says anything, else the gains of the pairs."""
     bounds, proof = report.speedup_confidence_interval, report.proof
-    if bounds is not None and bounds[1] > WIDE * bounds[0] and proof is not None and proof.pairs:
-        seen = ", ".join(times(candidate / baseline) for baseline, candidate in proof.pairs)
-        return _bracket([f"so far {seen} in {count(len(proof.pairs), 'pair')}"])
-    range_text = interval(bounds)
-    parts = [f"so far {times(report.speedup)}"]
-    if range_text is not None:
-        parts.append(f"95 % interval {range_text}")
-    return _bracket([*parts, *_pairs(proof)])
+    if bounds is not None and not says_nothing(bounds) and report.speedup is not None:
+        parts = [f"so far {times(report.speedup)}", f"95 % interval {interval(bounds)}"]
+        return _bracket([*parts, *_pairs(proof)])
+    pairs = proof.pairs if proof is not None else open_end.pairs
+    if not pairs or report.objective == "memory":
+        return ""
+    seen = [times(candidate / baseline) for baseline, candidate in pairs]
+    return _bracket([f"so far {' and '.join(seen)} in {count(len(pairs), 'pair')}"])
 
 
 def _failure(report: TuningReport) -> str:

@@ -19,7 +19,8 @@ from gpurun.trials.live_pair import Round
 
 MOST_BLOCKS = 16
 """Neighbouring turns resemble each other, so the error is taken over blocks of them."""
-LEAST_ROUNDS = 12
+LEAST_ROUNDS = 6
+"""More take minutes where a step takes a second; where steps are quick there are many more."""
 LEAST_EPOCHS = 2
 """Epoch starts of each side without which nothing is said of them."""
 

@@ -9,7 +9,7 @@ import shlex
 import sys
 import typing
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,8 +22,9 @@ from gpurun.launch.command import typed_words
 from gpurun.measure.fingerprint import differences, fingerprint, module_file
 from gpurun.options import Options, TargetKind
 from gpurun.records.codec import RecordError, from_json, to_json
-from gpurun.records.tuning import SETTINGS_SCHEMA, SavedSettings
+from gpurun.records.tuning import APPLICABLE, SETTINGS_SCHEMA, SavedSettings, Unproven
 from gpurun.rundir import write_json
+from gpurun.tuner.settled import settled
 
 
 def fingerprint_of(options: Options) -> dict[str, Any]:
@@ -165,6 +166,36 @@ def _fits(kind: Any, value: Any) -> bool:
     return True
 
 
+def remember(path: Path, saved: SavedSettings) -> None:
+    """Keep that nothing was proven, and what to go on with; proven settings are not given up."""
+    try:
+        known = _read(path)
+    except ValueError:
+        known = None
+    if known is None or known.verdict not in APPLICABLE or known.fingerprint != saved.fingerprint:
+        save(path, saved)
+
+
+def unfinished(home: Path, options: Options, now: dict[str, Any]) -> Unproven | None:
+    """A finalist whose proof an earlier tuning of the same command did not finish.
+
+    None where anything differs: `now` is today's fingerprint. The same effects must be allowed.
+    """
+    try:
+        saved = _read(place(home, options))
+    except ValueError:
+        return None
+    found = saved.unproven
+    if found is None or differences(now, saved.fingerprint) or options.aim.value != found.objective:
+        return None
+    known = replace(saved, settings=found.knobs)
+    try:
+        settled(known, "", options.target.args, options.knob_paths, options.allow)
+    except GpurunError:
+        return None
+    return found
+
+
 def load_tuned(home: Path, options: Options) -> SavedSettings:
     """The cached settings for this command; refused, with the reason, where something differs."""
     path = place(home, options)
@@ -185,6 +216,13 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
     changed = differences(fingerprint_of(options), saved.fingerprint)
     if changed:
         raise GpurunError(f"tuned for something else: {'; '.join(changed)}", again)
+    if saved.verdict == "no_gain":
+        raise GpurunError("tuned, nothing proven: no settings were faster", "drop --tuned")
+    if saved.verdict not in APPLICABLE:
+        goes_on = ": it goes on from there" if saved.unproven is not None else ""
+        raise GpurunError(
+            "tuned, nothing proven: the budget ended first", f"run gpurun --optimize again{goes_on}"
+        )
     return saved
 
 

@@ -19,6 +19,7 @@ from gpurun.records.tuning import (
     Proof,
     TrialRecord,
     TuningReport,
+    Unproven,
     WaitingLine,
 )
 from gpurun.stats import geometric_mean
@@ -48,13 +49,16 @@ def document(
     proof = None if finalist is None else proof_of(finalist)
     better = findings.verdict == "faster"
     baseline = _baseline(findings)
+    chosen = _candidate(finalist) if finalist is not None and better else baseline
+    if better and proof is not None and objective is Objective.THROUGHPUT:
+        baseline, chosen = _rates_of(proof, baseline, chosen)
     return TuningReport(
         verdict=_verdict(findings, objective),
         **_factors(finalist, proof, baseline, objective),
         p_value=proof.p_value if proof else None,
         statistically_significant=better,
         baseline=baseline,
-        chosen=_candidate(finalist) if finalist is not None and better else baseline,
+        chosen=chosen,
         larger_batch=_larger(findings),
         ladder=tuple(findings.ladder),
         trials=tuple(trials),
@@ -70,7 +74,34 @@ def document(
         other_load=_other_load(trials),
         waits=_waits(findings.probe),
         objective=objective.value,
+        memory_of=_memory_of(findings),
+        unproven=_unproven(findings, objective),
     )
+
+
+def _rates_of(
+    proof: Proof, baseline: Candidate | None, chosen: Candidate | None
+) -> tuple[Candidate | None, Candidate | None]:
+    """Both with the throughput that the proof's pairs compared: their ratio is the speedup."""
+    if baseline is None or chosen is None or not proof.pairs:
+        return baseline, chosen
+    rate = geometric_mean([base for base, _ in proof.pairs])
+    return (
+        replace(baseline, samples_per_second=rate),
+        replace(chosen, samples_per_second=rate * proof.speedup),
+    )
+
+
+def _memory_of(findings: Findings) -> str:
+    if findings.facts is None:
+        return ""
+    return "main process" if findings.facts.device == "cpu" else "GPU"
+
+
+def _unproven(findings: Findings, objective: Objective) -> Unproven | None:
+    if findings.verdict != "inconclusive" or findings.unproven is None:
+        return None
+    return replace(findings.unproven, objective=objective.value)
 
 
 def _verdict(findings: Findings, objective: Objective) -> str:
@@ -172,14 +203,12 @@ def _larger(findings: Findings) -> LargerBatch | None:
         return None
     value = arm.settings[BATCH]
     proof = proof_of(arm)
-    rates = [candidate / baseline for baseline, candidate in arm.pairs]
-    if not rates:
-        return None
-    speedup = proof.speedup if proof else geometric_mean(rates)
+    if proof is None:
+        return None  # its row of the ladder says so
     return LargerBatch(
         knobs=dict(arm.settings),
         batch_size=int(value["batch_size"]),
-        speedup=speedup,
+        speedup=proof.speedup,
         proof=proof,
         side_effects=side_effects(facts, value),
         guard=findings.larger_guard,

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpurun.knobs.api import Effect
-from gpurun.records.tuning import Rejection
-from gpurun.tuner.decision import BATCH, Judged, decide, final_ladder
+from gpurun.records.tuning import Rejection, Unproven
+from gpurun.tuner.decision import APPLY_TRAINING, BATCH, Judged, decide, final_ladder
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.findings import Findings
 from gpurun.tuner.guard import judge
 from gpurun.tuner.proof import Arm
 from gpurun.tuner.screening import State, strongest
+from gpurun.tuner.trial import Trial
 
-Prove = Callable[[list[Arm], float], Arm]
-"""(finalists, seconds that a launch is expected to take) → the baseline's side of the rounds."""
+Prove = Callable[[list[Arm], Trial], Arm]
+"""(finalists, a trial of the first of them) → the baseline's side of the rounds."""
 
 
 class Finals:
@@ -37,23 +39,26 @@ class Finals:
         self._prove = prove
         self._note = note
 
-    def settle(self, state: State, batch: State | None, seconds: float) -> None:
+    def settle(self, state: State, batch: State | None, before: Unproven | None = None) -> None:
         """Prove the finalists, judge them, and decide; the ladder then says what became of each.
 
-        `seconds`: what a launch is expected to take.
+        `before`: what an earlier tuning measured of the state's settings.
         """
         found = self.findings
         chosen = Arm("chosen", state.settings) if state.settings != found.base else None
+        if chosen is not None and before is not None:
+            chosen.pairs += before.pairs
+            chosen.live_pairs = chosen.earlier_pairs = len(before.pairs)
         larger = Arm("larger batch", batch.settings) if batch is not None else None
         found.chosen, found.larger = chosen, larger
         arms = [arm for arm in (chosen, larger) if arm is not None]
         if Effect.TRAINING in self._allowed:
             arms.reverse()  # where time is short the first has it: what was consented to
-        baseline = self._prove(arms, seconds)
+        baseline = self._prove(arms, state.best)
         objections: dict[str, str] = {}
         judged = None if chosen is None else self._judged(baseline, chosen)
         if judged is not None and not judged.accepted:
-            judged = self._fallback(judged, seconds, objections)
+            judged = self._fallback(judged, state.best, objections)
         self._sift_batch(objections)
         second = None
         if found.larger is not None:
@@ -65,7 +70,39 @@ class Finals:
         found.verdict = decision.verdict
         found.chosen = decision.shown.arm if decision.shown is not None else None
         found.guard = decision.shown.guard if decision.shown is not None else None
+        if decision.verdict == "inconclusive" and decision.shown is not None:
+            found.unproven = self._unproven(decision.shown.arm, state)
         found.ladder[:] = final_ladder(found.ladder, decision, objections, found.larger, found.base)
+
+    def _unproven(self, arm: Arm, state: State) -> Unproven:
+        return Unproven(
+            knobs=dict(arm.settings),
+            pairs=tuple(arm.pairs) if arm.live else (),
+            ladder=tuple(self.findings.ladder),
+            launch_seconds=state.best.record.seconds,
+            rounded=any(evidence.rounded for evidence in self._evidence),
+        )
+
+    def settle_larger(self, batch: State) -> None:
+        """Prove a batch size that may not be applied, after all else was decided."""
+        found = self.findings
+        found.larger = larger = Arm("larger batch", batch.settings)
+        shown = found.baseline
+        baseline = self._prove([larger], batch.best)
+        if shown is not None and shown.results:
+            found.baseline = shown
+        objections: dict[str, str] = {}
+        self._sift_batch(objections)
+        if found.larger is not None:
+            judged = self._judged(baseline, larger)
+            found.larger_guard = judged.guard
+            if not judged.accepted:
+                objections[BATCH] = judged.objection
+        reason = objections.get(BATCH, APPLY_TRAINING)
+        found.ladder[:] = [
+            replace(row, kept=False, reason=reason) if row.knob == BATCH and row.kept else row
+            for row in found.ladder
+        ]
 
     def _judged(self, baseline: Arm, arm: Arm) -> Judged:
         effect = strongest(map(self._effect_of, arm.settings))
@@ -74,7 +111,7 @@ class Finals:
             self.findings.rejections.append(Rejection(dict(arm.settings), guard))
         return Judged(arm, guard)
 
-    def _fallback(self, judged: Judged, seconds: float, objections: dict[str, str]) -> Judged:
+    def _fallback(self, judged: Judged, best: Trial, objections: dict[str, str]) -> Judged:
         """Where the finalist failed: what can be saved of it is its pipeline changes."""
         settings: Mapping[str, Any] = judged.arm.settings
         self._note(f"the finalist is out: {judged.objection}")
@@ -87,7 +124,7 @@ class Finals:
             return judged
         self._note("proving the pipeline changes alone")
         arm = Arm("pipeline only", safe)
-        return self._judged(self._prove([arm], seconds), arm)
+        return self._judged(self._prove([arm], best), arm)
 
     def _sift_batch(self, objections: dict[str, str]) -> None:
         """Drop a larger batch that failed, gains nothing, or rests on rejected changes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.records.facts import Facts
-from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
+from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, Unproven
 from gpurun.tuner.proof import Arm
 from gpurun.tuner.trial import Trial
 
@@ -36,4 +36,5 @@ class Findings:
     guard: GuardVerdict | None = None
     rejections: list[Rejection] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
+    unproven: Unproven | None = None
     verdict: str = "interrupted"

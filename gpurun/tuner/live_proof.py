@@ -26,7 +26,10 @@ MakeRequest = Callable[[str, Mapping[str, Any], int], Request]
 
 
 class LiveProof:
-    """Measures live pairs of one tuning. `base`: the settings of the baseline's side."""
+    """Measures live pairs of one tuning. `base`: the settings of the baseline's side.
+
+    `purposes`: of the trials of both sides.
+    """
 
     def __init__(
         self,
@@ -35,8 +38,12 @@ class LiveProof:
         objective: Objective,
         request: MakeRequest,
         finished: Callable[[TrialRecord], None],
+        purposes: tuple[str, str] = ("pair baseline", "pair candidate"),
     ) -> None:
         self._series = series
+        self._purposes = purposes
+        self.notes: dict[str, None] = {}
+        """What disturbed the GPU during its pairs, each once."""
         self._base = base
         self._objective = objective
         self._request = request
@@ -64,10 +71,11 @@ class LiveProof:
         """Measure one pair."""
         began = time.monotonic()
         sides = (
-            self._request("pair baseline", self._base, number),
-            self._request("pair candidate", settings, number),
+            self._request(self._purposes[0], self._base, number),
+            self._request(self._purposes[1], settings, number),
         )
         trials = self._series.run_pair(sides)
+        self.notes.update(dict.fromkeys(trials.notes))
         for trial in (trials.first, trials.second):
             if trial is not None:
                 self._finished(trial.record)

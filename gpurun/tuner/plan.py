@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpurun.records.result import RunResult
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
+from gpurun.trials.live_pair import LEAST_STEPS
+from gpurun.trials.live_trials import STRETCH_SECONDS, TURN_SECONDS
+from gpurun.trials.turn_ratio import LEAST_ROUNDS
 
 AUDIT_STEPS = 8
 WARMUP_STEPS = 4
@@ -29,11 +32,22 @@ LONGEST_EPOCH_WINDOWS = 2
 MAX_STEPS = 5000
 
 PROOF_ROUNDS = 4
-"""The search leaves time for so many rounds of the proof: a launch of each side."""
+"""The search leaves time for so many rounds of launches in turn: a launch of each side."""
+LIVE_PAIRS = 3
+"""And for so many live pairs: two settle most proofs, and the third one those that differ."""
 LEAST_PROOF_ROUNDS = 2
 """And for so many even where they take most of the budget: fewer can show nothing."""
 PROOF_SHARE = 0.6
 """What is kept for more rounds than those takes at most this part of the budget."""
+SCREEN_SHARE = 0.4
+"""A trial of the search may take this part of the budget; then it is given up by name."""
+PATIENCE_SHARE = 0.25
+"""A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
+MOST_PATIENCE = 60.0
+STRETCHES_SECONDS = 2 * STRETCH_SECONDS + 1.0
+"""Of a live pair: both uninterrupted stretches, and what both sides take to leave."""
+CORES_FOR_TWO = 4
+"""On fewer cores two processes that start beside each other take as long as one after the other."""
 COMPILED_ALREADY = 3
 """What a launch takes to compile shrinks so many times where the trials' caches hold it."""
 
@@ -88,19 +102,53 @@ def launched_again(seconds: float, usual: float) -> float:
     return min(seconds, usual + (seconds - usual) / COMPILED_ALREADY)
 
 
-def kept_for_proof(usual: float, candidate: float, budget_seconds: float) -> float:
+@dataclass(frozen=True)
+class Side:
+    """What one side of the proof takes: seconds of a launch and of a step."""
+
+    launch: float
+    step: float = 0.0
+
+
+def live_pair_seconds(one: Side, other: Side, cores: int) -> float:
+    """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns."""
+    starts = max(one.launch, other.launch)
+    if cores < CORES_FOR_TWO:
+        starts = one.launch + other.launch
+    longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
+    turns = LEAST_ROUNDS * (2 * longest + one.step + other.step)
+    return starts + STRETCHES_SECONDS + max(TURN_SECONDS, turns)
+
+
+def kept_for_proof(round_seconds: float, budget_seconds: float, live: bool) -> float:
     """Seconds that the search leaves for the proof of its finalist.
 
-    `usual` and `candidate`: what a launch of the script as it is takes, and one of a finalist.
-    However clear a gain is, three launches that differ by a third among themselves cannot prove it.
+    `round_seconds`: of a live pair, or of a launch of each side. However clear a gain is, three
+    launches that differ by a third among themselves cannot prove it.
     """
-    wanted = min(PROOF_ROUNDS * (usual + candidate), PROOF_SHARE * budget_seconds)
-    return max(least_for_proof(usual, candidate), wanted)
+    rounds = LIVE_PAIRS if live else PROOF_ROUNDS
+    wanted = min(rounds * round_seconds, PROOF_SHARE * budget_seconds)
+    return max(least_for_proof(round_seconds), wanted)
 
 
-def least_for_proof(usual: float, candidate: float) -> float:
+def least_for_proof(round_seconds: float) -> float:
     """Seconds that the shortest proof takes."""
-    return LEAST_PROOF_ROUNDS * (usual + candidate)
+    return LEAST_PROOF_ROUNDS * round_seconds
+
+
+def patience(budget_seconds: float, launch_seconds: float, startup_seconds: float = 0.0) -> float:
+    """Seconds for which a trial may be silent, unless the configuration says.
+
+    A part of the budget, at least four times what a launch takes, and six times what its settings
+    add to its start.
+    """
+    share = min(MOST_PATIENCE, PATIENCE_SHARE * budget_seconds)
+    return max(share, 4 * launch_seconds, 6 * startup_seconds)
+
+
+def budget_words(seconds: float) -> str:
+    """The flag that asks for about so many seconds, in whole minutes: "--budget 5m"."""
+    return f"--budget {max(1, math.ceil(seconds / 60))}m"
 
 
 def with_read_ahead(rule: StopRule, settings: Mapping[str, Any], prefetch: int) -> StopRule:

@@ -13,13 +13,20 @@ from typing import Any
 
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
-from gpurun.stats import DEFAULT, LIVE, Look, sequential_look
+from gpurun.stats import DEFAULT, LIVE, Look, says_nothing, sequential_look
+from gpurun.trials.live_trials import TURN_SECONDS
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.plan import PROOF_ROUNDS
 from gpurun.tuner.trial import Trial
 
 RETRIES = 1
 """A baseline launch that fails by itself is repeated this often; its pair is not lost."""
+
+TRUST = 0.5
+"""The first round begins if there is time for this part of what it is expected to take: that is a
+guess from other launches, and a tuning without any round has proven nothing."""
+SPARE_SECONDS = TURN_SECONDS / 2
+"""So much shorter can the turns of a pair be where the time is short."""
 
 LaunchArm = Callable[[str, Mapping[str, Any], int, Sequence[Mapping[str, Any]]], Trial]
 """(purpose, settings, seed offset, settings of the launches after it) → the finished trial."""
@@ -56,6 +63,8 @@ class Arm:
     failure: str | None = None
     live_pairs: int = 0
     """How many of the pairs were live."""
+    earlier_pairs: int = 0
+    """How many of them, the first ones, an earlier tuning measured."""
 
     @property
     def live(self) -> bool:
@@ -89,7 +98,7 @@ def prove(
     as long as no round has told.
     """
     costs = dict.fromkeys((arm.name for arm in (baseline, *finalists)), seconds)
-    told = False
+    told = told_by_rounds = False
     for number in range(DEFAULT.looks[-1]):
         open_arms = [arm for arm in finalists if not arm.done]
         if not open_arms:
@@ -100,9 +109,11 @@ def prove(
             if not told:
                 report(f"time is short: {open_arms[0].name} is launched without {others}")
             told = True
-        if out_of_time(_round_of(baseline, open_arms, costs)):
+        needed = _round_of(baseline, open_arms, costs)
+        if out_of_time(needed if told_by_rounds else TRUST * needed):
             report("the budget ended before the proof was complete")
             break
+        told_by_rounds = True
         if live is not None:
             failure = _live_round(baseline, open_arms, live, number, costs, report)
             if failure:
@@ -140,7 +151,7 @@ def _live_round(
         pair = live(arm.settings, number)
         if pair.gain is None or pair.baseline is None or pair.finalist is None:
             return pair.failure
-        costs[baseline.name], costs[arm.name] = 0.0, pair.seconds
+        costs[baseline.name], costs[arm.name] = 0.0, max(0.0, pair.seconds - SPARE_SECONDS)
         rates: dict[str, float] = {}
         _take(baseline, pair.baseline, rates)
         _take(arm, pair.finalist, rates)
@@ -205,9 +216,14 @@ def _pair(
         arm.pairs.append((rates[baseline.name], rates[arm.name]))
         look = arm.look()
         if look.speedup is None or look.interval is None:
-            report(f"{arm.name}: {len(arm.pairs)} pair")
+            base, rate = arm.pairs[-1]
+            report(f"{arm.name}: ×{rate / base:.3g} in {len(arm.pairs)} pair")
             continue
         low, high = look.interval
+        if says_nothing(look.interval):
+            seen = ", ".join(f"×{rate / base:.3g}" for base, rate in arm.pairs)
+            report(f"{arm.name}: not settled: {seen} in {len(arm.pairs)} pairs")
+            continue
         state = "settled" if look.settled else "not settled"
         report(
             f"{arm.name}: ×{look.speedup:.3g} ({low:.3g}–{high:.3g}) "
@@ -222,10 +238,11 @@ def proof_of(arm: Arm) -> Proof | None:
         return None
     return Proof(
         speedup=look.speedup,
-        speedup_confidence_interval=look.interval,
+        speedup_confidence_interval=None if says_nothing(look.interval) else look.interval,
         p_value=look.p_value,
         statistically_significant=look.significant,
         settled=look.settled,
         pairs=tuple(arm.pairs),
         live=arm.live,
+        earlier_pairs=arm.earlier_pairs,
     )

@@ -15,18 +15,31 @@ from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
+from gpurun.report.format import byte_size, duration, number
+from gpurun.trials.ending import recompiled
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.guard import judge, may_be_rounding
-from gpurun.tuner.plan import COMPILED_ALREADY, with_read_ahead
+from gpurun.tuner.plan import (
+    COMPILED_ALREADY,
+    SCREEN_SHARE,
+    budget_words,
+    patience,
+    with_read_ahead,
+)
 from gpurun.tuner.trial import Request, Trial
 
 LEAST_GAIN = 1.02
 """A change that gains less in screening is not kept: it would not survive the proof."""
+DEAR_SECONDS = 10.0
+"""What takes so long to start is compiled."""
 LEAST_POTENTIAL = 1.03
 """A knob that acts on a part of the step too small to gain this much is not tried."""
+
+NO_TIME = "the rest of the budget is kept for the proof"
+NO_TIME_AFTER_PROOF = "the proof left too little of the budget for it"
 
 Launch = Callable[[Request], Trial]
 Note = Callable[[str], None]
@@ -68,12 +81,13 @@ class Limits:
     `out_of_time(best, startup)`: no room for a launch like this one with such a start, and for the
     proof of its settings after it.
 
-    `allowed`: the effects among which `Search.run` looks.
+    `allowed`: the effects among which `Search.run` looks. `budget_seconds`: of the whole tuning.
     """
 
     trials: int
     out_of_time: Callable[[Trial, Startup], bool]
     allowed: frozenset[Effect]
+    budget_seconds: float = 0.0
 
 
 class Screening:
@@ -83,6 +97,7 @@ class Screening:
         self.note = note
         self.out_of_time = False
         """Whether the search ended because the rest of the budget is for the proof."""
+        self.no_time = NO_TIME
         self._launch = launch
         self._rule = rule
         self._limits = limits
@@ -91,6 +106,8 @@ class Screening:
         self._knobs: dict[str, Knob] = {}
         self._base: dict[str, Any] = {}
         self._rounded = False
+        self.given_up: set[str] = set()
+        """The knobs whose trials were given up: no further one is launched."""
 
     def allow_more(self, trials: int) -> None:
         """Let so many further trials be launched, whatever is left of the earlier ones."""
@@ -130,7 +147,7 @@ class Screening:
             return f"{self._granted} trials are used up" if self._granted else "no trial is left"
         if self._limits.out_of_time(state.best, Startup()):
             self.out_of_time = True
-            return "the rest of the budget is kept for the proof"
+            return self.no_time
         return None
 
     def too_slow(self, knob: Knob, state: State) -> str | None:
@@ -138,10 +155,7 @@ class Screening:
         startup = self.startup([knob], state)
         if not self._limits.out_of_time(state.best, startup):
             return None
-        return (
-            f"it takes about {startup.first:.0f} s more to start, "
-            "and the rest of the budget is kept for the proof"
-        )
+        return f"it takes about {startup.first:.0f} s more to start, and {self.no_time}"
 
     def too_slow_without(self, knob: Knob, state: State) -> str | None:
         """Why there is room for no launch that leaves this knob out; None if there is.
@@ -160,9 +174,11 @@ class Screening:
     def launch(self, settings: dict[str, Any], turned: Iterable[Knob], state: State) -> Trial:
         """One trial of these settings, which differ from those so far in what was `turned`."""
         prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)
-        waiting = patience(self.startup(turned, state).first, state.best)
+        turned = list(turned)
+        later = self.startup(turned, state).first
+        waiting = patience(self._limits.budget_seconds, state.best.record.seconds, later)
         self._left -= 1
-        return self._launch(
+        trial = self._launch(
             Request(
                 purpose="screen",
                 settings=settings,
@@ -171,6 +187,31 @@ class Screening:
                 limit_seconds=waiting + 3 * state.best.record.seconds,
             )
         )
+        return self._named(trial, turned, state) if trial.late else trial
+
+    def _named(self, trial: Trial, turned: Sequence[Knob], state: State) -> Trial:
+        """A trial that was given up, with the knob that most likely made it slow in its reason."""
+        if not turned:
+            return trial
+        knob = self.slowest(turned, state)
+        name = knob.name if len(turned) == 1 or self.is_slow(knob, state) else "all at once"
+        done = trial.result.measured_steps if trial.result is not None else 0
+        took = duration(trial.record.seconds)
+        more = 2 * max(trial.record.seconds / SCREEN_SHARE, self._limits.budget_seconds)
+        reason = (
+            f"not tried to its end, {took}{'' if done else ' to start'}; try `{budget_words(more)}`"
+        )
+        self.note(f"{name}: {reason}")
+        self.given_up.add(name)
+        return replace(trial, record=replace(trial.record, reason=reason))
+
+    def slowest(self, turned: Sequence[Knob], state: State) -> Knob:
+        """The one that adds most to the start."""
+        return max(turned, key=lambda knob: asking.seconds_to_start(knob, state.facts))
+
+    def is_slow(self, knob: Knob, state: State) -> bool:
+        """Whether it takes so long to start that it is compiled."""
+        return asking.seconds_to_start(knob, state.facts) >= DEAR_SECONDS
 
     def objection(
         self, effect: Effect, trial: Trial, state: State
@@ -217,13 +258,6 @@ def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:
     looked = OUTPUT_CALLS if any(b.forward_only for b in baselines) else 0
     steps = max(rule.audit_steps, looked) + 1
     return replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)
-
-
-def patience(startup_seconds: float, reference: Trial) -> float:
-    """How long a trial may be silent unless the configuration says: four times what the reference
-    took, at least a minute, and six times what its settings are said to add to the start.
-    """
-    return max(60.0, 4 * reference.record.seconds, 6 * startup_seconds)
 
 
 def strongest(effects: Iterable[Effect]) -> Effect:
@@ -281,11 +315,19 @@ def gain_over(trial: Trial, other: Trial) -> float:
     return (trial.score or 0.0) / other.score if other.score else 0.0
 
 
-def speedup_over(trial: Trial, other: Trial) -> float | None:
-    """The factor of a trial's throughput on another's, whatever the objective."""
-    if not trial.throughput or not other.throughput:
-        return None
-    return trial.throughput / other.throughput
+def no_gain(trial: Trial, without: Trial) -> str:
+    """Why a change is not kept, with what both trials measured: no ratio, for each is but one."""
+    why = recompiled(trial.log)
+    return f"no gain: {why}" if why else f"no gain: {compared(trial, without)} without it"
+
+
+def compared(trial: Trial, other: Trial) -> str:
+    """What was measured of two trials: "602 samples/s against 906"."""
+    if trial.objective is Objective.MEMORY:
+        sizes = (trial.record.peak_memory_bytes, other.record.peak_memory_bytes)
+        return " against ".join("unknown" if size is None else byte_size(size) for size in sizes)
+    rates = (number(t.throughput) if t.throughput else "unknown" for t in (trial, other))
+    return " samples/s against ".join(rates)
 
 
 def startup(trial: Trial, without: Trial) -> tuple[float | None, int | None]:
@@ -309,18 +351,17 @@ def ladder_row(
     value: Any,
     trial: Trial,
     *,
-    speedup: float | None,
     guard: GuardVerdict | None,
     kept: bool = False,
     reason: str = "",
 ) -> LadderRow:
-    """The row of one change; interval and final reason come with the proof."""
+    """The row of one change; its share and the final reason come with the proof."""
     return LadderRow(
         knob=knob.name,
         value=value,
         effect=knob.effect.value,
         samples_per_second=trial.record.samples_per_second,
-        speedup=speedup,
+        speedup=None,
         speedup_confidence_interval=None,
         peak_memory_bytes=trial.record.peak_memory_bytes,
         loss_deviation=None if guard is None else guard.loss_deviation,
@@ -334,8 +375,7 @@ def companion_rows(row: LadderRow, companions: Mapping[str, Any]) -> list[Ladder
     """The rows of what was set for the sake of a row's change."""
     reason = f"goes with {row.knob}"
     return [
-        replace(row, knob=name, value=value, speedup=None, reason=reason)
-        for name, value in companions.items()
+        replace(row, knob=name, value=value, reason=reason) for name, value in companions.items()
     ]
 
 

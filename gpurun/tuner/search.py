@@ -12,12 +12,12 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow
-from gpurun.trials.ending import recompiled
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.outputs import incomparable
 from gpurun.tuner.screening import (
     LEAST_GAIN,
+    NO_TIME_AFTER_PROOF,
     Launch,
     Limits,
     Note,
@@ -27,8 +27,8 @@ from gpurun.tuner.screening import (
     gain_over,
     idle,
     ladder_row,
+    no_gain,
     not_applied,
-    speedup_over,
     startup,
 )
 from gpurun.tuner.together import Together, likely_members
@@ -63,6 +63,10 @@ class Search:
     def out_of_time(self) -> bool:
         """Whether the search ended because the rest of the budget is for the proof."""
         return self._screening.out_of_time
+
+    def after_proof(self) -> None:
+        """Go on after the proof: there is nothing left to be kept for it."""
+        self._screening.no_time = NO_TIME_AFTER_PROOF
 
     def allow_more(self, trials: int) -> None:
         """Let so many further trials be launched, whatever is left of the earlier ones."""
@@ -125,6 +129,8 @@ class Search:
 
     def try_knob(self, knob: Knob, values: list[Any], state: State) -> bool:
         """Try these values of one knob, or note why not; False when there is no more room."""
+        if knob.name in self._screening.given_up:
+            return True  # its row says so
         why = self._screening.end(state)
         if why is not None:
             self._note(f"{knob.name}: not tried: {why}")
@@ -150,6 +156,8 @@ class Search:
             if self._screening.exhausted(state):
                 break
             why = self._screening.too_slow(knob, state)
+            if knob.name in self._screening.given_up:
+                why = "an earlier trial of it was given up"
             if why is not None:
                 self._note(f"{knob.name}: {', '.join(map(str, [value, *queue]))} not tried: {why}")
                 self._seen.setdefault(knob.name, []).extend([value, *queue])
@@ -213,13 +221,7 @@ def _row(
     guard: GuardVerdict | None,
 ) -> LadderRow:
     if reason is None:
-        reason = BETTER if gain_over(trial, without) >= LEAST_GAIN else _no_gain(trial)
-    ratio = speedup_over(trial, without)
-    row = ladder_row(knob, value, trial, speedup=ratio, guard=guard, reason=reason)
+        reason = BETTER if gain_over(trial, without) >= LEAST_GAIN else no_gain(trial, without)
+    row = ladder_row(knob, value, trial, guard=guard, reason=reason)
     later, steps = startup(trial, without)
     return replace(row, startup_seconds=later, break_even_steps=steps)
-
-
-def _no_gain(trial: Trial) -> str:
-    why = recompiled(trial.log)
-    return f"no gain: {why}" if why else "no gain"

@@ -22,18 +22,14 @@ from gpurun.tuner.screening import (
     Screening,
     State,
     companion_rows,
+    compared,
     gain_over,
     idle,
     ladder_row,
     not_applied,
-    speedup_over,
     strongest,
 )
 from gpurun.tuner.trial import Trial
-
-DEAR_SECONDS = 10.0
-"""What takes so long to start is compiled."""
-NOT_MEASURED = "one of the set, its own share not measured"
 
 
 @dataclass(frozen=True)
@@ -89,6 +85,9 @@ class Together:
         """Launch them at once and adopt them if they gain; False: to be tried one by one."""
         group = list(members)
         while len(group) > 1 and not self._screening.exhausted(state):
+            if (dear := self._too_slow(group, state)) is not None:
+                group.remove(dear)
+                continue
             said = ", ".join(f"{name} {value}" for m in group for name, value in m.settings.items())
             self._screening.note(f"all at once: {said}")
             trial = self._launch(group, state)
@@ -101,22 +100,41 @@ class Together:
             reason, guard = self._screening.objection(effect, trial, state)
             if reason is None:
                 return self._adopt(group, trial, guard, state)
-            self._screening.note(f"not all at once: {reason}")
-            group = self._safer(group, state)
+            if not trial.late:
+                self._screening.note(f"not all at once: {reason}")
+            group = self._safer(group, trial, state)
         return False
 
-    def _safer(self, group: Sequence[Member], state: State) -> list[Member]:
+    def _too_slow(self, group: Sequence[Member], state: State) -> Member | None:
+        """The member that takes too long to start for what is left of the budget; it is noted."""
+        dear = self._dearest(group, state)
+        why = None if dear is None else self._screening.too_slow(dear.knob, state)
+        if dear is not None and why is not None:
+            self._screening.note(f"{dear.knob.name}: not among all at once: {why}")
+            return dear
+        return None
+
+    def _dearest(self, group: Sequence[Member], state: State) -> Member | None:
+        """The member that is slowest to start, if it is compiled."""
+        slowest = self._screening.slowest([m.knob for m in group], state)
+        if not self._screening.is_slow(slowest, state):
+            return None
+        return next(m for m in group if m.knob is slowest)
+
+    def _safer(self, group: Sequence[Member], trial: Trial, state: State) -> list[Member]:
         """What is left of a set that is of no use: first what starts slowly goes, for it is the
         likeliest to fail, then all that changes numbers; nothing is left in the end.
         """
-        dear = max(group, key=lambda m: asking.seconds_to_start(m.knob, state.facts))
-        if asking.seconds_to_start(dear.knob, state.facts) >= DEAR_SECONDS:
+        dear = self._dearest(group, state)
+        if dear is not None:
+            if trial.late:
+                self._drop(dear, trial, trial.record.reason, state)
             return [m for m in group if m is not dear]
         safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
         return safe if len(safe) < len(group) else []
 
     def leave_one_out(self, state: State) -> None:
-        """Measure the share of each adopted change, the doubtful first; drop those without one."""
+        """Drop what the set gains nothing by, the doubtful first. Shares come after the proof."""
         adopted = [m for m in self._adopted if state.settings.get(m.knob.name) == m.value]
         pipeline = Effect.PIPELINE
         for member in sorted(adopted, key=lambda m: (m.knob.effect is pipeline, -m.knob.order)):
@@ -129,7 +147,7 @@ class Together:
                 break
             why = self._screening.too_slow_without(member.knob, state)
             if why is not None:
-                self._screening.note(f"{member.knob.name}: its share is not measured: {why}")
+                self._screening.note(f"{member.knob.name}: not tried without it: {why}")
                 continue
             trial = self._screening.launch(rest, [member.knob], state)
             effect = strongest(self._effects[name] for name in rest if name in self._effects)
@@ -151,9 +169,10 @@ class Together:
         """Keep the set if it gains; members that did not apply are no part of it."""
         gain = gain_over(trial, state.best)
         if gain < LEAST_GAIN:
-            self._screening.note(f"all at once: ×{gain:.3g}: trying them one by one")
+            seen = compared(trial, state.best)
+            self._screening.note(f"all at once: no gain: {seen}: trying them one by one")
             return False
-        settings = dict(state.settings)
+        settings, seen = dict(state.settings), compared(trial, state.best)
         for member in group:
             reason = not_applied(member.knob, trial, state.facts.argv)
             if reason is not None:
@@ -163,36 +182,30 @@ class Together:
             self.settled[member.knob.name] = member.value
             self.companions |= member.companions.keys()
             self._adopted.append(member)
-            row = ladder_row(
-                member.knob, member.value, trial,
-                speedup=None, guard=guard, kept=True, reason=NOT_MEASURED,
-            )  # fmt: skip
+            row = ladder_row(member.knob, member.value, trial, guard=guard, kept=True)
             state.ladder += [row, *companion_rows(row, member.companions)]
         state.move(settings, trial)
-        self._screening.note(f"all at once: ×{gain:.3g}, kept")
+        self._screening.note(f"all at once: kept: {seen}")
         return True
 
     def _drop(self, member: Member, trial: Trial, reason: str, state: State) -> None:
         self.settled[member.knob.name] = member.value
-        row = ladder_row(member.knob, member.value, trial, speedup=None, guard=None, reason=reason)
+        row = ladder_row(member.knob, member.value, trial, guard=None, reason=reason)
         state.ladder.append(row)
 
     def _learn(self, member: Member, rest: dict[str, Any], without: Trial, state: State) -> None:
-        """Write a change's share into its row; without a gain the search goes on without it."""
-        share = gain_over(state.best, without)
-        speedup = speedup_over(state.best, without)
-        kept = share >= LEAST_GAIN
+        """Where the set gains nothing by a change the search goes on without it."""
+        seen = f"{compared(state.best, without)} without it"
+        if gain_over(state.best, without) >= LEAST_GAIN:
+            self._screening.note(f"{member.knob.name}: stays in the set: {seen}")
+            return
         for number, row in enumerate(state.ladder):
             if row.kept and row.knob == member.knob.name:
-                why = "" if kept else "no gain"
-                state.ladder[number] = replace(row, speedup=speedup, kept=kept, reason=why)
-            elif row.kept and not kept and row.knob in member.companions:
+                state.ladder[number] = replace(row, kept=False, reason=f"no gain: {seen}")
+            elif row.kept and row.knob in member.companions:
                 state.ladder[number] = replace(row, kept=False)
-        self._screening.note(
-            f"{member.knob.name}: ×{share:.3g} in the set{'' if kept else ', dropped'}"
-        )
-        if not kept:
-            state.move(rest, without)
+        self._screening.note(f"{member.knob.name}: dropped from the set: {seen}")
+        state.move(rest, without)
 
 
 def _culprit(group: Sequence[Member], trial: Trial) -> Member | None:

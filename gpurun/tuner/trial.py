@@ -29,6 +29,8 @@ class Trial:
     objective: Objective = Objective.THROUGHPUT
     failure: Failure | None = None
     """Why it is of no use; None where it was measured."""
+    late: bool = False
+    """Whether it was ended because it took all the time that it might."""
 
     @property
     def score(self) -> float | None:
@@ -61,13 +63,14 @@ class LiveTrials:
     """Both sides of a live pair and the ratio of their step times, second over first.
 
     `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
-    launched.
+    launched. `notes`: what disturbed the GPU meanwhile.
     """
 
     first: Trial | None
     second: Trial | None
     ratio: TurnRatio | None
     failure: Failure | None
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

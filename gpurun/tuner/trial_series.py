@@ -90,7 +90,7 @@ class TrialSeries:
                 zip(requests, (pair.first, pair.second), strict=True)
             )
         ]
-        return LiveTrials(trials[0], trials[1], pair.ratio, pair.failure)
+        return LiveTrials(trials[0], trials[1], pair.ratio, pair.failure, pair.notes)
 
     @property
     def in_turn_only(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,35 +11,40 @@ from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
+from gpurun.measure.others import shared_cores
 from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
-from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
-from gpurun.records.tuning import TrialRecord
+from gpurun.records.tuning import LadderRow, TrialRecord, Unproven
+from gpurun.report.format import count
 from gpurun.report.tuning import TuningView
 from gpurun.trials.prestart import MOST, several, what_to_import
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
+from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.decision import BATCH
 from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.finals import Finals
 from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.fitting import make_it_fit
-from gpurun.tuner.live_proof import LiveProof
 from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
     PROBE,
+    budget_words,
     needed_steps,
+    patience,
     plan,
     with_read_ahead,
 )
-from gpurun.tuner.proof import Arm, prove
-from gpurun.tuner.screening import Limits, State, ladder_row
+from gpurun.tuner.preview import Ground, preview
+from gpurun.tuner.proofs import Proofs
+from gpurun.tuner.screening import Limits, State, ladder_row, rounding_rule
 from gpurun.tuner.search import Search
 from gpurun.tuner.timetable import Timetable
 from gpurun.tuner.together import likely_members
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.trial_series import TrialSeries
+from gpurun.tuner.unusable import too_few, unusable
 
 MOST_TRIALS = 15
 """Before the proof, the probe and the baseline included; and one for each value of an argument that
@@ -52,20 +56,29 @@ LEAST_PROBE_SECONDS = 20.0
 LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
 """The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 LEAST_TRIAL_SECONDS = 30.0
-"""A trial may run this long whatever is left of the budget."""
+"""A launch of the proof may run this long whatever is left of the budget."""
 
 
 class Tuning:
     """Carries one tuning through; what it found stands in `findings` at any moment."""
 
     def __init__(
-        self, options: Options, trials: TrialSeries, view: TuningView, deadline: float
+        self,
+        options: Options,
+        trials: TrialSeries,
+        view: TuningView,
+        deadline: float,
+        before: Unproven | None = None,
     ) -> None:
+        """`before`: a finalist whose proof an earlier tuning of the command did not finish."""
+        self._before = before
         self.options = options
         self.findings = Findings()
         self._lab = trials
         self._view = view
-        self._time = Timetable(deadline, lambda knob: self._knob(knob).startup_seconds > 0)
+        self._time = Timetable(
+            deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores()
+        )
         self._objective = options.aim
         self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
         asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
@@ -74,16 +87,56 @@ class Tuning:
         self._rule = PROBE
         self._prefetch = 2
         self._evidence: list[Evidence] = []
+        self._proofs = Proofs(
+            self.findings,
+            trials,
+            view,
+            self._time,
+            self._objective,
+            self._launch,
+            self._rule_for,
+        )
         self._unfit: Trial | None = None
         """The first trial of a script that runs out of memory as it is."""
 
     def run(self) -> None:
         """The whole tuning; `Ended` and KeyboardInterrupt leave `findings` as far as they are."""
         probe = self._probe()
-        state = self._baseline(probe)
+        self._settle(self._baseline(probe))
+
+    def _settle(self, state: State) -> None:
+        """Search from the script as it is, and prove what was found."""
+        if self._before is not None and not self.findings.base:
+            self._go_on(state, self._before)
+            return
+        untouched = replace_state(state)
         search = self._search(state)
-        batch = self._larger_batch(state, search)
-        self._finals().settle(state, batch, self._time.again(state.best))
+        finals = self._finals()
+        if Effect.TRAINING in self._allowed:
+            finals.settle(state, self._larger_batch(state, search))
+            self._proofs.shares(state.best, self._companions)
+            return
+        finals.settle(state, None)
+        self._batch_with_the_rest(untouched, state, search, finals)
+        self._proofs.shares(state.best, self._companions)
+
+    def preview(self) -> None:
+        """The first trial alone, and what the rest would be; `Ended` in any case."""
+        probe = self._probe()
+        assert probe.result is not None
+        assert probe.log is not None
+        facts = facts_of.gather(self.options, machine(), probe.result, probe.log)
+        facts = replace(facts, current=dict(self.findings.base), objective=self._objective.value)
+        self.findings.facts = facts
+        state = State(dict(self.findings.base), probe, facts, [])
+        self._time.baseline(probe, bool(self._lab.standby_modules))
+        in_turn = self._proofs.pairs_against(state.settings).obstacle(facts, [])
+        self._time.live = not in_turn
+        batches = self._other_batches(state)
+        ground = Ground(self._knobs(), self._allowed, state, batches, in_turn, self._most_trials)
+        for line in preview(ground, self._time):
+            self._decide(line)
+        raise Ended("dry_run", "nothing was tuned: --dry-run launches the first trial alone")
 
     # -- first trials --------------------------------------------------------------------------
 
@@ -93,12 +146,12 @@ class Tuning:
         if trial.record.status == "oom":
             trial = self._fitting_trial(trial)
         if trial.throughput is None:
-            raise Ended(*_unusable(trial))
+            raise Ended(*unusable(trial))
         steps = trial.result.steps if trial.result else 0
         if trial.result is None or trial.result.clock is None or trial.log is None:
             raise Ended("no_training", "no training step was seen in it")
         if steps < needed_steps(trial.result):
-            raise Ended(*_too_few(trial, steps))
+            raise Ended(*too_few(trial, steps))
         for error in trial.result.hook_errors:
             self._decide(f"a hook failed and was left out: {error}")
         for note in filter(is_about_gpus, trial.result.notes):
@@ -145,7 +198,7 @@ class Tuning:
         self.findings.base = base
         self.findings.ladder.clear()
         for name, value in base.items():
-            row = ladder_row(self._knob(name), value, trial, speedup=None, guard=None)
+            row = ladder_row(self._knob(name), value, trial, guard=None)
             self.findings.ladder.append(replace(row, kept=True, reason="makes it fit"))
         return trial
 
@@ -187,10 +240,11 @@ class Tuning:
             if again.throughput is not None:
                 return self._baseline(again)
             if again is not self._unfit:
-                raise Ended(*_unusable(again))
+                raise Ended(*unusable(again))
         if trial.throughput is None or trial.result is None:
-            raise Ended(*_unusable(trial))
-        self._time.baseline(trial, started_early=bool(self._lab.standby_modules))
+            raise Ended(*unusable(trial))
+        self._time.baseline(trial, bool(self._lab.standby_modules), probe)
+        self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])
         self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return State(
             settings=dict(base),
@@ -230,18 +284,23 @@ class Tuning:
         knobs = self._knobs()
         trials = self._most_trials - 2
         kept_back = min(BATCH_TRIALS, trials // 3)
-        limits = Limits(max(0, trials - kept_back), self._time.no_room_to_search, self._allowed)
+        limits = Limits(
+            max(0, trials - kept_back),
+            self._time.no_room_to_search,
+            self._allowed,
+            self._time.budget,
+        )
         search = Search(self._launch_in_search, self._decide, self._rule, limits)
-        to_come = kept_back > 0 and not isinstance(self._other_batches(state), Skip)
-        self._time.batch_to_come = to_come
+        if Effect.TRAINING in self._allowed and kept_back > 0:
+            self._time.batch_to_come = not isinstance(self._other_batches(state), Skip)
         search.run(knobs, state)
-        if search.out_of_time and len(state.ladder) == len(self.findings.base):
-            needed = math.ceil(2 * LEAST_LAUNCHES * state.best.record.seconds)
+        tried = state.ladder[len(self.findings.base) :]
+        if search.out_of_time and not any(row.samples_per_second for row in tried):
+            needed = max(2 * LEAST_LAUNCHES * self._time.usual, 2 * self._time.budget)
             raise Ended(
                 "inconclusive",
                 f"the budget of {self._time.budget:.0f} s left no time to try anything: "
-                f"a trial takes {state.best.record.seconds:.0f} s; "
-                f"give it --budget {needed}s or more",
+                f"a trial takes {self._time.usual:.0f} s; try `{budget_words(needed)}`",
             )
         return search
 
@@ -256,6 +315,54 @@ class Tuning:
         search.allow_more(min(BATCH_TRIALS, self._trials_left()))
         search.try_knob(find(BATCH, self.options.knob_paths), proposals, trial)
         return trial if BATCH in trial.settings else None
+
+    def _go_on(self, state: State, before: Unproven) -> None:
+        """Take up a proof that an earlier tuning did not finish, without a search."""
+        pairs = f": {count(len(before.pairs), 'pair')} measured" if before.pairs else ""
+        self._decide(f"goes on with the proof of an earlier tuning{pairs}")
+        self._time.longest = before.launch_seconds
+        if before.rounded:
+            rule = rounding_rule(self._rule, state.baselines)
+            trial = self._launch(Request("rounding", {}, rule, rounded=True))
+            if trial.evidence is not None:
+                state.baselines.append(trial.evidence)
+        record = state.best.record
+        best = replace(record, knobs=before.knobs, seconds=before.launch_seconds)
+        state.ladder += before.ladder
+        finalist = replace_state(state)
+        finalist.move(dict(before.knobs), replace(state.best, record=best, result=None))
+        self._finals().settle(finalist, None, before)
+        self._proofs.shares(finalist.best, self._companions)
+
+    def _companions(self, row: LadderRow) -> Sequence[str]:
+        """The settings that go with the change of a row."""
+        if self.findings.facts is None:
+            return ()
+        try:
+            return tuple(asking.companions(self._knob(row.knob), self.findings.facts, row.value))
+        except KnobRaised:
+            return ()
+
+    def _batch_with_the_rest(
+        self, untouched: State, state: State, search: Search, finals: Finals
+    ) -> None:
+        """What may not be applied is tried and proven with what the proof left of the budget.
+
+        On top of what was proven; where nothing was, on top of the script as it is.
+        """
+        if self.findings.verdict == "inconclusive":
+            self._decide("batch size: not tried: the budget ended before the proof")
+            return
+        ground = state if self.findings.verdict == "faster" else untouched
+        self._time.proven = True
+        search.after_proof()
+        chosen = self.findings.chosen
+        if ground is state and (chosen is None or chosen.settings != state.settings):
+            self._decide("batch size: not tried: it was to come on top of what is out")
+            return
+        batch = self._larger_batch(ground, search)
+        if batch is not None:
+            finals.settle_larger(batch)
 
     def _other_batches(self, state: State) -> list[Any] | Skip:
         if self._objective is Objective.MEMORY:
@@ -274,20 +381,7 @@ class Tuning:
             return self._knob(knob).effect
 
         found, seen = self.findings, self._evidence
-        return Finals(found, seen, self._allowed, effect_of, self._prove, self._decide)
-
-    def _prove(self, arms: list[Arm], seconds: float) -> Arm:
-        """Run the rounds; the baseline's side of them."""
-        baseline = self.findings.baseline = Arm("baseline", self.findings.base)
-        if not arms:
-            return baseline
-        update = self._view.proof_update
-        prove(baseline, arms, self._launch_arm, self._no_room, update, seconds, self._live(arms))
-        if baseline.failure is not None:
-            if not any(arm.look().settled for arm in arms):
-                raise Ended("script_failed", f"the script as it is failed: {baseline.failure}")
-            self._decide(f"the proof ended early, the script as it is failed: {baseline.failure}")
-        return baseline
+        return Finals(found, seen, self._allowed, effect_of, self._proofs.prove, self._decide)
 
     def trial_folder(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""
@@ -298,6 +392,9 @@ class Tuning:
     def _launch(self, request: Request) -> Trial:
         limit = max(LEAST_TRIAL_SECONDS, self._time.left)
         request = replace(request, limit_seconds=min(limit, request.limit_seconds))
+        if request.patience_seconds is None:
+            patient = patience(self._time.budget, self._time.usual)
+            request = replace(request, patience_seconds=patient)
         number = len(self._lab.trials) + 1
         self._view.trial_started(number, request.purpose, dict(request.settings))
         trial = self._lab.run(request)
@@ -305,49 +402,22 @@ class Tuning:
         return trial
 
     def _launch_in_search(self, request: Request) -> Trial:
-        """One that hangs is given up while there is time for the shortest proof."""
-        limit = max(LEAST_TRIAL_SECONDS, self._time.room_beside_proof())
-        request = replace(request, limit_seconds=min(request.limit_seconds, limit))
+        """One that takes more than its share of the budget is given up."""
+        limit = min(request.limit_seconds, self._time.screen_limit())
+        request = replace(request, limit_seconds=limit)
         trial = self._launch(request)
+        if trial.record.status == "timeout" and trial.record.seconds >= request.limit_seconds:
+            trial = replace(trial, late=True)
         self._time.launched(trial, started_early=bool(self._lab.standby_modules))
         return trial
 
-    def _launch_arm(
-        self,
-        purpose: str,
-        settings: Mapping[str, Any],
-        number: int,
-        following: Sequence[Mapping[str, Any]],
-    ) -> Trial:
-        rule: StopRule = with_read_ahead(self._rule, settings, self._prefetch)
-        request = Request(purpose, settings, rule, seed_offset=number, following=following)
-        return self._launch(request)
-
-    def _live(self, arms: Sequence[Arm]) -> LiveProof | None:
-        """How a live pair is measured; None, with the reason noted, where launches take turns."""
-        facts = self.findings.facts
-        if facts is None:
-            return None
-        finished = self._view.trial_finished
-        live = LiveProof(
-            self._lab, self.findings.base, self._objective, self._live_request, finished
-        )
-        why = live.obstacle(facts, [arm.settings for arm in arms])
-        if why:
-            self._decide(f"the proof launches in turn: {why}")
-            return None
-        return live
-
-    def _live_request(self, purpose: str, settings: Mapping[str, Any], number: int) -> Request:
-        limit = max(LEAST_TRIAL_SECONDS, self._time.left)
-        rule = with_read_ahead(self._rule, settings, self._prefetch)
-        return Request(purpose, settings, rule, seed_offset=number, limit_seconds=limit)
+    def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:
+        """How long a launch of the proof is under these settings."""
+        return with_read_ahead(self._rule, settings, self._prefetch)
 
     def _trials_left(self) -> int:
-        return max(0, self._most_trials - len(self._lab.trials))
-
-    def _no_room(self, seconds: float) -> bool:
-        return self._time.left < seconds
+        tried = [t for t in self._lab.trials if not t.purpose.startswith("pair")]
+        return max(0, self._most_trials - len(tried))
 
     def _decide(self, line: str) -> None:
         self.findings.decisions.append(line)
@@ -360,33 +430,3 @@ class Tuning:
 def replace_state(state: State) -> State:
     """The same state for a side branch: settings of its own, ladder and rejections shared."""
     return replace(state, settings=dict(state.settings))
-
-
-def _too_few(trial: Trial, steps: int) -> tuple[str, str]:
-    needed = needed_steps(trial.result)
-    return "too_few_steps", f"it ended after {steps} steps; {needed} are needed to measure it"
-
-
-def _unusable(trial: Trial) -> tuple[str, str]:
-    record = trial.record
-    steps = trial.result.steps if trial.result else 0
-    if trial.failure is not None and trial.failure.kind is FailureKind.RANKS_REFUSED:
-        return "script_failed", record.reason
-    if record.status == "timeout" and steps >= needed_steps(trial.result):
-        return (
-            "inconclusive",
-            f"it did not end: {record.reason}, {steps} steps seen; "
-            "a longer --budget gives it more time",
-        )
-    if record.status == "timeout":
-        seen = f"{steps} steps" if steps else "no training step"
-        return (
-            "inconclusive" if steps else "no_training",
-            f"{seen} of the {needed_steps(trial.result)} needed in {record.seconds:.0f} s: "
-            f"{record.reason}; a longer --budget gives it more time",
-        )
-    if record.status in ("stopped", "completed"):
-        if not steps:
-            return "no_training", "no training step was seen in it"
-        return _too_few(trial, steps)
-    return "script_failed", f"the script fails by itself ({record.status}): {record.reason}"

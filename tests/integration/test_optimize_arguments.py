@@ -51,7 +51,7 @@ def test_an_argument_is_tuned_trained_with_and_carried(tmp_path: Path, gpurun: G
     rows = {(r["knob"], r["value"]): r for r in report["ladder"]}
     assert rows["--pause", "0.004"]["kept"]
     assert rows["--pause", "0.004"]["effect"] == "pipeline"
-    assert rows["--pause", "0.05"]["reason"] == "no gain"
+    assert rows["--pause", "0.05"]["reason"].startswith("no gain")
     assert "could not convert string to float" in rows["--pause", "none"]["reason"]
     assert ("--lr", "0.2") not in rows
     assert any("--lr: not tried (training changes not allowed)" in line for line in said)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from gpurun.arguments import parse
 from gpurun.errors import GpurunError
 from gpurun.measure.fingerprint import module_file, modules_below
-from gpurun.records.tuning import SavedSettings
+from gpurun.records.tuning import SavedSettings, Unproven
 from gpurun.tuner import cache
 
 
@@ -276,3 +277,51 @@ def test_a_tuning_of_arguments_is_found_by_the_words_that_asked_for_it(here: Pat
     assert cache.load_tuned(here, parse(list(again))) == saved
     other = refusal(here, ["train.py", "--lr", "1"])
     assert other.what.endswith("it was with: --lr '@tune[pipeline]:1,2'")
+
+
+OPEN_END = Unproven({"loader_workers": 4}, ((100.0, 130.0),), (), 9.0, rounded=False)
+
+
+def in_vain(words: list[str], verdict: str, unproven: Unproven | None = None) -> SavedSettings:
+    found = replace(tuned(words), settings={}, speedup=None)
+    return replace(found, verdict=verdict, unproven=unproven)
+
+
+def test_a_command_that_was_tuned_in_vain_is_not_said_to_be_untuned(here: Path) -> None:
+    path = cache.place(here, parse(["train.py"]))
+    cache.remember(path, in_vain(["train.py"], "inconclusive", OPEN_END))
+    refused = refusal(here, ["train.py"])
+    assert refused.what == "tuned, nothing proven: the budget ended first"
+    assert refused.todo == "run gpurun --optimize again: it goes on from there"
+    cache.remember(path, in_vain(["train.py"], "no_gain"))
+    refused = refusal(here, ["train.py"])
+    assert refused.what == "tuned, nothing proven: no settings were faster"
+
+
+def test_proven_settings_outlive_a_later_tuning_in_vain_until_something_changes(
+    here: Path,
+) -> None:
+    path = kept(here, ["train.py"])
+    cache.remember(path, in_vain(["train.py"], "inconclusive", OPEN_END))
+    assert cache.load_tuned(here, parse(["train.py"])).settings == {"loader_workers": 4}
+    (here / "train.py").write_text("print()")
+    cache.remember(path, in_vain(["train.py"], "inconclusive", OPEN_END))
+    assert "nothing proven" in refusal(here, ["train.py"]).what
+
+
+def test_an_unfinished_proof_is_taken_up_only_where_nothing_differs(here: Path) -> None:
+    path = cache.place(here, parse(["train.py"]))
+    cache.remember(path, in_vain(["train.py"], "inconclusive", OPEN_END))
+
+    def found(*words: str) -> Unproven | None:
+        options = parse([*words, "train.py"])
+        return cache.unfinished(here, options, cache.fingerprint_of(options))
+
+    assert found("--optimize") == OPEN_END
+    assert found("--optimize", "--objective", "memory") is None
+    numerics = replace(OPEN_END, knobs={"autocast": "bf16"})
+    cache.remember(path, in_vain(["train.py"], "inconclusive", numerics))
+    assert found("--optimize") == numerics
+    assert found("--optimize", "--allow", "pipeline") is None
+    (here / "train.py").write_text("print()")
+    assert found("--optimize") is None

@@ -21,12 +21,13 @@ from gpurun.records.codec import to_json
 from gpurun.records.tuning import LadderRow, TuningReport
 from gpurun.report.ladder import ladder_lines
 from gpurun.report.markdown import tuning_markdown
+from gpurun.stats import geometric_mean
 from gpurun.tuner import document as document_of
 from gpurun.tuner.finals import Finals
 from gpurun.tuner.findings import Findings
 from gpurun.tuner.guard import judge
 from gpurun.tuner.proof import Arm, prove
-from gpurun.tuner.screening import State, ladder_row, speedup_over, startup
+from gpurun.tuner.screening import State, ladder_row, startup
 from gpurun.tuner.trial import Trial
 from tests.recordings import CORES, assert_close, document, unpacked
 from tests.unit.knob_facts import facts
@@ -64,8 +65,9 @@ def settled(told: TuningReport, trials: list[Trial]) -> Findings:
         assert trial.evidence.seed == number, "both of a round share a seed"
         return trial
 
-    def proven(arms: list[Arm], seconds: float) -> Arm:
+    def proven(arms: list[Arm], best: Trial) -> Arm:
         findings.baseline = Arm("baseline", {})
+        seconds = best.record.seconds
         prove(findings.baseline, arms, launch, lambda _: not waiting, lambda _: None, seconds)
         return findings.baseline
 
@@ -74,7 +76,7 @@ def settled(told: TuningReport, trials: list[Trial]) -> Findings:
     shown = [t.evidence for t in screened[:2] if t.evidence is not None]
     effect_of = {row.knob: Effect(row.effect) for row in told.ladder}
     finals = Finals(findings, shown, ALLOWED, effect_of.__getitem__, proven, lambda _: None)
-    finals.settle(state, None, screened[3].record.seconds)
+    finals.settle(state, None)
     assert not waiting, "every recorded launch was asked for"
     return findings
 
@@ -137,12 +139,11 @@ def _row(row: LadderRow, trials: list[Trial]) -> Any:
     guard = judge(shown[:2], [shown[trials.index(trial)]], Effect.NUMERICS)
     assert guard.accepted
     found = ladder_row(
-        find(row.knob), row.value, trial,
-        speedup=speedup_over(trial, trials[2]) if more_workers else None,
-        guard=guard, kept=row.kept, reason=row.reason,
-    )  # fmt: skip
+        find(row.knob), row.value, trial, guard=guard, kept=row.kept, reason=row.reason
+    )
     later, steps = startup(trial, trials[2]) if more_workers else (None, None)
-    return to_json(replace(found, startup_seconds=later, break_even_steps=steps))
+    share = row.speedup  # by other trials of the search, when it was recorded
+    return to_json(replace(found, startup_seconds=later, break_even_steps=steps, speedup=share))
 
 
 def test_the_document_is_the_recorded_one(
@@ -159,7 +160,12 @@ def test_the_document_is_the_recorded_one(
         invocation=told.invocation,
         seconds=told.tuning_seconds,
     )
-    assert_close(to_json(report), document(recorded / "tuning.json"))
+    written = document(recorded / "tuning.json")
+    base = geometric_mean([base for base, _ in told.proof.pairs]) if told.proof else None
+    # these were means over launches when it was recorded; now they are what the pairs compared
+    written["baseline"]["samples_per_second"] = base
+    written["chosen"]["samples_per_second"] = base * told.speedup if base and told.speedup else None
+    assert_close(to_json(report), written)
     assert [(line.where, line.calls) for line in report.waits] == [
         ("simplenet.py:76", {".item()": 1.0})
     ]
@@ -172,7 +178,7 @@ def test_the_report_of_a_recorded_tuning_shows_every_change_pair_and_trial(
     assert "**5.16× faster (95 % interval 3.23–8.24, p = 0.0013, 4 pairs)" in text
     assert any("5.16× faster" in line and "4 pairs" in line for line in lines)
     table = text.split("## Ladder\n\n")[1].split("\n\n")[0].splitlines()
-    assert len(table) == 2 + 1 + len(told.ladder)
+    assert len(table) == 2 + 1 + len(told.ladder) + 1
     trials = text.split("## Trials\n\n")[1].split("\n\n")[0].splitlines()
     assert len(trials) == 2 + len(told.trials)
     pairs = text.split("## Proof\n\n")[1].split("\n\n")[1].splitlines()

@@ -87,3 +87,11 @@ def test_both_sparklines_share_one_scale_and_mark_what_is_not_a_number() -> None
 def test_foreign_text_loses_line_breaks_and_escape_codes() -> None:
     assert fmt.one_line("bad\n\x1b[31m thing") == "bad [31m thing"
     assert fmt.one_line("a long reason", 7) == "a long…"
+
+
+def test_the_interval_of_a_change_that_says_nothing_is_left_out() -> None:
+    assert fmt.change_interval(-0.031, 0.007) == "−3.1 % to +0.7 %"
+    assert fmt.change_interval(-0.9999, 18995.0) == "undecided"
+    assert fmt.change_interval(0.5, 9.0) == "+50.0 % to +900.0 %", (
+        "wide, and yet no doubt of a gain"
+    )

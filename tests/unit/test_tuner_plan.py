@@ -9,7 +9,11 @@ from gpurun.tuner.plan import (
     PROBE,
     SLOW_STEPS,
     WARMUP_STEPS,
+    Side,
+    budget_words,
     kept_for_proof,
+    live_pair_seconds,
+    patience,
     plan,
     with_read_ahead,
 )
@@ -58,6 +62,36 @@ def test_a_small_budget_shortens_the_windows() -> None:
 
 
 def test_the_search_leaves_most_of_a_small_budget_and_four_rounds_of_a_large_one() -> None:
-    assert kept_for_proof(4.0, 4.0, budget_seconds=300.0) == 32.0
-    assert kept_for_proof(6.0, 6.0, budget_seconds=60.0) == 36.0
-    assert kept_for_proof(20.0, 20.0, budget_seconds=60.0) == 80.0
+    assert kept_for_proof(8.0, budget_seconds=300.0, live=False) == 32.0
+    assert kept_for_proof(12.0, budget_seconds=60.0, live=False) == 36.0
+    assert kept_for_proof(40.0, budget_seconds=60.0, live=False) == 80.0
+
+
+def test_three_live_pairs_are_kept_and_two_where_those_take_most_of_the_budget() -> None:
+    assert kept_for_proof(20.0, budget_seconds=300.0, live=True) == 60.0
+    assert kept_for_proof(40.0, budget_seconds=120.0, live=True) == 80.0
+
+
+def test_a_live_pair_takes_the_longer_start_where_both_have_cores_and_else_the_sum() -> None:
+    one, other = Side(10.0), Side(30.0)
+    alone = live_pair_seconds(one, other, cores=16)
+    assert 30.0 < alone < 30.0 + 20.0
+    assert live_pair_seconds(one, other, cores=2) == alone + 10.0
+
+
+def test_slow_steps_make_the_turns_of_a_pair_longer() -> None:
+    quick = live_pair_seconds(Side(10.0, 0.001), Side(10.0, 0.001), cores=16)
+    slow = live_pair_seconds(Side(10.0, 0.3), Side(10.0, 0.1), cores=16)
+    assert slow > quick + 10.0
+
+
+def test_patience_follows_the_budget_and_what_launches_take() -> None:
+    assert patience(60.0, 2.0) < patience(120.0, 2.0) < patience(1200.0, 2.0)
+    assert patience(1200.0, 2.0) == patience(7200.0, 2.0)
+    assert patience(60.0, 20.0) == 80.0, "a slow script is not taken for one that hangs"
+    assert patience(60.0, 2.0, startup_seconds=20.0) == 120.0
+
+
+def test_a_budget_is_proposed_in_whole_minutes() -> None:
+    assert budget_words(61.0) == "--budget 2m"
+    assert budget_words(1.0) == "--budget 1m"

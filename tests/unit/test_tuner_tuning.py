@@ -11,14 +11,21 @@ from typing import Any
 import pytest
 
 from gpurun.arguments import parse
+from gpurun.knobs import find
+from gpurun.knobs.api import Effect, KnobBase
 from gpurun.options import Options, Target, TargetKind
-from gpurun.records.facts import BatchFlag
-from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord
+from gpurun.records.facts import BatchFlag, Facts
+from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord, Unproven
 from gpurun.report.tuning import SilentView
 from gpurun.tuner import finals
-from gpurun.tuner.findings import Ended
+from gpurun.tuner import search as search_module
+from gpurun.tuner import tuning as tuning_module
+from gpurun.tuner.decision import BATCH
+from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.plan import PROBE
-from gpurun.tuner.screening import State
+from gpurun.tuner.proof import Arm, proof_of
+from gpurun.tuner.proofs import Proofs
+from gpurun.tuner.screening import Screening, State
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.tuning import Tuning
 from tests.unit.knob_facts import facts
@@ -95,7 +102,7 @@ def prove(
         tuning.findings.ladder.append(
             LadderRow(knob, value, "pipeline", 200.0, 2.0, None, None, None, True, "")
         )
-    tuning._finals().settle(state, side, 1.0)
+    tuning._finals().settle(state, side)
     return tuning
 
 
@@ -218,13 +225,13 @@ def test_what_was_consented_to_is_proven_first(
     monkeypatch: pytest.MonkeyPatch, allow: tuple[str, ...], first: str
 ) -> None:
     asked: list[list[str]] = []
-    real = Tuning._prove
+    real = Proofs.prove
 
-    def prove_of(self: Tuning, arms: list[Any], seconds: float) -> Any:
+    def prove_of(self: Proofs, arms: list[Any], best: Trial) -> Any:
         asked.append(["b" if "batch_size" in arm.settings else "a" for arm in arms])
-        return real(self, arms, seconds)
+        return real(self, arms, best)
 
-    monkeypatch.setattr(Tuning, "_prove", prove_of)
+    monkeypatch.setattr(Proofs, "prove", prove_of)
     rates = steady(loader_workers=2.0, batch_size=1.5)
     prove(monkeypatch, rates, {"loader_workers": 4}, BATCH_64, allow=allow)
     assert asked[0][0] == first
@@ -254,4 +261,112 @@ def test_a_launch_of_the_search_that_hangs_leaves_time_for_the_shortest_proof() 
     tuning._search(State({}, slow, facts(), []))
     limits = [request.limit_seconds for request in stand_in.requests[1:]]
     assert limits
-    assert max(limits) <= 200 - 2 * 2 * 20.0
+    assert max(limits) <= 0.4 * 200 + 1
+
+
+@pytest.mark.parametrize(
+    ("allow", "proof_first"), [(("pipeline", "numerics"), True), (TRAINING, False)]
+)
+def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
+    monkeypatch: pytest.MonkeyPatch, allow: tuple[str, ...], proof_first: bool
+) -> None:
+    class Gains(KnobBase):
+        name = "gains"
+        effect = Effect.PIPELINE
+
+        def candidates(self, facts: Facts) -> list[int]:
+            return [1]
+
+    monkeypatch.setattr(finals, "judge", lambda *_: SOUND)
+    monkeypatch.setattr(Screening, "objection", lambda *_: (None, SOUND))
+    monkeypatch.setattr(tuning_module, "all_knobs", lambda *_: [Gains(), find(BATCH)])
+    monkeypatch.setattr(search_module, "not_applied", lambda *_: None)
+    options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allow)
+    stand_in = StandIn(steady(gains=2.0, batch_size=1.5))
+    tuning = Tuning(options, stand_in, SilentView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
+    base = stand_in.run(Request("screen", {}, PROBE))
+    known = facts(batch_flag=BatchFlag("--batch-size", 32))
+    state = State({}, base, known, [], ladder=tuning.findings.ladder)
+    monkeypatch.setattr(tuning, "_knob", lambda name: Gains() if name == "gains" else find(name))
+    tuning._settle(state)
+    order = [(r.purpose.split()[0], "batch_size" in r.knobs) for r in stand_in.trials[1:]]
+    first_batch, first_pair = order.index(("screen", True)), order.index(("pair", False))
+    assert (first_pair < first_batch) is proof_first
+    found = tuning.findings
+    assert found.verdict == "faster"
+    assert found.chosen is not None
+    assert ("batch_size" in found.chosen.settings) is not proof_first
+    if proof_first:
+        assert found.larger is not None
+        assert found.larger.look().significant, "what was left of the budget proved it"
+        row = next(r for r in found.ladder if r.knob == "batch_size" and "apply" in r.reason)
+        assert not row.kept
+
+
+def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(finals, "judge", lambda *_: SOUND)
+    row = LadderRow("loader_workers", 4, "pipeline", 200.0, None, None, None, None, True, "")
+    options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
+
+    def settled(before: Unproven, seconds: float) -> Tuning:
+        stand_in = StandIn(steady(loader_workers=2.0))
+        tuning = Tuning(
+            options,
+            stand_in,
+            SilentView(),
+            time.monotonic() + seconds,
+            before,  # type: ignore[arg-type]
+        )
+        base = stand_in.run(Request("screen", {}, PROBE))
+        tuning._time.baseline(base, started_early=False)
+        tuning._settle(State({}, base, facts(), [], ladder=tuning.findings.ladder))
+        assert all(request.purpose.startswith("pair") for request in stand_in.requests[1:])
+        return tuning
+
+    cut_off = settled(Unproven({"loader_workers": 4}, (), (row,), 1.0, rounded=False), 0.1).findings
+    assert cut_off.verdict == "inconclusive"
+    assert cut_off.unproven is not None
+    assert cut_off.unproven.knobs == {"loader_workers": 4}
+    assert [(r.knob, r.kept) for r in cut_off.unproven.ladder] == [("loader_workers", True)]
+    found = settled(cut_off.unproven, 1e6).findings
+    assert found.verdict == "faster"
+    assert found.unproven is None
+    assert [(r.knob, r.kept) for r in found.ladder] == [("loader_workers", True)]
+
+
+def test_the_pairs_of_an_earlier_tuning_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finals, "judge", lambda *_: SOUND)
+    earlier = Unproven({"a": 1}, ((100.0, 201.0), (100.0, 202.0)), (), 1.0, rounded=False)
+    state = State({"a": 1}, StandIn(steady()).run(Request("screen", {"a": 1}, PROBE)), facts(), [])
+    findings = Findings()
+    asked: list[Arm] = []
+
+    def prove_none(arms: list[Arm], best: Trial) -> Arm:
+        asked.extend(arms)
+        return Arm("baseline", {})
+
+    effects = frozenset(Effect)
+    end = finals.Finals(findings, [], effects, lambda _: Effect.PIPELINE, prove_none, print)
+    end.settle(state, None, earlier)
+    assert asked[0].done
+    assert findings.verdict == "faster"
+    shown = proof_of(asked[0])
+    assert shown is not None
+    assert (shown.earlier_pairs, shown.live) == (2, True)
+
+
+@pytest.mark.parametrize(("took", "late"), [(100.0, True), (10.0, False)])
+def test_only_what_took_all_its_time_is_late(took: float, late: bool) -> None:
+    stand_in = StandIn(steady())
+    tuning = Tuning(
+        Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True),
+        stand_in,  # type: ignore[arg-type]
+        SilentView(),
+        time.monotonic() + 200,
+    )
+    ended = stand_in.run(Request("screen", {}, PROBE))
+    record = replace(ended.record, status="timeout", seconds=took)
+    stand_in.run = lambda request: replace(ended, record=record)  # type: ignore[method-assign]
+    assert tuning._launch_in_search(Request("screen", {"a": 1}, PROBE)).late is late
