@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,12 +27,16 @@ from gpurun.measure.events import ProcessLog, read_run
 from gpurun.options import Target, TargetKind
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.codec import to_json
-from gpurun.records.events import OriginsEvent, PlantedEvent
+from gpurun.records.events import LoaderEvent, OriginsEvent, PlantedEvent
 from gpurun.records.result import RunResult
 from gpurun.records.spec import RunSpec, StopRule, Trees, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.trials.ending import ending_status, explained, last_lines, main_log
+from gpurun.trials.live_pair import LEAST_STEPS as LEAST_TURN_STEPS
+from gpurun.trials.live_pair import make_fifos
+from gpurun.trials.live_trials import STRETCH_SECONDS, TURN_SECONDS, PairSide, run_live
 from gpurun.trials.supervision import Watch, launch
+from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner.settled import Settled
 
 WARMUP_STEPS = 10
@@ -46,7 +51,13 @@ FIRST_PATIENCE = 1800.0
 LEAST_PATIENCE = 120.0
 WARM_SHARE = 0.5
 """Of a first launch's time: what a later one is thought to take before there was any."""
+PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS
+"""What a live pair measures at most, its start left out."""
 SHOWN_LINES = 5
+DEFAULT_PREFETCH = 2
+"""Batches that each worker of a DataLoader keeps ready unless it is told otherwise."""
+FIRST_WINDOW_SECONDS = 2.0
+"""What a first launch measures at least: step time, memory, and losses."""
 
 WHOLE = StopRule(
     min_steps=1 << 60, min_seconds=0.0, max_steps=1 << 60, warmup_steps=0, audit_steps=0
@@ -76,7 +87,8 @@ class Launch:
 
     `parameters`: those of the model that was first called, None where none was. `printed`: the last
     lines of its output. `seconds`: what it took from start to end. `planted`: what slowed it down
-    on purpose. `loss_curve`: None where no loss was seen.
+    on purpose. `loss_curve`: None where no loss was seen. `stock`: batches that workers of a loader
+    keep ready at most.
     """
 
     start: Start
@@ -89,6 +101,7 @@ class Launch:
     printed: tuple[str, ...] = ()
     planted: tuple[PlantedEvent, ...] = ()
     loss_curve: LossCurve | None = None
+    stock: int = 0
 
     @property
     def steps_per_second(self) -> float | None:
@@ -109,13 +122,26 @@ class Launch:
         return self.result.status == "completed"
 
 
+@dataclass(frozen=True)
+class LiveLaunches:
+    """The launches of a live pair. `ratio`: step time of the second over the first one's.
+
+    `failure`: why there is no ratio, "" where there is one.
+    """
+
+    first: Launch
+    second: Launch
+    ratio: TurnRatio | None
+    failure: str
+
+
 def first_rule(steps: int | None) -> StopRule:
     """The rule of a first launch: `steps` measured ones, None for as many as a window takes."""
     if steps is not None:
         return _rule(steps)
     return StopRule(
         min_steps=WARMUP_STEPS + LEAST_STEPS,
-        min_seconds=WINDOW_SECONDS,
+        min_seconds=FIRST_WINDOW_SECONDS,
         max_steps=WARMUP_STEPS + MOST_STEPS,
         warmup_steps=WARMUP_STEPS,
         audit_steps=0,
@@ -156,9 +182,17 @@ class Launcher:
         self.launched = 0
         self.longest = 0.0
         """Seconds of the longest launch so far."""
+        self.longest_pair = 0.0
+        """Seconds of the longest live pair so far."""
         self._longest_later = 0.0
         self._note = note
         self._layers: dict[str, Path] = {}
+        self._stocks: dict[str, int] = {}
+
+    @property
+    def expected_pair(self) -> float:
+        """Seconds that another live pair may take."""
+        return self.longest_pair or WARM_SHARE * self.longest + PAIR_SECONDS
 
     @property
     def expected(self) -> float:
@@ -192,32 +226,73 @@ class Launcher:
         for kind in ("layers", "caches"):
             discard(self.folder / kind)
 
-    def _launch(self, start: Start, rule: StopRule, first: bool) -> Launch:
-        self.launched += 1
-        run_dir = self.folder / "launches" / f"{self.launched:02d}-{start.name}"
-        (run_dir / "control").mkdir(parents=True)
-        trial = TrialSpec(
-            stop=rule,
-            seed=SEED,
-            hold_at_first_step=first,
-            planted_seconds=start.planted_seconds,
-        )
-        spec = RunSpec(str(run_dir), os.getpid(), trial=trial, trees=start.trees)
-        if start.settled is not None:
-            spec = replace(
-                spec,
-                settings=start.settled.turned,
-                training_loaders=start.settled.training_loaders,
-                knob_paths=start.settled.knob_paths,
+    def run_pair(self, starts: tuple[Start, Start], deadline: float = math.inf) -> LiveLaunches:
+        """Launch two trees as a live pair, and wait for the end of both.
+
+        Each is measured in an uninterrupted stretch, and then in turns with the other one. No turn
+        begins after the `deadline` (of `time.monotonic`).
+        """
+        run_dirs = [self._run_dir(start) for start in starts]
+        sides = [
+            PairSide(
+                name=f"the {start.name} side",
+                start=partial(self._start_live, start, run_dir),
+                run_dir=run_dir,
+                patience_seconds=max(LEAST_PATIENCE, 4 * self.longest),
+                least_steps=max(LEAST_TURN_STEPS, 2 * self._stocks.get(start.name, 0)),
             )
-        write_spec(spec)
+            for start, run_dir in zip(starts, run_dirs, strict=True)
+        ]
+        draws = random.Random(SEED + self.launched)
+        end = run_live((sides[0], sides[1]), lambda: None, draws, deadline)
+        self.longest_pair = max(self.longest_pair, end.seconds)
+        launches = [
+            _concluded(start, run_dir, code, end.seconds, end.failure if code is None else "")
+            for start, run_dir, code in zip(starts, run_dirs, end.exit_codes, strict=True)
+        ]
+        few = "the turns ended too soon" if end.ratio is None else ""
+        return LiveLaunches(launches[0], launches[1], end.ratio, end.failure or few)
+
+    def _start_live(self, start: Start, run_dir: Path) -> Box:
+        make_fifos(run_dir / "control")
+        spec = self._spec(start, run_dir, _rule(LEAST_STEPS), hold=False)
+        write_spec(replace(spec, turns_after_steps=0))
+        return Box(self._box(start, run_dir))
+
+    def _launch(self, start: Start, rule: StopRule, first: bool) -> Launch:
+        run_dir = self._run_dir(start)
+        (run_dir / "control").mkdir()
+        write_spec(self._spec(start, run_dir, rule, hold=first))
         patience = FIRST_PATIENCE if first else max(LEAST_PATIENCE, 4 * self.longest)
         watch = Watch(patience, partial(self._keep_layer, start.name) if first else None)
         exit_code, seconds, given_up = launch(self._box(start, run_dir), run_dir, watch)
         self.longest = max(self.longest, seconds)
         if not first:
             self._longest_later = max(self._longest_later, seconds)
-        return _concluded(start, rule, run_dir, exit_code, seconds, given_up)
+        done = _concluded(start, run_dir, exit_code, seconds, given_up)
+        self._stocks[start.name] = done.stock
+        return done
+
+    def _run_dir(self, start: Start) -> Path:
+        """The folder of the next launch, which is made here."""
+        self.launched += 1
+        run_dir = self.folder / "launches" / f"{self.launched:02d}-{start.name}"
+        run_dir.mkdir(parents=True)
+        return run_dir
+
+    def _spec(self, start: Start, run_dir: Path, rule: StopRule, *, hold: bool) -> RunSpec:
+        trial = TrialSpec(
+            stop=rule, seed=SEED, hold_at_first_step=hold, planted_seconds=start.planted_seconds
+        )
+        spec = RunSpec(str(run_dir), os.getpid(), trial=trial, trees=start.trees)
+        if start.settled is None:
+            return spec
+        return replace(
+            spec,
+            settings=start.settled.turned,
+            training_loaders=start.settled.training_loaders,
+            knob_paths=start.settled.knob_paths,
+        )
 
     def _box(self, start: Start, run_dir: Path) -> BoxSpec:
         cache = self.folder / "caches" / start.name
@@ -249,7 +324,6 @@ class Launcher:
 
 def _concluded(
     start: Start,
-    rule: StopRule,
     run_dir: Path,
     exit_code: int | None,
     seconds: float,
@@ -277,7 +351,12 @@ def _concluded(
         printed=tuple(last_lines(run_dir / "output.log")[-SHOWN_LINES:]),
         planted=() if log is None else log.planted,
         loss_curve=None if log is None else loss_curve(log),
+        stock=0 if log is None else max(map(_stock, log.loaders), default=0),
     )
+
+
+def _stock(loader: LoaderEvent) -> int:
+    return loader.workers * (loader.prefetch_factor or DEFAULT_PREFETCH)
 
 
 def parameters_of(log: ProcessLog | None) -> int | None:
