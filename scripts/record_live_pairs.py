@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.launches import Launcher, Start, first_rule
+from gpurun.bench.launches import Launcher, Start, warm_up_rule
 from gpurun.isolation.box import require
 
 HEAD = "import torch\nfrom torch import nn\ntorch.manual_seed(0)\ntorch.set_num_threads(1)\n"
@@ -112,12 +112,13 @@ def record(kind: str, pairs: int, work: Path) -> list[RecordedPair]:
     ]
     found = []
     try:
+        rule = warm_up_rule(None)
         for start in starts:
-            launcher.run(start, first_rule(20), first=True)
+            launcher.run(start, rule, first=True)
         for _ in range(pairs):
             began = time.monotonic()
-            both = launcher.run_pair((starts[0], starts[1]))
-            if both.ratio is None:
+            both = launcher.run_pair((starts[0], starts[1]), rule)
+            if both.ratio is None or both.first is None or both.second is None:
                 print(f"{kind}: {both.failure}", file=sys.stderr)
                 continue
             ratio, sides = both.ratio, (both.first, both.second)

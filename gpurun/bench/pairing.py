@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpurun.bench.launches import Launch, Launcher, LiveLaunches, Start
+from gpurun.bench.launches import Launch, Launcher, LivePair, Start
 from gpurun.isolation.mode import Mode
 from gpurun.measure.figures import known
 from gpurun.measure.machine import available_memory
+from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
 from gpurun.trials.turn_ratio import TurnRatio
 
@@ -34,6 +35,14 @@ class Taken:
     second: Launch
     ratio: TurnRatio | None = None
 
+    @property
+    def turned(self) -> Taken:
+        """The same pair with its second launch first."""
+        ratio = self.ratio
+        return Taken(
+            self.second, self.first, None if ratio is None else replace(ratio, log=-ratio.log)
+        )
+
 
 class Pairing:
     """Takes the pairs of one comparison or search.
@@ -44,6 +53,11 @@ class Pairing:
     def __init__(self, launcher: Launcher, in_turn: str = "") -> None:
         self.in_turn = in_turn
         self._launcher = launcher
+
+    @property
+    def why(self) -> str:
+        """That pairs are launched in turn, and why, in one line."""
+        return f"launches in turn, not live pairs: {self.in_turn}"
 
     @property
     def expected(self) -> float:
@@ -65,17 +79,18 @@ class Pairing:
 
         `refuse` is given each launch that ended alone, and may raise: then no other one follows.
         """
-        if not self.in_turn:
-            both = self._launcher.run_pair(starts)
-            failed = _failure(both)
-            if not failed:
-                return Taken(both.first, both.second, both.ratio)
+        in_turn = self.in_turn
+        if not in_turn:
+            both = self._launcher.run_pair(starts, rule)
+            if both.failure is None and both.first is not None and both.second is not None:
+                if not both.first.error and not both.second.error:
+                    return Taken(both.first, both.second, both.ratio)
+            in_turn = _why_in_turn(both)
         launches = []
         for start in starts:
             launches.append(self._launcher.run(start, rule))
             refuse(launches[-1])
-        if not self.in_turn:
-            self.in_turn = failed
+        self.in_turn = in_turn
         return Taken(launches[0], launches[1])
 
 
@@ -102,13 +117,12 @@ def obstacle(first: Sequence[Launch], mode: Mode) -> str:
     return ""
 
 
-def _failure(both: LiveLaunches) -> str:
-    """Why a live pair is of no use, "" if it is."""
-    sides = (both.first, both.second)
-    if not both.failure:
-        errors = [f"the {x.start.name} side failed: {x.error}" for x in sides if x.error]
-        return "beside each other, " + errors[0] if errors else ""
+def _why_in_turn(both: LivePair) -> str:
+    """Why launches are to follow one another after a live pair that failed."""
+    sides = [launch for launch in (both.first, both.second) if launch is not None]
     if any(launch.whole for launch in sides):
         return "the script is over before a live pair is measured"
-    said = [x.error for x in sides if x.error and x.result.exit_code not in (None, 0)]
-    return f"a live pair failed: {both.failure}{f' ({said[0]})' if said else ''}"
+    failures = [launch.failure for launch in sides if launch.failure is not None]
+    own = [x.text for x in failures if x.kind is not FailureKind.PARTNER_ENDED]
+    what = "" if both.failure is None else both.failure.text
+    return f"a live pair failed: {own[0] if own else what}"

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pairs import Tell
-from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rule
+from gpurun.bench.launches import Launch, Launcher, Start
 from gpurun.bench.record import Version, record_of
 from gpurun.bench.trees.git import without_redirection
 from gpurun.isolation.mode import Mode
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.trials.stop_rules import first_rule, later_rule
 
 DEFAULT_LAUNCHES = 5
 """Launches differ by more than the steps of one do; fewer say little of how much."""

@@ -13,7 +13,6 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpurun import __version__
-from gpurun.bench.launches import later_rule
 from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
 from gpurun.errors import GpurunError
 from gpurun.isolation.box import Mode, require
@@ -37,6 +36,7 @@ from gpurun.scaling.nodes import Nodes, ending
 from gpurun.scaling.rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
 from gpurun.scaling.trying import Trying, told
 from gpurun.trials.interruption import Interruption
+from gpurun.trials.stop_rules import later_rule
 from gpurun.verdict import print_verdict
 
 OF_NODES = ("--nnodes", "--nproc-per-node", "--rdzv", "--node-rank", "--master", "--local-addr")

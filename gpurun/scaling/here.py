@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpurun.bench.launches import FIRST_PATIENCE, LEAST_PATIENCE, SEED
+from gpurun.bench.launches import SEED
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard, quiet_services
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import agent_command_line, command_line
@@ -21,12 +21,14 @@ from gpurun.launch.hidden import in_layers
 from gpurun.launch.share import shared_gpus
 from gpurun.launch.spec_file import write_spec
 from gpurun.options import Options
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import Exchange, Parallel, RunSpec, Share, TrialSpec
 from gpurun.scaling.devices import Devices
 from gpurun.scaling.launch import Ended, Order
 from gpurun.scaling.messages import Part
+from gpurun.trials.launcher import FIRST_PATIENCE, LEAST_PATIENCE
 from gpurun.trials.progress import Progress
-from gpurun.trials.supervision import Watch, launch
+from gpurun.trials.supervision import Supervision, launch
 
 NOT_WITH_OTHERS = "some of its ranks did not end with the others"
 GIVEN_UP_ELSEWHERE = "given up, as on another node"
@@ -85,10 +87,10 @@ class Here:
         )
         write_spec(spec)
         keep = self._keep_layer if order.first else None
-        watch = Watch(self._patience(order), keep, _Together(elsewhere))
-        exit_code, seconds, given_up = launch(self._box(part, run_dir), run_dir, watch)
+        supervision = Supervision(self._patience(order), keep, _Together(elsewhere))
+        exit_code, seconds, given_up = launch(self._box(part, run_dir), run_dir, supervision)
         self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), seconds)
-        return run_dir, Ended(exit_code, seconds, given_up)
+        return run_dir, Ended(exit_code, seconds, "" if given_up is None else given_up.text)
 
     def close(self) -> None:
         """Remove what only launches needed."""
@@ -170,11 +172,11 @@ class _Together:
         self._elsewhere = elsewhere
         self._deadline: float | None = None
 
-    def __call__(self, box: Box, progress: Progress, seconds: float) -> str:
+    def __call__(self, box: Box, progress: Progress, seconds: float) -> Failure | None:
         others = self._elsewhere()
         if others is Elsewhere.GIVEN_UP:
-            return GIVEN_UP_ELSEWHERE
+            return Failure(FailureKind.RANK_LEFT_BEHIND, GIVEN_UP_ELSEWHERE)
         if self._deadline is None and (progress.stopped or others is Elsewhere.ENDED):
             self._deadline = seconds + max(GRACE_SECONDS, seconds)
         late = self._deadline is not None and seconds > self._deadline
-        return NOT_WITH_OTHERS if late else ""
+        return Failure(FailureKind.RANK_LEFT_BEHIND, NOT_WITH_OTHERS) if late else None

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.bench.launches import SHOWN_LINES
 from gpurun.measure import summarise_run
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.records.codec import to_json
 from gpurun.records.events import PARALLEL_REFUSED
+from gpurun.records.failure import FailureKind
 from gpurun.records.result import RunResult
 from gpurun.records.spec import Setting, StopRule
 from gpurun.rundir import write_json
 from gpurun.scaling.endings import failed, printed
 from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
-from gpurun.trials.ending import explained, last_lines
+from gpurun.trials.ending import SHOWN_LINES, failure_of, last_lines
 
 OWN_EXCHANGE = "ddp"
 """The trait of a script whose DistributedDataParallel is its own."""
@@ -154,8 +154,9 @@ def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
 def _why(order: Order, run_dir: Path, result: RunResult, alone: bool) -> tuple[str, str]:
     if not alone:
         return failed(run_dir, result.exit_code)
-    status, reason = explained("failed", run_dir, result)
-    return ("oom" if status == "oom" else "failed"), reason
+    failure = failure_of((), run_dir, result)
+    assert failure is not None
+    return ("oom" if failure.kind is FailureKind.OUT_OF_MEMORY else "failed"), failure.text
 
 
 def _last_words(run_dir: Path, alone: bool) -> tuple[str, ...]:

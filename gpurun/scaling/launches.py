@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpurun.bench.launches import LEAST_STEPS, later_rule
 from gpurun.isolation.box import Mode
 from gpurun.options import Options
 from gpurun.scaling.devices import Devices
@@ -14,6 +13,7 @@ from gpurun.scaling.here import Here
 from gpurun.scaling.launch import Launch, Order, concluded
 from gpurun.scaling.messages import Part
 from gpurun.scaling.nodes import Nodes
+from gpurun.trials.stop_rules import LEAST_STEPS, later_rule
 
 
 class Launcher:

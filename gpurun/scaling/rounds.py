@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from gpurun.bench.launches import LEAST_STEPS, MOST_STEPS, WINDOW_SECONDS, first_rule, later_rule
 from gpurun.records.spec import StopRule
 from gpurun.scaling.launch import Launch, Order
 from gpurun.scaling.launches import Launcher
+from gpurun.trials.stop_rules import LEAST_STEPS, MOST_STEPS, WINDOW_SECONDS, first_rule, later_rule
 
 DEFAULT_ROUNDS = 3
 """Fewest that give an interval which is not absurdly wide."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
@@ -11,6 +10,8 @@ from pathlib import Path
 
 from gpurun.measure.events import ProcessLog
 from gpurun.measure.oom_kills import killed_for_memory
+from gpurun.records.events import PARALLEL_REFUSED
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import RunResult, status_of
 
 OUT_OF_MEMORY = re.compile(
@@ -18,8 +19,8 @@ OUT_OF_MEMORY = re.compile(
     r"|_ALLOC_FAILED"
 )
 EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
-END_WELL = "let it end with exit code 0, or train for longer than a trial lasts"
-"""What to do about a script that trains and then ends otherwise on purpose."""
+ENDED_BADLY = ("failed", "killed", "crashed")
+"""Statuses of a launch that did not end as it should."""
 COMPILER_SHARE = 0.5
 """A trial that spent so much of its time in torch's compiler was given up for that."""
 NOT_FOR_MEMORY = "killed from outside (SIGKILL), and not by the kernel for want of memory"
@@ -28,65 +29,101 @@ WORTH_A_WORD = 0.05
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FAILED_FIRST = re.compile(r"^gpurun: rank \d+ failed first: ")
 """What the launcher puts before the last words of a rank."""
+SHOWN_LINES = 5
+"""Last lines of an output that are shown where a launch failed."""
 AT_THE_END = 65536
 """Bytes at the end of a rank's output that are read."""
 OF_RANK = re.compile(r"^\[rank\d+\]:[ ]?", re.MULTILINE)
 """What torch puts before each line of a traceback once a process is a rank."""
 
 
-def main_log(logs: tuple[ProcessLog, ...]) -> ProcessLog | None:
+def main_log(logs: Sequence[ProcessLog]) -> ProcessLog | None:
     """The process that trains: rank 0, else the one with most steps, else the first."""
     if not logs:
         return None
     return max(logs, key=lambda x: (sum(map(len, x.steps.values())), -(x.process.rank or 0)))
 
 
-def ending_status(logs: tuple[ProcessLog, ...], exit_code: int | None, timed_out: bool) -> str:
-    """The status of a trial whose processes wrote these events."""
+def ending_status(
+    logs: Sequence[ProcessLog], exit_code: int | None, timed_out: bool, needed: int = 1
+) -> str:
+    """The status of a launch whose processes wrote these events.
+
+    `needed`: so many processes must have seen enough. Where one is enough, it leaves the other
+    ranks in the lurch: how they end means nothing.
+    """
     if timed_out:
         return "timeout"
-    # A rank that has seen enough leaves the others in the lurch: how they end means nothing.
-    if any(log.stop is not None for log in logs):
+    if sum(log.stop is not None for log in logs) >= needed:
         return "stopped"
     return status_of(exit_code)
 
 
-def explained(
-    status: str,
-    run_dir: Path,
-    result: RunResult,
-    knobs: Collection[str] = (),
-    needed_steps: float = math.inf,
-) -> tuple[str, str]:
-    """The final status and, where the trial is of no use, why.
+def failure_of(
+    logs: Sequence[ProcessLog], run_dir: Path, result: RunResult, knobs: Collection[str] = ()
+) -> Failure | None:
+    """Why a launch that ended by itself is of no use; None if it was measured.
 
-    `knobs`: the names of those that were set. `needed_steps`: a script that trained for so many
-    steps was long enough, however it ended.
+    `knobs`: the names of those that were set.
     """
-    if status in ("failed", "killed"):
-        if result.exit_code == 128 + signal.SIGKILL:
-            if killed_for_memory(run_dir) is False:
-                return "failed", NOT_FOR_MEMORY
-            return "oom", "killed (SIGKILL), most likely for memory"
-        if result.ranks > 1:  # what ranks say last is that another one is gone
-            for log in (run_dir / "output.log", *rank_logs(run_dir).values()):
-                words = out_of_memory(log)
-                if words is not None:
-                    return "oom", words
-        said = last_words(run_dir / "output.log")
-        if EXCEPTION.match(said):
-            return ("oom" if OUT_OF_MEMORY.search(said) else status), said
-        told = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
-        if status == "failed" and not knobs and result.steps >= needed_steps:
-            told += f"; it took {result.steps} steps: {END_WELL}"
-        return status, told
+    failure = _failed(run_dir, result) if result.status in ENDED_BADLY else None
+    refused = refusal(logs)
+    if refused is not None and (failure is None or failure.kind is not FailureKind.OUT_OF_MEMORY):
+        return Failure(FailureKind.RANKS_REFUSED, refused)
+    return failure or _failed_knob(result, knobs) or _too_few_steps(logs, result)
+
+
+def refusal(logs: Sequence[ProcessLog]) -> str | None:
+    """Why the script cannot be run as one rank of several, in a line; None if no rank said so."""
+    told = (x.detail for log in logs for x in log.traits if x.trait == PARALLEL_REFUSED)
+    detail = next(told, None)
+    return None if detail is None else detail.splitlines()[0].removeprefix("gpurun: ")
+
+
+def _failed(run_dir: Path, result: RunResult) -> Failure:
+    """By its exit code and what it said last."""
+    if result.exit_code is None:
+        return Failure(FailureKind.HUNG, "it did not end by itself")
+    if result.exit_code == 128 + signal.SIGKILL:
+        if killed_for_memory(run_dir) is False:
+            return Failure(FailureKind.KILLED, NOT_FOR_MEMORY)
+        return Failure(FailureKind.OUT_OF_MEMORY, "killed (SIGKILL), most likely for memory")
+    if result.ranks > 1:  # what ranks say last is that another one is gone
+        for log in (run_dir / "output.log", *rank_logs(run_dir).values()):
+            words = out_of_memory(log)
+            if words is not None:
+                return Failure(FailureKind.OUT_OF_MEMORY, words)
+    kind = FailureKind.KILLED if result.status == "killed" else FailureKind.SCRIPT_FAILED
+    said = last_words(run_dir / "output.log")
+    if not EXCEPTION.match(said):
+        said = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
+    elif OUT_OF_MEMORY.search(said):
+        kind = FailureKind.OUT_OF_MEMORY
+    return Failure(kind, said, exit_code=result.exit_code)
+
+
+def _failed_knob(result: RunResult, knobs: Collection[str]) -> Failure | None:
     for outcome in result.knobs:
         if outcome.knob in knobs and outcome.outcome == "failed":
-            return "skipped", f"{outcome.knob}: {outcome.detail}"
+            text = f"{outcome.knob}: {outcome.detail}"
+            return Failure(FailureKind.KNOB_FAILED, text, knob=outcome.knob)
     for error in result.hook_errors:
-        if any(error.startswith(f"knob {name}:") for name in knobs):
-            return "skipped", f"its hook failed: {error}"
-    return status, ""
+        for name in knobs:
+            if error.startswith(f"knob {name}:"):
+                return Failure(FailureKind.KNOB_FAILED, f"its hook failed: {error}", knob=name)
+    return None
+
+
+def _too_few_steps(logs: Sequence[ProcessLog], result: RunResult) -> Failure | None:
+    if result.measured_steps:
+        return None
+    if result.steps:
+        text = f"it ended after {result.steps} training steps, before any could be measured"
+    elif not any(log.torch is not None for log in logs):
+        text = "it imports no torch, so that there are no training steps to measure"
+    else:
+        text = "no training step was seen: there is nothing to measure"
+    return Failure(FailureKind.TOO_FEW_STEPS, text)
 
 
 def rank_logs(run_dir: Path) -> dict[int, Path]:
@@ -104,12 +141,12 @@ def out_of_memory(log: Path) -> str | None:
     return None
 
 
-def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: str) -> str:
-    """Why a trial was given up, if it was torch's compiler that took the time; else as it stands.
+def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: Failure) -> Failure:
+    """Why a launch was given up: for torch's compiler if that took the time; else as it stands.
 
     `now_ns`: the wall clock's time at its end.
     """
-    log = main_log(tuple(logs))
+    log = main_log(logs)
     if log is None or not log.compiles:
         return given_up
     spent = compiling_seconds(log, now_ns)
@@ -117,12 +154,14 @@ def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: str) -> s
     if last.phase == "begin":
         unfinished = (now_ns - log.unix_time_ns(last.clock_ns)) / 1e9
         if unfinished > COMPILER_SHARE * spent:
-            return f"compiling did not end within {unfinished:.0f} s"
+            text = f"compiling did not end within {unfinished:.0f} s"
+            return Failure(FailureKind.COMPILING, text)
     lived = (now_ns - log.process.unix_time_ns) / 1e9
     if spent < COMPILER_SHARE * lived:
         return given_up
     count = sum(event.phase == "begin" for event in log.compiles)
-    return f"{given_up}: {spent:.0f} s of it went into {count} compilations"
+    text = f"{given_up.text}: {spent:.0f} s of it went into {count} compilations"
+    return Failure(FailureKind.COMPILING, text)
 
 
 def recompiled(log: ProcessLog | None) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpurun.isolation.box import Box, BoxSpec
 from gpurun.measure.sampler import Sampler
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.progress import Progress
 
 POLL_SECONDS = 0.05
@@ -17,12 +18,12 @@ SAMPLE_SECONDS = 0.5
 
 FirstStep = Callable[[Box, Callable[[], None]], None]
 """What is done while the script waits at its first step; the second argument lets it go on."""
-Look = Callable[[Box, Progress, float], str]
-"""Of the box, how far it is and the seconds it has run: why it is given up, "" where it is not."""
+Look = Callable[[Box, Progress, float], Failure | None]
+"""Of the box, how far it is and the seconds it has run: why it is given up, None if it is not."""
 
 
 @dataclass(frozen=True)
-class Watch:
+class Supervision:
     """What is heeded while a launch runs. `patience`: seconds without a sign of life.
 
     `at_first_step`: for a script that was told to wait there. `look` is asked at
@@ -31,10 +32,12 @@ class Watch:
 
     patience: float
     at_first_step: FirstStep | None = None
-    look: Look = lambda *_: ""
+    look: Look = lambda *_: None
 
 
-def launch(order: BoxSpec, run_dir: Path, watch: Watch) -> tuple[int | None, float, str]:
+def launch(
+    order: BoxSpec, run_dir: Path, supervision: Supervision
+) -> tuple[int | None, float, Failure | None]:
     """Start it, and wait for its end; KeyboardInterrupt kills it first.
 
     Its exit code (None where it had to be killed), its seconds, and why it was given up.
@@ -43,19 +46,19 @@ def launch(order: BoxSpec, run_dir: Path, watch: Watch) -> tuple[int | None, flo
     with closing(Sampler(run_dir)) as sampler:
         sampler.look_around()
         with Box(order) as box:
-            given_up = wait(box, run_dir, sampler, watch)
+            given_up = wait(box, run_dir, sampler, supervision)
             if given_up:
                 box.kill()
             exit_code = None if given_up else box.poll()
     return exit_code, time.monotonic() - began, given_up
 
 
-def wait(box: Box, run_dir: Path, sampler: Sampler, watch: Watch) -> str:
-    """Wait for the end of what runs in `box`; why it must be given up, "" if it ended by itself."""
+def wait(box: Box, run_dir: Path, sampler: Sampler, supervision: Supervision) -> Failure | None:
+    """Wait for the end of what runs in `box`; why it must be given up, None if it ended itself."""
     progress = Progress(run_dir, run_dir / "output.log")
     began = changed = sampled = time.monotonic()
     control = run_dir / "control"
-    at_first_step = watch.at_first_step
+    at_first_step = supervision.at_first_step
     while box.poll() is None:
         time.sleep(POLL_SECONDS)
         moment = time.monotonic()
@@ -67,9 +70,10 @@ def wait(box: Box, run_dir: Path, sampler: Sampler, watch: Watch) -> str:
         if moment - sampled > SAMPLE_SECONDS:
             sampled = moment
             sampler.tick(box.pid)
-        given_up = watch.look(box, progress, moment - began)
+        given_up = supervision.look(box, progress, moment - began)
         if given_up:
             return given_up
-        if moment - changed > watch.patience:
-            return f"hangs: given up after {watch.patience:.3g} s without a sign of life"
-    return ""
+        if moment - changed > supervision.patience:
+            text = f"hangs: given up after {supervision.patience:.3g} s without a sign of life"
+            return Failure(FailureKind.HUNG, text)
+    return None

@@ -28,21 +28,22 @@ from gpurun.measure.figures import known
 from gpurun.measure.sampler import Sampler
 from gpurun.options import Options
 from gpurun.records.codec import to_json
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import ORDER, Exchange, RunSpec, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
-from gpurun.trials.ending import ending_status, explained, main_log, while_compiling
+from gpurun.trials.ending import ending_status, failure_of, main_log, while_compiling
 from gpurun.trials.live_pair import LEAST_STEPS, make_fifos
 from gpurun.trials.live_trials import PairSide, run_live
+from gpurun.trials.outcome import STATUSES
 from gpurun.trials.prestart import Standby, places, several, what_to_import
 from gpurun.trials.progress import Progress
-from gpurun.trials.supervision import Watch, wait
+from gpurun.trials.supervision import Supervision, wait
 from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.evidence import evidence
-from gpurun.tuner.hidden_ranks import hidden_ranks, refusal
-from gpurun.tuner.plan import needed_steps
+from gpurun.tuner.hidden_ranks import hidden_ranks
 from gpurun.tuner.trial import Request, Trial
 
 BASE_SEED = 1234
@@ -138,7 +139,7 @@ class Laboratory:
                 requests[n],
                 code,
                 end.seconds / 2,
-                end.failure if code is None else "",
+                Failure(FailureKind.HUNG, end.failure) if end.failure and code is None else None,
             )
             for n, code in enumerate(end.exit_codes)
         ]
@@ -279,7 +280,7 @@ class Laboratory:
 
     # -- while it runs -------------------------------------------------------------------------
 
-    def _watch(self, run_dir: Path, request: Request) -> Watch:
+    def _watch(self, run_dir: Path, request: Request) -> Supervision:
         patience, limit = self._patience(request)
         told, left = -1, math.inf
 
@@ -291,7 +292,7 @@ class Laboratory:
             if request.hold and several():
                 self._start_second(run_dir, request)
 
-        def look(box: Box, progress: Progress, seconds: float) -> str:
+        def look(box: Box, progress: Progress, seconds: float) -> Failure | None:
             nonlocal told, left
             if progress.steps != told:
                 told = progress.steps
@@ -299,10 +300,11 @@ class Laboratory:
             left = min(left, seconds if progress.stopped else math.inf)
             if seconds - left > GRACE_SECONDS:
                 box.kill()
-                return ""
-            return f"not done after {limit:.3g} s" if seconds > limit else ""
+                return None
+            text = f"not done after {limit:.3g} s"
+            return Failure(FailureKind.OUT_OF_TIME, text) if seconds > limit else None
 
-        return Watch(patience, at_first_step if self._holds(request) else None, look)
+        return Supervision(patience, at_first_step if self._holds(request) else None, look)
 
     def _start_second(self, run_dir: Path, request: Request) -> None:
         """Start the second trial's process while the first is measured: only that one is disturbed,
@@ -337,17 +339,19 @@ class Laboratory:
         request: Request,
         exit_code: int | None,
         seconds: float,
-        given_up: str,
+        given_up: Failure | None,
     ) -> Trial:
         ended_ns = time.time_ns()
         logs = read_run(run_dir).processes
         status = ending_status(logs, exit_code, bool(given_up))
         result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
         write_json(run_dir / "result.json", to_json(result))
-        status, reason = explained(status, run_dir, result, request.settings, needed_steps(result))
-        refused = refusal(logs)
-        if refused is not None:
-            status, reason = "failed", refused
+        if given_up is not None:
+            failure: Failure | None = while_compiling(logs, ended_ns, given_up)
+        else:
+            failure = failure_of(logs, run_dir, result, tuple(request.settings))
+        if failure is not None and failure.kind is not FailureKind.TOO_FEW_STEPS:
+            status = "timeout" if failure.timed_out else STATUSES.get(failure.kind, "failed")
         record = TrialRecord(
             number=number,
             purpose=request.purpose,
@@ -358,7 +362,7 @@ class Laboratory:
             peak_memory_bytes=result.peak_memory_bytes,
             final_loss=result.final_loss,
             seconds=seconds,
-            reason=while_compiling(logs, ended_ns, given_up) if given_up else reason,
+            reason="" if failure is None else failure.text,
             run_dir=os.path.relpath(run_dir, self.folder),
             others_cpu_percent=None if result.host is None else result.host.others_cpu_percent,
             foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),

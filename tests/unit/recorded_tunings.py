@@ -40,4 +40,4 @@ def _concluded(laboratory: Laboratory, recorded: Path, record: TrialRecord) -> T
     trial = spec.trial
     asked = Request(record.purpose, settings, trial.stop, trial.seed_offset, rounded=trial.rounded)
     exit_code = document(run / "result.json")["exit_code"]
-    return laboratory._conclude(record.number, run, asked, exit_code, record.seconds, "")
+    return laboratory._conclude(record.number, run, asked, exit_code, record.seconds, None)

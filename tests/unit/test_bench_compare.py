@@ -95,7 +95,7 @@ def test_what_a_first_launch_took_to_warm_up_does_not_end_it(tmp_path: Path) -> 
             [launch(CURRENT, 800.0)],
             deadline=time.monotonic() + left,
         )
-        launcher.longest = 170.0
+        launcher.trials.longest = 170.0
         one.run()
         assert len(findings.pairs) == pairs
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.launches import later_rule
 from gpurun.ddp_options import flag_of
 from gpurun.records.spec import Setting
 from gpurun.scaling.launch import Launch, Order
 from gpurun.scaling.rounds import Plan
 from gpurun.scaling.trying import WAYS, Trying, told
+from gpurun.trials.stop_rules import later_rule
 from tests.unit.scaling_launches import failure, launch
 
 VIEW = "gradient_as_bucket_view"

@@ -11,6 +11,7 @@ from gpurun.isolation.box import Mode
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.options import Options, Target, TargetKind
 from gpurun.records.events import CompileEvent, StopEvent
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.ending import OUT_OF_MEMORY, last_words, recompiled, while_compiling
 from gpurun.trials.progress import Progress
 from gpurun.tuner.laboratory import Laboratory
@@ -174,7 +175,10 @@ def test_a_trial_that_was_given_up_names_the_compiler_where_it_took_the_time(
     tmp_path: Path, times: tuple[float, ...], reason: str
 ) -> None:
     now = UNIX_NS + 100_000 * MS
-    assert while_compiling([compiled(tmp_path, *times)], now, GIVEN_UP) == reason
+    hung = Failure(FailureKind.HUNG, GIVEN_UP)
+    found = while_compiling([compiled(tmp_path, *times)], now, hung)
+    kind = FailureKind.HUNG if reason == GIVEN_UP else FailureKind.COMPILING
+    assert (found.kind, found.text) == (kind, reason)
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ the comparison at hand update it.
 
 **Launches in turn** (A B, B A, ...), where live pairs cannot be. Neighbouring pairs may be
 correlated (another job on the machine, a room that warms up). At a correlation of 0.3 unwidened
-levels err in 2.8 % and 12 %, and no estimate from 4 to 16 pairs tells 0.3 from 0: its standard error
-is 0.25 to 0.5. Widened by the estimate, freed of its bias, the bounds still err in 1.4 % and 6.8 %.
-Widened by its upper 80 % limit, or as for a known 0.3, the gate catches 87 % of losses of 5 % at
-2 % of independent noise, where 95 % are wanted. So the interval is widened by two factors, whose
-constants come from simulation:
+levels err in 2.8 % and 12 %, and no estimate from 4 to 16 pairs tells 0.3 from 0: its standard
+error is 0.25 to 0.5. Widened by the estimate, freed of its bias, the bounds still err in 1.4 % and
+6.8 %. Widened by its upper 80 % limit, or as for a known 0.3, the gate catches 87 % of losses of
+5 % at 2 % of independent noise, where 95 % are wanted. So the interval is widened by two factors,
+whose constants come from simulation:
 
 * (last look / this look) ** 0.8. What early looks do not spend of the error is left for the last
   one, where it buys more: the last look then errs little enough without much widening;

@@ -10,14 +10,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.gate import GatePlan, GateResult, Verdict, judge
 from gpurun.bench.compare.training import compare_training
-from gpurun.bench.launches import Launch, Launcher, Start, first_rule, later_rule
+from gpurun.bench.launches import Launch, Launcher, Start, warm_up_rule
 from gpurun.bench.metrics import Gated, Metric
-from gpurun.bench.pairing import Pairing, Taken
+from gpurun.bench.pairing import Pairing
 from gpurun.bench.trees.origin import check_origins
 from gpurun.bench.trees.sides import Side, Sides
 from gpurun.bench.workload import (
@@ -30,6 +30,7 @@ from gpurun.bench.workload import (
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.comparison import TrainingComparison
 from gpurun.records.spec import StopRule
+from gpurun.trials.stop_rules import later_rule
 from gpurun.trials.turn_ratio import TurnRatio
 
 MOST_AGAIN = 8
@@ -185,7 +186,7 @@ class Comparing:
             return
         findings.in_turn = reason
         findings.pairs.clear()
-        self._tell(f"launches in turn, not live pairs: {reason}")
+        self._tell(self._pairing.why)
 
     def _late(self) -> bool:
         """Whether a further pair would end after the deadline."""
@@ -193,7 +194,7 @@ class Comparing:
 
     def _warmed_up(self) -> dict[str, Launch]:
         """A first launch of each side; both are tried, so that an error can say which fails."""
-        rule, launches = first_rule(self._benchmark.steps), {}
+        rule, launches = warm_up_rule(self._benchmark.steps), {}
         self._refuse_without_script()
         for side in (self._sides.baseline, self._sides.current):
             self._tell(f"first launch of the {side.name} side, to warm it up")
@@ -266,7 +267,9 @@ class Comparing:
         for side in sides:
             self._check_origins(side, launches[side.name])
         self._check_workload(launches, lambda line: None)
-        pair, number = _ordered(taken, sides[0].name), len(findings.pairs) + 1
+        if order[0] is not sides[0]:
+            taken = taken.turned
+        pair, number = Pair(taken.first, taken.second, taken.ratio), len(findings.pairs) + 1
         cause = disturbance(pair.baseline, pair.current, live=pair.ratio is not None)
         if cause is not None and self._again < MOST_AGAIN and not self._late():
             self._again += 1
@@ -328,11 +331,3 @@ class Comparing:
         unit = "samples/s" if self._findings.by_samples else "steps/s"
         change = (now / before - 1) * 100
         return f"pair {number}: baseline {before:.4g}, current {now:.4g} {unit} ({change:+.1f} %)"
-
-
-def _ordered(taken: Taken, baseline: str) -> Pair:
-    """The pair with its baseline first."""
-    if taken.first.start.name == baseline:
-        return Pair(taken.first, taken.second, taken.ratio)
-    turned = None if taken.ratio is None else replace(taken.ratio, log=-taken.ratio.log)
-    return Pair(taken.second, taken.first, turned)

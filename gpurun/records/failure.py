@@ -1,0 +1,66 @@
+"""Why a launch is of no use: a kind for programs, a text for people."""
+
+from __future__ import annotations
+
+import enum
+
+from gpurun.records.record import record
+
+
+class FailureKind(enum.Enum):
+    """What went wrong with a launch."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    HUNG = "hung"
+    """It recorded and printed nothing for too long."""
+    OUT_OF_TIME = "out_of_time"
+    """It was not done within its limit."""
+    COMPILING = "compiling"
+    """It was given up, and torch's compiler had taken most of its time."""
+    RANK_LEFT_BEHIND = "rank_left_behind"
+    """Some ranks did not end with the others."""
+    PARTNER_ENDED = "partner_ended"
+    """The other side of its live pair failed, so it was ended."""
+    KILLED = "killed"
+    """A signal ended it, and not for memory."""
+    SCRIPT_FAILED = "script_failed"
+    KNOB_FAILED = "knob_failed"
+    """A setting could not be applied."""
+    NOT_STARTED = "not_started"
+    """gpurun could not start it."""
+    NOT_LIVE = "not_live"
+    """These two launches cannot be a live pair."""
+    RANKS_REFUSED = "ranks_refused"
+    """The script cannot be run as one rank of several."""
+    TOO_FEW_STEPS = "too_few_steps"
+    """It ended well, and before anything could be measured."""
+
+
+TIMEOUTS = (
+    FailureKind.HUNG,
+    FailureKind.OUT_OF_TIME,
+    FailureKind.COMPILING,
+    FailureKind.RANK_LEFT_BEHIND,
+    FailureKind.PARTNER_ENDED,
+)
+"""Kinds of launches that were ended from outside."""
+
+
+@record
+class Failure:
+    """Why a launch is of no use. `text` is for people; programs ask for `kind`.
+
+    `exit_code`: of a script that ended with it. `knob`: the setting that failed. `rank`: the one
+    that failed first. None where that is not known, or does not apply.
+    """
+
+    kind: FailureKind
+    text: str
+    exit_code: int | None = None
+    knob: str | None = None
+    rank: int | None = None
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether the launch was ended from outside."""
+        return self.kind in TIMEOUTS

@@ -1,0 +1,94 @@
+"""How a launch ended: its records, its figures, and why it is of no use if it is of none."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.measure import summarise_run
+from gpurun.measure.events import ProcessLog, read_run
+from gpurun.records.codec import to_json
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.result import RunResult
+from gpurun.rundir import write_json
+from gpurun.trials.ending import ending_status, failure_of, main_log, while_compiling
+from gpurun.trials.request import LaunchRequest
+from gpurun.trials.turn_ratio import TurnRatio
+
+STATUSES = {
+    FailureKind.OUT_OF_MEMORY: "oom",
+    FailureKind.KNOB_FAILED: "skipped",
+    FailureKind.KILLED: "killed",
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished launch. `failure`: why it is of no use; None where it was measured.
+
+    `exit_code` is None where it had to be killed. `logs`: what its processes recorded. `seconds`:
+    from start to end; of a side of a live pair half of what the pair took.
+    """
+
+    request: LaunchRequest
+    result: RunResult
+    logs: tuple[ProcessLog, ...]
+    exit_code: int | None
+    seconds: float
+    failure: Failure | None
+
+    @property
+    def run_dir(self) -> Path:
+        """The folder with its records."""
+        return self.request.run_dir
+
+    @property
+    def status(self) -> str:
+        """One word for records: how it ended, or "oom", "timeout", "skipped" (a knob failed)."""
+        if self.failure is None or self.failure.kind is FailureKind.TOO_FEW_STEPS:
+            return self.result.status
+        if self.failure.timed_out:
+            return "timeout"
+        return STATUSES.get(self.failure.kind, "failed")
+
+    @property
+    def log(self) -> ProcessLog | None:
+        """The process that trains; None where none recorded anything."""
+        return main_log(self.logs)
+
+
+@dataclass(frozen=True)
+class PairOutcome:
+    """Both sides of a live pair, and the ratio of their step times, second over first.
+
+    `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
+    launched. `seconds`: what the pair took.
+    """
+
+    first: Outcome | None
+    second: Outcome | None
+    ratio: TurnRatio | None
+    seconds: float
+    failure: Failure | None
+
+
+def conclude(
+    request: LaunchRequest, exit_code: int | None, seconds: float, given_up: Failure | None
+) -> Outcome:
+    """Read what a launch recorded, and write its result into its folder.
+
+    `given_up`: why it was ended from outside; None where it ended by itself.
+    """
+    ended_ns = time.time_ns()
+    run_dir = request.run_dir
+    logs = read_run(run_dir).processes
+    needed = request.ranks.count if request.ranks and request.ranks.all_finish else 1
+    status = ending_status(logs, exit_code, given_up is not None, needed)
+    result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
+    write_json(run_dir / "result.json", to_json(result))
+    if given_up is not None:
+        failure: Failure | None = while_compiling(logs, ended_ns, given_up)
+    else:
+        failure = failure_of(logs, run_dir, result, request.knobs)
+    return Outcome(request, result, logs, exit_code, seconds, failure)

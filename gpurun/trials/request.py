@@ -1,0 +1,70 @@
+"""What the launcher is asked to launch."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpurun.options import Target
+from gpurun.records.spec import Exchange, Parallel, Setting, Trees, TrialSpec
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks on torch's elastic agent. `torchrun`: the agent's flags, log folder included.
+
+    `count`: the ranks of the whole launch. `parallel`: the script knows of one device; each rank
+    then trains on its share of the batches. `all_finish`: the launch fails unless every rank comes
+    to its end; else the first that has seen enough is enough.
+    """
+
+    count: int
+    torchrun: tuple[str, ...]
+    parallel: Parallel | None = None
+    all_finish: bool = False
+
+
+@dataclass(frozen=True)
+class LaunchRequest:
+    """One launch of a script.
+
+    `name`: what messages call it. `run_dir`: receives its records; the launcher makes it.
+    `environment`: the script's whole environment, `settings_environment` the variables that its
+    settings need over it. `trial`: stop rule, seeds, planted seconds; the launcher decides itself
+    whether the script waits at its first step. `ranks`: None for one plain process.
+
+    `shared`: launches with the same name share caches and a layer. `keep_layer`: what this launch
+    writes before its first step becomes the layer, which later launches find in place.
+    `read_ahead`: batches that loader workers hold ready; turns of a live pair outlast them.
+    `patience_seconds`: the launch is given up after so long without a sign of life; None: four
+    times as long as any launch took, 30 minutes for one that keeps its layer, for it may download.
+    `limit_seconds`: it is given up after so long at most.
+    """
+
+    name: str
+    run_dir: Path
+    target: Target
+    cwd: Path
+    environment: Mapping[str, str]
+    trial: TrialSpec
+    python: str = sys.executable
+    settings: tuple[Setting, ...] = ()
+    settings_environment: Mapping[str, str] = field(default_factory=dict)
+    training_loaders: tuple[str, ...] = ()
+    knob_paths: tuple[str, ...] = ()
+    trees: Trees | None = None
+    ranks: Ranks | None = None
+    exchange: Exchange = field(default_factory=Exchange)
+    shared: str = "script"
+    keep_layer: bool = False
+    read_ahead: int = 0
+    patience_seconds: float | None = None
+    limit_seconds: float = math.inf
+
+    @property
+    def knobs(self) -> tuple[str, ...]:
+        """The names of the knobs that are set."""
+        return tuple(setting.knob for setting in self.settings)
