@@ -106,7 +106,7 @@ class Measuring:
 
         starts = (self._start(trees[0]), self._start(trees[1]))
         taken = self.pairing.take(starts, settled.rule, check)
-        if self.pairing.in_turn:
+        if self.pairing.in_turn and self.pairing.why not in self.notes:
             self.remember(self.pairing.why)
         for launch in (taken.first, taken.second):
             check(launch)
@@ -125,7 +125,7 @@ class Measuring:
         """Tell a line that belongs into the report, too."""
         if line not in self.notes:
             self.notes.append(line)
-            self._tell(line)
+        self._tell(line)
 
     def _tree(self, commit: str) -> Sides:
         sides = self._pool.get(commit)

@@ -10,7 +10,7 @@ There are two designs.
 **Live pairs** (`GatePlan.live`). Both sides take turns of some steps, so that what the machine does
 falls on both, and d varies little from pair to pair: by what launches of equal code differ by, and
 by the error of the turns, which each pair measures itself. The first part is known from recorded
-pairs (`LAUNCH_PRIORS`). It counts like four further pairs, so that three can decide; the pairs of
+pairs (`LAUNCH_PRIORS`). It counts like three further pairs, so that three can decide; the pairs of
 the comparison at hand update it.
 
 **Launches in turn** (A B, B A, ...), where live pairs cannot be. Neighbouring pairs may be
@@ -75,11 +75,11 @@ class LaunchPrior:
     pairs: int
 
 
-SPEED_PRIOR = LaunchPrior(sd=0.015, pairs=4)
+SPEED_PRIOR = LaunchPrior(sd=0.02, pairs=3)
 LAUNCH_PRIORS = {
     Metric.THROUGHPUT: SPEED_PRIOR,
     Metric.STEP_TIME: SPEED_PRIOR,
-    Metric.PEAK_MEMORY: LaunchPrior(sd=0.003, pairs=4),
+    Metric.PEAK_MEMORY: LaunchPrior(sd=0.003, pairs=3),
 }
 """From recorded pairs of equal launches (`scripts/record_live_pairs.py`). Of other metrics nothing
 is known beforehand."""
@@ -159,6 +159,7 @@ class MetricResult:
     for the number of metrics, so that it is below 0.01 exactly where the lower bound is above that.
     `correlation` of neighbouring pairs, freed of bias, None where all pairs agree exactly;
     `widening`: the factor by which it, and the earliness of the look, widened the interval.
+    `pair_sd`: the standard deviation of d that the bounds stand on, without the widening.
     """
 
     metric: Metric
@@ -169,6 +170,7 @@ class MetricResult:
     p_value: float | None = None
     correlation: float | None = None
     widening: float | None = None
+    pair_sd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -244,6 +246,7 @@ class _Track:
         self.p_value: float | None = None
         self.correlation: float | None = None
         self.widening: float | None = None
+        self.pair_sd: float | None = None
 
     def look(self, n: int) -> None:
         worse, plan = self.worse[:n], self.plan
@@ -252,9 +255,9 @@ class _Track:
         self.widening = plan.widening(n, self.correlation)
         prior = plan.prior(self.gated.metric)
         known = math.hypot(prior.sd, _root_mean_square(self.gated.errors[:n]))
-        deviation, freedom = updated_deviation(worse, known, prior.pairs)
+        self.pair_sd, freedom = updated_deviation(worse, known, prior.pairs)
         # The floor stands for what is not seen; what is not seen is not widened.
-        error = max(deviation * self.widening, plan.sd_floor) / math.sqrt(n)
+        error = max(self.pair_sd * self.widening, plan.sd_floor) / math.sqrt(n)
         low = self.average - t_quantile(freedom, 1 - self.lower_level) * error
         high = self.average + t_quantile(freedom, 1 - plan.upper_level) * error
         tail = t_upper_tail(freedom, (self.average - self.irrelevant) / error)
@@ -288,6 +291,7 @@ class _Track:
             p_value=self.p_value,
             correlation=self.correlation,
             widening=self.widening,
+            pair_sd=self.pair_sd,
         )
 
 
