@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from gpurun.measure.clock import step_clock
 from gpurun.measure.events import ProcessLog
@@ -44,6 +45,11 @@ def blocks(steps: int) -> Iterator[tuple[int, int]]:
             yield start, start + width
             start += width
         width *= 2
+
+
+def steps_covered(points: int) -> int:
+    """How many steps so many points of a curve stand for."""
+    return next((start for start, _ in islice(blocks(1 << 62), points, None)), 0)
 
 
 def _mean(losses: Sequence[float]) -> float | None:
