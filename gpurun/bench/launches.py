@@ -33,13 +33,11 @@ from gpurun.tuner.settled import Settled
 SEED = 1234
 WARM_SHARE = 0.5
 """Of a first launch's time: what a later one is thought to take before there was any."""
-KEEP_FREED_MEMORY = {
-    "MALLOC_TRIM_THRESHOLD_": str(4 << 30),
-    "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
-}
-"""For glibc. By default it gives freed memory back to the kernel at every step in some launches and
-not in others, by chance: launches of one script then differ by 10 % and more in speed, and by 1 %
-in memory. 32 MiB is the most that the second one may be. What the user sets himself stands."""
+STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
+"""For glibc. By itself it learns from what is freed whether large blocks come from its heap or from
+the kernel, and by chance launches of one script learn otherwise: they then differ by 10 % and more
+in speed. With this set large blocks always come from the kernel, and memory is steadier, too. What
+the user sets himself stands."""
 WARM_UP_SECONDS = 2.0
 """What the launch before the pairs measures: step time, memory and losses."""
 PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS
@@ -213,7 +211,7 @@ class Launcher:
             run_dir=self.folder / "launches" / f"{self.launched:02d}-{start.name}",
             target=Target(TargetKind.SCRIPT, self.benchmark.script, settled.args),
             cwd=start.folder,
-            environment={**KEEP_FREED_MEMORY, **start.variables},
+            environment={**STEADY_MALLOC, **start.variables},
             trial=TrialSpec(stop=rule, seed=SEED, planted_seconds=start.planted_seconds),
             python=str(start.python),
             settings=settled.turned,
