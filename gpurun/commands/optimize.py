@@ -29,7 +29,7 @@ from gpurun.trials.interruption import Interruption
 from gpurun.tuner import cache
 from gpurun.tuner.document import document
 from gpurun.tuner.findings import Ended
-from gpurun.tuner.laboratory import Laboratory
+from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning import Tuning
 from gpurun.verdict import print_verdict
 
@@ -180,8 +180,8 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     fingerprint = cache.fingerprint_of(options)
     invocation = cache.invocation(options)  # the configuration may be edited meanwhile
     view = tuning_view(options.quiet)
-    laboratory = Laboratory(measured, folder, mode, os.environ, view.trial_progress)
-    tuning = Tuning(options, laboratory, view, started + budget)
+    series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)
+    tuning = Tuning(options, series, view, started + budget)
     try:
         view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
         if imperfection:
@@ -190,11 +190,11 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
     finally:
         interruption.hold()
         view.close()
-        laboratory.close()
+        series.close()
     report = document(
         tuning.findings,
         options=options,
-        trials=laboratory.trials,
+        trials=series.trials,
         isolation=mode.value,
         fingerprint=fingerprint,
         invocation=invocation,
@@ -204,9 +204,7 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
         view.finished(report)
         view.close()
     changes = before.differences(Look(options, folder.parent.parent))
-    return Tuned(
-        report, folder, laboratory.training_loaders, changes, options.tuned_arguments, failure
-    )
+    return Tuned(report, folder, series.training_loaders, changes, options.tuned_arguments, failure)
 
 
 def _carry_through(tuning: Tuning, view: TuningView) -> Exception | None:

@@ -23,7 +23,10 @@ class FailureKind(enum.Enum):
     """The other side of its live pair failed, so it was ended."""
     KILLED = "killed"
     """A signal ended it, and not for memory."""
-    SCRIPT_FAILED = "script_failed"
+    EXCEPTION = "exception"
+    """The script raised it."""
+    EXIT_CODE = "exit_code"
+    """The script ended with one other than 0, and named no exception."""
     KNOB_FAILED = "knob_failed"
     """A setting could not be applied."""
     NOT_STARTED = "not_started"
@@ -50,13 +53,12 @@ TIMEOUTS = (
 class Failure:
     """Why a launch is of no use. `text` is for people; programs ask for `kind`.
 
-    `exit_code`: of a script that ended with it. `knob`: the setting that failed. `rank`: the one
-    that failed first. None where that is not known, or does not apply.
+    `knob`: the setting that failed. `rank`: the one that failed first. None where that is not
+    known, or does not apply.
     """
 
     kind: FailureKind
     text: str
-    exit_code: int | None = None
     knob: str | None = None
     rank: int | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpurun.records.arguments import TunedArgument
+from gpurun.records.failure import FailureKind
 from gpurun.records.record import record
 from gpurun.records.result import StepTime
 
@@ -108,6 +109,8 @@ class TrialRecord:
     others_cpu_percent: float | None = None
     """What other programs used meanwhile, in percent of one core."""
     foreign_processes: int | None = None
+    failure: FailureKind | None = None
+    """The kind of what `reason` says; None where the trial was measured."""
     """Processes of others on the GPUs while it was measured."""
 
 

@@ -93,13 +93,14 @@ def _failed(run_dir: Path, result: RunResult) -> Failure:
             words = out_of_memory(log)
             if words is not None:
                 return Failure(FailureKind.OUT_OF_MEMORY, words)
-    kind = FailureKind.KILLED if result.status == "killed" else FailureKind.SCRIPT_FAILED
     said = last_words(run_dir / "output.log")
-    if not EXCEPTION.match(said):
-        said = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
-    elif OUT_OF_MEMORY.search(said):
-        kind = FailureKind.OUT_OF_MEMORY
-    return Failure(kind, said, exit_code=result.exit_code)
+    if OUT_OF_MEMORY.search(said) and EXCEPTION.match(said):
+        return Failure(FailureKind.OUT_OF_MEMORY, said)
+    killed = FailureKind.KILLED if result.status == "killed" else None
+    if EXCEPTION.match(said):
+        return Failure(killed or FailureKind.EXCEPTION, said)
+    text = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
+    return Failure(killed or FailureKind.EXIT_CODE, text)
 
 
 def _failed_knob(result: RunResult, knobs: Collection[str]) -> Failure | None:

@@ -3,11 +3,11 @@
 `run` launches one request, `run_pair` two as a live pair; both give outcomes. A request with
 `ranks` runs on torch's elastic agent: the caller says its flags, number of nodes, rendezvous and
 log folder included, and divides the cores in `environment`. The launcher stacks the layers of
-hidden ranks, and ends ranks that outlive the first one's end by `GRACE_SECONDS`, or, where all of
-them must finish, by as long as it took; those then fail with `RANK_LEFT_BEHIND`.
+hidden ranks, and ends ranks that outlive the first one's end by `GRACE_SECONDS`. Where several are
+`to_finish` they have as long as the first one took, and the launch fails with `RANK_LEFT_BEHIND`.
 
 Launches that share a name share caches and, once one of them kept it, a layer: the files that the
-script wrote before its first step.
+script wrote before its first step. `prestarted` holds processes of requests that are to follow.
 """
 
 from __future__ import annotations
@@ -25,17 +25,22 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.isolation.box import Box, BoxSpec, Mode, discard
 from gpurun.isolation.services import quiet_services
+from gpurun.knobs.api import Skip
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import agent_command_line, command_line
 from gpurun.launch.environment import child_environment
 from gpurun.launch.hidden import in_layers
 from gpurun.launch.spec_file import write_spec
+from gpurun.measure.events import read_run
 from gpurun.measure.sampler import Sampler
+from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.records.spec import RunSpec
+from gpurun.records.spec import ORDER, RunSpec
+from gpurun.rundir import write_json
 from gpurun.trials.live_pair import LEAST_STEPS, make_fifos
 from gpurun.trials.live_trials import PairEnd, PairSide, run_live
 from gpurun.trials.outcome import Outcome, PairOutcome, conclude
+from gpurun.trials.prestart import Prestarted, places, several, what_to_import
 from gpurun.trials.progress import Progress
 from gpurun.trials.request import LaunchRequest
 from gpurun.trials.supervision import Look, Supervision, wait
@@ -64,6 +69,7 @@ class TrialLauncher:
         self.folder = folder
         self.mode = mode
         self.longest = 0.0
+        self.prestarted = Prestarted()
         self._launched = 0
         self._on_steps = on_steps
         self._layers: dict[str, Path] = {}
@@ -77,11 +83,16 @@ class TrialLauncher:
         supervision = self._supervision(request)
         with closing(Sampler(request.run_dir)) as sampler:
             sampler.look_around()
-            with self._start(request, hold=request.keep_layer) as box:
-                given_up = wait(box, request.run_dir, sampler, supervision)
-                if given_up is not None:
-                    box.kill()
-                exit_code = None if given_up else box.poll()
+            try:
+                with self._start(request) as box:
+                    self._start_following(request)
+                    sampler.beside = self.prestarted.pids
+                    given_up = wait(box, request.run_dir, sampler, supervision)
+                    if given_up is not None:
+                        box.kill()
+                    exit_code = None if given_up else box.poll()
+            finally:
+                self.prestarted.go_on()
         return self._conclude(request, exit_code, time.monotonic() - started, given_up)
 
     def run_pair(self, first: LaunchRequest, second: LaunchRequest) -> PairOutcome:
@@ -89,7 +100,7 @@ class TrialLauncher:
 
         It is over by the smaller limit of both; with few turns by then it is a failure.
         """
-        if in_turn := self.in_turn_reason(first, second):
+        if in_turn := self.in_turn_reason(ranks=bool(first.ranks or second.ranks)):
             return PairOutcome(None, None, None, 0.0, Failure(FailureKind.NOT_LIVE, in_turn))
         requests = (first, second)
         began = time.monotonic()
@@ -100,6 +111,8 @@ class TrialLauncher:
         except GpurunError as error:
             failed = Failure(FailureKind.NOT_STARTED, error.what)
             return PairOutcome(None, None, None, time.monotonic() - began, failed)
+        finally:
+            self.prestarted.go_on()
         outcomes = [
             self._conclude(request, code, end.seconds / 2, _given_up(end, side))
             for side, (request, code) in enumerate(zip(requests, end.exit_codes, strict=True))
@@ -107,9 +120,9 @@ class TrialLauncher:
         pair_failure = _pair_failure(end, outcomes)
         return PairOutcome(outcomes[0], outcomes[1], end.ratio, end.seconds, pair_failure)
 
-    def in_turn_reason(self, *requests: LaunchRequest) -> str:
-        """Why such requests cannot be a live pair, "" if they can."""
-        if any(request.ranks is not None for request in requests):
+    def in_turn_reason(self, *, ranks: bool) -> str:
+        """Why two launches cannot be a live pair, "" if they can. `ranks`: they run in several."""
+        if ranks:
             return "the script runs in several ranks"
         if self.mode is Mode.IN_PLACE:
             return "trials work on the real files"
@@ -129,7 +142,8 @@ class TrialLauncher:
         discard(self._shared(shared))
 
     def close(self) -> None:
-        """Remove what only launches needed."""
+        """End what waits, and remove what only launches needed."""
+        self.prestarted.close()
         self._layers.clear()
         discard(self.folder / "shared")
 
@@ -138,13 +152,28 @@ class TrialLauncher:
     def _shared(self, name: str) -> Path:
         return self.folder / "shared" / name
 
-    def _start(self, request: LaunchRequest, *, hold: bool = False, live: bool = False) -> Box:
-        box = self._box(request)
-        (request.run_dir / "control").mkdir(parents=True, exist_ok=True)
+    def _start(self, request: LaunchRequest, *, live: bool = False) -> Box:
+        """Start it, or give the process that waits for it its spec."""
+        box, control = self._box(request), request.run_dir / "control"
+        waiting = self.prestarted.take(box, request.run_dir)
+        control.mkdir(parents=True, exist_ok=True)
         if live:
-            make_fifos(request.run_dir / "control")
-        write_spec(_spec(request, hold=hold, live=live))
-        return Box(box)
+            make_fifos(control)
+        spec = _spec(request, hold=self._holds(request) and not live, live=live)
+        write_spec(spec)
+        if waiting is not None:
+            write_json(control / ORDER, to_json(spec))
+        return waiting or Box(box)
+
+    def _start_following(self, request: LaunchRequest) -> None:
+        """Have the processes of the next launches import what they need meanwhile."""
+        if self.prestarted.modules:
+            for later in request.following[: places()]:
+                self.prestarted.start(self._box(later), later.run_dir)
+
+    def _holds(self, request: LaunchRequest) -> bool:
+        """Whether it waits at its first step, until those beside it are stopped."""
+        return request.keep_layer or bool(self.prestarted.modules)
 
     def _box(self, request: LaunchRequest) -> BoxSpec:
         cache = self._shared(request.shared) / "cache"
@@ -189,17 +218,33 @@ class TrialLauncher:
 
     def _supervision(self, request: LaunchRequest) -> Supervision:
         def at_first_step(box: Box, go: Callable[[], None]) -> None:
-            self._keep_layer(request, box)
+            if request.keep_layer:
+                self._keep_layer(request, box)
+            self.prestarted.stop()
             go()
+            if request.keep_layer and request.following and several():
+                self._start_second(request)
 
         patience = self._patience(request)
         look = _look(request, self._on_steps)
-        return Supervision(patience, at_first_step if request.keep_layer else None, look)
+        return Supervision(patience, at_first_step if self._holds(request) else None, look)
 
     def _keep_layer(self, request: LaunchRequest, box: Box) -> None:
         layer = self._shared(request.shared) / "layer"
         if box.capture_layer(layer):
             self._layers[request.shared] = layer
+
+    def _start_second(self, first: LaunchRequest) -> None:
+        """Start the second launch's process while the first is measured: only the first one is
+        disturbed, and nothing is claimed of it.
+        """
+        logs = read_run(first.run_dir).processes
+        log = next((x for x in logs if x.imports is not None), None)
+        if log is not None:
+            modules = what_to_import(first.target, log, ranks=first.ranks is not None)
+            if not isinstance(modules, Skip):
+                self.prestarted.modules = modules
+                self._start_following(first)
 
     # -- afterwards ----------------------------------------------------------------------------
 
@@ -233,7 +278,7 @@ def _spec(request: LaunchRequest, *, hold: bool, live: bool) -> RunSpec:
 def _look(request: LaunchRequest, on_steps: OnSteps) -> Look:
     """Tells of steps; gives up a launch after its limit, and ends processes that outlive others."""
     told, left = -1, math.inf
-    all_finish = request.ranks is not None and request.ranks.all_finish
+    all_finish = request.ranks is not None and request.ranks.to_finish > 1
 
     def look(box: Box, progress: Progress, seconds: float) -> Failure | None:
         nonlocal told, left

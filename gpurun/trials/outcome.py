@@ -83,7 +83,7 @@ def conclude(
     ended_ns = time.time_ns()
     run_dir = request.run_dir
     logs = read_run(run_dir).processes
-    needed = request.ranks.count if request.ranks and request.ranks.all_finish else 1
+    needed = 1 if request.ranks is None else request.ranks.to_finish
     status = ending_status(logs, exit_code, given_up is not None, needed)
     result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
     write_json(run_dir / "result.json", to_json(result))

@@ -1,6 +1,6 @@
-"""Processes of the next trials, started while this one starts: most of a launch is its start.
+"""Processes of the next launches, started while this one starts: most of a launch is its start.
 
-All import at the same time, each on a core of its own. While a trial is measured they are stopped,
+All import at the same time, each on a core of its own. While a launch is measured they are stopped,
 so that it is measured alone.
 """
 
@@ -15,13 +15,15 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.isolation.box import Box, BoxSpec
 from gpurun.knobs.api import Skip
+from gpurun.launch.spec_file import write_spec
 from gpurun.measure.events import ProcessLog
 from gpurun.measure.machine import available_cores, available_memory
-from gpurun.options import Options, TargetKind
+from gpurun.options import Target, TargetKind
+from gpurun.records.spec import RunSpec
 
 LEAST_CORES = 2
 CORES_EACH = 4
-"""A further process for so many cores: the trial that starts beside them needs some itself."""
+"""A further process for so many cores: the launch that starts beside them needs some itself."""
 MOST = 3
 MEMORY_EACH = 4 << 30
 """Bytes: a process that has imported much takes a fourth of it."""
@@ -34,14 +36,18 @@ def places() -> int:
 
 
 def several() -> bool:
-    """Whether more than one may wait: one alone would disturb the trial beside it, or be late."""
+    """Whether more than one may wait: one alone would disturb the launch beside it, or be late."""
     return places() > 1
 
 
-class Standby:
-    """Processes that wait for their orders, each in the run folder of a trial to come."""
+class Prestarted:
+    """Processes that wait for their specs, each in the run folder of a launch to come.
+
+    `modules`: what they import; none are started while there is nothing to import.
+    """
 
     def __init__(self) -> None:
+        self.modules: tuple[str, ...] = ()
         self._waiting: dict[Path, Box] = {}
 
     @property
@@ -49,19 +55,19 @@ class Standby:
         """The waiting processes, as the launcher sees them."""
         return tuple(box.pid for box in self._waiting.values())
 
-    def fits(self, order: BoxSpec, run_dir: Path) -> bool:
-        """Whether a process waits there for an order like this."""
-        box = self._waiting.get(run_dir)
-        return box is not None and box.spec == order and box.poll() is None
-
-    def start(self, order: BoxSpec, run_dir: Path) -> None:
-        """Start a process for an order like this; its spec, in `run_dir`, tells it to wait."""
+    def start(self, spec: BoxSpec, run_dir: Path) -> None:
+        """Have a process wait for a launch like this, unless one does."""
+        if self._fits(spec, run_dir):
+            return
+        self.drop(run_dir)
+        (run_dir / "control").mkdir(parents=True)
+        write_spec(RunSpec(str(run_dir), os.getpid(), standby=self.modules))
         with suppress(GpurunError):  # the launch that follows says so
-            self._waiting[run_dir] = Box(order)
+            self._waiting[run_dir] = Box(spec)
 
-    def take(self, order: BoxSpec, run_dir: Path) -> Box | None:
-        """The process that waits there, if it was started for such an order; else it is ended."""
-        if self.fits(order, run_dir):
+    def take(self, spec: BoxSpec, run_dir: Path) -> Box | None:
+        """The process that waits there, if it was started for such a launch; else it is ended."""
+        if self._fits(spec, run_dir):
             return self._waiting.pop(run_dir)
         self.drop(run_dir)
         return None
@@ -86,24 +92,31 @@ class Standby:
         for run_dir in list(self._waiting):
             self.drop(run_dir)
 
+    def _fits(self, spec: BoxSpec, run_dir: Path) -> bool:
+        box = self._waiting.get(run_dir)
+        return box is not None and box.spec == spec and box.poll() is None
+
     def _signal(self, number: int) -> None:
         for pid in self.pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
 
 
-def what_to_import(options: Options, probe: ProcessLog) -> tuple[str, ...] | Skip:
-    """What every trial of this script imports first, or why no process may do so early."""
-    if options.elastic or options.target.kind is TargetKind.COMMAND:
+def what_to_import(target: Target, log: ProcessLog, *, ranks: bool) -> tuple[str, ...] | Skip:
+    """What every launch of a script imports first, or why no process may do so early.
+
+    `log`: of its first launch. `ranks`: it runs on torch's elastic agent.
+    """
+    if ranks or target.kind is TargetKind.COMMAND:
         return Skip("its processes are started by another program")
-    if probe.torch is None:
+    if log.torch is None:
         return Skip("it imports no torch")
-    if probe.torch.changed_variables:
-        names = ", ".join(probe.torch.changed_variables)
+    if log.torch.changed_variables:
+        names = ", ".join(log.torch.changed_variables)
         return Skip(f"the script sets {names} before it imports torch")
     if available_cores() < LEAST_CORES:
         return Skip("a process beside a trial needs a core of its own")
-    imports = probe.imports
+    imports = log.imports
     if imports is None or imports.changed_variables:
         return ("torch",)
     return ("torch", *imports.modules)

@@ -16,15 +16,14 @@ from gpurun.records.spec import Exchange, Parallel, Setting, Trees, TrialSpec
 class Ranks:
     """Ranks on torch's elastic agent. `torchrun`: the agent's flags, log folder included.
 
-    `count`: the ranks of the whole launch. `parallel`: the script knows of one device; each rank
-    then trains on its share of the batches. `all_finish`: the launch fails unless every rank comes
-    to its end; else the first that has seen enough is enough.
+    `parallel`: the script knows of one device; each rank then trains on its share of the batches.
+    `to_finish`: so many ranks of this node must have seen enough, or the launch fails; by default
+    the first one ends it.
     """
 
-    count: int
     torchrun: tuple[str, ...]
     parallel: Parallel | None = None
-    all_finish: bool = False
+    to_finish: int = 1
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,8 @@ class LaunchRequest:
     `read_ahead`: batches that loader workers hold ready; turns of a live pair outlast them.
     `patience_seconds`: the launch is given up after so long without a sign of life; None: four
     times as long as any launch took, 30 minutes for one that keeps its layer, for it may download.
-    `limit_seconds`: it is given up after so long at most.
+    `limit_seconds`: it is given up after so long at most. `following`: the launches after it, as
+    far as one can know; their processes start early where the machine has room.
     """
 
     name: str
@@ -63,6 +63,7 @@ class LaunchRequest:
     read_ahead: int = 0
     patience_seconds: float | None = None
     limit_seconds: float = math.inf
+    following: tuple[LaunchRequest, ...] = ()
 
     @property
     def knobs(self) -> tuple[str, ...]:

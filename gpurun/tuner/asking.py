@@ -13,7 +13,14 @@ T = TypeVar("T")
 
 
 class KnobRaised(Exception):
-    """A method of a knob raised, or answered with what it may not; the text says which and how."""
+    """A method of a knob raised, or answered with what it may not; the text says which and how.
+
+    `knob`: its name, None where the one who asked knows it.
+    """
+
+    def __init__(self, text: str, knob: str | None = None) -> None:
+        self.knob = knob
+        super().__init__(text)
 
 
 def candidates(knob: Knob, facts: Facts) -> list[Any] | Skip:

@@ -10,9 +10,9 @@ from typing import Any
 from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import TrialRecord
-from gpurun.tuner.laboratory import Laboratory, LiveTrials
 from gpurun.tuner.proof import PairOutcome
-from gpurun.tuner.trial import Request, Trial
+from gpurun.tuner.trial import LiveTrials, Request, Trial
+from gpurun.tuner.trial_series import TrialSeries
 
 SLOW_STEP_SECONDS = 20.0
 """Steps that take longer make turns of minutes."""
@@ -30,13 +30,13 @@ class LiveProof:
 
     def __init__(
         self,
-        laboratory: Laboratory,
+        series: TrialSeries,
         base: Mapping[str, Any],
         objective: Objective,
         request: MakeRequest,
         finished: Callable[[TrialRecord], None],
     ) -> None:
-        self._lab = laboratory
+        self._series = series
         self._base = base
         self._objective = objective
         self._request = request
@@ -44,12 +44,12 @@ class LiveProof:
 
     def obstacle(self, facts: Facts, finalists: Sequence[Mapping[str, Any]]) -> str:
         """Why these finalists cannot be measured live beside the baseline, "" if they can."""
-        if self._lab.in_turn_only:
-            return self._lab.in_turn_only
+        if self._series.in_turn_only:
+            return self._series.in_turn_only
         step = facts.result.step_time_ms
         if step is not None and step.mean > 1000 * SLOW_STEP_SECONDS:
             return f"a step takes {step.mean / 1000:.0f} s"
-        if any(trial.status == "completed" for trial in self._lab.trials):
+        if any(trial.status == "completed" for trial in self._series.trials):
             return "the script is over before a live pair could be measured"
         memory = facts.machine.memory_bytes
         if facts.device != "cpu":
@@ -67,7 +67,7 @@ class LiveProof:
             self._request("pair baseline", self._base, number),
             self._request("pair candidate", settings, number),
         )
-        trials = self._lab.run_pair(sides)
+        trials = self._series.run_pair(sides)
         for trial in (trials.first, trials.second):
             if trial is not None:
                 self._finished(trial.record)
@@ -76,15 +76,23 @@ class LiveProof:
             trials.second,
             _gain(trials, self._objective),
             time.monotonic() - began,
-            trials.failure or "a side could not be measured",
+            _text(trials),
         )
 
     def _peak(self, settings: Mapping[str, Any]) -> int:
         """The largest peak that trials with these settings had; 0 if there was none."""
         return max(
-            (t.peak_memory_bytes or 0 for t in self._lab.trials if t.knobs == dict(settings)),
+            (t.peak_memory_bytes or 0 for t in self._series.trials if t.knobs == dict(settings)),
             default=0,
         )
+
+
+def _text(trials: LiveTrials) -> str:
+    """Why a pair is of no use: the turns of both sides, or what one of them measured by itself."""
+    sides = (trials.first, trials.second)
+    failures = (trials.failure, *(side.failure for side in sides if side is not None))
+    said = next((failure.text for failure in failures if failure is not None), "")
+    return said or "a side's score was not measured"
 
 
 def _gain(trials: LiveTrials, objective: Objective) -> float | None:

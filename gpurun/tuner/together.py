@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.records.failure import FailureKind
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
@@ -196,8 +197,7 @@ class Together:
 
 def _culprit(group: Sequence[Member], trial: Trial) -> Member | None:
     """The member on whose own account a trial is of no use."""
-    if trial.record.status != "skipped":
+    failure = trial.failure
+    if failure is None or failure.kind is not FailureKind.KNOB_FAILED:
         return None
-    said = trial.record.reason
-    names = ((m, (f"{m.knob.name}: ", f"its hook failed: knob {m.knob.name}:")) for m in group)
-    return next((member for member, starts in names if said.startswith(starts)), None)
+    return next((member for member in group if member.knob.name == failure.knob), None)

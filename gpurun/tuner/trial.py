@@ -9,9 +9,11 @@ from typing import Any
 
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Objective
+from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialRecord
+from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner.evidence import Evidence
 
 
@@ -25,6 +27,8 @@ class Trial:
     evidence: Evidence | None
     exit_code: int | None
     objective: Objective = Objective.THROUGHPUT
+    failure: Failure | None = None
+    """Why it is of no use; None where it was measured."""
 
     @property
     def score(self) -> float | None:
@@ -53,6 +57,20 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class LiveTrials:
+    """Both sides of a live pair and the ratio of their step times, second over first.
+
+    `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
+    launched.
+    """
+
+    first: Trial | None
+    second: Trial | None
+    ratio: TurnRatio | None
+    failure: Failure | None
+
+
+@dataclass(frozen=True)
 class Request:
     """What to launch: settings by knob, how long, and under which seeds."""
 
@@ -68,7 +86,5 @@ class Request:
     """A trial is given up after so long at most, and earlier by what others took."""
     rounded: bool = False
     """Whether parameters are rounded before the first step."""
-    live: bool = False
-    """Whether it is one side of a live pair: after its own window it trains in turns."""
     following: Sequence[Mapping[str, Any]] = ()
     """The settings of the launches after it, as far as one can know; none: the same."""

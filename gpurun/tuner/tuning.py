@@ -14,6 +14,7 @@ from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
 from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
+from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialRecord
 from gpurun.report.tuning import TuningView
@@ -25,7 +26,6 @@ from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.finals import Finals
 from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.fitting import make_it_fit
-from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.live_proof import LiveProof
 from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
@@ -40,6 +40,7 @@ from gpurun.tuner.search import Search
 from gpurun.tuner.timetable import Timetable
 from gpurun.tuner.together import likely_members
 from gpurun.tuner.trial import Request, Trial
+from gpurun.tuner.trial_series import TrialSeries
 
 MOST_TRIALS = 15
 """Before the proof, the probe and the baseline included; and one for each value of an argument that
@@ -58,11 +59,11 @@ class Tuning:
     """Carries one tuning through; what it found stands in `findings` at any moment."""
 
     def __init__(
-        self, options: Options, laboratory: Laboratory, view: TuningView, deadline: float
+        self, options: Options, trials: TrialSeries, view: TuningView, deadline: float
     ) -> None:
         self.options = options
         self.findings = Findings()
-        self._lab = laboratory
+        self._lab = trials
         self._view = view
         self._time = Timetable(deadline, lambda knob: self._knob(knob).startup_seconds > 0)
         self._objective = options.aim
@@ -102,7 +103,7 @@ class Tuning:
             self._decide(f"a hook failed and was left out: {error}")
         for note in filter(is_about_gpus, trial.result.notes):
             self._decide(note)
-        modules = what_to_import(self.options, trial.log)
+        modules = what_to_import(self.options.target, trial.log, ranks=self.options.elastic)
         if isinstance(modules, Skip):
             self._decide(f"no trial is started while another runs: {modules.reason}")
         else:
@@ -173,12 +174,12 @@ class Tuning:
         self._import_early(facts)
         coming = (self._first_set(State(dict(base), probe, facts, [])),) * MOST
         trial = self._launch(Request("screen", base, self._rule, following=coming))
-        if trial.throughput is None and self._lab.layers:
+        if trial.throughput is None and self._lab.layered:
             self._decide(
                 "the script does not run on top of what its first trial wrote: "
                 "every trial starts from the untouched folder"
             )
-            self._lab.drop_layers()
+            self._lab.drop_layer()
             trial = self._launch(Request("screen", base, self._rule))
         if trial.record.status == "oom" and base and self._unfit is not None:
             self._decide("it fitted once, and not again: more is to be saved")
@@ -340,7 +341,7 @@ class Tuning:
     def _live_request(self, purpose: str, settings: Mapping[str, Any], number: int) -> Request:
         limit = max(LEAST_TRIAL_SECONDS, self._time.left)
         rule = with_read_ahead(self._rule, settings, self._prefetch)
-        return Request(purpose, settings, rule, seed_offset=number, limit_seconds=limit, live=True)
+        return Request(purpose, settings, rule, seed_offset=number, limit_seconds=limit)
 
     def _trials_left(self) -> int:
         return max(0, self._most_trials - len(self._lab.trials))
@@ -369,7 +370,7 @@ def _too_few(trial: Trial, steps: int) -> tuple[str, str]:
 def _unusable(trial: Trial) -> tuple[str, str]:
     record = trial.record
     steps = trial.result.steps if trial.result else 0
-    if record.reason.startswith("--ddp: "):
+    if trial.failure is not None and trial.failure.kind is FailureKind.RANKS_REFUSED:
         return "script_failed", record.reason
     if record.status == "timeout" and steps >= needed_steps(trial.result):
         return (

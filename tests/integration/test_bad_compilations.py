@@ -13,9 +13,9 @@ import pytest
 from gpurun.isolation.box import choose
 from gpurun.options import Options, Target, TargetKind
 from gpurun.records.result import KnobOutcome
-from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.trial import Request
+from gpurun.tuner.trial_series import TrialSeries
 from tests.conftest import Gpurun
 from tests.integration.knob_runs import KnobRun, run_under
 from tests.integration.launched import ORPHAN_SECONDS
@@ -122,12 +122,12 @@ def test_a_model_that_is_compiled_anew_in_each_step_is_no_compiled_model(
 
 
 @pytest.fixture
-def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Laboratory]]:
-    """Laboratories for a script in the current folder, with an environment of their own."""
+def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., TrialSeries]]:
+    """Series of trials for a script in the current folder, with an environment of their own."""
     monkeypatch.chdir(tmp_path)
-    opened: list[Laboratory] = []
+    opened: list[TrialSeries] = []
 
-    def open_one(source: str, environment: dict[str, str]) -> Laboratory:
+    def open_one(source: str, environment: dict[str, str]) -> TrialSeries:
         (tmp_path / "train.py").write_text(source)
         options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
         mode = choose(tmp_path, in_place=True).mode
@@ -135,35 +135,35 @@ def trials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         folder = tmp_path / ".gpurun" / "runs" / "1"
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("GPURUN_")}
         everything = {**inherited, **environment}
-        opened.append(Laboratory(options, folder, mode, everything, lambda steps, of: None))
+        opened.append(TrialSeries(options, folder, mode, everything, lambda steps, of: None))
         return opened[-1]
 
     yield open_one
-    for laboratory in opened:
-        laboratory.close()
+    for series in opened:
+        series.close()
 
 
 @pytest.mark.slow
 def test_compiling_that_never_ends_is_a_trial_given_up_and_leaves_no_process(
     tmp_path: Path,
-    trials: Callable[..., Laboratory],
+    trials: Callable[..., TrialSeries],
     compiler: Callable[[str], dict[str, str]],
 ) -> None:
-    laboratory = trials(script(), compiler(HANGS))
-    hung = laboratory.run(Request("screen", COMPILE, PROBE, patience_seconds=20))
+    series = trials(script(), compiler(HANGS))
+    hung = series.run(Request("screen", COMPILE, PROBE, patience_seconds=20))
     assert hung.throughput is None
     assert hung.record.status == "timeout"
     assert hung.record.reason.startswith("compiling did not end within ")
     assert processes_of(tmp_path) == []
-    assert laboratory.run(Request("screen", {}, PROBE)).throughput, "the next trial runs"
+    assert series.run(Request("screen", {}, PROBE)).throughput, "the next trial runs"
 
 
 @pytest.mark.slow
 def test_compiling_that_fails_is_no_failure_of_the_script(
-    trials: Callable[..., Laboratory], compiler: Callable[[str], dict[str, str]]
+    trials: Callable[..., TrialSeries], compiler: Callable[[str], dict[str, str]]
 ) -> None:
-    laboratory = trials(script(), compiler(FAILS))
-    trial = laboratory.run(Request("screen", COMPILE, PROBE))
+    series = trials(script(), compiler(FAILS))
+    trial = series.run(Request("screen", COMPILE, PROBE))
     assert trial.record.status in ("stopped", "completed")
     assert trial.result is not None
     (outcome,) = trial.result.knobs

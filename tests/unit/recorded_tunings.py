@@ -1,4 +1,4 @@
-"""Tunings recorded on an H200, their trials concluded again as the laboratory does it."""
+"""Tunings recorded on an H200, their trials concluded again as the tuner does it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments import parse
-from gpurun.isolation.mode import Mode
 from gpurun.measure import use
+from gpurun.options import Options
 from gpurun.records.codec import from_json
 from gpurun.records.spec import RunSpec
 from gpurun.records.tuning import TrialRecord, TuningReport
-from gpurun.tuner.laboratory import Laboratory
+from gpurun.trials.outcome import conclude
+from gpurun.trials.request import LaunchRequest
 from gpurun.tuner.trial import Request, Trial
+from gpurun.tuner.trial_series import trial_of
 from tests.recordings import CORES, document
 
 
@@ -24,20 +26,26 @@ def report_of(recorded: Path) -> TuningReport:
 def concluded(recorded: Path, told: TuningReport) -> list[Trial]:
     """Every trial of an unpacked tuning."""
     options = parse(["--optimize", *told.command], {})
-    laboratory = Laboratory(options, recorded, Mode.OVERLAY, {}, lambda steps, of: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(use, "available_cores", lambda: float(CORES))
-        found = [_concluded(laboratory, recorded, record) for record in told.trials]
-    laboratory.close()
-    return found
+        return [_concluded(options, recorded, record) for record in told.trials]
 
 
-def _concluded(laboratory: Laboratory, recorded: Path, record: TrialRecord) -> Trial:
+def _concluded(options: Options, recorded: Path, record: TrialRecord) -> Trial:
     run = recorded / record.run_dir
     spec = from_json(RunSpec, document(run / "spec.json"))
     assert spec.trial is not None
+    launch = LaunchRequest(
+        name=record.purpose,
+        run_dir=run,
+        target=options.target,
+        cwd=recorded,
+        environment={},
+        trial=spec.trial,
+        settings=spec.settings,
+    )
     settings = {s.knob: s.value for s in spec.settings}
     trial = spec.trial
     asked = Request(record.purpose, settings, trial.stop, trial.seed_offset, rounded=trial.rounded)
-    exit_code = document(run / "result.json")["exit_code"]
-    return laboratory._conclude(record.number, run, asked, exit_code, record.seconds, None)
+    outcome = conclude(launch, document(run / "result.json")["exit_code"], record.seconds, None)
+    return trial_of(record.number, recorded, asked, outcome, options.aim)

@@ -47,7 +47,7 @@ def told(recorded: Path) -> TuningReport:
 
 @pytest.fixture(scope="module")
 def trials(recorded: Path, told: TuningReport) -> list[Trial]:
-    """Every trial concluded again, as the laboratory does when it has ended."""
+    """Every trial concluded again, as the tuner does when it has ended."""
     return concluded(recorded, told)
 
 

@@ -24,7 +24,7 @@ GONE = "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer
         (f"[rank1]: {OOM}\n[rank0]: {GONE}\n", "", FailureKind.OUT_OF_MEMORY),
         (f"{GONE}\n", f"Traceback (most recent call last):\n{OOM}\n", FailureKind.OUT_OF_MEMORY),
         (f"{GONE}\ngpurun: rank 1 failed first: {OOM}\n", "", FailureKind.OUT_OF_MEMORY),
-        (f"{GONE}\n", "ValueError: no such layer\n", FailureKind.SCRIPT_FAILED),
+        (f"{GONE}\n", "ValueError: no such layer\n", FailureKind.EXCEPTION),
     ],
 )
 def test_the_memory_of_any_rank_is_the_cause(
@@ -86,5 +86,4 @@ def test_one_process_fails_of_what_it_says_last(tmp_path: Path) -> None:
     (tmp_path / "output.log").write_text(f"{OOM}\nValueError: no such layer\n")
     alone = failure_of((), tmp_path, replace(result(), status="failed", exit_code=1))
     assert alone is not None
-    assert alone.kind is FailureKind.SCRIPT_FAILED
-    assert (alone.text, alone.exit_code) == ("ValueError: no such layer", 1)
+    assert (alone.kind, alone.text) == (FailureKind.EXCEPTION, "ValueError: no such layer")

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gpurun.options import Objective
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import StepTime
 from gpurun.trials.turn_ratio import TurnRatio
-from gpurun.tuner.laboratory import LiveTrials
 from gpurun.tuner.live_proof import LiveProof
 from gpurun.tuner.plan import PROBE
-from gpurun.tuner.trial import Request, Trial
+from gpurun.tuner.trial import LiveTrials, Request, Trial
 from tests.unit.knob_facts import facts, result
 from tests.unit.tuner_trials import trial
 
@@ -27,7 +27,7 @@ def with_peak(gib: float, knobs: Mapping[str, Any]) -> Any:
 
 
 class StandIn:
-    """A laboratory whose pairs end as they are told to."""
+    """Trials whose pairs end as they are told to."""
 
     def __init__(self, *records: Any, in_turn_only: str = "", ends: Any = None) -> None:
         self.trials = list(records)
@@ -38,11 +38,11 @@ class StandIn:
         return self._ends
 
 
-def proof(laboratory: StandIn, objective: Objective = Objective.THROUGHPUT) -> LiveProof:
+def proof(series: StandIn, objective: Objective = Objective.THROUGHPUT) -> LiveProof:
     def request(purpose: str, settings: Mapping[str, Any], number: int) -> Request:
-        return Request(purpose, settings, PROBE, live=True)
+        return Request(purpose, settings, PROBE)
 
-    stand_in: Any = laboratory
+    stand_in: Any = series
     return LiveProof(stand_in, {}, objective, request, lambda _: None)
 
 
@@ -54,13 +54,13 @@ def on_gpu(gib: float, step_ms: float = 10.0) -> Any:
 
 
 def test_two_sides_that_fit_beside_each_other_are_measured_live() -> None:
-    laboratory = StandIn(with_peak(20, {}), with_peak(40, {"a": 1}))
-    assert proof(laboratory).obstacle(on_gpu(80), [{"a": 1}]) == ""
+    series = StandIn(with_peak(20, {}), with_peak(40, {"a": 1}))
+    assert proof(series).obstacle(on_gpu(80), [{"a": 1}]) == ""
 
 
 def test_two_sides_that_do_not_fit_together_take_turns_as_launches() -> None:
-    laboratory = StandIn(with_peak(30, {}), with_peak(45, {"a": 1}))
-    said = proof(laboratory).obstacle(on_gpu(80), [{"a": 1}])
+    series = StandIn(with_peak(30, {}), with_peak(45, {"a": 1}))
+    said = proof(series).obstacle(on_gpu(80), [{"a": 1}])
     assert said == "both sides together do not fit in memory"
 
 
@@ -75,8 +75,8 @@ def test_a_script_that_is_soon_over_is_not_started_for_a_live_pair() -> None:
 
 
 def test_what_the_launcher_cannot_do_live_is_the_reason() -> None:
-    laboratory = StandIn(in_turn_only="trials work on the real files")
-    assert proof(laboratory).obstacle(on_gpu(80), []) == "trials work on the real files"
+    series = StandIn(in_turn_only="trials work on the real files")
+    assert proof(series).obstacle(on_gpu(80), []) == "trials work on the real files"
 
 
 @pytest.mark.parametrize(("batch", "gain"), [(1, 2.0), (4, 8.0)])
@@ -87,12 +87,13 @@ def test_a_pair_counts_samples_where_sides_take_other_batches(batch: int, gain: 
         measured = replace(measured, samples=50 * samples_a_step, measured_steps=50)
         return replace(found, result=measured)
 
-    ends = LiveTrials(side(32), side(32 * batch), TurnRatio(math.log(0.5), 0.01, 20), "")
+    ends = LiveTrials(side(32), side(32 * batch), TurnRatio(math.log(0.5), 0.01, 20), None)
     pair = proof(StandIn(ends=ends))({"a": 1}, 0)
     assert pair.gain == pytest.approx(gain)
 
 
 def test_a_pair_without_turns_says_why() -> None:
-    ends = LiveTrials(trial(100.0), None, None, "second ended with exit code 7")
+    failure = Failure(FailureKind.EXIT_CODE, "second ended with exit code 7")
+    ends = LiveTrials(trial(100.0), None, None, failure)
     pair = proof(StandIn(ends=ends))({"a": 1}, 0)
     assert (pair.gain, pair.failure) == (None, "second ended with exit code 7")

@@ -12,6 +12,7 @@ from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.knobs.cpu_threads import CpuThreads
 from gpurun.knobs.loader_workers import LoaderWorkers
 from gpurun.records.facts import Facts
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import KnobOutcome
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.screening import Limits, Screening, Startup, State
@@ -172,7 +173,8 @@ def test_a_change_that_fails_is_named_and_the_rest_is_tried_without_it() -> None
     def of(request: Request) -> Trial:
         if "second" in request.settings:
             why = "second: no such library"
-            return trial(None, request.settings, status="skipped", reason=why)
+            failed = trial(None, request.settings, status="skipped", reason=why)
+            return replace(failed, failure=Failure(FailureKind.KNOB_FAILED, why, knob="second"))
         return trial(product(first=2.0, rounding=1.5)(dict(request.settings)), request.settings)
 
     state, asked, _ = searched([Likely(), Second(), Rounding()], product(), of=of)

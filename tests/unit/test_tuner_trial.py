@@ -14,10 +14,10 @@ from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.ending import OUT_OF_MEMORY, last_words, recompiled, while_compiling
 from gpurun.trials.progress import Progress
-from gpurun.tuner.laboratory import Laboratory
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.source import other_uses
 from gpurun.tuner.trial import Request
+from gpurun.tuner.trial_series import TrialSeries
 from tests.unit.recorded_runs import MS, START_NS, UNIX_NS, steady, write_events
 
 
@@ -135,12 +135,12 @@ def test_settings_that_cannot_be_prepared_are_a_skipped_trial_and_launch_nothing
     knob.write_text(KNOB.format(method=method, body=body))
     target = Target(TargetKind.SCRIPT, str(tmp_path / "missing.py"))
     options = Options(target, optimize=True, knob_paths=(str(knob),))
-    laboratory = Laboratory(options, tmp_path / "run", Mode.IN_PLACE, {}, lambda steps, of: None)
-    trial = laboratory.run(Request("screen", {"mine": 1}, PROBE))
+    series = TrialSeries(options, tmp_path / "run", Mode.IN_PLACE, {}, lambda steps, of: None)
+    trial = series.run(Request("screen", {"mine": 1}, PROBE))
     assert trial.throughput is None
     assert trial.record.status == "skipped"
     assert trial.record.reason.startswith(f"mine: {reason}")
-    assert laboratory.trials == [trial.record]
+    assert series.trials == [trial.record]
     assert not list(tmp_path.glob("run/trials/01/output.log"))
 
 

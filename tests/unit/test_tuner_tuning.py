@@ -41,7 +41,7 @@ class StandIn:
         self.trials: list[TrialRecord] = []
         self.requests: list[Request] = []
         self.folder = Path()
-        self.layers: tuple[Path, ...] = ()
+        self.layered = False
         self.training_loaders: tuple[str, ...] = ()
         self.standby_modules: tuple[str, ...] = ()
 

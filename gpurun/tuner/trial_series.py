@@ -1,0 +1,272 @@
+"""The trials of one tuning: asked for by settings, launched, numbered and recorded."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpurun.errors import GpurunError
+from gpurun.isolation.mode import Mode
+from gpurun.knobs import find
+from gpurun.measure.figures import known
+from gpurun.options import Objective, Options
+from gpurun.records.codec import to_json
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.spec import Exchange, Setting, TrialSpec
+from gpurun.records.tuning import TrialRecord
+from gpurun.rundir import write_json
+from gpurun.trials.launcher import LEAST_PATIENCE, TrialLauncher
+from gpurun.trials.outcome import Outcome
+from gpurun.trials.prestart import places
+from gpurun.trials.request import LaunchRequest, Ranks
+from gpurun.tuner import asking
+from gpurun.tuner.asking import KnobRaised
+from gpurun.tuner.evidence import evidence
+from gpurun.tuner.hidden_ranks import hidden_ranks
+from gpurun.tuner.plan import needed_steps
+from gpurun.tuner.trial import LiveTrials, Request, Trial
+
+BASE_SEED = 1234
+LIMIT_SECONDS = 600.0
+"""A trial may take so long at least."""
+SHARED = "script"
+END_WELL = "let it end with exit code 0, or train for longer than a trial lasts"
+"""What to do about a script that trains and then ends otherwise on purpose."""
+
+
+class TrialSeries:
+    """Launches the trials of one tuning, one at a time, below `folder`.
+
+    `training_loaders`: see `RunSpec`. `prefetch`: batches that a loader's worker reads ahead.
+    `close` removes what the trials shared.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        folder: Path,
+        mode: Mode,
+        environment: Mapping[str, str],
+        on_progress: Callable[[int, int], None],
+    ) -> None:
+        self.options = options
+        self.folder = folder
+        self.trials: list[TrialRecord] = []
+        self.training_loaders: tuple[str, ...] = ()
+        self.launcher = TrialLauncher(folder, mode, on_progress)
+        self._hidden = hidden_ranks(options, mode)
+        self._environment = dict(environment)
+        if self._hidden is not None:
+            self._environment = self._hidden.environment(environment)
+
+    def run(self, request: Request) -> Trial:
+        """Launch one trial and wait for its end; KeyboardInterrupt kills it first."""
+        number = len(self.trials) + 1
+        try:
+            wanted = self._request(number, request)
+        except KnobRaised as raised:
+            return self._skip(number, request, raised)
+        outcome = self.launcher.run(replace(wanted, following=self._following(number + 1, request)))
+        return self._keep(number, request, outcome)
+
+    def run_pair(self, requests: tuple[Request, Request]) -> LiveTrials:
+        """Launch two trials as a live pair and wait for its end."""
+        number = len(self.trials) + 1
+        try:
+            first, second = (self._request(number + n, r) for n, r in enumerate(requests))
+        except KnobRaised as raised:
+            failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
+            return LiveTrials(None, None, None, failure)
+        pair = self.launcher.run_pair(first, second)
+        if pair.first is None or pair.second is None:
+            return LiveTrials(None, None, None, pair.failure)
+        trials = [
+            self._keep(number + n, request, outcome)
+            for n, (request, outcome) in enumerate(
+                zip(requests, (pair.first, pair.second), strict=True)
+            )
+        ]
+        return LiveTrials(trials[0], trials[1], pair.ratio, pair.failure)
+
+    @property
+    def in_turn_only(self) -> str:
+        """Why trials of this tuning cannot be live pairs, "" if they can."""
+        return self.launcher.in_turn_reason(ranks=self._ranks(self.folder) is not None)
+
+    @property
+    def standby_modules(self) -> tuple[str, ...]:
+        """What a process imports that is started early; none are if there is nothing."""
+        return self.launcher.prestarted.modules
+
+    @standby_modules.setter
+    def standby_modules(self, modules: tuple[str, ...]) -> None:
+        self.launcher.prestarted.modules = modules
+
+    @property
+    def layered(self) -> bool:
+        """Whether trials start on top of what the first one wrote."""
+        return self.launcher.has_layer(SHARED)
+
+    def drop_layer(self) -> None:
+        """Forget what the first trial left behind: a later one could not live with it."""
+        self.launcher.drop_layer(SHARED)
+
+    def close(self) -> None:
+        """End what waits, and remove what only trials needed."""
+        self.launcher.close()
+
+    # -- from settings to a request ------------------------------------------------------------
+
+    def _request(self, number: int, request: Request) -> LaunchRequest:
+        """The launch of these settings; `KnobRaised` where one of them cannot be prepared."""
+        run_dir = self.folder / "trials" / f"{number:02d}"
+        variables, arguments = self._prepared(request.settings)
+        patience, limit = self._patience(request)
+        return LaunchRequest(
+            name=request.purpose,
+            run_dir=run_dir,
+            target=replace(self.options.target, args=arguments),
+            cwd=Path.cwd(),
+            environment=self._environment,
+            trial=TrialSpec(
+                stop=request.stop,
+                seed=BASE_SEED,
+                seed_offset=request.seed_offset,
+                rounded=request.rounded,
+            ),
+            settings=tuple(Setting(k, v) for k, v in request.settings.items()),
+            settings_environment=variables,
+            training_loaders=self.training_loaders,
+            knob_paths=self.options.knob_paths,
+            ranks=self._ranks(run_dir),
+            exchange=Exchange(options=self.options.ddp_options),
+            shared=SHARED,
+            keep_layer=request.hold,
+            read_ahead=_read_ahead(request.settings),
+            patience_seconds=patience,
+            limit_seconds=limit,
+        )
+
+    def _prepared(self, settings: Mapping[str, Any]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """The variables that settings need, and the script's arguments under them."""
+        variables: dict[str, str] = {}
+        arguments = self.options.target.args
+        for name, value in settings.items():
+            try:
+                knob = find(name, self.options.knob_paths, self.options.tuned_arguments)
+                variables.update(asking.environment(knob, value))
+                arguments = asking.arguments(knob, value, arguments)
+            except (KnobRaised, GpurunError) as error:
+                raise KnobRaised(f"{name}: {error}", knob=name) from error
+        return variables, arguments
+
+    def _ranks(self, run_dir: Path) -> Ranks | None:
+        if self._hidden is not None:
+            return self._hidden.ranks(run_dir, BASE_SEED)
+        return Ranks(self.options.torchrun) if self.options.elastic else None
+
+    def _patience(self, request: Request) -> tuple[float, float]:
+        """Seconds of silence, and seconds in all, after which the trial is given up."""
+        if request.hold:
+            return request.limit_seconds, request.limit_seconds
+        longest = self.launcher.longest
+        limit = min(request.limit_seconds, max(LIMIT_SECONDS, 10 * longest))
+        usual = request.patience_seconds or max(LEAST_PATIENCE, 4 * longest)
+        return self.options.patience_seconds or usual, limit
+
+    def _following(self, number: int, request: Request) -> tuple[LaunchRequest, ...]:
+        """The launches after this one, so that their processes can start; after the first, one."""
+        if not request.hold and not self.standby_modules:
+            return ()
+        settings = request.following or itertools.repeat(request.settings)
+        found = []
+        for coming, each in enumerate(
+            itertools.islice(settings, 1 if request.hold else places()), number
+        ):
+            try:
+                found.append(self._request(coming, replace(request, settings=each, hold=False)))
+            except KnobRaised:
+                continue
+        return tuple(found)
+
+    # -- from an outcome to a record -----------------------------------------------------------
+
+    def _keep(self, number: int, request: Request, outcome: Outcome) -> Trial:
+        trial = trial_of(number, self.folder, request, outcome, self.options.aim)
+        self._write(outcome.run_dir, trial.record)
+        return trial
+
+    def _skip(self, number: int, request: Request, raised: KnobRaised) -> Trial:
+        """The trial of settings with which nothing could be launched."""
+        run_dir = self.folder / "trials" / f"{number:02d}"
+        self.launcher.prestarted.drop(run_dir)
+        run_dir.mkdir(parents=True)
+        record = TrialRecord(
+            number=number,
+            purpose=request.purpose,
+            knobs=dict(request.settings),
+            status="skipped",
+            samples_per_second=None,
+            step_time_ms=None,
+            peak_memory_bytes=None,
+            final_loss=None,
+            seconds=0.0,
+            reason=str(raised),
+            run_dir=os.path.relpath(run_dir, self.folder),
+            failure=FailureKind.KNOB_FAILED,
+        )
+        self._write(run_dir, record)
+        failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
+        return Trial(record, None, None, None, None, self.options.aim, failure)
+
+    def _write(self, run_dir: Path, record: TrialRecord) -> None:
+        self.trials.append(record)
+        write_json(run_dir / "trial.json", to_json(record))
+
+
+def trial_of(
+    number: int, folder: Path, request: Request, outcome: Outcome, objective: Objective
+) -> Trial:
+    """The trial that an outcome is. `folder`: of the tuning."""
+    result, log = outcome.result, outcome.log
+    record = TrialRecord(
+        number=number,
+        purpose=request.purpose,
+        knobs=dict(request.settings),
+        status=outcome.status,
+        samples_per_second=result.samples_per_second,
+        step_time_ms=result.step_time_ms,
+        peak_memory_bytes=result.peak_memory_bytes,
+        final_loss=result.final_loss,
+        seconds=outcome.seconds,
+        reason=_reason(request, outcome),
+        run_dir=os.path.relpath(outcome.run_dir, folder),
+        others_cpu_percent=None if result.host is None else result.host.others_cpu_percent,
+        foreign_processes=max(known(d.foreign_processes for d in result.devices), default=None),
+        failure=None if outcome.failure is None else outcome.failure.kind,
+    )
+    shown = None if log is None else evidence(log, request.seed_offset, request.rounded)
+    return Trial(record, result, log, shown, outcome.exit_code, objective, outcome.failure)
+
+
+def _reason(request: Request, outcome: Outcome) -> str:
+    """Why a trial is of no use, "" where it was measured."""
+    failure, result = outcome.failure, outcome.result
+    if failure is None:
+        return ""
+    if failure.kind is FailureKind.RANKS_REFUSED:
+        return f"--ddp: {failure.text}"
+    trained = failure.kind is FailureKind.EXIT_CODE and result.steps >= needed_steps(result)
+    if trained and not request.settings:
+        return f"{failure.text}; it took {result.steps} steps: {END_WELL}"
+    return failure.text
+
+
+def _read_ahead(settings: Mapping[str, Any]) -> int:
+    """Batches that the loader's workers hold ready."""
+    workers = int(settings.get("loader_workers") or 0)
+    return workers * int(settings.get("loader_prefetch") or 2)
