@@ -5,10 +5,11 @@
                                  [--body compute|cores|waiting] [--steps N] [--disturbed]
 
 All compare the same commits: equal ones, and ones that lose 8 % of the throughput, at a threshold
-of 5 % and otherwise as each tool comes: gpurun by live pairs, and by launches in turn; asv by its own
-number of samples in processes of its own, pytest-benchmark by five or more rounds in one process
-for each commit; both call a function of `--steps` training steps. asv has an environment of its own
-for each repository, which sees this one's torch; making it is not in its times. Peers that are not
+of 5 % and otherwise as each tool comes: gpurun by live pairs, and by launches in turn; asv by its
+own number of samples in processes of its own, pytest-benchmark by five or more rounds in one
+process for each commit. Both peers call a function of `--steps` training steps. asv has an
+environment of its own for each repository, which sees this one's torch; making it is not in its
+times. Peers that are not
 installed are left out. Results are appended to a file below `--work` at once; a second call goes on
 where the first one ended.
 """

@@ -60,7 +60,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--equal", type=int, default=10, help="comparisons of equal trees")
     parser.add_argument("--planted", type=int, default=10, help="of slower trees")
-    parser.add_argument("--body", choices=sorted(BODIES), default="waiting")
+    parser.add_argument("--body", choices=sorted(BODIES), default="compute")
     parser.add_argument("--steps", type=int, help="training steps that peers call a function")
     parser.add_argument(
         "--disturbed", action="store_true", help="beside a process that burns a core now and then"
