@@ -1,11 +1,15 @@
 """Record live pairs of equal launches: how far launches of the same code differ by chance.
 
-    python scripts/record_live_pairs.py --work /tmp/pairs --file scripts/data/live_pairs.json
-                                        [--pairs 6] [--kinds mlp conv loader embedding]
+    python scripts/record_live_pairs.py --work /tmp/pairs [--pairs 6] [--own-malloc]
+                                        [--kinds mlp conv loader embedding]
+    python scripts/record_live_pairs.py --fit
 
-From these the gate's prior for the variance between launches is taken, in `gpurun/bench/compare/
-gate.py`; `scripts/fit_launch_prior.py` fits it. Each kind of workload is launched once to warm up,
-then as many live pairs as asked. The file holds figures only, and a later call adds to them.
+Each kind of workload is launched once a side to warm up, then as many live pairs as asked follow;
+their figures are added to `scripts/recordings/live_pairs.json`. `--own-malloc` leaves glibc as it
+comes, which `gpurun bench` does not. `--fit` prints what the recordings say: for each kind the
+standard deviation between launches beyond the error of the turns (maximum likelihood, with its 95 %
+upper limit by the likelihood ratio), and the scatter of the ratio in the uninterrupted stretches
+and of the memory. The gate's prior comes from these (`gpurun/bench/compare/gate.py`).
 """
 
 from __future__ import annotations
@@ -16,15 +20,17 @@ import math
 import os
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.launches import Launcher, Start, warm_up_rule
+from gpurun.bench.launches import STEADY_MALLOC, Launcher, Start, warm_up_rule
 from gpurun.isolation.box import require
 
+RECORDINGS = Path(__file__).resolve().parent / "recordings" / "live_pairs.json"
 HEAD = "import torch\nfrom torch import nn\ntorch.manual_seed(0)\ntorch.set_num_threads(1)\n"
 TRAIN = """
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
@@ -84,7 +90,8 @@ def batches():
 class RecordedPair:
     """One live pair of equal launches. `log`: of the ratio by turns, `error`: its standard error
     within the pair. `stretch_log`: of the ratio by the uninterrupted stretches, `memory_log`: of
-    the peaks. `load`: the machine's average of the last minute.
+    the peaks. `load`: the machine's average of the last minute. `own_malloc`: glibc was left as it
+    comes.
     """
 
     kind: str
@@ -95,9 +102,10 @@ class RecordedPair:
     memory_log: float | None
     seconds: float
     load: float
+    own_malloc: bool = False
 
 
-def record(kind: str, pairs: int, work: Path) -> list[RecordedPair]:
+def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[RecordedPair]:
     """So many live pairs of one kind of workload."""
     folder = work / f"{kind}-{time.time_ns()}"
     folder.mkdir(parents=True)
@@ -106,6 +114,8 @@ def record(kind: str, pairs: int, work: Path) -> list[RecordedPair]:
     benchmark = Benchmark(kind, folder, "train.py", (), None, None, {}, (), GATED, thresholds)
     mode, _ = require(folder, in_place=False)
     launcher = Launcher(benchmark, folder / "runs", mode, print)
+    if own_malloc:
+        STEADY_MALLOC.clear()
     starts = [
         Start(name, folder, Path(sys.executable), dict(os.environ))
         for name in ("baseline", "current")
@@ -127,6 +137,7 @@ def record(kind: str, pairs: int, work: Path) -> list[RecordedPair]:
                 _log([x.steps_per_second for x in sides]),
                 _log([x.result.peak_memory_bytes for x in sides]),
                 round(time.monotonic() - began, 2), round(os.getloadavg()[0], 2),
+                own_malloc,
             )  # fmt: skip
             print(one, flush=True)
             found.append(one)
@@ -140,17 +151,66 @@ def _log(figures: list[float | None] | list[int | None]) -> float | None:
     return None if not first or not second else round(math.log(first / second), 6)
 
 
+def fitted(pairs: list[RecordedPair]) -> tuple[float, float]:
+    """The standard deviation between launches beyond the error of the turns, and its upper limit.
+
+    d is normal with mean 0 and the variance of both together; the limit is where the likelihood has
+    fallen by half of 2.71 (one-sided 95 %).
+    """
+
+    def likelihood(sd: float) -> float:
+        variances = [sd**2 + max(one.error, 1e-4) ** 2 for one in pairs]
+        squares = [one.log**2 for one in pairs]
+        return -0.5 * sum(math.log(v) + x / v for v, x in zip(variances, squares, strict=True))
+
+    grid = [0.0005 * step for step in range(1000)]
+    best = max(grid, key=likelihood)
+    top = likelihood(best)
+    return best, max(sd for sd in grid if sd >= best and likelihood(sd) > top - 2.71 / 2)
+
+
+def print_fit(pairs: list[RecordedPair]) -> None:
+    """A row for each kind, with glibc steady and as it comes."""
+    print("| workload | glibc | pairs | between launches | at most | turns | stretches | memory |")
+    print("|---|---|---|---|---|---|---|---|")
+    groups = {(one.own_malloc, one.kind) for one in pairs}
+    steady = {(own, "all") for own, _ in groups}
+    for own, kind in (*sorted(groups), *sorted(steady)):
+        rows = [one for one in pairs if one.own_malloc == own and kind in (one.kind, "all")]
+        sd, most = fitted(rows)
+        figures = (
+            sd, most, _rms([x.error for x in rows]), _rms([x.stretch_log for x in rows]),
+            _rms([x.memory_log for x in rows]),
+        )  # fmt: skip
+        cells = [f"{100 * figure:.1f} %" for figure in figures[:4]] + [f"{100 * figures[4]:.2f} %"]
+        name = "as it comes" if own else "steady"
+        print(f"| {kind} | {name} | {len(rows)} | {' | '.join(cells)} |")
+
+
+def _rms(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return math.sqrt(sum(x * x for x in known) / len(known)) if known else math.nan
+
+
 def main() -> int:
-    """Record, and add to the file."""
+    """Record, and add to the file; or fit."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="folder for scratch files")
-    parser.add_argument("--file", type=Path, required=True, help="where figures are kept")
+    parser.add_argument("--work", type=Path, help="folder for scratch files")
+    parser.add_argument("--file", type=Path, default=RECORDINGS, help="where figures are kept")
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=list(KINDS))
+    parser.add_argument("--own-malloc", action="store_true")
+    parser.add_argument("--fit", action="store_true")
     options = parser.parse_args()
+    known = json.loads(options.file.read_text()) if options.file.exists() else []
+    if options.fit:
+        print_fit([RecordedPair(**one) for one in known])
+        return 0
+    if options.work is None:
+        parser.error("name a folder: --work /tmp/pairs")
     for kind in options.kinds:
-        known = json.loads(options.file.read_text()) if options.file.exists() else []
-        known += [asdict(pair) for pair in record(kind, options.pairs, options.work)]
+        found = record(kind, options.pairs, options.work, options.own_malloc)
+        known += [asdict(pair) for pair in found]
         options.file.parent.mkdir(parents=True, exist_ok=True)
         options.file.write_text("[\n" + ",\n".join(map(json.dumps, known)) + "\n]\n")
     return 0

@@ -113,7 +113,8 @@ def _of_method(found: Comparison) -> list[str]:
     if method is None or found.error is not None:
         return []
     if not method.live:
-        return [one_line(f"launches in turn, not live pairs: {method.why_in_turn}")]
+        why = method.why_in_turn
+        return [one_line(f"launches in turn, not live pairs: {why}")] if why else []
     if method.prior_sd is None or method.pair_sd is None:
         return []
     return [

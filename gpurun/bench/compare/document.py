@@ -118,8 +118,8 @@ def _method(findings: Findings, speed: MetricResult | None) -> PairMethod | None
     """How pairs were launched; None where none was."""
     if not findings.pairs:
         return None
-    if findings.in_turn:
-        return PairMethod(live=False, why_in_turn=findings.in_turn)
+    if any(pair.ratio is None for pair in findings.pairs):
+        return PairMethod(live=False, why_in_turn=findings.in_turn or None)
     pair_sd = None if speed is None else speed.pair_sd
     return PairMethod(True, None, SPEED_PRIOR.sd, SPEED_PRIOR.pairs, pair_sd)
 

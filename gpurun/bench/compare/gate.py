@@ -84,7 +84,7 @@ LAUNCH_PRIORS = {
 """From recorded pairs of equal launches (`scripts/record_live_pairs.py`). Of other metrics nothing
 is known beforehand."""
 NOTHING_KNOWN = LaunchPrior(sd=0.0, pairs=0)
-LIVE_LOOKS = (3, 4, 6, 8, 12, 16)
+LIVE_LOOKS = (3, 4, 5, 6, 8, 10, 12, 16)
 LIVE_CAUTION = 0.3
 """Of live pairs: drift cancels within each, so that only the earliness of a look is paid for."""
 
