@@ -47,9 +47,9 @@ def blocks(steps: int) -> Iterator[tuple[int, int]]:
         width *= 2
 
 
-def steps_covered(points: int) -> int:
-    """How many steps so many points of a curve stand for."""
-    return next((start for start, _ in islice(blocks(1 << 62), points, None)), 0)
+def steps_below(points: int) -> int:
+    """A curve of so many points is of fewer steps than this: one more block is not whole."""
+    return next(end for _, end in islice(blocks(1 << 62), points, None))
 
 
 def _mean(losses: Sequence[float]) -> float | None:

@@ -236,11 +236,8 @@ def _share(value: float) -> str:
 def _ground(found: Comparison) -> str:
     """What the verdict stands on."""
     if found.baseline_records is None:
-        if found.method is None:
-            return count(found.pairs, "pair")
-        if found.method.live:
-            return count(found.pairs, "live pair")
-        return f"{count(found.pairs, 'pair')} in turn"
+        live = found.method is not None and found.method.live
+        return count(found.pairs, "live pair" if live else "pair")
     return f"against {count(found.baseline_records, 'record')}"
 
 

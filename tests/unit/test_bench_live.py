@@ -120,7 +120,7 @@ def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mix
 
     def run_pair(starts: tuple[Start, Start], rule: StopRule) -> LivePair:
         if launcher.turns.endswith("(bc)"):
-            launcher.fails = Failure(FailureKind.SCRIPT_FAILED, "OSError: address in use", 1)
+            launcher.fails = Failure(FailureKind.EXCEPTION, "OSError: address in use", 1)
         return pairs(starts, rule)
 
     launcher.run_pair = run_pair  # type: ignore[method-assign]
@@ -134,7 +134,7 @@ def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mix
 def test_launches_that_fail_alone_too_fail_the_benchmark(tmp_path: Path) -> None:
     launcher = Live(tmp_path, [0.0])
     one, _ = comparing(tmp_path, launcher)
-    launcher.fails = Failure(FailureKind.SCRIPT_FAILED, "ValueError: no", 1)
+    launcher.fails = Failure(FailureKind.EXCEPTION, "ValueError: no", 1)
     alone = launcher.run
 
     def run(start: Start, rule: StopRule, *, first: bool = False) -> Launch:
@@ -215,4 +215,4 @@ def test_the_report_says_how_pairs_were_launched(tmp_path: Path) -> None:
     one.run()
     lines = comparison_lines(document(findings))
     assert "launches in turn, not live pairs: launches work on the real files" in lines
-    assert "(4 pairs in turn)" in lines[-1]
+    assert "(4 pairs)" in lines[-1]

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpurun.bench.compare.separation import CurveTable
-from gpurun.bench.loss_curve import steps_covered
+from gpurun.bench.loss_curve import steps_below
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.comparison import TrainingComparison
 from gpurun.tuner.curves import deviation, differences, repeat_spread
@@ -86,14 +86,14 @@ class _NonFinite:
 def _that_reach(
     baseline: Sequence[LossCurve], current: Sequence[LossCurve]
 ) -> tuple[list[LossCurve], list[LossCurve]]:
-    """The curves that reach the last step at which one ceased to be finite, or ceased themselves.
+    """The curves without those that ended before the last step at which one ceased to be finite.
 
     Launches that take turns train for unequal numbers of steps: a finite loss of a shorter one says
     nothing of what follows.
     """
     last = max((c.nonfinite_step or 0 for c in (*baseline, *current)), default=0)
     reach = [
-        [c for c in side if c.nonfinite_step or steps_covered(len(c.points)) >= last]
+        [c for c in side if c.nonfinite_step or steps_below(len(c.points)) > last]
         for side in (baseline, current)
     ]
     return reach[0], reach[1]
