@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from gpurun.records.codec import from_json
@@ -101,3 +103,35 @@ def test_a_script_that_needs_a_port_for_itself_is_launched_in_turn(tmp_path: Pat
     assert not found.method.live
     assert "Address already in use" in (found.method.why_in_turn or "")
     assert "launches in turn, not live pairs: a live pair failed" in said
+
+
+def test_an_interrupted_live_pair_leaves_no_process_and_no_worktree(tmp_path: Path) -> None:
+    folder = project(tmp_path / "project")
+    commit(folder, {"notes.txt": "1"})
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpurun", "bench", "--compare", "main", "train.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": ""},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        while "pair 1:" not in running.stderr.readline():
+            assert running.poll() is None
+        while len(list(folder.glob(".gpurun/runs/*/launches/*/control/turn-orders"))) < 4:
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        lines = running.stderr.read().splitlines()
+    assert running.returncode == 128 + signal.SIGTERM, lines
+    assert lines[-1].startswith("verdict=interrupted")
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    assert not [path for path in Path("/proc").glob("[0-9]*/cwd") if within(path, folder)]
+
+
+def within(link: Path, folder: Path) -> bool:
+    """Whether a process works in this folder."""
+    try:
+        return link.readlink().is_relative_to(folder)
+    except OSError:
+        return False
