@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.measure import summarise_run
@@ -13,9 +13,8 @@ from gpurun.records.failure import FailureKind
 from gpurun.records.result import RunResult
 from gpurun.records.spec import Setting, StopRule
 from gpurun.rundir import write_json
-from gpurun.scaling.endings import failed, printed
 from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
-from gpurun.trials.ending import SHOWN_LINES, failure_of, last_lines
+from gpurun.trials.ending import failure_of, printed
 
 OWN_EXCHANGE = "ddp"
 """The trait of a script whose DistributedDataParallel is its own."""
@@ -106,13 +105,13 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
     if ended.given_up:
         status, error = "lost" if ended.lost else "timeout", ended.given_up
     elif refusal is not None:
-        status, error = _why(order, run_dir, result, alone)
+        status, error = _why(run_dir, result)
         if status != "oom":  # by which ranks part ways
             status, error = "failed", refusal.partition(": ")[2].splitlines()[0]
     elif _trait(logs, (EXCHANGE,)) is not None and not order.exchange:
         status, error = "failed", NOT_LEFT_OUT
     elif not well:
-        status, error = _why(order, run_dir, result, alone)
+        status, error = _why(run_dir, result)
     elif (left := _not_applied(order, logs)) is not None:
         status, error = "failed", left
     else:
@@ -135,7 +134,7 @@ def concluded(order: Order, run_dir: Path, ended: Ended, *, strong: bool, alone:
         together=together,
         switchable=_trait(logs, (EXCHANGE, OWN_EXCHANGE)) is not None,
         whole=well and not enough,
-        printed=_last_words(run_dir, alone),
+        printed=printed(run_dir),
     )
 
 
@@ -151,18 +150,10 @@ def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
     return None
 
 
-def _why(order: Order, run_dir: Path, result: RunResult, alone: bool) -> tuple[str, str]:
-    if not alone:
-        return failed(run_dir, result.exit_code)
-    failure = failure_of((), run_dir, result)
+def _why(run_dir: Path, result: RunResult) -> tuple[str, str]:
+    failure = failure_of((), run_dir, replace(result, status="failed"))
     assert failure is not None
     return ("oom" if failure.kind is FailureKind.OUT_OF_MEMORY else "failed"), failure.text
-
-
-def _last_words(run_dir: Path, alone: bool) -> tuple[str, ...]:
-    if alone:
-        return tuple(last_lines(run_dir / "output.log")[-SHOWN_LINES:])
-    return printed(run_dir, SHOWN_LINES)
 
 
 def _trait(logs: tuple[ProcessLog, ...], names: tuple[str, ...]) -> str | None:
