@@ -124,9 +124,8 @@ def _one_look(
     """Mean of d, the interval of its exponential at `level`, and the p-value adjusted for looks."""
     n = len(logs)
     average = mean(logs)
-    freedom = n - 1 + plan.prior_freedom
-    squares = (n - 1) * standard_deviation(logs) ** 2 + plan.prior_freedom * plan.prior_sd**2
-    error = max(math.sqrt(squares / freedom), plan.sd_floor) / math.sqrt(n)
+    deviation, freedom = updated_deviation(logs, plan.prior_sd, plan.prior_freedom)
+    error = max(deviation, plan.sd_floor) / math.sqrt(n)
     half = t_quantile(freedom, 1 - level / 2) * error
     p_value = min(1.0, 2 * t_upper_tail(freedom, abs(average) / error) * plan.alpha / level)
     return average, (math.exp(average - half), math.exp(average + half)), p_value
@@ -156,6 +155,21 @@ def standard_deviation(values: Sequence[float]) -> float:
     """That of a sample: at least two values, n - 1 degrees of freedom."""
     center = mean(values)
     return math.sqrt(math.fsum((v - center) ** 2 for v in values) / (len(values) - 1))
+
+
+def updated_deviation(
+    values: Sequence[float], prior_sd: float, prior_freedom: int
+) -> tuple[float, int]:
+    """The standard deviation by a sample and by what was known before, and its degrees of freedom.
+
+    The prior on the variance is a scaled inverse chi-squared one, worth `prior_freedom` values
+    (Gelman et al., Bayesian Data Analysis, section 2.6). Student's t with that freedom then bounds
+    the mean.
+    """
+    own = len(values) - 1
+    freedom = own + prior_freedom
+    squares = own * standard_deviation(values) ** 2 + prior_freedom * prior_sd**2
+    return math.sqrt(squares / freedom), freedom
 
 
 def lag_one_correlation(values: Sequence[float]) -> float | None:

@@ -1,8 +1,8 @@
 """Search a planted slow-down for real: `gpurun bench bisect` in a repository of 16 commits.
 
-    python scripts/bisect_planted.py --work /tmp/bisect [--commits 16] [--repeats 1] [--steps 180]
+    python scripts/bisect_planted.py --work /tmp/bisect [--commits 16] [--repeats 1]
 
-Each repository is made below `--work`; one of its commits, drawn by number, loses 10 % of the
+Each repository is made below `--work`; one of its commits, drawn by number, loses 8 % of the
 throughput (`planted_slowdown.py`, body `waiting`), the others change a comment. Printed is whether
 the search named that commit, after how many pairs and how long.
 """
@@ -21,8 +21,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from scripts.gate_runs import REPOSITORY
-from scripts.planted_slowdown import BODIES, PLANTED_DEPTH, git, make_repository
+from scripts.gate_runs import ENDLESS, REPOSITORY
+from scripts.planted_slowdown import BODIES, git, make_repository
 
 BODY = BODIES["waiting"]
 
@@ -35,7 +35,6 @@ def main() -> int:
     parser.add_argument("--work", type=Path, required=True, help="folder of the repositories")
     parser.add_argument("--commits", type=int, default=16, help="after the first, the good one")
     parser.add_argument("--repeats", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=180, help="training steps of a launch")
     options = parser.parse_args()
     for repeat in range(options.repeats):
         folder = options.work / f"repository-{repeat}"
@@ -52,7 +51,7 @@ def _repository(folder: Path, commits: int, number: int) -> str:
     git(folder, "reset", "-q", "--hard", "HEAD~1")
     planted = ""
     for one in range(1, commits + 1):
-        depth = PLANTED_DEPTH if one >= number else BODY.depth
+        depth = BODY.planted_depth if one >= number else BODY.depth
         (folder / "work.py").write_text(f"DEPTH = {depth}\n# change {one}\n")
         git(folder, "commit", "-q", "-a", "-m", f"change {one}")
         planted = git(folder, "rev-parse", "HEAD") if one == number else planted
@@ -65,7 +64,7 @@ def _searched(folder: Path, planted: str, number: int, options: argparse.Namespa
     words = ["bench", "bisect", f"HEAD~{options.commits}..HEAD", "--json", str(found)]
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "gpurun", *words, "train.py", str(options.steps)],
+        [sys.executable, "-m", "gpurun", *words, "train.py", ENDLESS],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,

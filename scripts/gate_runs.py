@@ -12,12 +12,24 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from types import MappingProxyType
 
+from scripts.disturbance import burning
 from scripts.planted_slowdown import BODIES, git, make_repository
 from scripts.simulate_gate import wilson
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+ENDLESS = "1000000000"
+"""Training steps: gpurun ends a launch itself."""
+IN_TURN = """
+import sys
+from gpurun.bench import pairing
+from gpurun.cli import main
+pairing.obstacle = lambda first, mode: "asked for"
+sys.exit(main(sys.argv[1:]))
+"""
+"""gpurun with launches in turn, for which its command line has no flag."""
 CODES = {0: "pass", 1: "regression", 3: "inconclusive"}
 
 Tool = Callable[[Path, int], tuple[str, int | None]]
@@ -48,8 +60,11 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--equal", type=int, default=10, help="comparisons of equal trees")
     parser.add_argument("--planted", type=int, default=10, help="of slower trees")
-    parser.add_argument("--body", choices=sorted(BODIES), default="waiting")
-    parser.add_argument("--steps", type=int, help="training steps of a launch")
+    parser.add_argument("--body", choices=sorted(BODIES), default="compute")
+    parser.add_argument("--steps", type=int, help="training steps that peers call a function")
+    parser.add_argument(
+        "--disturbed", action="store_true", help="beside a process that burns a core now and then"
+    )
     parser.add_argument(
         "--work", type=Path, required=True, help="folder of scratch repositories and results"
     )
@@ -70,6 +85,7 @@ def compare_all(
     work: Path = options.work
     work.mkdir(parents=True, exist_ok=True)
     kept = work / f"{options.body}.jsonl"
+    kept = kept.with_stem(f"{kept.stem}-disturbed") if options.disturbed else kept
     body = BODIES[options.body]
     for number in range(max(options.equal, options.planted)):
         for planted, wanted in ((False, options.equal), (True, options.planted)):
@@ -87,9 +103,10 @@ def compare_all(
                 if len(done) > number:
                     continue
                 git(folder, "checkout", "-q", "main")  # a killed call may have left another
-                started = time.monotonic()
-                verdict, pairs = tool(folder, options.steps or body.steps)
-                seconds = time.monotonic() - started
+                with burning(options.disturbed, seed=number):
+                    started = time.monotonic()
+                    verdict, pairs = tool(folder, options.steps or body.steps)
+                    seconds = time.monotonic() - started
                 run = GateRun(
                     name, options.body, planted, verdict, pairs, seconds, os.getloadavg()[0]
                 )
@@ -107,11 +124,20 @@ def read(kept: Path) -> list[GateRun]:
 
 def compare_by_gpurun(folder: Path, steps: int) -> tuple[str, int | None]:
     """`gpurun bench --compare`, with its thresholds and numbers of pairs as they are."""
+    return _compare(folder, ["-m", "gpurun"])
+
+
+def compare_in_turn(folder: Path, steps: int) -> tuple[str, int | None]:
+    """The same with launches in turn, as it is done where live pairs cannot be."""
+    return _compare(folder, ["-c", IN_TURN])
+
+
+def _compare(folder: Path, gpurun: list[str]) -> tuple[str, int | None]:
     found = folder.parent / "found.json"
     found.unlink(missing_ok=True)
-    words = ["bench", "--compare", "main", "--json", str(found), "train.py", str(steps)]
+    words = ["bench", "--compare", "main", "--json", str(found), "train.py", ENDLESS]
     done = subprocess.run(
-        [sys.executable, "-m", "gpurun", *words],
+        [sys.executable, *gpurun, *words],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
         capture_output=True,
@@ -136,7 +162,7 @@ def table(runs: Sequence[GateRun], tools: Iterable[str]) -> str:
     lines = [
         f"{os.cpu_count()} cores, load {between}",
         "| tool | false alarms | misses | undecided, equal | undecided, slower | failed | pairs "
-        "| s, equal | s, slower |",
+        "| median s, equal | median s, slower |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for tool in tools:
@@ -150,8 +176,8 @@ def table(runs: Sequence[GateRun], tools: Iterable[str]) -> str:
             _rate(slower, "inconclusive"),
             str(sum(run.verdict == "failed" for run in own)),
             _mean([run.pairs for run in own]),
-            _mean([run.seconds for run in equal]),
-            _mean([run.seconds for run in slower]),
+            _median([run.seconds for run in equal]),
+            _median([run.seconds for run in slower]),
         ]
         lines.append(f"| {tool} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -168,3 +194,7 @@ def _rate(runs: Sequence[GateRun], verdict: str) -> str:
 def _mean(values: Iterable[float | None]) -> str:
     known = [value for value in values if value is not None]
     return f"{sum(known) / len(known):.1f}" if known else ""
+
+
+def _median(values: Sequence[float]) -> str:
+    return f"{median(values):.0f}" if values else ""

@@ -1,13 +1,14 @@
 """A small repository of two commits whose second one trains as fast as the first, or slower.
 
 What `gate_error_rates.py` and `gate_peers.py` measure: a recurrent network whose step applies one
-layer `DEPTH` times. The planted second commit raises DEPTH, from 18 to 20 on the CPU: a step does
-20/18 of the work with the same parameters, so that 10 % of the throughput are lost. The equal one
+layer `DEPTH` times. The planted second commit raises DEPTH, from 23 to 25 on the CPU: a step does
+25/23 of the work with the same parameters, so that 8 % of the throughput are lost. The equal one
 only adds a comment. There is no optimizer object: importing torch's takes as long as torch itself.
 
-Two bodies on the CPU: `compute` does nothing but arithmetic; `waiting` spends most of each step
-asleep, as one that waits for its data does, so that other jobs on the machine slow it down less.
-`gpu` keeps a GPU busy, and its planted commit loses 5 %: the threshold itself.
+Bodies on the CPU: `compute` does nothing but arithmetic, on one thread; `cores` does the same on
+all cores, so that any other job on the machine slows it down; `waiting` spends most of each step
+asleep, as one that waits for its data does. `gpu` keeps a GPU busy, and its planted commit loses
+5 %: the threshold itself.
 """
 
 from __future__ import annotations
@@ -18,28 +19,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PLANTED_DEPTH = 20
-
 
 @dataclass(frozen=True)
 class Body:
     """What a step is made of: a layer of so many units, and seconds asleep after each of `depth`.
 
-    `steps`: how many a launch takes, about 1.3 s of them (on a GPU 4 s). `rows`: of the batch.
+    `steps`: about 1.3 s of them (on a GPU 4 s), the unit of tools that measure whole functions.
+    `rows`: of the batch. `threads`: None for as many as there are cores.
     """
 
     width: int
     wait: float
     steps: int
-    depth: int = 18
+    depth: int = 23
+    planted_depth: int = 25
     rows: int = 64
     device: str = "cpu"
+    threads: int | None = 1
 
 
 BODIES = {
-    "compute": Body(256, 0.0, 160),
-    "waiting": Body(64, 0.001, 60),
-    "gpu": Body(2048, 0.0, 100, depth=19, rows=4096, device="cuda"),
+    "compute": Body(256, 0.0, 125),
+    "cores": Body(512, 0.0, 60, threads=None),
+    "waiting": Body(64, 0.001, 50),
+    "gpu": Body(2048, 0.0, 100, depth=19, planted_depth=20, rows=4096, device="cuda"),
 }
 
 TRAINING = '''\
@@ -51,9 +54,10 @@ import torch
 
 from work import DEPTH
 
-WIDTH, WAIT, DEVICE = {width}, {wait}, "{device}"
+WIDTH, WAIT, DEVICE, THREADS = {width}, {wait}, "{device}", {threads}
 
-torch.set_num_threads(1)
+if THREADS:
+    torch.set_num_threads(THREADS)
 torch.manual_seed(0)
 
 
@@ -104,7 +108,13 @@ def make_repository(folder: Path, body: Body, planted: bool, files: Mapping[str,
     """The repository in `folder`, which must not exist; `files`: what it holds besides."""
     folder.mkdir(parents=True)
     git(folder, "init", "-q", "-b", "main")
-    words = {"width": body.width, "wait": body.wait, "rows": body.rows, "device": body.device}
+    words: dict[str, object] = {
+        "width": body.width,
+        "wait": body.wait,
+        "rows": body.rows,
+        "device": body.device,
+    }
+    words["threads"] = body.threads
     training = TRAINING.format(**words)
     whole = {"training.py": training, "train.py": SCRIPT, ".gitignore": IGNORED, **files}
     work = f"DEPTH = {body.depth}\n"
@@ -113,7 +123,7 @@ def make_repository(folder: Path, body: Body, planted: bool, files: Mapping[str,
         (folder / name).write_text(text)
     git(folder, "add", ".")
     git(folder, "commit", "-q", "-m", "first")
-    changed = f"DEPTH = {PLANTED_DEPTH}\n" if planted else f"{work}# an equal tree\n"
+    changed = f"DEPTH = {body.planted_depth}\n" if planted else f"{work}# an equal tree\n"
     (folder / "work.py").write_text(changed)
     git(folder, "commit", "-q", "-a", "-m", "second")
     return folder

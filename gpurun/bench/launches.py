@@ -17,19 +17,33 @@ from gpurun.isolation.box import Mode
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Target, TargetKind
 from gpurun.records.benchmark import LossCurve
-from gpurun.records.events import OriginsEvent, PlantedEvent
+from gpurun.records.events import LoaderEvent, OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule, Trees, TrialSpec
 from gpurun.trials.ending import printed
 from gpurun.trials.launcher import TrialLauncher
+from gpurun.trials.live_trials import STRETCH_SECONDS, TURN_SECONDS
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.request import LaunchRequest
+from gpurun.trials.stop_rules import first_rule
+from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner.settled import Settled
 
 SEED = 1234
 WARM_SHARE = 0.5
 """Of a first launch's time: what a later one is thought to take before there was any."""
+STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
+"""For glibc. By itself it learns from what is freed whether large blocks come from its heap or from
+the kernel, and by chance launches of one script learn otherwise: they then differ by 10 % and more
+in speed. With this set large blocks always come from the kernel, and memory is steadier, too. What
+the user sets himself stands."""
+WARM_UP_SECONDS = 2.0
+"""What the launch before the pairs measures: step time, memory and losses."""
+PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS
+"""What a live pair measures at most, its start left out."""
+DEFAULT_PREFETCH = 2
+"""Batches that each worker of a DataLoader keeps ready unless it is told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +69,7 @@ class Launch:
     `parameters`: those of the model that was first called, None where none was. `printed`: the last
     lines of its output. `seconds`: what it took from start to end. `planted`: what slowed it down
     on purpose. `loss_curve`: None where no loss was seen. `failure`: the error with its kind.
+    `read_ahead`: batches that workers of a loader hold ready at most.
     """
 
     start: Start
@@ -68,6 +83,7 @@ class Launch:
     planted: tuple[PlantedEvent, ...] = ()
     loss_curve: LossCurve | None = None
     failure: Failure | None = None
+    read_ahead: int = 0
 
     @property
     def steps_per_second(self) -> float | None:
@@ -88,6 +104,26 @@ class Launch:
         return self.result.status == "completed"
 
 
+@dataclass(frozen=True)
+class LivePair:
+    """Two launches that took turns. `ratio`: step time of the second over the first one's.
+
+    `failure`: why there is no ratio; None where there is one. The launches are None where nothing
+    was launched.
+    """
+
+    first: Launch | None
+    second: Launch | None
+    ratio: TurnRatio | None
+    failure: Failure | None
+
+
+def warm_up_rule(steps: int | None) -> StopRule:
+    """The rule of the launches that come before pairs: shorter than those that are judged."""
+    rule = first_rule(steps)
+    return rule if steps is not None else replace(rule, min_seconds=WARM_UP_SECONDS)
+
+
 class Launcher:
     """Launches one benchmark, one launch at a time. `close` removes what launches shared.
 
@@ -103,6 +139,8 @@ class Launcher:
         self.launched = 0
         self.trials = TrialLauncher(folder, mode)
         self._longest_later = 0.0
+        self._longest_pair = 0.0
+        self._read_ahead: dict[str, int] = {}
         self._note = note
 
     @property
@@ -114,6 +152,11 @@ class Launcher:
     def expected(self) -> float:
         """Seconds that another launch may take; a first one is also there to warm its tree up."""
         return self._longest_later or WARM_SHARE * self.longest
+
+    @property
+    def expected_pair(self) -> float:
+        """Seconds that another live pair may take."""
+        return self._longest_pair or WARM_SHARE * self.longest + PAIR_SECONDS
 
     def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
@@ -129,6 +172,27 @@ class Launcher:
             self.trials.drop_layer(start.name)
             done = self._launch(start, rule, first)
         return done
+
+    def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> LivePair:
+        """Launch two trees as a live pair, and wait for the end of both.
+
+        Of the `rule` only the warm-up counts: turns last until the ratio is known.
+        """
+        one, other = (
+            replace(
+                self.request(start, rule),
+                name=f"the {start.name} side",
+                read_ahead=self._read_ahead.get(start.name, 0),
+            )
+            for start in starts
+        )
+        both = self.trials.run_pair(one, other)
+        self._longest_pair = max(self._longest_pair, both.seconds)
+        first, second = (
+            None if outcome is None else launch_of(start, outcome)
+            for start, outcome in zip(starts, (both.first, both.second), strict=True)
+        )
+        return LivePair(first, second, both.ratio, both.failure)
 
     def forget(self, name: str) -> None:
         """Remove what launches of the tree `name` shared: the tree is no more."""
@@ -147,7 +211,7 @@ class Launcher:
             run_dir=self.folder / "launches" / f"{self.launched:02d}-{start.name}",
             target=Target(TargetKind.SCRIPT, self.benchmark.script, settled.args),
             cwd=start.folder,
-            environment=start.variables,
+            environment={**STEADY_MALLOC, **start.variables},
             trial=TrialSpec(stop=rule, seed=SEED, planted_seconds=start.planted_seconds),
             python=str(start.python),
             settings=settled.turned,
@@ -163,7 +227,9 @@ class Launcher:
         outcome = self.trials.run(self.request(start, rule, first=first))
         if not first:
             self._longest_later = max(self._longest_later, outcome.seconds)
-        return launch_of(start, outcome)
+        done = launch_of(start, outcome)
+        self._read_ahead[start.name] = done.read_ahead
+        return done
 
 
 def launch_of(start: Start, outcome: Outcome) -> Launch:
@@ -181,7 +247,12 @@ def launch_of(start: Start, outcome: Outcome) -> Launch:
         planted=() if log is None else log.planted,
         loss_curve=None if log is None else loss_curve(log),
         failure=failure,
+        read_ahead=0 if log is None else max(map(_read_ahead, log.loaders), default=0),
     )
+
+
+def _read_ahead(loader: LoaderEvent) -> int:
+    return loader.workers * (loader.prefetch_factor or DEFAULT_PREFETCH)
 
 
 def parameters_of(log: ProcessLog | None) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from gpurun.measure.clock import step_clock
 from gpurun.measure.events import ProcessLog
@@ -44,6 +45,11 @@ def blocks(steps: int) -> Iterator[tuple[int, int]]:
             yield start, start + width
             start += width
         width *= 2
+
+
+def steps_below(points: int) -> int:
+    """A curve of so many points is of fewer steps than this: one more block is not whole."""
+    return next(end for _, end in islice(blocks(1 << 62), points, None))
 
 
 def _mean(losses: Sequence[float]) -> float | None:

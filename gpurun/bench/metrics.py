@@ -49,12 +49,14 @@ class Metric(enum.Enum):
 class Gated:
     """One metric under the gate: (baseline, current) of each pair in the order of the launches.
 
-    `threshold`: the loss that must not pass, a fraction.
+    `threshold`: the loss that must not pass, a fraction. `errors`: the standard errors of ln of the
+    ratio within each live pair, empty where no turns measured it.
     """
 
     metric: Metric
     pairs: Sequence[tuple[float, float]]
     threshold: float
+    errors: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:

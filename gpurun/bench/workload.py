@@ -113,11 +113,11 @@ def without_effect(launch: Launch) -> list[str]:
     ]
 
 
-def disturbance(baseline: Launch, current: Launch) -> str | None:
+def disturbance(baseline: Launch, current: Launch, live: bool = False) -> str | None:
     """Why a pair says nothing about the trees: what befell one half of it alone, by records.
 
     The half is named as its launch is. Never by its timing: pairs that are dropped for their
-    figures would bias the verdict.
+    figures would bias the verdict. In a `live` pair a wait for cores falls on both sides' turns.
     """
     throttled = [_throttled(launch) for launch in (baseline, current)]
     names = [launch.start.name for launch in (baseline, current)]
@@ -131,6 +131,8 @@ def disturbance(baseline: Launch, current: Launch) -> str | None:
     if None not in beside and any(beside) and not all(beside):
         half = names[0] if beside[0] else names[1]
         return f"another process computed on the GPU in the {half} half only"
+    if live:
+        return None
     waits = known(launch.result.cores_lost_percent for launch in (baseline, current))
     if len(waits) == 2 and abs(waits[0] - waits[1]) > WAITS_APART:
         return (

@@ -24,9 +24,10 @@ class BisectedCommit:
 
 @record
 class BisectedPair:
-    """One launch of two commits each, one right after the other; `against` is the earlier commit.
+    """A launch of two commits each, live or one after the other; `against` is the earlier commit.
 
-    The throughputs are in samples/s (steps/s where samples cannot be counted). `slowdown`: the
+    The throughputs are in samples/s (steps/s where samples cannot be counted). Of a live pair that
+    of `commit` is that of `against` times the ratio by turns. `slowdown`: the
     fraction of throughput that `commit` loses. `records`: the ids in the store, of `against` and
     of `commit`; None where the store had no room for one.
     """

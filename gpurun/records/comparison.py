@@ -43,7 +43,8 @@ class MetricComparison:
 
     `slowdown` and its interval are losses as fractions: of the throughput what is lost, of memory
     and energy the growth. `pairs`: (baseline, current) in samples/s (steps/s where samples cannot
-    be counted), seconds, bytes or joules.
+    be counted), seconds, bytes or joules. The current throughput and step time of a live pair are
+    the baseline's times the ratio that the turns measured.
     """
 
     metric: str
@@ -53,6 +54,25 @@ class MetricComparison:
     slowdown_confidence_interval: tuple[float, float] | None
     p_value: float | None
     pairs: tuple[tuple[float, float], ...]
+
+
+@record
+class PairMethod:
+    """How the pairs of a comparison were launched.
+
+    `live`: both sides of a pair took turns of a few steps, one frozen while the other trained; else
+    they were launched one after the other, and `why_in_turn` says why. `prior_sd`: what recorded
+    pairs of equal launches say of the standard deviation of ln(ratio of speeds) between live pairs,
+    and `prior_pairs`: how many further pairs that counts as. `pair_sd`: the same as this
+    comparison's own pairs updated it; None before the first look. The last three are None for
+    launches in turn.
+    """
+
+    live: bool
+    why_in_turn: str | None
+    prior_sd: float | None = None
+    prior_pairs: int | None = None
+    pair_sd: float | None = None
 
 
 @record
@@ -92,7 +112,8 @@ class Comparison:
     a regression, or the one that a search for it has found; None where there is neither. `others`:
     further benchmarks of the same configuration; this one then has the worst verdict.
     `baseline_records`: with --from-history, how many records stand for the baseline, whose side is
-    then all of them under the newest one's id and commit; None where it was launched.
+    then all of them under the newest one's id and commit; None where it was launched. `method`:
+    None where no pair was launched.
     """
 
     benchmark: str
@@ -118,4 +139,5 @@ class Comparison:
     baseline_records: int | None = None
     training_differs: bool | None = None
     training: TrainingComparison | None = None
+    method: PairMethod | None = None
     schema: str = COMPARISON_SCHEMA

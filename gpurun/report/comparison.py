@@ -99,12 +99,30 @@ def comparison_lines(found: Comparison) -> list[str]:
     """The closing report."""
     grid = _grid(found)
     lines = [f"  {line}" for line in grid.lines()] if grid.rows else []
+    lines += _of_method(found)
     if (training := _training(found)) is not None:
         lines.append(training)
     lines.append(verdict_line(found))
     if found.verdict != "pass":
         lines.append(one_line(found.recommendation))
     return lines
+
+
+def _of_method(found: Comparison) -> list[str]:
+    """Why pairs were no live ones; what their interval takes for granted where they were."""
+    method = found.method
+    if method is None or found.error is not None:
+        return []
+    if not method.live:
+        why = method.why_in_turn
+        return [one_line(f"launches in turn, not live pairs: {why}")] if why else []
+    if method.prior_sd is None or method.pair_sd is None:
+        return []
+    return [
+        f"live pairs of one tree differ by {percent(method.prior_sd)} (standard deviation, as "
+        f"recorded before; counts as {count(method.prior_pairs or 0, 'pair')}), these by "
+        f"{percent(method.pair_sd)}"
+    ]
 
 
 def _training(found: Comparison) -> str | None:
@@ -130,6 +148,7 @@ def _section(found: Comparison) -> str:
     if (training := _training(found)) is not None:
         differs = found.training is not None and found.training.differs
         parts.append(f"**{escaped(training)}**" if differs else escaped(training))
+    parts += [f"- {escaped(line)}" for line in _of_method(found)]
     parts += [f"- {escaped(one_line(note))}" for note in found.notes]
     sides = f"baseline `{_commit(found.baseline)}`, current `{_commit(found.current)}`"
     parts.append(f"{sides}, {_ground(found)} in {duration(found.seconds)}")
@@ -161,7 +180,11 @@ def _gated(found: Comparison) -> Grid:
 
 
 def _grid(found: Comparison) -> Grid:
-    """Every figure that both sides have; those of half a comparison would read like a finding."""
+    """Every figure that both sides have; those of half a comparison would read like a finding.
+
+    Of live pairs the current speed is the baseline's times the ratio that the turns measured: what
+    either side does alone for 2 s drifts with the machine.
+    """
     columns = (
         Column("figure"),
         Column(found.baseline.label or "baseline", right=True),
@@ -169,9 +192,13 @@ def _grid(found: Comparison) -> Grid:
         Column("change", right=True),
     )
     one, other = found.baseline, found.current
+    rate, step = other.samples_per_second, _step(other)
+    if found.method is not None and found.method.live and found.slowdown is not None:
+        rate = _times(one.samples_per_second, 1 - found.slowdown)
+        step = _times(_step(one), _batch_growth(found) / (1 - found.slowdown))
     rows = [
-        _row("samples/s", one.samples_per_second, other.samples_per_second, number),
-        _row("step time", _step(one), _step(other), milliseconds),
+        _row("samples/s", one.samples_per_second, rate, number),
+        _row("step time", _step(one), step, milliseconds),
         _row("GPU", one.gpu_utilization_percent, other.gpu_utilization_percent, _share),
         _row("peak memory", one.peak_memory_bytes, other.peak_memory_bytes, byte_size),
         _row("energy a sample", one.joules_per_sample, other.joules_per_sample, joules),
@@ -193,6 +220,16 @@ def _step(side: ComparedSide) -> float | None:
     return None if side.step_time_ms is None else side.step_time_ms.mean
 
 
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _batch_growth(found: Comparison) -> float:
+    """How much larger the current side's batches are, where settings made them so."""
+    before, now = found.baseline.batch_size, found.current.batch_size
+    return now / before if before and now else 1.0
+
+
 def _share(value: float) -> str:
     return percent(value / 100)
 
@@ -200,7 +237,8 @@ def _share(value: float) -> str:
 def _ground(found: Comparison) -> str:
     """What the verdict stands on."""
     if found.baseline_records is None:
-        return count(found.pairs, "pair")
+        live = found.method is not None and found.method.live
+        return count(found.pairs, "live pair" if live else "pair")
     return f"against {count(found.baseline_records, 'record')}"
 
 

@@ -38,6 +38,7 @@ def result(rate: float, **changes: Any) -> RunResult:
         "peak_memory_bytes": 1 << 30,
         "devices": (),
         "environment": {"torch": "2.13.0"},
+        "ranks": 1,
     }
     unmeasured = dict.fromkeys(RunResult.__dataclass_fields__)
     return RunResult(**{**unmeasured, **known, **changes})  # type: ignore[arg-type]

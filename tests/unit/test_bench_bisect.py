@@ -59,7 +59,7 @@ class Machine(Launcher):
     """
 
     def __init__(self, folder: Path, odd: dict[int, dict[str, Any]]) -> None:
-        super().__init__(BENCHMARK, folder, Mode.OVERLAY, print)
+        super().__init__(BENCHMARK, folder, Mode.IN_PLACE, print)
         self.odd = odd
         self.turns: list[str] = []
 

@@ -26,7 +26,7 @@ class Recorded(Launcher):
     """Gives back what launches are known to have come to, by side, and remembers the turns."""
 
     def __init__(self, folder: Path, baseline: list[Launch], current: list[Launch]) -> None:
-        super().__init__(BENCHMARK, folder, Mode.OVERLAY, print)
+        super().__init__(BENCHMARK, folder, Mode.IN_PLACE, print)
         self.turns = ""
         self.coming = {BASELINE: baseline, CURRENT: current}
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.compare.gate import DEFAULT, GatePlan, GateResult, Verdict, judge
+from gpurun.bench.compare.gate import DEFAULT, SPEED_PRIOR, GatePlan, GateResult, Verdict, judge
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.errors import ExitCode, GpurunError
 from scripts.simulate_gate import Cell, Outcome, simulate
@@ -27,6 +27,9 @@ def noisy(count: int, worse: float, noise: float, seed: int) -> Pairs:
 
 def throughput(pairs: Pairs, threshold: float = 0.05, plan: GatePlan = DEFAULT) -> GateResult:
     return judge([Gated(Metric.THROUGHPUT, pairs, threshold)], plan)
+
+
+LIVE = DEFAULT.of_live_pairs
 
 
 def outcome(law: str, noise: float, slowdown: float, plan: GatePlan = DEFAULT) -> Outcome:
@@ -204,3 +207,46 @@ def test_the_last_look_is_at_the_most_pairs_allowed() -> None:
     assert GatePlan.up_to(40).looks == (4, 6, 8, 12, 16, 24, 32, 40)
     with pytest.raises(GpurunError, match="before the first look, which takes 4 pairs"):
         GatePlan.up_to(3)
+
+
+@pytest.mark.parametrize("law", ["gauss", "t3", "turns"])
+@pytest.mark.parametrize("of_prior", [1.0, math.sqrt(2), 2.0])
+@pytest.mark.parametrize("slowdown", [0.0, 0.05])
+def test_live_pairs_keep_the_errors_up_to_twice_the_noise_of_the_prior(
+    law: str, of_prior: float, slowdown: float
+) -> None:
+    cell = Cell(law, of_prior * SPEED_PRIOR.sd / math.sqrt(2), slowdown, live=True)
+    assert simulate(cell, LIVE, runs=400, seed=3).missed == []
+
+
+def test_without_the_widening_of_early_looks_live_pairs_would_pass_too_much() -> None:
+    cell = Cell("gauss", 2 * SPEED_PRIOR.sd / math.sqrt(2), 0.05, live=True)
+    bare = replace(LIVE, caution=0.0)
+    assert simulate(cell, bare, runs=2000, seed=3).missed == ["FALSE PASSES"]
+
+
+def test_three_live_pairs_decide_what_takes_more_in_turn() -> None:
+    lost = [(100.0, 91.0), (100.0, 91.6), (100.0, 91.3)]
+    assert throughput(lost, plan=LIVE).verdict is Verdict.REGRESSION
+    assert throughput(lost).verdict is Verdict.MORE
+    same = [(100.0, 100.4), (100.0, 99.1), (100.0, 100.2)]
+    assert throughput(same, plan=LIVE).verdict is Verdict.PASS
+
+
+def test_three_live_pairs_that_agree_by_chance_are_not_believed_to_be_that_exact() -> None:
+    close = [(100.0, 96.5)] * 3
+    assert throughput(close, plan=LIVE).verdict is Verdict.MORE
+
+
+def test_an_energy_of_which_nothing_is_known_beforehand_takes_more_live_pairs() -> None:
+    figures = [(1.0, 1.012), (1.0, 0.995), (1.0, 0.993)]
+    gated = [Gated(Metric.ENERGY, figures, 0.05)]
+    assert judge(gated, LIVE).verdict is Verdict.MORE
+    assert judge([Gated(Metric.STEP_TIME, figures, 0.05)], LIVE).verdict is Verdict.PASS
+
+
+@pytest.mark.parametrize("max_pairs", [4, 7, 24])
+def test_live_pairs_end_at_the_same_last_look(max_pairs: int) -> None:
+    plan = GatePlan.up_to(max_pairs).of_live_pairs
+    assert (plan.looks[0], plan.looks[-1]) == (3, max_pairs)
+    assert list(plan.looks) == sorted(set(plan.looks))

@@ -139,6 +139,15 @@ def test_a_loss_that_is_lost_is_seen_in_few_launches_too() -> None:
     assert compare_training([sound], [lost]).differs is None
 
 
+def test_a_launch_that_ended_before_the_others_lose_their_loss_does_not_speak_for_them() -> None:
+    """Launches that take turns train for unequal numbers of steps."""
+    sound, lost = curve(falling()), curve([*falling()[:60], NAN])
+    short = curve(falling(steps=40))
+    found = compare_training([short, sound, sound, sound], [short, lost, lost, lost])
+    assert (found.differs, found.nonfinite_from_step) == (True, 61)
+    assert compare_training([short] * 4, [short, lost, lost, lost]).nonfinite_from_step is None
+
+
 def test_a_loss_that_is_lost_in_most_launches_is_another_training() -> None:
     sound, lost = curve(falling()), curve([*falling()[:6], NAN])
     for baseline in ([sound] * 6, [*[sound] * 5, lost]):

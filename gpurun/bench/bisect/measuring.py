@@ -15,6 +15,7 @@ from gpurun.bench.bisect.pool import TreePool
 from gpurun.bench.bisect.state import Settled
 from gpurun.bench.compare.pairs import Tell
 from gpurun.bench.launches import Launch, Launcher, Start
+from gpurun.bench.pairing import Pairing, Taken
 from gpurun.bench.record import Version, record_of
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.origin import check_origins
@@ -52,6 +53,7 @@ class Measuring:
         tell: Tell,
     ) -> None:
         self.settled: Settled | None = None
+        self.pairing = Pairing(launcher)
         self.notes: list[str] = []
         self._benchmark = benchmark
         self._launcher = launcher
@@ -64,7 +66,7 @@ class Measuring:
         """Seconds that a pair of these commits may take, by the longest launches and trees."""
         launch = self._launcher.expected
         missing = sum(commit not in self._pool for commit in commits)
-        return 2 * launch + missing * (launch + self._longest)
+        return self.pairing.expected + missing * (launch + self._longest)
 
     def first(self, commit: str) -> Launch:
         """Make the tree of a commit, and launch it to warm it up."""
@@ -85,21 +87,30 @@ class Measuring:
         rule = first_rule(self._benchmark.steps)
         launch = self._launcher.run(self._start(sides), rule, first=True)
         self._check(commit, sides, launch)
+        self.pairing.consider((launch, launch))
         return launch
 
-    def pair(self, one: str, other: str, settled: Settled) -> tuple[Launch, Launch]:
-        """A launch of each commit, in this order, with the same number of steps."""
+    def pair(self, one: str, other: str, settled: Settled) -> Taken:
+        """A pair of both commits: live, or launched in this order with equal numbers of steps."""
         trees = [self._tree(commit) for commit in (one, other)]
-        launches = []
-        for commit, own, beside in zip((one, other), trees, trees[::-1], strict=True):
-            launch = self._launcher.run(self._start(own), settled.rule)
-            self._check(commit, replace(own, baseline=beside.current), launch)
+        names = [sides.current.name for sides in trees]
+
+        def check(launch: Launch) -> None:
+            at = names.index(launch.start.name)
+            commit = (one, other)[at]
+            self._check(commit, replace(trees[at], baseline=trees[1 - at].current), launch)
             steps, wanted = launch.result.steps, settled.rule.max_steps
             if settled.rule != WHOLE and launch.whole and steps < wanted:
                 reason = f"it ends after {steps} steps, before the {wanted} that others take"
                 raise Unmeasurable(commit, reason)
-            launches.append(launch)
-        return launches[0], launches[1]
+
+        starts = (self._start(trees[0]), self._start(trees[1]))
+        taken = self.pairing.take(starts, settled.rule, check)
+        if self.pairing.in_turn and self.pairing.why not in self.notes:
+            self.remember(self.pairing.why)
+        for launch in (taken.first, taken.second):
+            check(launch)
+        return taken
 
     def drop(self, commit: str) -> None:
         """Remove the tree of a commit that is not measured any more."""

@@ -21,6 +21,7 @@ from gpurun.bench.bisect.state import SearchState, Settled, StateFile
 from gpurun.bench.compare.pairs import MOST_AGAIN, Tell
 from gpurun.bench.launches import Launch, Launcher
 from gpurun.bench.metrics import Metric
+from gpurun.bench.pairing import Taken
 from gpurun.bench.trees.git import short
 from gpurun.bench.workload import Work, disturbance, figure
 from gpurun.errors import ExitCode, GpurunError
@@ -116,26 +117,30 @@ class Searching:
     def _pair(self, action: Measure, settled: Settled) -> None:
         """One more pair, launched again where a recorded cause befell one half of it."""
         if action.against_first:
-            against, of = self._measuring.pair(action.against, action.commit, settled)
+            taken = self._measuring.pair(action.against, action.commit, settled)
         else:
-            of, against = self._measuring.pair(action.commit, action.against, settled)
+            taken = self._measuring.pair(action.commit, action.against, settled).turned
+        against, of = taken.first, taken.second
         if settled.rule == WHOLE and settled.work.steps is None:
             # The first launches of the ends were stopped; the steps of whole ones show only now.
             self._refuse_unequal(against, of)
             settled = replace(settled, work=Work.of(against))
-        cause = disturbance(against, of)
+        cause = disturbance(against, of, live=taken.ratio is not None)
         if cause is not None and self._again < MOST_AGAIN:
             self._again += 1
             self._measuring.remember(f"a pair is launched again: {cause}")
             return
         if cause is not None:
             self._measuring.remember(f"a pair counts although {cause}: it was so too often")
-        self._count(action, against, of, settled)
+        self._count(action, taken, settled)
 
-    def _count(self, action: Measure, against: Launch, of: Launch, settled: Settled) -> None:
+    def _count(self, action: Measure, taken: Taken, settled: Settled) -> None:
         """Keep the pair: its records first, so that a kill in between loses nothing."""
+        against, of = taken.first, taken.second
         before = _throughput(action.against, against, settled)
         now = _throughput(action.commit, of, settled)
+        if taken.ratio is not None:
+            now = before * math.exp(-taken.ratio.log)
         worse = Metric.THROUGHPUT.log_worse(before, now)
         search = self.state.search.with_pair(
             Pair(action.commit, action.against, worse, action.against_first)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.gate import MetricResult, Verdict
+from gpurun.bench.compare.gate import SPEED_PRIOR, MetricResult, Verdict
 from gpurun.bench.compare.pairs import Findings
 from gpurun.bench.ending import Ending
 from gpurun.bench.metrics import Metric
@@ -19,6 +19,7 @@ from gpurun.records.comparison import (
     ComparedSide,
     Comparison,
     MetricComparison,
+    PairMethod,
     TrainingComparison,
 )
 
@@ -109,7 +110,18 @@ def comparison(
         error=None if ending is None else ending.error,
         training_differs=training.differs,
         training=training,
+        method=_method(findings, speed),
     )
+
+
+def _method(findings: Findings, speed: MetricResult | None) -> PairMethod | None:
+    """How pairs were launched; None where none was."""
+    if not findings.pairs:
+        return None
+    if any(pair.ratio is None for pair in findings.pairs):
+        return PairMethod(live=False, why_in_turn=findings.in_turn or None)
+    pair_sd = None if speed is None else speed.pair_sd
+    return PairMethod(True, None, SPEED_PRIOR.sd, SPEED_PRIOR.pairs, pair_sd)
 
 
 def _verdict(speed: str, training: TrainingComparison, fail_on_change: bool) -> str:

@@ -1,18 +1,25 @@
 """The decision of `gpurun bench --compare`: pass, regression, inconclusive, or one more pair.
 
-The unit is a pair of launches, one of the baseline and one of the current tree, run in turn (A B,
-B A, ...). Each pair gives d = ln of how much worse the current tree is. At each look, one-sided t
-bounds on the mean of d say whether the loss is below the threshold (pass), or above 1 % and perhaps
-above the threshold (regression). The levels of the bounds are such that over all looks of
-independent pairs the lower one errs in less than 1 % of comparisons and the upper one in less than
-5 %.
+The unit is a pair of launches, one of the baseline and one of the current tree. Each pair gives
+d = ln of how much worse the current tree is. At each look, one-sided t bounds on the mean of d say
+whether the loss is below the threshold (pass), or above 1 % and perhaps above the threshold
+(regression). The levels of the bounds are such that over all looks the lower one errs in less than
+1 % of comparisons and the upper one in less than 5 %, by simulation (`scripts/simulate_gate.py`).
+There are two designs.
 
-Neighbouring pairs may be correlated (another job on the machine, a room that warms up). At a
-correlation of 0.3 those levels err in 2.8 % and 12 %, and no estimate from 4 to 16 pairs tells 0.3
-from 0: its standard error is 0.25 to 0.5. Widened by the estimate, freed of its bias, the bounds
-still err in 1.4 % and 6.8 %. Widened by its upper 80 % limit, or as for a known 0.3, the gate
-catches 87 % of losses of 5 % at 2 % of independent noise, where 95 % are wanted. So the interval is
-widened by two factors, whose constants come from simulation (`scripts/simulate_gate.py`):
+**Live pairs** (`GatePlan.live`). Both sides take turns of some steps, so that what the machine does
+falls on both, and d varies little from pair to pair: by what launches of equal code differ by, and
+by the error of the turns, which each pair measures itself. The first part is known from recorded
+pairs (`LAUNCH_PRIORS`). It counts like three further pairs, so that three can decide; the pairs of
+the comparison at hand update it.
+
+**Launches in turn** (A B, B A, ...), where live pairs cannot be. Neighbouring pairs may be
+correlated (another job on the machine, a room that warms up). At a correlation of 0.3 unwidened
+levels err in 2.8 % and 12 %, and no estimate from 4 to 16 pairs tells 0.3 from 0: its standard
+error is 0.25 to 0.5. Widened by the estimate, freed of its bias, the bounds still err in 1.4 % and
+6.8 %. Widened by its upper 80 % limit, or as for a known 0.3, the gate catches 87 % of losses of
+5 % at 2 % of independent noise, where 95 % are wanted. So the interval is widened by two factors,
+whose constants come from simulation:
 
 * (last look / this look) ** 0.8. What early looks do not spend of the error is left for the last
   one, where it buys more: the last look then errs little enough without much widening;
@@ -34,16 +41,16 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.stats import (
     lag_one_correlation,
     mean,
-    standard_deviation,
     t_quantile,
     t_upper_tail,
+    updated_deviation,
 )
 
 
@@ -54,6 +61,32 @@ class Verdict(enum.Enum):
     REGRESSION = "regression"
     INCONCLUSIVE = "inconclusive"
     MORE = "more"
+
+
+@dataclass(frozen=True)
+class LaunchPrior:
+    """How d varies between live pairs of equal launches, as it is known beforehand.
+
+    `sd`: its standard deviation beyond the error of the turns. `pairs`: that knowledge is worth so
+    many further pairs.
+    """
+
+    sd: float
+    pairs: int
+
+
+SPEED_PRIOR = LaunchPrior(sd=0.02, pairs=3)
+LAUNCH_PRIORS = {
+    Metric.THROUGHPUT: SPEED_PRIOR,
+    Metric.STEP_TIME: SPEED_PRIOR,
+    Metric.PEAK_MEMORY: LaunchPrior(sd=0.003, pairs=3),
+}
+"""From recorded pairs of equal launches (`scripts/record_live_pairs.py`). Of other metrics nothing
+is known beforehand."""
+NOTHING_KNOWN = LaunchPrior(sd=0.0, pairs=0)
+LIVE_LOOKS = (3, 4, 5, 6, 8, 10, 12, 16)
+LIVE_CAUTION = 0.3
+"""Of live pairs: drift cancels within each, so that only the earliness of a look is paid for."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +111,8 @@ class GatePlan:
     """Share of the estimated correlation that widens the interval; 0 does without."""
     guarded: float = 0.3
     """The correlation up to which the errors hold: there the estimate is freed of its bias."""
+    live: bool = False
+    """Whether pairs are live: then `LAUNCH_PRIORS` hold."""
 
     @classmethod
     def up_to(cls, max_pairs: int) -> GatePlan:
@@ -92,6 +127,17 @@ class GatePlan:
         while looks[-1] < max_pairs:
             looks.append(2 * looks[-2])
         return cls(looks=(*(n for n in looks if n < max_pairs), max_pairs))
+
+    @property
+    def of_live_pairs(self) -> GatePlan:
+        """The plan for live pairs that has the same last look."""
+        last = self.looks[-1]
+        looks = (*(n for n in dict.fromkeys((*LIVE_LOOKS, *self.looks)) if n < last), last)
+        return replace(self, looks=looks, caution=LIVE_CAUTION, believed=0.0, live=True)
+
+    def prior(self, metric: Metric) -> LaunchPrior:
+        """What is known beforehand of pairs of this metric."""
+        return LAUNCH_PRIORS.get(metric, NOTHING_KNOWN) if self.live else NOTHING_KNOWN
 
     def widening(self, pairs: int, correlation: float | None) -> float:
         """The factor for the standard error at a look, at least 1; by estimated correlation."""
@@ -113,6 +159,7 @@ class MetricResult:
     for the number of metrics, so that it is below 0.01 exactly where the lower bound is above that.
     `correlation` of neighbouring pairs, freed of bias, None where all pairs agree exactly;
     `widening`: the factor by which it, and the earliness of the look, widened the interval.
+    `pair_sd`: the standard deviation of d that the bounds stand on, without the widening.
     """
 
     metric: Metric
@@ -123,6 +170,7 @@ class MetricResult:
     p_value: float | None = None
     correlation: float | None = None
     widening: float | None = None
+    pair_sd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -198,18 +246,21 @@ class _Track:
         self.p_value: float | None = None
         self.correlation: float | None = None
         self.widening: float | None = None
+        self.pair_sd: float | None = None
 
     def look(self, n: int) -> None:
         worse, plan = self.worse[:n], self.plan
         self.average = mean(worse)
         self.correlation = _unbiased(lag_one_correlation(worse), n, plan.guarded)
         self.widening = plan.widening(n, self.correlation)
+        prior = plan.prior(self.gated.metric)
+        known = math.hypot(prior.sd, _root_mean_square(self.gated.errors[:n]))
+        self.pair_sd, freedom = updated_deviation(worse, known, prior.pairs)
         # The floor stands for what is not seen; what is not seen is not widened.
-        deviation = max(standard_deviation(worse) * self.widening, plan.sd_floor)
-        error = deviation / math.sqrt(n)
-        low = self.average - t_quantile(n - 1, 1 - self.lower_level) * error
-        high = self.average + t_quantile(n - 1, 1 - plan.upper_level) * error
-        tail = t_upper_tail(n - 1, (self.average - self.irrelevant) / error)
+        error = max(self.pair_sd * self.widening, plan.sd_floor) / math.sqrt(n)
+        low = self.average - t_quantile(freedom, 1 - self.lower_level) * error
+        high = self.average + t_quantile(freedom, 1 - plan.upper_level) * error
+        tail = t_upper_tail(freedom, (self.average - self.irrelevant) / error)
         p_value = min(1.0, tail * self.adjustment)
         # All bounds hold together, so their common part does; where there is none, the latest.
         if max(low, self.low) <= min(high, self.high):
@@ -240,7 +291,12 @@ class _Track:
             p_value=self.p_value,
             correlation=self.correlation,
             widening=self.widening,
+            pair_sd=self.pair_sd,
         )
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return math.sqrt(math.fsum(x * x for x in values) / len(values)) if values else 0.0
 
 
 def _unbiased(estimate: float | None, pairs: int, truth: float) -> float | None:

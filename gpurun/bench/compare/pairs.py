@@ -1,7 +1,8 @@
-"""A comparison: paired launches of two trees in turn until the gate decides.
+"""A comparison: pairs of launches of two trees until the gate decides.
 
-One launch of each side warms it up and is not judged. Then pairs: baseline first, current first,
-and so on, so that a drift of the machine falls on both sides alike.
+One launch of each side alone warms it up and shows whether live pairs are possible. Then pairs:
+live ones, or launches in turn (baseline first, current first, and so on), so that a drift of the
+machine falls on both sides alike.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from dataclasses import dataclass, field
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.gate import GatePlan, GateResult, Verdict, judge
 from gpurun.bench.compare.training import compare_training
-from gpurun.bench.launches import Launch, Launcher, Start
+from gpurun.bench.launches import Launch, Launcher, Start, warm_up_rule
 from gpurun.bench.metrics import Gated, Metric
+from gpurun.bench.pairing import Pairing
 from gpurun.bench.trees.origin import check_origins
 from gpurun.bench.trees.sides import Side, Sides
 from gpurun.bench.workload import (
@@ -28,10 +30,14 @@ from gpurun.bench.workload import (
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.comparison import TrainingComparison
 from gpurun.records.spec import StopRule
-from gpurun.trials.stop_rules import first_rule, later_rule
+from gpurun.trials.stop_rules import later_rule
+from gpurun.trials.turn_ratio import TurnRatio
 
 MOST_AGAIN = 8
 """Pairs that are launched again because something befell one half; further ones count."""
+
+BY_TURNS = (Metric.THROUGHPUT, Metric.STEP_TIME)
+"""What the turns of a live pair measure."""
 
 Tell = Callable[[str], None]
 """Hears what happens, a line each."""
@@ -39,10 +45,14 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Pair:
-    """One launch of each side, run one right after the other."""
+    """One launch of each side: a live pair, or one right after the other.
+
+    `ratio`: step time of the current over the baseline's, by turns; None for launches in turn.
+    """
 
     baseline: Launch
     current: Launch
+    ratio: TurnRatio | None = None
 
 
 @dataclass
@@ -50,10 +60,13 @@ class Findings:
     """What is known so far; whatever ends the comparison, it stands here.
 
     `gated`: the metrics that are judged, with their thresholds. `by_samples`: the throughput is in
-    samples/s, else in steps/s. `ended`: why it ended before the gate decided.
+    samples/s, else in steps/s. `ended`: why it ended before the gate decided. `first`: the launches
+    that warmed up, baseline first. `in_turn`: why pairs are not live, "" if they are.
     """
 
     pairs: list[Pair] = field(default_factory=list)
+    first: list[Launch] = field(default_factory=list)
+    in_turn: str = ""
     gated: dict[Metric, float] = field(default_factory=dict)
     by_samples: bool = True
     result: GateResult | None = None
@@ -74,18 +87,46 @@ class Findings:
         return [getattr(pair, side) for pair in self.pairs] + failed
 
     def training(self) -> TrainingComparison:
-        """What the losses of the pairs say."""
+        """What the losses say: of the pairs, and where these are live of the first launches, too.
+
+        First launches are as long as the sides of a live pair; launches in turn are longer.
+        """
+        live = self.pairs and all(pair.ratio is not None for pair in self.pairs)
+        first = [[one.loss_curve] for one in self.first] if live and self.first else [[], []]
         return compare_training(
-            [pair.baseline.loss_curve for pair in self.pairs],
-            [pair.current.loss_curve for pair in self.pairs],
+            [*first[0], *(pair.baseline.loss_curve for pair in self.pairs)],
+            [*first[1], *(pair.current.loss_curve for pair in self.pairs)],
+        )
+
+    def judged(self, plan: GatePlan) -> GateResult:
+        """What the gate says of the pairs so far."""
+        ratios = [pair.ratio for pair in self.pairs]
+        turns = [ratio.error for ratio in ratios if ratio is not None]
+        return judge(
+            [
+                Gated(m, self.figures(m), share, turns if m in BY_TURNS else ())
+                for m, share in self.gated.items()
+            ],
+            plan,
         )
 
     def figures(self, metric: Metric) -> list[tuple[float, float]]:
-        """(baseline, current) of each pair; NaN, which the gate refuses, where nothing was."""
-        return [
-            (self._figure(metric, pair.baseline), self._figure(metric, pair.current))
-            for pair in self.pairs
-        ]
+        """(baseline, current) of each pair; NaN, which the gate refuses, where nothing was.
+
+        Of a live pair the current throughput and step time are the baseline's times the ratio by
+        turns.
+        """
+        return [self._figures(metric, pair) for pair in self.pairs]
+
+    def _figures(self, metric: Metric, pair: Pair) -> tuple[float, float]:
+        before = self._figure(metric, pair.baseline)
+        if pair.ratio is None or metric not in BY_TURNS:
+            return before, self._figure(metric, pair.current)
+        if metric is Metric.STEP_TIME:
+            return before, before * math.exp(pair.ratio.log)
+        batches = [launch.result.batch_size for launch in (pair.baseline, pair.current)]
+        more = batches[1] / batches[0] if self.by_samples and batches[0] and batches[1] else 1.0
+        return before, before * more * math.exp(-pair.ratio.log)
 
     def _figure(self, metric: Metric, launch: Launch) -> float:
         value = figure(metric, launch, self.by_samples)
@@ -117,32 +158,43 @@ class Comparing:
         self._tell = tell
         self._deadline = deadline
         self._batch_may_differ = batch_may_differ
+        self._pairing = Pairing(launcher)
         self._again = 0
 
     def run(self) -> None:
         """Launch until the gate decides or time ends; `GpurunError` where the benchmark fails."""
         findings = self._findings
         first = self._warmed_up()
+        findings.first = list(first.values())
         rule = later_rule(self._benchmark.steps, first.values())
         self._settle(first)
+        self._pairing.consider(findings.first)
+        self._note_in_turn()
         while findings.result is None or findings.result.verdict is Verdict.MORE:
             if self._late():
                 done = len(findings.pairs)
                 findings.ended = f"the budget ended after {done} pair{'' if done == 1 else 's'}"
                 return
             self._pair(rule)
-            findings.result = judge(
-                [Gated(m, findings.figures(m), share) for m, share in findings.gated.items()],
-                self._plan,
-            )
+            plan = self._plan if findings.in_turn else self._plan.of_live_pairs
+            findings.result = findings.judged(plan)
+
+    def _note_in_turn(self) -> None:
+        """Tell once that pairs are launched in turn, and begin anew: figures are not mixed."""
+        findings, reason = self._findings, self._pairing.in_turn
+        if not reason or findings.in_turn:
+            return
+        findings.in_turn = reason
+        findings.pairs.clear()
+        self._tell(self._pairing.why)
 
     def _late(self) -> bool:
         """Whether a further pair would end after the deadline."""
-        return time.monotonic() + 2 * self._launcher.expected > self._deadline
+        return time.monotonic() + self._pairing.expected > self._deadline
 
     def _warmed_up(self) -> dict[str, Launch]:
         """A first launch of each side; both are tried, so that an error can say which fails."""
-        rule, launches = first_rule(self._benchmark.steps), {}
+        rule, launches = warm_up_rule(self._benchmark.steps), {}
         self._refuse_without_script()
         for side in (self._sides.baseline, self._sides.current):
             self._tell(f"first launch of the {side.name} side, to warm it up")
@@ -203,17 +255,22 @@ class Comparing:
         """One more pair, launched again where a recorded cause befell one half of it."""
         findings = self._findings
         number = len(findings.pairs) + 1
-        sides = [self._sides.baseline, self._sides.current]
+        sides = (self._sides.baseline, self._sides.current)
         order = sides if number % 2 else sides[::-1]
-        launches = {}
-        for side in order:
-            launch = self._launcher.run(self._start(side), rule)
-            self._refuse_failed({side.name: launch}, f" in pair {number}")
-            self._check_origins(side, launch)
-            launches[side.name] = launch
-        pair = Pair(launches[sides[0].name], launches[sides[1].name])
+        taken = self._pairing.take(
+            (self._start(order[0]), self._start(order[1])),
+            rule,
+            lambda launch: self._refuse_failed({launch.start.name: launch}, f" in pair {number}"),
+        )
+        self._note_in_turn()
+        launches = {launch.start.name: launch for launch in (taken.first, taken.second)}
+        for side in sides:
+            self._check_origins(side, launches[side.name])
         self._check_workload(launches, lambda line: None)
-        cause = disturbance(pair.baseline, pair.current)
+        if order[0] is not sides[0]:
+            taken = taken.turned
+        pair, number = Pair(taken.first, taken.second, taken.ratio), len(findings.pairs) + 1
+        cause = disturbance(pair.baseline, pair.current, live=pair.ratio is not None)
         if cause is not None and self._again < MOST_AGAIN and not self._late():
             self._again += 1
             self._remember(f"pair {number} is launched again: {cause}")
@@ -268,12 +325,8 @@ class Comparing:
         self._tell(line)
 
     def _shown(self, number: int, pair: Pair) -> str:
-        metric = Metric.THROUGHPUT
-        before, now = (
-            figure(metric, launch, self._findings.by_samples)
-            for launch in (pair.baseline, pair.current)
-        )
-        if not before or not now:
+        before, now = self._findings.figures(Metric.THROUGHPUT)[-1]
+        if not (before > 0 and now > 0):
             return f"pair {number}"
         unit = "samples/s" if self._findings.by_samples else "steps/s"
         change = (now / before - 1) * 100

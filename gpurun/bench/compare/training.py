@@ -22,6 +22,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpurun.bench.compare.separation import CurveTable
+from gpurun.bench.loss_curve import steps_below
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.comparison import TrainingComparison
 from gpurun.tuner.curves import deviation, differences, repeat_spread
@@ -54,8 +55,9 @@ def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
             f"a loss was seen in {len(mine)} of {counts[0]} launches of the baseline and in "
             f"{len(theirs)} of {counts[1]} of the current side"
         )
-    lost = _nonfinite(mine, theirs)
-    if lost is not None and lost.whole and min(counts) >= LEAST_NONFINITE:
+    far = _that_reach(mine, theirs)
+    lost = _nonfinite(*far)
+    if lost is not None and lost.whole and min(map(len, far)) >= LEAST_NONFINITE:
         return TrainingComparison(
             True, counts, lost.told, lost.step, nonfinite_from_step=lost.regressed
         )
@@ -79,6 +81,22 @@ class _NonFinite:
     step: int
     regressed: int | None = None
     often: bool = False
+
+
+def _that_reach(
+    baseline: Sequence[LossCurve], current: Sequence[LossCurve]
+) -> tuple[list[LossCurve], list[LossCurve]]:
+    """The curves without those that ended before the last step at which one ceased to be finite.
+
+    Launches that take turns train for unequal numbers of steps: a finite loss of a shorter one says
+    nothing of what follows.
+    """
+    last = max((c.nonfinite_step or 0 for c in (*baseline, *current)), default=0)
+    reach = [
+        [c for c in side if c.nonfinite_step or steps_below(len(c.points)) > last]
+        for side in (baseline, current)
+    ]
+    return reach[0], reach[1]
 
 
 def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _NonFinite | None:

@@ -64,7 +64,8 @@ usage: gpurun bench [flags] [script.py args...]                measure it, and k
 Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or several as
 [[bench.benchmark]]). Each launch is isolated, so that it changes no file of yours.
 
-  --compare REF      launch the merge base of REF and this tree in turn until it is decided;
+  --compare REF      measure the merge base of REF and this tree as live pairs (both launched, and
+                     training in turns of some steps) until it is decided;
                      exit code 0 pass, 1 regression (slower, more memory, or a loss that is no
                      longer finite), 3 inconclusive, 4 no usable baseline, 5 the benchmark itself
                      failed; where several apply: 5 before 1 before 6 before 3
@@ -92,7 +93,8 @@ Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or severa
   --max-pairs 16     pairs after which an undecided comparison is inconclusive
   --budget TIME      no pair begins that would end later: 90s, 5m, 1h
   --launches N       how often it is measured, {DEFAULT_LAUNCHES} by default (not for pairs)
-  --steps N          training steps to measure in a launch; as many as it takes by default
+  --steps N          training steps to measure in a launch; as many as it takes by default, and
+                     always in live pairs
   --json FILE        the result as JSON (- for stdout)
   --markdown FILE    the comparison as Markdown; ${SUMMARY_VARIABLE} receives it, too
   --export KIND=FILE the figures for a tracker; may be repeated. KIND: customBiggerIsBetter or

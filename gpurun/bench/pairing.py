@@ -1,0 +1,128 @@
+"""Takes pairs of launches: live where that can be, else in turn, and says why.
+
+In a live pair both launches take turns of some steps, one frozen while the other trains. What fails
+beside a partner but works alone (a fixed port, a lock, memory for one) is launched in turn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from gpurun.bench.launches import Launch, Launcher, LivePair, Start
+from gpurun.isolation.mode import Mode
+from gpurun.measure.figures import known
+from gpurun.measure.machine import available_memory
+from gpurun.records.failure import FailureKind
+from gpurun.records.spec import StopRule
+from gpurun.trials.turn_ratio import TurnRatio
+
+SLOW_STEP_SECONDS = 20.0
+"""Steps that take longer make turns of minutes."""
+MEMORY_SHARE = 0.9
+"""The peaks of both sides together may take this part of the memory."""
+CONTEXT_BYTES = 1 << 30
+"""What a process holds on a GPU beside its tensors."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Two launches that belong together. `ratio`: step time of the second over the first one's, by
+    turns; None where they were launched in turn."""
+
+    first: Launch
+    second: Launch
+    ratio: TurnRatio | None = None
+
+    @property
+    def turned(self) -> Taken:
+        """The same pair with its second launch first."""
+        ratio = self.ratio
+        return Taken(
+            self.second, self.first, None if ratio is None else replace(ratio, log=-ratio.log)
+        )
+
+
+class Pairing:
+    """Takes the pairs of one comparison or search.
+
+    `in_turn`: why pairs are launched in turn, "" while they are live.
+    """
+
+    def __init__(self, launcher: Launcher, in_turn: str = "") -> None:
+        self.in_turn = in_turn
+        self._launcher = launcher
+
+    @property
+    def why(self) -> str:
+        """That pairs are launched in turn, and why, in one line."""
+        return f"launches in turn, not live pairs: {self.in_turn}"
+
+    @property
+    def expected(self) -> float:
+        """Seconds that another pair may take."""
+        return 2 * self._launcher.expected if self.in_turn else self._launcher.expected_pair
+
+    def consider(self, first: Sequence[Launch]) -> None:
+        """Decide by launches that ran alone, one of each side, whether pairs can be live."""
+        if not self.in_turn:
+            self.in_turn = obstacle(first, self._launcher.mode)
+
+    def take(
+        self,
+        starts: tuple[Start, Start],
+        rule: StopRule,
+        refuse: Callable[[Launch], None] = lambda launch: None,
+    ) -> Taken:
+        """One pair; `rule`: of launches in turn, which are launched in this order.
+
+        `refuse` is given each launch that ended alone, and may raise: then no other one follows.
+        """
+        in_turn = self.in_turn
+        if not in_turn:
+            both = self._launcher.run_pair(starts, rule)
+            if both.failure is None and both.first is not None and both.second is not None:
+                if not both.first.error and not both.second.error:
+                    return Taken(both.first, both.second, both.ratio)
+            in_turn = _why_in_turn(both)
+        launches = []
+        for start in starts:
+            launches.append(self._launcher.run(start, rule))
+            refuse(launches[-1])
+        self.in_turn = in_turn
+        return Taken(launches[0], launches[1])
+
+
+def obstacle(first: Sequence[Launch], mode: Mode) -> str:
+    """Why launches like these cannot be live pairs, "" if they can."""
+    if mode is Mode.IN_PLACE:
+        return "launches work on the real files"
+    results = [launch.result for launch in first]
+    if any(result.ranks > 1 for result in results):
+        return "the script runs in several ranks"
+    if any(launch.whole for launch in first):
+        return "the script is over too soon to take turns"
+    slowest = max((time.mean for time in known(r.step_time_ms for r in results)), default=0.0)
+    if slowest > 1000 * SLOW_STEP_SECONDS:
+        return f"a step takes {slowest / 1000:.0f} s"
+    hosts = known(result.host for result in results)
+    on_host = sum(known(host.peak_rss_bytes for host in hosts))
+    on_gpu = sum(CONTEXT_BYTES + peak for peak in known(r.peak_reserved_bytes for r in results))
+    gpu = min(
+        known(d.memory_total_bytes for result in results for d in result.devices), default=math.inf
+    )
+    if on_host > MEMORY_SHARE * available_memory() or on_gpu > MEMORY_SHARE * gpu:
+        return "both sides together do not fit in memory"
+    return ""
+
+
+def _why_in_turn(both: LivePair) -> str:
+    """Why launches are to follow one another after a live pair that failed."""
+    sides = [launch for launch in (both.first, both.second) if launch is not None]
+    if any(launch.whole for launch in sides):
+        return "the script is over before a live pair is measured"
+    failures = [launch.failure for launch in sides if launch.failure is not None]
+    own = [x.text for x in failures if x.kind is not FailureKind.PARTNER_ENDED]
+    what = "" if both.failure is None else both.failure.text
+    return f"a live pair failed: {own[0] if own else what}"

@@ -1,0 +1,220 @@
+"""Record live pairs of equal launches: how far launches of the same code differ by chance.
+
+    python scripts/record_live_pairs.py --work /tmp/pairs [--pairs 6] [--own-malloc]
+                                        [--kinds mlp conv loader embedding]
+    python scripts/record_live_pairs.py --fit
+
+Each kind of workload is launched once a side to warm up, then as many live pairs as asked follow;
+their figures are added to `scripts/recordings/live_pairs.json`. `--own-malloc` leaves glibc as it
+comes, which `gpurun bench` does not. `--fit` prints what the recordings say: for each kind the
+standard deviation between launches beyond the error of the turns (maximum likelihood, with its 95 %
+upper limit by the likelihood ratio), and the scatter of the ratio in the uninterrupted stretches
+and of the memory. The gate's prior comes from these (`gpurun/bench/compare/gate.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from gpurun.bench.benchmarks import GATED, Benchmark
+from gpurun.bench.launches import STEADY_MALLOC, Launcher, Start, warm_up_rule
+from gpurun.isolation.box import require
+
+RECORDINGS = Path(__file__).resolve().parent / "recordings" / "live_pairs.json"
+HEAD = "import torch\nfrom torch import nn\ntorch.manual_seed(0)\ntorch.set_num_threads(1)\n"
+TRAIN = """
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+while True:
+    for x, y in batches():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+"""
+KINDS = {
+    "mlp": """
+model = nn.Sequential(*[m for _ in range(8) for m in (nn.Linear(128, 128), nn.ReLU())])
+data = torch.randn(64, 128), torch.randint(0, 128, (64,))
+def batches():
+    yield data
+""",
+    "conv": """
+model = nn.Sequential(
+    nn.Conv2d(3, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1),
+    nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
+data = torch.randn(16, 3, 48, 48), torch.randint(0, 10, (16,))
+def batches():
+    yield data
+""",
+    "loader": """
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6400
+    def __getitem__(self, i):
+        x = torch.full((1000,), float(i))
+        for _ in range(12):
+            x = torch.sin(x) + 1
+        return x[:64], i % 10
+model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+batches = lambda: torch.utils.data.DataLoader(Numbers(), batch_size=16, shuffle=True)
+""",
+    "embedding": """
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.EmbeddingBag(20000, 32)
+        self.head = nn.Linear(32, 10)
+    def forward(self, words):
+        return self.head(self.table(torch.tensor(words)))
+model = Tagger()
+import random
+draw = random.Random(0)
+def batches():
+    words = [[draw.randrange(20000) for _ in range(40)] for _ in range(64)]
+    yield words, torch.tensor([sum(w) % 10 for w in words])
+""",
+}
+
+
+@dataclass(frozen=True)
+class RecordedPair:
+    """One live pair of equal launches. `log`: of the ratio by turns, `error`: its standard error
+    within the pair. `stretch_log`: of the ratio by the uninterrupted stretches, `memory_log`: of
+    the peaks. `load`: the machine's average of the last minute. `own_malloc`: glibc was left as it
+    comes.
+    """
+
+    kind: str
+    log: float
+    error: float
+    rounds: int
+    stretch_log: float | None
+    memory_log: float | None
+    seconds: float
+    load: float
+    own_malloc: bool = False
+
+
+def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[RecordedPair]:
+    """So many live pairs of one kind of workload."""
+    folder = work / f"{kind}-{time.time_ns()}"
+    folder.mkdir(parents=True)
+    (folder / "train.py").write_text(HEAD + KINDS[kind] + TRAIN)
+    thresholds = {metric: metric.default_threshold for metric in GATED}
+    benchmark = Benchmark(kind, folder, "train.py", (), None, None, {}, (), GATED, thresholds)
+    mode, _ = require(folder, in_place=False)
+    launcher = Launcher(benchmark, folder / "runs", mode, print)
+    if own_malloc:
+        STEADY_MALLOC.clear()
+    starts = [
+        Start(name, folder, Path(sys.executable), dict(os.environ))
+        for name in ("baseline", "current")
+    ]
+    found = []
+    try:
+        rule = warm_up_rule(None)
+        for start in starts:
+            launcher.run(start, rule, first=True)
+        for _ in range(pairs):
+            began = time.monotonic()
+            both = launcher.run_pair((starts[0], starts[1]), rule)
+            if both.ratio is None or both.first is None or both.second is None:
+                print(f"{kind}: {both.failure}", file=sys.stderr)
+                continue
+            ratio, sides = both.ratio, (both.first, both.second)
+            one = RecordedPair(
+                kind, round(ratio.log, 6), round(ratio.error, 6), ratio.rounds,
+                _log([x.steps_per_second for x in sides]),
+                _log([x.result.peak_memory_bytes for x in sides]),
+                round(time.monotonic() - began, 2), round(os.getloadavg()[0], 2),
+                own_malloc,
+            )  # fmt: skip
+            print(one, flush=True)
+            found.append(one)
+    finally:
+        launcher.close()
+    return found
+
+
+def _log(figures: list[float | None] | list[int | None]) -> float | None:
+    first, second = figures
+    return None if not first or not second else round(math.log(first / second), 6)
+
+
+def fitted(pairs: list[RecordedPair]) -> tuple[float, float]:
+    """The standard deviation between launches beyond the error of the turns, and its upper limit.
+
+    d is normal with mean 0 and the variance of both together; the limit is where the likelihood has
+    fallen by half of 2.71 (one-sided 95 %).
+    """
+
+    def likelihood(sd: float) -> float:
+        variances = [sd**2 + max(one.error, 1e-4) ** 2 for one in pairs]
+        squares = [one.log**2 for one in pairs]
+        return -0.5 * sum(math.log(v) + x / v for v, x in zip(variances, squares, strict=True))
+
+    grid = [0.0005 * step for step in range(1000)]
+    best = max(grid, key=likelihood)
+    top = likelihood(best)
+    return best, max(sd for sd in grid if sd >= best and likelihood(sd) > top - 2.71 / 2)
+
+
+def print_fit(pairs: list[RecordedPair]) -> None:
+    """A row for each kind, with glibc steady and as it comes."""
+    print("| workload | glibc | pairs | between launches | at most | turns | stretches | memory |")
+    print("|---|---|---|---|---|---|---|---|")
+    groups = {(one.own_malloc, one.kind) for one in pairs}
+    steady = {(own, "all") for own, _ in groups}
+    for own, kind in (*sorted(groups), *sorted(steady)):
+        rows = [one for one in pairs if one.own_malloc == own and kind in (one.kind, "all")]
+        sd, most = fitted(rows)
+        figures = (
+            sd, most, _rms([x.error for x in rows]), _rms([x.stretch_log for x in rows]),
+            _rms([x.memory_log for x in rows]),
+        )  # fmt: skip
+        cells = [f"{100 * figure:.1f} %" for figure in figures[:4]] + [f"{100 * figures[4]:.2f} %"]
+        name = "as it comes" if own else "steady"
+        print(f"| {kind} | {name} | {len(rows)} | {' | '.join(cells)} |")
+
+
+def _rms(values: Sequence[float | None]) -> float:
+    known = [value for value in values if value is not None]
+    return math.sqrt(sum(x * x for x in known) / len(known)) if known else math.nan
+
+
+def main() -> int:
+    """Record, and add to the file; or fit."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, help="folder for scratch files")
+    parser.add_argument("--file", type=Path, default=RECORDINGS, help="where figures are kept")
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=list(KINDS))
+    parser.add_argument("--own-malloc", action="store_true")
+    parser.add_argument("--fit", action="store_true")
+    options = parser.parse_args()
+    known = json.loads(options.file.read_text()) if options.file.exists() else []
+    if options.fit:
+        print_fit([RecordedPair(**one) for one in known])
+        return 0
+    if options.work is None:
+        parser.error("name a folder: --work /tmp/pairs")
+    for kind in options.kinds:
+        found = record(kind, options.pairs, options.work, options.own_malloc)
+        known += [asdict(pair) for pair in found]
+        options.file.parent.mkdir(parents=True, exist_ok=True)
+        options.file.write_text("[\n" + ",\n".join(map(json.dumps, known)) + "\n]\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

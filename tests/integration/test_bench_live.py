@@ -1,0 +1,137 @@
+"""`gpurun bench --compare` by live pairs in a small repository whose script trains for long."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpurun.records.codec import from_json
+from gpurun.records.comparison import Comparison
+from tests.conftest import REPOSITORY
+from tests.repositories import commit, git, new_repository
+
+SCRIPT = """
+import torch, work
+torch.manual_seed(0)
+torch.set_num_threads(1)
+model = torch.nn.Linear(4, 1)
+{before}
+while True:
+    work.prepare()
+    loss = model(torch.randn(8, 4)).square().mean() * work.SCALE
+    loss.backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter -= 0.01 * parameter.grad
+            parameter.grad = None
+"""
+PORT = """
+import socket
+alone = socket.socket()
+alone.bind(("127.0.0.1", {port}))
+"""
+WORK = "import time\nSCALE = {scale}\ndef prepare():\n    time.sleep({sleep})\n"
+FINE = WORK.format(sleep=0.004, scale=1.0)
+
+
+def project(folder: Path, before: str = "") -> Path:
+    made = new_repository(folder)
+    files = {"train.py": SCRIPT.format(before=before), "work.py": FINE}
+    commit(made, {**files, ".gitignore": ".gpurun/\n__pycache__/\n"})
+    git(made, "checkout", "-q", "-b", "branch")
+    return made
+
+
+def compared(folder: Path, *words: str) -> tuple[int, Comparison, str]:
+    """The exit code, the document and the output of a comparison with main."""
+    place = folder.parent / "compared.json"
+    flags = ("--compare", "main", "--json", str(place), "--metrics", "throughput", *words)
+    done = subprocess.run(
+        [sys.executable, "-m", "gpurun", "bench", *flags, "train.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert place.exists(), done.stderr
+    return done.returncode, from_json(Comparison, json.loads(place.read_text())), done.stderr
+
+
+def test_a_slowed_tree_is_a_regression_by_live_pairs(tmp_path: Path) -> None:
+    folder = project(tmp_path / "project")
+    culprit = commit(folder, {"work.py": WORK.format(sleep=0.009, scale=1.0)})
+    code, found, said = compared(folder, "--threshold", "30%")
+    assert (code, found.verdict) == (1, "regression"), said
+    assert found.method is not None
+    assert found.method.live, said
+    assert found.likely_culprit_commit == culprit
+    assert found.slowdown is not None
+    assert 0.3 < found.slowdown < 0.7
+    assert len(found.baseline.launches) == len(found.current.launches) == found.pairs
+    alone = [launch.measured_seconds for launch in found.current.launches]
+    assert all(seconds is not None and seconds >= 2 for seconds in alone)
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+
+
+def test_another_training_at_the_same_speed_is_seen_by_live_pairs(tmp_path: Path) -> None:
+    folder = project(tmp_path / "project")
+    commit(folder, {"work.py": WORK.format(sleep=0.004, scale=1.1)})
+    code, found, said = compared(folder, "--threshold", "90%", "--fail-on-training-change")
+    assert (code, found.training_differs) == (6, True), said
+    assert found.method is not None
+    assert found.method.live
+    assert found.training is not None
+    assert found.training.launches == (found.pairs + 1, found.pairs + 1)
+
+
+def test_a_script_that_needs_a_port_for_itself_is_launched_in_turn(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    folder = project(tmp_path / "project", PORT.format(port=port))
+    commit(folder, {"notes.txt": "1"})
+    code, found, said = compared(folder, "--threshold", "90%", "--steps", "60")
+    assert code == 0, said
+    assert found.method is not None
+    assert not found.method.live
+    assert "Address already in use" in (found.method.why_in_turn or "")
+    assert "launches in turn, not live pairs: a live pair failed" in said
+
+
+def test_an_interrupted_live_pair_leaves_no_process_and_no_worktree(tmp_path: Path) -> None:
+    folder = project(tmp_path / "project")
+    commit(folder, {"notes.txt": "1"})
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpurun", "bench", "--compare", "main", "train.py"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), "GITHUB_STEP_SUMMARY": ""},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stderr is not None
+        while "pair 1:" not in running.stderr.readline():
+            assert running.poll() is None
+        while len(list(folder.glob(".gpurun/runs/*/launches/*/control/turn-orders"))) < 4:
+            assert running.poll() is None
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        lines = running.stderr.read().splitlines()
+    assert running.returncode == 128 + signal.SIGTERM, lines
+    assert lines[-1].startswith("verdict=interrupted")
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    assert not [path for path in Path("/proc").glob("[0-9]*/cwd") if within(path, folder)]
+
+
+def within(link: Path, folder: Path) -> bool:
+    """Whether a process works in this folder."""
+    try:
+        return link.readlink().is_relative_to(folder)
+    except OSError:
+        return False

@@ -1,0 +1,218 @@
+"""Comparisons by live pairs: what is judged, when launches go in turn instead, and what is said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpurun.bench.compare.gate import GatePlan, Verdict
+from gpurun.bench.compare.pairs import Comparing, Findings
+from gpurun.bench.launches import Launch, Launcher, LivePair, Start
+from gpurun.bench.loss_curve import curve_of
+from gpurun.bench.metrics import Metric
+from gpurun.bench.pairing import Pairing, obstacle
+from gpurun.bench.trees.installed import Tree
+from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
+from gpurun.isolation.mode import Mode
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.result import HostUse, StepTime
+from gpurun.records.spec import StopRule
+from gpurun.report.comparison import comparison_lines
+from gpurun.trials.stop_rules import first_rule
+from gpurun.trials.turn_ratio import TurnRatio
+from tests.unit.bench_launches import BENCHMARK, device, launch
+from tests.unit.test_bench_document import document
+
+LOST = [1.0 / (step + 1) for step in range(40)]
+
+
+class Live(Launcher):
+    """Live pairs whose current side is slower by known logs; the uninterrupted stretches of both
+    say something else, as on a machine that drifts."""
+
+    def __init__(self, folder: Path, logs: list[float], error: float = 0.003) -> None:
+        super().__init__(BENCHMARK, folder, Mode.OVERLAY, print)
+        self.logs, self.error = logs, error
+        self.turns = ""
+        self.fails: Failure | None = None
+
+    def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+        self.turns += start.name[0]
+        return replace(launch(start.name, 1000.0), start=start, loss_curve=curve_of(LOST))
+
+    def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> LivePair:
+        self.turns += f"({starts[0].name[0]}{starts[1].name[0]})"
+        sides = [
+            replace(launch(x.name, 1000.0), start=x, loss_curve=curve_of(LOST)) for x in starts
+        ]
+        drifted = replace(sides[1], result=replace(sides[1].result, samples_per_second=700.0))
+        if self.fails is not None:
+            ended = replace(drifted, error=self.fails.text, failure=self.fails)
+            return LivePair(sides[0], ended, None, self.fails)
+        log = self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
+        if starts[0].name == CURRENT:
+            log = -log
+        return LivePair(sides[0], drifted, TurnRatio(log, self.error, 40), None)
+
+
+def comparing(folder: Path, launcher: Launcher, **more: Any) -> tuple[Comparing, Findings]:
+    sides = [
+        Side(name, "a" * 40, Tree(folder / name), folder / name, Path("/usr/bin/python"), {})
+        for name in (BASELINE, CURRENT)
+    ]
+    for side in sides:
+        side.folder.mkdir(exist_ok=True)
+        (side.folder / BENCHMARK.script).touch()
+    findings = Findings()
+    both = Sides(sides[0], sides[1], sides[1].tree)
+    one = Comparing(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
+    return one, findings
+
+
+def test_three_live_pairs_decide_by_their_turns_and_not_by_their_stretches(tmp_path: Path) -> None:
+    launcher = Live(tmp_path, [0.002, -0.004, 0.001])
+    one, findings = comparing(tmp_path, launcher)
+    one.run()
+    assert (launcher.turns, findings.verdict) == ("bc(bc)(cb)(bc)", Verdict.PASS)
+    assert [b / c for b, c in findings.figures(Metric.THROUGHPUT)] == pytest.approx(
+        [math.exp(0.002), math.exp(-0.004), math.exp(0.001)]
+    )
+
+
+def test_a_loss_of_8_percent_is_a_regression_after_three_or_four_live_pairs(tmp_path: Path) -> None:
+    lost = -math.log(0.92)
+    launcher = Live(tmp_path, [lost + 0.01, lost - 0.008, lost, lost + 0.004])
+    one, findings = comparing(tmp_path, launcher)
+    one.run()
+    assert findings.verdict is Verdict.REGRESSION
+    assert len(findings.pairs) <= 4
+
+
+def test_pairs_that_differ_more_than_those_recorded_ask_for_more(tmp_path: Path) -> None:
+    launcher = Live(tmp_path, [0.08, -0.07, 0.06, -0.08] * 4)
+    one, findings = comparing(tmp_path, launcher)
+    one.run()
+    assert len(findings.pairs) > 6
+    assert findings.verdict is not Verdict.REGRESSION
+
+
+def test_turns_that_say_little_ask_for_more_pairs(tmp_path: Path) -> None:
+    counts = []
+    for error in (0.003, 0.05):
+        folder = tmp_path / str(error)
+        folder.mkdir()
+        one, findings = comparing(folder, Live(folder, [0.001, -0.002, 0.002, 0.0], error))
+        one.run()
+        counts.append(len(findings.pairs))
+    assert counts[0] == 3 < counts[1]
+
+
+def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mixed(
+    tmp_path: Path,
+) -> None:
+    launcher = Live(tmp_path, [0.3])
+    one, findings = comparing(tmp_path, launcher)
+    pairs = launcher.run_pair
+
+    def run_pair(starts: tuple[Start, Start], rule: StopRule) -> LivePair:
+        if launcher.turns.endswith("(bc)"):
+            launcher.fails = Failure(FailureKind.EXCEPTION, "OSError: address in use", 1)
+        return pairs(starts, rule)
+
+    launcher.run_pair = run_pair  # type: ignore[method-assign]
+    one.run()
+    assert launcher.turns == "bc(bc)(cb)" + "cb" + "cbbccb"
+    assert findings.in_turn == "a live pair failed: OSError: address in use"
+    assert findings.verdict is Verdict.PASS
+    assert findings.figures(Metric.THROUGHPUT) == [(1000.0, 1000.0)] * 4
+
+
+def test_launches_that_fail_alone_too_fail_the_benchmark(tmp_path: Path) -> None:
+    launcher = Live(tmp_path, [0.0])
+    one, _ = comparing(tmp_path, launcher)
+    launcher.fails = Failure(FailureKind.EXCEPTION, "ValueError: no", 1)
+    alone = launcher.run
+
+    def run(start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+        done = alone(start, rule, first=first)
+        return done if first else replace(done, error="ValueError: no")
+
+    launcher.run = run  # type: ignore[method-assign]
+    with pytest.raises(Exception, match=r"failed on the baseline side in pair 1: ValueError: no"):
+        one.run()
+
+
+HUGE = HostUse(None, None, 1 << 60, None)
+SLOW = StepTime(21e3, 21e3, 21e3, 21e3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "mode", "why"),
+    [
+        ({}, Mode.OVERLAY, ""),
+        ({}, Mode.IN_PLACE, "launches work on the real files"),
+        ({"ranks": 2}, Mode.OVERLAY, "the script runs in several ranks"),
+        ({"status": "completed"}, Mode.OVERLAY, "the script is over too soon to take turns"),
+        ({"step_time_ms": SLOW}, Mode.OVERLAY, "a step takes 21 s"),
+        ({"host": HUGE}, Mode.OVERLAY, "both sides together do not fit in memory"),
+    ],
+)
+def test_what_cannot_be_live_is_launched_in_turn_and_why(
+    changes: dict[str, Any], mode: Mode, why: str
+) -> None:
+    first = [launch(BASELINE, 1000.0), launch(CURRENT, 1000.0, **changes)]
+    assert obstacle(first, mode) == why
+
+
+def test_two_models_that_do_not_fit_on_one_gpu_are_launched_in_turn() -> None:
+    gpu = replace(device(), memory_total_bytes=10 << 30)
+    sides = [
+        launch(side, 1000.0, peak_reserved_bytes=4 << 30, devices=(gpu,))
+        for side in (BASELINE, CURRENT)
+    ]
+    assert obstacle(sides, Mode.OVERLAY) == "both sides together do not fit in memory"
+    assert obstacle(sides[:1], Mode.OVERLAY) == ""
+
+
+def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Path) -> None:
+    launcher = Live(tmp_path, [0.0])
+    ended = launch(CURRENT, 1000.0, status="completed")
+    over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
+    launcher.run_pair = lambda *_: LivePair(ended, ended, None, over)  # type: ignore[method-assign]
+    start = Start(BASELINE, tmp_path, Path("/usr/bin/python"), {})
+    pairing = Pairing(launcher)
+    taken = pairing.take((start, replace(start, name=CURRENT)), first_rule(12))
+    assert (launcher.turns, taken.ratio) == ("bc", None)
+    assert pairing.in_turn == "the script is over before a live pair is measured"
+
+
+def test_the_losses_of_first_launches_count_with_live_pairs(tmp_path: Path) -> None:
+    one, findings = comparing(tmp_path, Live(tmp_path, [0.0]))
+    one.run()
+    training = findings.training()
+    assert (training.launches, training.differs) == ((4, 4), False)
+
+
+def test_the_report_says_how_pairs_were_launched(tmp_path: Path) -> None:
+    one, findings = comparing(tmp_path, Live(tmp_path, [0.1]))
+    one.run()
+    found = document(findings)
+    assert found.method is not None
+    assert (found.method.live, found.method.prior_sd) == (True, 0.02)
+    lines = comparison_lines(found)
+    assert any("live pairs of one tree differ by 2.0 %" in line for line in lines)
+    assert "(3 live pairs)" in lines[-2]
+    # the stretches of this machine said 30 %, and its turns 9.5 %
+    assert [line.split()[-2:] for line in lines if "samples/s" in line] == [["−9.5", "%"]]
+
+    launcher = Live(tmp_path, [0.0])
+    launcher.mode = Mode.IN_PLACE
+    one, findings = comparing(tmp_path, launcher)
+    one.run()
+    lines = comparison_lines(document(findings))
+    assert "launches in turn, not live pairs: launches work on the real files" in lines
+    assert "(4 pairs)" in lines[-1]
