@@ -17,7 +17,7 @@ from gpurun.isolation.box import Mode
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Target, TargetKind
 from gpurun.records.benchmark import LossCurve
-from gpurun.records.events import LoaderEvent, OriginsEvent, PlantedEvent
+from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule, Trees, TrialSpec
@@ -42,8 +42,6 @@ WARM_UP_SECONDS = 2.0
 """What the launch before the pairs measures: step time, memory and losses."""
 PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS
 """What a live pair measures at most, its start left out."""
-DEFAULT_PREFETCH = 2
-"""Batches that each worker of a DataLoader keeps ready unless it is told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,6 @@ class Launch:
     `parameters`: those of the model that was first called, None where none was. `printed`: the last
     lines of its output. `seconds`: what it took from start to end. `planted`: what slowed it down
     on purpose. `loss_curve`: None where no loss was seen. `failure`: the error with its kind.
-    `read_ahead`: batches that workers of a loader hold ready at most.
     """
 
     start: Start
@@ -83,7 +80,6 @@ class Launch:
     planted: tuple[PlantedEvent, ...] = ()
     loss_curve: LossCurve | None = None
     failure: Failure | None = None
-    read_ahead: int = 0
 
     @property
     def steps_per_second(self) -> float | None:
@@ -140,7 +136,6 @@ class Launcher:
         self.trials = TrialLauncher(folder, mode)
         self._longest_later = 0.0
         self._longest_pair = 0.0
-        self._read_ahead: dict[str, int] = {}
         self._note = note
 
     @property
@@ -182,7 +177,6 @@ class Launcher:
             replace(
                 self.request(start, rule),
                 name=f"the {start.name} side",
-                read_ahead=self._read_ahead.get(start.name, 0),
             )
             for start in starts
         )
@@ -227,9 +221,7 @@ class Launcher:
         outcome = self.trials.run(self.request(start, rule, first=first))
         if not first:
             self._longest_later = max(self._longest_later, outcome.seconds)
-        done = launch_of(start, outcome)
-        self._read_ahead[start.name] = done.read_ahead
-        return done
+        return launch_of(start, outcome)
 
 
 def launch_of(start: Start, outcome: Outcome) -> Launch:
@@ -247,12 +239,7 @@ def launch_of(start: Start, outcome: Outcome) -> Launch:
         planted=() if log is None else log.planted,
         loss_curve=None if log is None else loss_curve(log),
         failure=failure,
-        read_ahead=0 if log is None else max(map(_read_ahead, log.loaders), default=0),
     )
-
-
-def _read_ahead(loader: LoaderEvent) -> int:
-    return loader.workers * (loader.prefetch_factor or DEFAULT_PREFETCH)
 
 
 def parameters_of(log: ProcessLog | None) -> int | None:
