@@ -21,7 +21,7 @@ from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule, Trees, TrialSpec
-from gpurun.trials.ending import SHOWN_LINES, last_lines
+from gpurun.trials.ending import printed
 from gpurun.trials.launcher import TrialLauncher
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.request import LaunchRequest
@@ -177,7 +177,7 @@ def launch_of(start: Start, outcome: Outcome) -> Launch:
         seconds=outcome.seconds,
         parameters=parameters_of(log),
         origins=tuple(event for one in outcome.logs for event in one.origins),
-        printed=tuple(last_lines(outcome.run_dir / "output.log")[-SHOWN_LINES:]),
+        printed=printed(outcome.run_dir),
         planted=() if log is None else log.planted,
         loss_curve=None if log is None else loss_curve(log),
         failure=failure,

@@ -47,18 +47,15 @@ def choose(cwd: Path, *, in_place: bool) -> Availability:
             f"{FORCE_VARIABLE}={forced} is no kind of isolation",
             "use overlay, landlock or in-place",
         )
-    return Availability(
-        None, "; ".join(reasons) + ". With --trials-in-place trials run on the real files"
-    )
+    return Availability(None, "; ".join(reasons))
 
 
 def require(cwd: Path, *, in_place: bool) -> tuple[Mode, str]:
     """The mode, and what is imperfect about it; `GpurunError` where trials must be refused."""
     available = choose(cwd, in_place=in_place)
     if available.mode is None:
-        reason = available.reason.partition(". With --trials-in-place")[0]
         raise GpurunError(
-            f"trials cannot be isolated here: {reason}",
+            f"trials cannot be isolated here: {available.reason}",
             "allow user namespaces, or consent to trials in your folder with --trials-in-place",
         )
     return available.mode, available.reason

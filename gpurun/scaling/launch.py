@@ -8,10 +8,9 @@ from pathlib import Path
 from gpurun.measure.events import ProcessLog
 from gpurun.records.failure import FailureKind
 from gpurun.records.result import RunResult
-from gpurun.scaling.endings import failed, printed
 from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
 from gpurun.scaling.requests import Order
-from gpurun.trials.ending import ENDED_BADLY, SHOWN_LINES, last_lines
+from gpurun.trials.ending import printed
 from gpurun.trials.outcome import Outcome
 
 OWN_EXCHANGE = "ddp"
@@ -83,7 +82,7 @@ def launch_of(order: Order, outcome: Outcome, *, strong: bool) -> Launch:
         together=together,
         switchable=_trait(logs, (EXCHANGE, OWN_EXCHANGE)) is not None,
         whole=outcome.result.status == "completed",
-        printed=_last_words(outcome),
+        printed=printed(outcome.run_dir),
     )
 
 
@@ -93,10 +92,6 @@ def _unusable(order: Order, outcome: Outcome) -> tuple[str, str] | None:
     if failure is not None and failure.kind is not FailureKind.TOO_FEW_STEPS:
         if failure.timed_out:
             return "timeout", failure.text
-        refused = failure.kind is FailureKind.RANKS_REFUSED
-        badly = outcome.result.status in ENDED_BADLY and not refused
-        if badly and outcome.request.ranks is not None:
-            return failed(outcome.run_dir, outcome.exit_code)
         return STATUSES.get(failure.kind, "failed"), failure.text
     if _trait(outcome.logs, (EXCHANGE,)) is not None and not order.exchange:
         return "failed", NOT_LEFT_OUT
@@ -114,12 +109,6 @@ def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
         if len({log.process.rank for log, _ in told}) < order.ranks:
             return f"{wanted.knob} was not applied on every rank"
     return None
-
-
-def _last_words(outcome: Outcome) -> tuple[str, ...]:
-    if outcome.request.ranks is None:
-        return tuple(last_lines(outcome.run_dir / "output.log")[-SHOWN_LINES:])
-    return printed(outcome.run_dir, SHOWN_LINES)
 
 
 def _trait(logs: tuple[ProcessLog, ...], names: tuple[str, ...]) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from gpurun.measure.events import ProcessLog
@@ -33,6 +33,10 @@ SHOWN_LINES = 5
 """Last lines of an output that are shown where a launch failed."""
 AT_THE_END = 65536
 """Bytes at the end of a rank's output that are read."""
+STRUCK_HERE = re.compile(r"rank (\d+) failed first: signal SIGKILL")
+"""What the agent of this host says of a rank of its own."""
+OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)", re.MULTILINE)
+"""What the agent says besides: process ids are those of the box."""
 OF_RANK = re.compile(r"^\[rank\d+\]:[ ]?", re.MULTILINE)
 """What torch puts before each line of a traceback once a process is a rank."""
 
@@ -84,6 +88,8 @@ def _failed(run_dir: Path, result: RunResult) -> Failure:
     """By its exit code and what it said last."""
     if result.exit_code is None:
         return Failure(FailureKind.HUNG, "it did not end by itself")
+    if 0 in (logs := rank_logs(run_dir)):
+        return _failed_rank(run_dir, result.exit_code, logs)
     if result.exit_code == 128 + signal.SIGKILL:
         if killed_for_memory(run_dir) is False:
             return Failure(FailureKind.KILLED, NOT_FOR_MEMORY)
@@ -101,6 +107,34 @@ def _failed(run_dir: Path, result: RunResult) -> Failure:
         return Failure(killed or FailureKind.EXCEPTION, said)
     text = f"{_ending(result)}{f', after it printed: {said}' if said else ''}"
     return Failure(killed or FailureKind.EXIT_CODE, text)
+
+
+def _failed_rank(run_dir: Path, exit_code: int, logs: Mapping[int, Path]) -> Failure:
+    """The first cause, by what each rank said last: when one fails, the others fail because it is
+    gone, and what they print is no cause.
+    """
+    for rank, log in logs.items():
+        if out_of_memory(log) is not None:
+            return Failure(FailureKind.OUT_OF_MEMORY, f"out of memory on rank {rank}", rank=rank)
+    if exit_code == 128 + signal.SIGKILL:
+        here = STRUCK_HERE.search("\n".join(last_lines(run_dir / "output.log")))
+        killed, who = (None, "a rank") if here is None else (int(here[1]), f"rank {here[1]}")
+        if here is not None and killed_for_memory(run_dir) is False:
+            return Failure(FailureKind.KILLED, f"{who} was {NOT_FOR_MEMORY}", rank=killed)
+        text = f"out of memory, most likely: {who} was killed (SIGKILL)"
+        return Failure(FailureKind.OUT_OF_MEMORY, text, rank=killed)
+    first = first_to_fail(logs)
+    if first is not None:
+        text = f"rank {first}: {last_words(logs[first])}"
+        return Failure(FailureKind.EXCEPTION, text, rank=first)
+    told = OF_AGENT.sub("", last_words(run_dir / "output.log"))
+    return Failure(FailureKind.EXIT_CODE, told or f"exit code {exit_code}")
+
+
+def first_to_fail(logs: Mapping[int, Path]) -> int | None:
+    """The rank that named an exception first; None where none named one."""
+    spoke = [rank for rank, log in logs.items() if EXCEPTION.match(last_words(log))]
+    return min(spoke, key=lambda rank: logs[rank].stat().st_mtime_ns, default=None)
 
 
 def _failed_knob(result: RunResult, knobs: Collection[str]) -> Failure | None:
@@ -210,6 +244,14 @@ def last_words(log: Path) -> str:
     words = last_lines(log)
     named = [line for line in words if EXCEPTION.match(line)]
     return (named or words or [""])[-1].strip()[:200]
+
+
+def printed(run_dir: Path) -> tuple[str, ...]:
+    """The last lines of a launch, or of the rank that failed first, to show where it failed."""
+    logs = rank_logs(run_dir)
+    first = first_to_fail(logs) if 0 in logs else None
+    lines = last_lines(run_dir / "output.log" if first is None else logs[first])
+    return tuple(OF_AGENT.sub("", line) for line in lines[-SHOWN_LINES:])
 
 
 def last_lines(log: Path, limit: int = 8192) -> list[str]:

@@ -110,7 +110,8 @@ class TrialLauncher:
         deadline = began + min(request.limit_seconds for request in requests)
         draws = random.Random(self._launched)
         try:
-            end = run_live((self._side(first), self._side(second)), lambda: None, draws, deadline)
+            sides = (self._side(first), self._side(second))
+            end = run_live(sides, self.prestarted.stop, draws, deadline)
         except GpurunError as error:
             failed = Failure(FailureKind.NOT_STARTED, error.what)
             return PairOutcome(None, None, None, time.monotonic() - began, failed)

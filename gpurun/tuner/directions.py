@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 import re
 
-from gpurun.tuner.evidence import Comparison
+from gpurun.tuner.evidence import Comparison, RoundingReason
 from gpurun.tuner.optimisation import (
-    ELSEWHERE,
     SAME_GRADIENT,
     STEADY_GRADIENT,
     cosine,
@@ -40,7 +39,8 @@ def directions(case: Comparison) -> str | None:
             continue
         alike = cosine(ours[name], theirs[name])
         if alike is not None and alike < needed:
-            return f"the gradients of {name} {ELSEWHERE} in step 1 (cosine {alike:.2f})"
+            said = f"the gradients of {name} point elsewhere in step 1 (cosine {alike:.2f})"
+            return RoundingReason(said)
     return None
 
 

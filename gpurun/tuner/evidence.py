@@ -19,7 +19,12 @@ from gpurun.records.events import (
 from gpurun.records.outputs import OutputsEvent
 
 UNKNOWN_ROUNDING = "no trial shows what rounding alone does to them"
-"""Part of a reason that a trial which only rounds may lift."""
+
+
+class RoundingReason(str):
+    """A reason of the guard that a trial which only rounds may lift."""
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from gpurun.stats import median
 from gpurun.tuner import content, optimisation
 from gpurun.tuner.curves import deviation
 from gpurun.tuner.directions import directions
-from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence
+from gpurun.tuner.evidence import Comparison, Evidence, RoundingReason
 from gpurun.tuner.outputs import compare_outputs
 
 PIPELINE_ONLY = "without that only pipeline changes are applied"
@@ -80,9 +80,7 @@ def judge(
 def may_be_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
     """Whether all that speaks against a candidate is what rounding does to some models."""
     asked = effect is Effect.NUMERICS and not verdict.accepted
-    return asked and all(
-        optimisation.ELSEWHERE in reason or UNKNOWN_ROUNDING in reason for reason in verdict.reasons
-    )
+    return asked and all(isinstance(reason, RoundingReason) for reason in verdict.reasons)
 
 
 def _both(

@@ -11,7 +11,7 @@ from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
 from gpurun.stats import median
 from gpurun.tuner.curves import standard_error
-from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence
+from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence, RoundingReason
 
 FIRST_LOSS = 0.03
 """Rounding may move the loss of the very first step this much (bfloat16 moves it 0.4 %)."""
@@ -23,7 +23,6 @@ SAME_DRAWS = 0.99
 """Nor do two that differ in random draws come this close: 0.84 with a dropout of 0.2."""
 STEADY_GRADIENT = 0.95
 """And of a parameter's, where rounding the parameters to half precision does not turn them."""
-ELSEWHERE = "point elsewhere"
 NORM_TOLERANCE = 1.25
 """Factor by which the norm of all gradients, or updates, may always be off."""
 PARAMETER_TOLERANCE = 1.7
@@ -186,7 +185,8 @@ def first_step(case: Comparison) -> str | None:
             )
             alike = cosine(mine_there, theirs_there)
         if alike is not None and alike < needed:
-            return f"the gradients of step {mine.step} {ELSEWHERE} (cosine {alike:.2f})"
+            said = f"the gradients of step {mine.step} point elsewhere (cosine {alike:.2f})"
+            return RoundingReason(said)
     return None
 
 
@@ -381,7 +381,7 @@ def _sizes(
         if off is not None:
             unknown = case.effect is Effect.NUMERICS and case.rounded is None
             said = f"{what} of {name} are {off:.2f} times the baseline's"
-            return f"{said} ({UNKNOWN_ROUNDING})" if unknown else said
+            return RoundingReason(f"{said} ({UNKNOWN_ROUNDING})") if unknown else said
     return None
 
 

@@ -14,7 +14,7 @@ from itertools import combinations
 
 from gpurun.knobs.api import Effect
 from gpurun.records.outputs import OutputsEvent, TensorFigures
-from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence
+from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence, RoundingReason
 from gpurun.tuner.optimisation import starts_alike
 from gpurun.tuner.output_differences import (
     Call,
@@ -249,18 +249,18 @@ class _Bounds:
         apart, allowed = difference.relative, self._allowed(place)
         tempered = self._allowed(place, lambda d: d.relative_tempered)
         if apart is not None and apart > allowed and difference.relative_tempered > tempered:
-            return f"{place} deviates by {apart:.2%}{self._bound(allowed)}"
+            return self._beyond(f"{place} deviates by {apart:.2%}", allowed)
         worst, once = difference.worst_call, self._once(place, allowed, lambda d: d.worst_call)
         tempered = self._once(place, tempered, lambda d: d.worst_tempered)
         if worst > once and difference.worst_tempered > tempered:
-            return f"{place} deviates by {worst:.2%} in one call{self._bound(once)}"
+            return self._beyond(f"{place} deviates by {worst:.2%} in one call", once)
         wrong, most = difference.disagreement, self._disagreeing(place, difference.decisions)
         if wrong > most:
-            return f"{place} agrees in {1 - wrong:.1%} only{self._bound(1 - most)}"
+            return self._beyond(f"{place} agrees in {1 - wrong:.1%} only", 1 - most)
         lead, most = difference.clearest_turn, self._turning(place, allowed)
         if lead > most and not self._trained:
             said = f"{place} has another largest number in a row where it led by {lead:.1%}"
-            return f"{said}{self._bound(most)}"
+            return self._beyond(said, most)
         return None
 
     def _turning(self, place: Place, allowed: float) -> float:
@@ -282,7 +282,7 @@ class _Bounds:
             apart = abs(ours.norm - theirs.norm)
             if apart > allowed * theirs.norm:
                 off = apart / theirs.norm if theirs.norm else math.inf
-                return f"the norm of {place} deviates by {off:.2%}{self._bound(allowed)}"
+                return self._beyond(f"the norm of {place} deviates by {off:.2%}", allowed)
         return None
 
     def _allowed(self, place: Place, of: Measure = lambda d: d.relative or 0.0) -> float:
@@ -306,9 +306,11 @@ class _Bounds:
         part = min(part, 1.0)
         return part + SIGMAS * math.sqrt(part * (1 - part) / max(1, decisions))
 
-    def _bound(self, allowed: float) -> str:
-        unknown = self._effect is Effect.NUMERICS and not self._reference
-        return f" (allowed {allowed:.2%}{f'; {UNKNOWN_ROUNDING}' if unknown else ''})"
+    def _beyond(self, said: str, allowed: float) -> str:
+        """The reason where more is off than is allowed."""
+        if self._effect is Effect.NUMERICS and not self._reference:
+            return RoundingReason(f"{said} (allowed {allowed:.2%}; {UNKNOWN_ROUNDING})")
+        return f"{said} (allowed {allowed:.2%})"
 
 
 def _reference(case: Comparison, trained: bool) -> dict[Place, Difference]:
@@ -402,7 +404,8 @@ def _other_inputs(case: Comparison, calls: Sequence[Call]) -> str | None:
         if theirs is not None and not _same_inputs(theirs, call, case.effect):
             return None
     said = f"call {call.call} of {call.module} is given other inputs than in the baseline"
-    return f"{said} ({UNKNOWN_ROUNDING})" if numerics and not case.rounded else said
+    unknown = numerics and not case.rounded
+    return RoundingReason(f"{said} ({UNKNOWN_ROUNDING})") if unknown else said
 
 
 def _random_data(baselines: Sequence[Evidence]) -> bool:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from gpurun.measure.events import read_run
 from gpurun.records.events import TraitEvent
-from gpurun.scaling.endings import failed, printed
 from gpurun.scaling.figures import Figures, figures, work_together
 from tests.unit.recorded_runs import end, loader, root, row, steady, steps, write_events
 
@@ -108,46 +106,3 @@ def test_ranks_work_together_where_they_say_so(tmp_path: Path, trait: str) -> No
     assert not work_together(read_run(tmp_path).processes)
     write_events(tmp_path, [TraitEvent(trait, "here")], pid=101, rank=1)
     assert work_together(read_run(tmp_path).processes)
-
-
-# -- how they end ----------------------------------------------------------------------------------
-
-
-def said(run: Path, rank: int, text: str, order: int) -> None:
-    """What a rank wrote to stderr; `order`: which of them fell silent first."""
-    log = run / "ranks" / "none_x" / "attempt_0" / str(rank) / "stderr.log"
-    log.parent.mkdir(parents=True)
-    log.write_text(text)
-    os.utime(log, ns=(order * 10**9, order * 10**9))
-
-
-def test_out_of_memory_is_the_cause_whatever_the_others_print(tmp_path: Path) -> None:
-    said(tmp_path, 0, "RuntimeError: Connection closed by peer\n", order=1)
-    said(tmp_path, 1, "[rank1]: torch.OutOfMemoryError: CUDA out of memory.\n", order=2)
-    assert failed(tmp_path, 1) == ("oom", "out of memory on rank 1")
-
-
-def test_the_rank_that_failed_first_is_the_cause(tmp_path: Path) -> None:
-    said(tmp_path, 0, "RuntimeError: Connection closed by peer\n", order=2)
-    said(tmp_path, 1, "[rank1]: Traceback\n[rank1]: ValueError: bad batch\n", order=1)
-    assert failed(tmp_path, 1) == ("failed", "rank 1: ValueError: bad batch")
-    assert printed(tmp_path, 5)[-1] == "ValueError: bad batch"
-
-
-def test_a_killed_rank_was_most_likely_out_of_memory(tmp_path: Path) -> None:
-    said(tmp_path, 0, "RuntimeError: Connection closed by peer\n", order=1)
-    status, why = failed(tmp_path, 137)
-    assert status == "oom"
-    assert "SIGKILL" in why
-
-
-def test_a_killed_rank_is_named_and_not_by_a_process_of_the_box(tmp_path: Path) -> None:
-    told = "gpurun: rank 1 failed first: signal SIGKILL (process 7)\n"
-    (tmp_path / "output.log").write_text(told)
-    assert "rank 1 was killed" in failed(tmp_path, 137)[1]
-    assert printed(tmp_path, 5) == ("rank 1 failed first: signal SIGKILL",)
-
-
-def test_a_rank_that_exits_without_a_word_is_told_by_its_agent(tmp_path: Path) -> None:
-    (tmp_path / "output.log").write_text("gpurun: rank 1 failed first: exit code 7 (process 9)\n")
-    assert failed(tmp_path, 7) == ("failed", "rank 1 failed first: exit code 7")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gpurun.measure.oom_kills import kernel_oom_kills, killed_for_memory
-from gpurun.records.failure import FailureKind
+from gpurun.records.failure import Failure, FailureKind
 from gpurun.rundir import write_json
-from gpurun.scaling.endings import failed
-from gpurun.trials.ending import failure_of
+from gpurun.trials.ending import failure_of, printed
 from tests.unit.knob_facts import result
 
 OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
@@ -31,14 +31,67 @@ def test_the_memory_of_any_rank_is_the_cause(
     tmp_path: Path, printed: str, of_rank_1: str, kind: FailureKind
 ) -> None:
     (tmp_path / "output.log").write_text(printed)
-    log = tmp_path / "ranks" / "none_x" / "attempt_0" / "1" / "stderr.log"
-    log.parent.mkdir(parents=True)
-    log.write_text(of_rank_1)
+    log_of(1, tmp_path).write_text(of_rank_1)
     of_ranks = replace(result(), status="failed", ranks=2, exit_code=1)
-    failure = failure_of((), tmp_path, of_ranks)
-    assert failure is not None
-    assert failure.kind is kind
-    assert (OOM in failure.text) == (kind is FailureKind.OUT_OF_MEMORY)
+    found = failure_of((), tmp_path, of_ranks)
+    assert found is not None
+    assert found.kind is kind
+    assert (OOM in found.text) == (kind is FailureKind.OUT_OF_MEMORY)
+
+
+def log_of(rank: int, run_dir: Path) -> Path:
+    log = run_dir / "ranks" / "none_x" / "attempt_0" / str(rank) / "stderr.log"
+    log.parent.mkdir(parents=True)
+    return log
+
+
+def said(run: Path, rank: int, text: str, order: int = 1) -> None:
+    """What a rank wrote to stderr; `order`: which of them fell silent first."""
+    log = log_of(rank, run)
+    log.write_text(text)
+    os.utime(log, ns=(order * 10**9, order * 10**9))
+
+
+def failure(run: Path, exit_code: int) -> Failure:
+    status = "killed" if exit_code > 128 else "failed"
+    found = failure_of((), run, replace(result(), status=status, ranks=2, exit_code=exit_code))
+    assert found is not None
+    return found
+
+
+def test_out_of_memory_is_the_cause_whatever_the_others_print(tmp_path: Path) -> None:
+    said(tmp_path, 0, f"{GONE}\n", order=1)
+    said(tmp_path, 1, f"[rank1]: {OOM}\n", order=2)
+    found = failure(tmp_path, 1)
+    assert (found.kind, found.rank) == (FailureKind.OUT_OF_MEMORY, 1)
+    assert found.text == "out of memory on rank 1"
+
+
+def test_the_rank_that_failed_first_is_the_cause(tmp_path: Path) -> None:
+    said(tmp_path, 0, f"{GONE}\n", order=2)
+    said(tmp_path, 1, "[rank1]: Traceback\n[rank1]: ValueError: bad batch\n", order=1)
+    found = failure(tmp_path, 1)
+    assert (found.kind, found.rank) == (FailureKind.EXCEPTION, 1)
+    assert found.text == "rank 1: ValueError: bad batch"
+    assert printed(tmp_path)[-1] == "ValueError: bad batch"
+
+
+def test_a_killed_rank_is_named_and_not_by_a_process_of_the_box(tmp_path: Path) -> None:
+    said(tmp_path, 0, "")
+    told = "gpurun: rank 1 failed first: signal SIGKILL (process 7)\n"
+    (tmp_path / "output.log").write_text(told)
+    assert "rank 1 was killed (SIGKILL)" in failure(tmp_path, 137).text
+    assert printed(tmp_path) == ("rank 1 failed first: signal SIGKILL",)
+
+
+def test_a_rank_that_exits_without_a_word_is_told_by_its_agent(tmp_path: Path) -> None:
+    said(tmp_path, 0, "")
+    (tmp_path / "output.log").write_text("gpurun: rank 1 failed first: exit code 7 (process 9)\n")
+    found = failure(tmp_path, 7)
+    assert (found.kind, found.text) == (
+        FailureKind.EXIT_CODE,
+        "rank 1 failed first: exit code 7",
+    )
 
 
 @pytest.mark.parametrize(
@@ -61,12 +114,14 @@ def test_a_kill_is_for_memory_unless_the_kernel_says_that_it_killed_nothing(
     assert killed is not None
     assert (killed.kind is FailureKind.OUT_OF_MEMORY) == (status == "oom")
     assert (killed.kind is FailureKind.KILLED) == (status != "oom")
-    assert failed(tmp_path, 137)[0] == "oom"  # of another host, which was not asked
+    said(tmp_path, 0, "")
+    elsewhere = failure(tmp_path, 137)  # of another host, which was not asked
+    assert (elsewhere.kind, elsewhere.rank) == (FailureKind.OUT_OF_MEMORY, None)
     (tmp_path / "output.log").write_text(
         "gpurun: rank 1 failed first: signal SIGKILL (process 7)\n"
     )
-    found, why = failed(tmp_path, 137)
-    assert (found, words in why) == (status, True)
+    here = failure(tmp_path, 137)
+    assert (here.kind, here.rank, words in here.text) == (killed.kind, 1, True)
 
 
 def test_a_count_that_is_missing_or_broken_proves_nothing(tmp_path: Path) -> None:
