@@ -86,7 +86,7 @@ def finished(launchers: list[Launcher]) -> list[tuple[int, str]]:
 
 
 def test_a_script_for_one_device_is_measured_on_two_nodes(both: StartBoth, tmp_path: Path) -> None:
-    (code, told), (other_code, other_told) = finished(both("--steps", "20", "--json", "s.json"))
+    (code, told), (other_code, other_told) = finished(both("--steps", "50", "--json", "s.json"))
     assert (code, other_code) == (0, 0), told + other_told
     body = json.loads((tmp_path / "node0" / "s.json").read_text())
     one, two = body["points"]

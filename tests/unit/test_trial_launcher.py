@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -32,44 +33,75 @@ def request(folder: Path, name: str = "one", **more: Any) -> LaunchRequest:
     )
 
 
-class Killed:
-    """Stands in for a box that is only ever killed."""
+class Running:
+    """Stands in for a box whose script never ends by itself."""
 
-    killed = False
+    pid = 1
+
+    def __init__(self, spec: Any) -> None:
+        self.killed = False
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
 
     def kill(self) -> None:
         self.killed = True
 
-
-def look(folder: Path, seconds: tuple[float, ...], *, stopped: bool, **more: Any) -> Any:
-    """What is said of a launch after so many seconds, and whether it was killed."""
-    asked = request(folder, **more)
-    supervision = TrialLauncher(folder, Mode.IN_PLACE)._supervision(asked)
-    box: Any = Killed()
-    progress = Progress(folder, folder / "output.log")
-    progress.stopped = stopped
-    said = [supervision.look(box, progress, each) for each in seconds]
-    assert all(each is None for each in said[:-1])
-    return said[-1], box.killed
+    def poll(self) -> int | None:
+        return 137 if self.killed else 0
 
 
-def test_a_launch_is_given_up_at_its_limit(tmp_path: Path) -> None:
-    failure, _ = look(tmp_path, (4.0, 6.0), stopped=False, limit_seconds=5.0)
-    assert failure.kind is FailureKind.OUT_OF_TIME
+Supervise = Callable[..., "tuple[FailureKind | None, bool]"]
 
 
-def test_processes_that_outlive_one_that_has_seen_enough_are_killed(tmp_path: Path) -> None:
+@pytest.fixture
+def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
+    """Why a launch was given up at the last of these seconds, and whether it was killed."""
+
+    def run(seconds: tuple[float, ...], *, stopped: bool, **more: Any) -> Any:
+        killed = False
+
+        def wait(box: Any, run_dir: Path, sampler: Any, supervision: Any) -> Failure | None:
+            nonlocal killed
+            progress = Progress(run_dir, run_dir / "output.log")
+            progress.stopped = stopped
+            said: list[Failure | None] = [supervision.look(box, progress, s) for s in seconds]
+            killed = box.killed
+            return said[-1]
+
+        monkeypatch.setattr(launcher_module, "Box", Running)
+        monkeypatch.setattr(launcher_module, "wait", wait)
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        folder.mkdir()
+        outcome = TrialLauncher(folder, Mode.IN_PLACE).run(request(folder, **more))
+        given_up = outcome.failure if outcome.exit_code is None else None
+        return _kind(given_up), killed
+
+    return run
+
+
+def test_a_launch_is_given_up_at_its_limit(supervise: Supervise) -> None:
+    assert supervise((4.0,), stopped=False, limit_seconds=5.0) == (None, False)
+    assert supervise((4.0, 6.0), stopped=False, limit_seconds=5.0)[0] is FailureKind.OUT_OF_TIME
+
+
+def test_processes_that_outlive_one_that_has_seen_enough_are_killed(supervise: Supervise) -> None:
     late = 30.0 + GRACE_SECONDS + 1
-    assert look(tmp_path, (30.0, 31.0), stopped=True) == (None, False)
-    assert look(tmp_path, (30.0, late), stopped=True) == (None, True)
-    assert look(tmp_path, (30.0, late), stopped=False) == (None, False)
+    assert supervise((30.0, 31.0), stopped=True) == (None, False)
+    assert supervise((30.0, late), stopped=True) == (None, True)
+    assert supervise((30.0, late), stopped=False) == (None, False)
 
 
-def test_ranks_that_must_all_finish_have_as_long_as_the_first_one_took(tmp_path: Path) -> None:
+def test_ranks_that_must_all_finish_have_as_long_as_the_first_one_took(
+    supervise: Supervise,
+) -> None:
     ranks = Ranks(("--nproc-per-node=2",), to_finish=2)
-    assert look(tmp_path, (30.0, 59.0), stopped=True, ranks=ranks) == (None, False)
-    failure, _ = look(tmp_path, (30.0, 61.0), stopped=True, ranks=ranks)
-    assert failure.kind is FailureKind.RANK_LEFT_BEHIND
+    assert supervise((30.0, 59.0), stopped=True, ranks=ranks) == (None, False)
+    given_up, _ = supervise((30.0, 61.0), stopped=True, ranks=ranks)
+    assert given_up is FailureKind.RANK_LEFT_BEHIND
 
 
 class Waiting:

@@ -14,7 +14,7 @@ from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import screening
-from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.evidence import Evidence, RoundingReason
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.screening import Limits, Startup, State
 from gpurun.tuner.search import Search
@@ -351,7 +351,7 @@ def test_values_that_gained_nothing_are_not_launched_again() -> None:
 def test_where_gradients_point_elsewhere_the_script_is_launched_once_with_rounded_parameters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    elsewhere = "the gradients of step 1 point elsewhere (cosine 0.50)"
+    elsewhere = RoundingReason("the gradients of step 1 point elsewhere (cosine 0.50)")
 
     def judge(baselines: Sequence[Evidence], _: object, effect: Effect) -> GuardVerdict:
         told = any(b.rounded for b in baselines)
