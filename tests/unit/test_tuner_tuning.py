@@ -388,3 +388,19 @@ def test_a_much_larger_budget_searches_again_and_counts_pairs_of_the_same_finali
         base = stand_in.run(Request("screen", {}, PROBE))
         tuning._settle(State({}, base, facts(), []))
     assert asked == [same, None]
+
+
+def test_a_pair_that_has_begun_may_take_what_it_was_expected_to_whatever_is_left() -> None:
+    """Seen: a pair of 154 s that the end of the budget cut off before it had its fewest rounds."""
+    stand_in = StandIn(steady())
+    tuning = Tuning(
+        Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True),
+        stand_in,  # type: ignore[arg-type]
+        SilentView(),
+        time.monotonic() + 1.0,
+    )
+    base = stand_in.run(Request("screen", {}, PROBE))
+    slow = replace(base, record=replace(base.record, seconds=150.0))
+    tuning._time.baseline(slow, started_early=False)
+    tuning._proofs.prove([Arm("chosen", {"a": 1})], slow)
+    assert tuning._proofs._live_request("pair baseline", {}, 0).limit_seconds >= 300.0
