@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.arguments import nodes_asked_for
@@ -223,6 +223,8 @@ def _tune(options: Options, interruption: Interruption) -> Tuned:
         invocation=invocation,
         seconds=time.monotonic() - started,
     )
+    if report.unproven is not None:
+        report = replace(report, unproven=replace(report.unproven, budget_seconds=budget))
     if failure is None:
         view.finished(report)
         view.close()

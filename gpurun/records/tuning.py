@@ -190,6 +190,7 @@ class Unproven:
 
     `pairs`: of its live pairs, as in `Proof`. `launch_seconds`: what a trial of it took. `rounded`:
     whether a trial that only rounds parameters told that its differences may be rounding.
+    `budget_seconds`: of the tuning that found it.
     """
 
     knobs: dict[str, Any]
@@ -198,6 +199,7 @@ class Unproven:
     launch_seconds: float
     rounded: bool
     objective: str = "throughput"
+    budget_seconds: float = 0.0
 
 
 PROVEN = ("faster", "smaller")

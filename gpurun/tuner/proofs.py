@@ -48,6 +48,8 @@ class Proofs:
         self._view = view
         self._time = timetable
         self._launch = launch
+        self._round_seconds = 0.0
+        """What a round is expected to take."""
 
     def prove(self, arms: list[Arm], best: Trial) -> Arm:
         """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""
@@ -56,7 +58,8 @@ class Proofs:
             return baseline
         live, update = self._live(arms), self._view.proof_update
         self._time.live = live is not None
-        seconds = self._time.round_of(best) / 2
+        self._round_seconds = self._time.round_of(best)
+        seconds = self._round_seconds / 2
         prove(baseline, arms, self._launch_arm, self._no_room, update, seconds, live)
         for note in () if live is None else live.notes:
             self._decide(note)
@@ -124,7 +127,7 @@ class Proofs:
 
     def _live_request(self, purpose: str, settings: Mapping[str, Any], number: int) -> Request:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
-        limit = max(LEAST_PAIR_SECONDS, self._time.left)
+        limit = max(LEAST_PAIR_SECONDS, self._time.left, self._round_seconds)
         return Request(
             purpose,
             settings,

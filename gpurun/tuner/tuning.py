@@ -55,6 +55,8 @@ LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
 LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
 """The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
+MUCH_LARGER = 1.5
+"""A budget that is so many times that of an earlier tuning is there to search further, too."""
 LEAST_TRIAL_SECONDS = 30.0
 """A launch of the proof may run this long whatever is left of the budget."""
 
@@ -106,17 +108,20 @@ class Tuning:
 
     def _settle(self, state: State) -> None:
         """Search from the script as it is, and prove what was found."""
-        if self._before is not None and not self.findings.base:
-            self._go_on(state, self._before)
+        before = None if self.findings.base else self._before
+        if before is not None and self._time.budget <= MUCH_LARGER * before.budget_seconds:
+            self._go_on(state, before)
             return
         untouched = replace_state(state)
         search = self._search(state)
+        if before is not None and before.knobs != state.settings:
+            before = None  # its pairs are of other settings
         finals = self._finals()
         if Effect.TRAINING in self._allowed:
-            finals.settle(state, self._larger_batch(state, search))
+            finals.settle(state, self._larger_batch(state, search), before)
             self._proofs.shares(state.best, self._companions)
             return
-        finals.settle(state, None)
+        finals.settle(state, None, before)
         self._batch_with_the_rest(untouched, state, search, finals)
         self._proofs.shares(state.best, self._companions)
 

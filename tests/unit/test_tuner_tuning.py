@@ -325,12 +325,13 @@ def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_ag
         assert all(request.purpose.startswith("pair") for request in stand_in.requests[1:])
         return tuning
 
-    cut_off = settled(Unproven({"loader_workers": 4}, (), (row,), 1.0, rounded=False), 0.1).findings
+    first = Unproven({"loader_workers": 4}, (), (row,), 1.0, rounded=False, budget_seconds=1e6)
+    cut_off = settled(first, 0.1).findings
     assert cut_off.verdict == "inconclusive"
     assert cut_off.unproven is not None
     assert cut_off.unproven.knobs == {"loader_workers": 4}
     assert [(r.knob, r.kept) for r in cut_off.unproven.ladder] == [("loader_workers", True)]
-    found = settled(cut_off.unproven, 1e6).findings
+    found = settled(replace(cut_off.unproven, budget_seconds=1e6), 1e6).findings
     assert found.verdict == "faster"
     assert found.unproven is None
     assert [(r.knob, r.kept) for r in found.ladder] == [("loader_workers", True)]
@@ -370,3 +371,36 @@ def test_only_what_took_all_its_time_is_late(took: float, late: bool) -> None:
     record = replace(ended.record, status="timeout", seconds=took)
     stand_in.run = lambda request: replace(ended, record=record)  # type: ignore[method-assign]
     assert tuning._launch_in_search(Request("screen", {"a": 1}, PROBE)).late is late
+
+
+def test_a_much_larger_budget_searches_again_and_counts_pairs_of_the_same_finalist(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Unproven | None] = []
+    monkeypatch.setattr(Tuning, "_search", lambda self, state: state.move({"a": 1}, state.best))
+    monkeypatch.setattr(Tuning, "_batch_with_the_rest", lambda *_: None)
+    monkeypatch.setattr(finals.Finals, "settle", lambda *words: asked.append(words[-1]))
+    options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
+    same = Unproven({"a": 1}, ((100.0, 200.0),), (), 1.0, False, budget_seconds=60.0)
+    for before in (same, replace(same, knobs={"b": 1})):
+        stand_in = StandIn(steady())
+        tuning = Tuning(options, stand_in, SilentView(), time.monotonic() + 600, before)  # type: ignore[arg-type]
+        base = stand_in.run(Request("screen", {}, PROBE))
+        tuning._settle(State({}, base, facts(), []))
+    assert asked == [same, None]
+
+
+def test_a_pair_that_has_begun_may_take_what_it_was_expected_to_whatever_is_left() -> None:
+    """Seen: a pair of 154 s that the end of the budget cut off before it had its fewest rounds."""
+    stand_in = StandIn(steady())
+    tuning = Tuning(
+        Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True),
+        stand_in,  # type: ignore[arg-type]
+        SilentView(),
+        time.monotonic() + 1.0,
+    )
+    base = stand_in.run(Request("screen", {}, PROBE))
+    slow = replace(base, record=replace(base.record, seconds=150.0))
+    tuning._time.baseline(slow, started_early=False)
+    tuning._proofs.prove([Arm("chosen", {"a": 1})], slow)
+    assert tuning._proofs._live_request("pair baseline", {}, 0).limit_seconds >= 300.0
