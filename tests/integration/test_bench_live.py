@@ -37,6 +37,14 @@ alone = socket.socket()
 alone.bind(("127.0.0.1", {port}))
 """
 WORK = "import time\nSCALE = {scale}\ndef prepare():\n    time.sleep({sleep})\n"
+RARE = """
+import time
+SCALE, step = 1.0, 0
+def prepare():
+    global step
+    step += 1
+    time.sleep(0.204 if step % 40 == 0 else 0.004)
+"""
 FINE = WORK.format(sleep=0.004, scale=1.0)
 
 
@@ -78,6 +86,14 @@ def test_a_slowed_tree_is_a_regression_by_live_pairs(tmp_path: Path) -> None:
     alone = [launch.measured_seconds for launch in found.current.launches]
     assert all(seconds is not None and seconds >= 2 for seconds in alone)
     assert len(git(folder, "worktree", "list").splitlines()) == 1
+
+
+def test_a_cost_at_every_fortieth_step_is_a_regression(tmp_path: Path) -> None:
+    """Most turns of a few steps do not see it."""
+    folder = project(tmp_path / "project")
+    commit(folder, {"work.py": RARE})
+    code, found, said = compared(folder, "--threshold", "30%")
+    assert (code, found.verdict) == (1, "regression"), said
 
 
 def test_another_training_at_the_same_speed_is_seen_by_live_pairs(tmp_path: Path) -> None:

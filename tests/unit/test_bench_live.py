@@ -39,6 +39,8 @@ class Live(Launcher):
         self.logs, self.error = logs, error
         self.turns = ""
         self.fails: Failure | None = None
+        self.lifts = [1.0]
+        """By how much the mean step of current sides exceeds their median one."""
 
     def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
         self.turns += start.name[0]
@@ -46,9 +48,8 @@ class Live(Launcher):
 
     def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> LivePair:
         self.turns += f"({starts[0].name[0]}{starts[1].name[0]})"
-        sides = [
-            replace(launch(x.name, 1000.0), start=x, loss_curve=curve_of(LOST)) for x in starts
-        ]
+        lift = self.lifts.pop(0) if len(self.lifts) > 1 else self.lifts[0]
+        sides = [self._side(start, lift if start.name == CURRENT else 1.0) for start in starts]
         drifted = replace(sides[1], result=replace(sides[1].result, samples_per_second=700.0))
         if self.fails is not None:
             ended = replace(drifted, error=self.fails.text, failure=self.fails)
@@ -57,6 +58,11 @@ class Live(Launcher):
         if starts[0].name == CURRENT:
             log = -log
         return LivePair(sides[0], drifted, TurnRatio(log, self.error, 40), None)
+
+    def _side(self, start: Start, lift: float) -> Launch:
+        times = StepTime(8.0 * lift, 8.0, 8.0, 8.0)
+        made = launch(start.name, 1000.0, step_time_ms=times)
+        return replace(made, start=start, loss_curve=curve_of(LOST))
 
 
 def comparing(folder: Path, launcher: Launcher, **more: Any) -> tuple[Comparing, Findings]:
@@ -109,6 +115,23 @@ def test_turns_that_say_little_ask_for_more_pairs(tmp_path: Path) -> None:
         one.run()
         counts.append(len(findings.pairs))
     assert counts[0] == 3 < counts[1]
+
+
+def test_a_cost_that_comes_once_in_many_steps_is_not_passed_by_turns_that_miss_it(
+    tmp_path: Path,
+) -> None:
+    launcher = Live(tmp_path, [0.0])
+    launcher.lifts = [1.09, 1.10, 1.08]
+    one, findings = comparing(tmp_path, launcher)
+    one.run()
+    assert launcher.turns == "bc(bc)(cb)(bc)" + "bccb" * 2
+    assert "once in many steps" in findings.in_turn
+
+    launcher = Live(tmp_path, [0.0])
+    launcher.lifts = [1.3, 0.8, 1.1]
+    one, findings = comparing(tmp_path, launcher)
+    one.run()
+    assert (findings.in_turn, findings.verdict) == ("", Verdict.PASS)
 
 
 def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mixed(

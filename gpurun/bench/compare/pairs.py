@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.gate import GatePlan, GateResult, Verdict, judge
+from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
 from gpurun.bench.compare.training import compare_training
 from gpurun.bench.launches import Launch, Launcher, Start, warm_up_rule
 from gpurun.bench.metrics import Gated, Metric
@@ -178,6 +179,17 @@ class Comparing:
             self._pair(rule)
             plan = self._plan if findings.in_turn else self._plan.of_live_pairs
             findings.result = findings.judged(plan)
+            self._look_for_rare_costs()
+
+    def _look_for_rare_costs(self) -> None:
+        """Where live pairs pass a tree for want of long turns, begin anew with launches in turn."""
+        findings = self._findings
+        shares = [share for metric, share in findings.gated.items() if metric in BY_TURNS]
+        if findings.in_turn or findings.verdict is not Verdict.PASS or not shares:
+            return
+        if has_rare_cost([(pair.baseline, pair.current) for pair in findings.pairs], min(shares)):
+            self._pairing.in_turn, findings.result = MISSED, None
+            self._note_in_turn()
 
     def _note_in_turn(self) -> None:
         """Tell once that pairs are launched in turn, and begin anew: figures are not mixed."""
