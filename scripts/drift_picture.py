@@ -35,7 +35,7 @@ from gpurun.report.plots.style import (
     plain,
     save_png,
 )
-from gpurun.trials.live_pair import take_turns
+from gpurun.trials.live_pair import await_both, take_turns
 from scripts.bench_overhead import LOOP, launched
 from scripts.disturbance import burning
 
@@ -66,8 +66,7 @@ def record(seconds: float) -> list[RecordedRound]:
             stack.enter_context(launched(folder, "baseline", True, BASELINE)),
             stack.enter_context(launched(folder, "current", True, SLOWER)),
         )
-        for side in sides:
-            side.await_ready()
+        await_both(sides)
         stack.enter_context(burning(True))
         began, ends = time.monotonic(), []
 
