@@ -136,7 +136,7 @@ def _run(script: Path, folder: Path) -> int:
     import traceback
 
     from gpurun.launch.environment import child_environment
-    from gpurun.runtime.activate import activate
+    from gpurun.runtime.boot.activate import activate
 
     os.environ.update(child_environment(folder / "spec.json", os.environ))
     sys.argv = [str(script)]

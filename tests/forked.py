@@ -2,7 +2,7 @@
 
 Importing torch and what an optimizer makes it import takes seconds, and a test's script hundredths.
 The runtime meets the same order of things in a trial whose process was started before its turn
-(`gpurun/runtime/standby.py`): torch first, the run's spec and knobs afterwards. What is about the
+(`gpurun/runtime/boot/standby.py`): torch first, the spec and knobs afterwards. What is about the
 launcher, the environment or the start of a process is tested by launches instead.
 """
 
@@ -138,7 +138,7 @@ def become(order: Mapping[str, Any]) -> tuple[CodeType, ModuleType]:
     sys.modules["__main__"] = main
     if order["spec"] is not None:
         from gpurun.launch.environment import child_environment
-        from gpurun.runtime.activate import activate
+        from gpurun.runtime.boot.activate import activate
 
         os.environ.update(child_environment(Path(order["spec"]), os.environ))
         activate(order["spec"])

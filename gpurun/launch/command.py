@@ -9,7 +9,7 @@ from pathlib import Path
 from gpurun.options import Target, TargetKind
 
 PACKAGE = Path(__file__).resolve().parent.parent
-IN_MAIN = PACKAGE / "runtime" / "in_main.py"
+IN_MAIN = PACKAGE / "runtime" / "boot" / "in_main.py"
 AGENT = (
     f"import sys; sys.path[0] = {str(PACKAGE.parent)!r}; "
     "from gpurun.launch.elastic import main; sys.exit(main(sys.argv[1:]))"
@@ -26,7 +26,7 @@ def command_line(target: Target, python: str = sys.executable) -> tuple[str, ...
 
     Flags given to the interpreter that runs us (`python -W error -m gpurun ...`) are carried over.
     Where they switch python's start-up hook off (`-I`, `-E`, `-S`), the target is run by
-    `runtime/in_main.py`, so that it is still observed. `python`: the interpreter that runs it.
+    `runtime/boot/in_main.py`, so that it is still observed. `python`: the interpreter that runs it.
     """
     if target.kind is TargetKind.COMMAND:
         return (target.path, *target.args)

@@ -1,7 +1,7 @@
 """Which rank failed first, and why: the agent's exit codes put together with ranks' last words.
 
 The agent looks from time to time and finds several ranks dead at once, in no order. A rank's own
-last words (`runtime/last_words.py`) tell when and why it ended; `torch.distributed.elastic`'s
+last words (`runtime/boot/last_words.py`) tell when and why it ended; `torch.distributed.elastic`'s
 `@record` leaves a file that tells why.
 """
 

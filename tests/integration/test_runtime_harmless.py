@@ -51,7 +51,10 @@ def test_every_hook_may_break(tmp_path: Path, gpurun: Gpurun) -> None:
         "script.py",
         """
 import sys
-from gpurun.runtime import loaders, optimizers, roots, steps
+from gpurun.runtime.observe import loaders
+from gpurun.runtime.observe import optimizers
+from gpurun.runtime.observe import roots
+from gpurun.runtime.observe import steps
 def broken(*args, **kwargs):
     raise RuntimeError("a hook of ours")
 for owner, name in (

@@ -246,7 +246,7 @@ def bad_tree(root: Path, files: dict[str, str]) -> list[Source]:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("tuner.trial", "from gpurun.runtime.steps import Clock"),
+        ("tuner.trial", "from gpurun.runtime.observe.steps import Clock"),
         ("tuner.trial", "def f():\n    from gpurun.runtime import steps"),
         ("tuner.trial", "from gpurun import runtime"),
         ("runtime.steps", "import torch"),
@@ -256,7 +256,7 @@ def bad_tree(root: Path, files: dict[str, str]) -> list[Source]:
         ("records.spec", "from gpurun.config import Config"),
         ("records.spec", "def f():\n    import torch"),
         ("knobs.compile", "import torch"),
-        ("knobs.compile", "from gpurun.runtime.steps import Clock"),
+        ("knobs.compile", "from gpurun.runtime.observe.steps import Clock"),
         ("knobs.compile", "def f():\n    from gpurun.tuner import trial"),
     ],
 )

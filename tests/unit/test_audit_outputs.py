@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gpurun.records.outputs import OutputsEvent
-from gpurun.runtime.audit_outputs import OutputsAudit
-from gpurun.runtime.recorder import RECORDER
-from gpurun.runtime.tensor_figures import MOST_TENSORS, Sampler, tensors_in
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.trial.audit_outputs import OutputsAudit
+from gpurun.runtime.trial.tensor_figures import MOST_TENSORS, Sampler, tensors_in
 
 
 @pytest.fixture

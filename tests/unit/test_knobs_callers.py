@@ -34,7 +34,7 @@ LIBRARY = os.path.dirname(os.__file__)
         ("numpy", "/usr/lib/python3/dist-packages/numpy/__init__.py", False, False),
         ("contextlib", f"{LIBRARY}/contextlib.py", False, False),
         ("importlib._bootstrap", "<frozen importlib._bootstrap>", False, False),
-        ("gpurun.runtime.device_clock", "/src/gpurun/runtime/device_clock.py", True, False),
+        ("gpurun.runtime.core.device_clock", "/src/gpurun/runtime/core/x.py", True, False),
         ("gpurun.knobs.compiling.compile", "/src/gpurun/knobs/compile.py", True, False),
         ("gpurun_user_knobs.mine", "/home/me/knobs/mine.py", True, False),
     ],

@@ -7,13 +7,13 @@ import os
 import subprocess
 import sys
 
-from gpurun.runtime.cores import Reading, lost_between, read
+from gpurun.runtime.observe.cores import Reading, lost_between, read
 from tests.conftest import REPOSITORY
 
 SHARED = """
 import json, os, subprocess, sys, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-from gpurun.runtime.cores import lost_between, read
+from gpurun.runtime.observe.cores import lost_between, read
 spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
 time.sleep(0.2)
 before = read()

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from gpurun.records.events import PlantedEvent
-from gpurun.runtime import planting
-from gpurun.runtime.steps import CLOCK
+from gpurun.runtime.observe.steps import CLOCK
+from gpurun.runtime.trial import planting
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from gpurun.runtime.tensors import (
+from gpurun.runtime.core.tensors import (
     COPIED_VALUES,
     SERIAL_VALUES,
     host_copy,

@@ -13,9 +13,9 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from gpurun.records.turns import ANSWERS, ORDERS, Turn, TurnOrder
-from gpurun.runtime import turns as turns_module
-from gpurun.runtime.stock import EMPTY, Level, Stock, send
-from gpurun.runtime.turns import Turns
+from gpurun.runtime.trial import turns as turns_module
+from gpurun.runtime.trial.stock import EMPTY, Level, Stock, send
+from gpurun.runtime.trial.turns import Turns
 from gpurun.trials.live_pair import make_fifos
 from tests.integration.launched import wait_for
 from tests.integration.live_sides import state

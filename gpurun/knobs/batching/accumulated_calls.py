@@ -31,8 +31,8 @@ class AccumulatedCalls:
         from torch.nn.utils import clip_grad
         from torch.optim import lr_scheduler
 
-        from gpurun.runtime.identity import IdentityMap
-        from gpurun.runtime.patching import replace
+        from gpurun.runtime.core.identity import IdentityMap
+        from gpurun.runtime.core.patching import replace
 
         torch = self._torch
         self._called = IdentityMap()
@@ -109,7 +109,7 @@ class AccumulatedCalls:
         return CALL
 
     def _watch_schedule(self, cls: type) -> None:
-        from gpurun.runtime.patching import replace
+        from gpurun.runtime.core.patching import replace
 
         if "step" in vars(cls) and cls not in self._wrapped:
             self._wrapped.add(cls)
@@ -127,7 +127,7 @@ class AccumulatedCalls:
     # -- the wrappers --------------------------------------------------------------------------
 
     def _replace(self, owner: Any, name: str, decide: Decide) -> None:
-        from gpurun.runtime.patching import replace
+        from gpurun.runtime.core.patching import replace
 
         ask = self._guarded(decide)
 
@@ -150,7 +150,7 @@ class AccumulatedCalls:
         self._steps.give_up(f"{type(error).__name__}: {error}")
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        from gpurun.runtime.patching import guarded
+        from gpurun.runtime.core.patching import guarded
 
         return guarded(f"knob {self._knob}", function, self._failed)
 

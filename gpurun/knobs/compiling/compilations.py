@@ -102,7 +102,7 @@ def record_times() -> None:
 
 def _record(phase: str) -> None:
     from gpurun.records.events import CompileEvent
-    from gpurun.runtime.recorder import RECORDER
+    from gpurun.runtime.core.recorder import RECORDER
 
     RECORDER.event(CompileEvent(phase=phase, clock_ns=time.perf_counter_ns()))
 

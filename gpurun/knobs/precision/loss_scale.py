@@ -31,7 +31,7 @@ class LossScale:
     """
 
     def __init__(self, hooks: Hooks, on: Callable[[], bool], refuse: Callable[[str], None]) -> None:
-        from gpurun.runtime.identity import IdentityMap
+        from gpurun.runtime.core.identity import IdentityMap
 
         self._hooks = hooks
         self._on = on
@@ -110,7 +110,7 @@ class LossScale:
     # -- the step ------------------------------------------------------------------------------
 
     def _built(self, optimizer: Any) -> None:
-        from gpurun.runtime.patching import guarded
+        from gpurun.runtime.core.patching import guarded
 
         name = type(optimizer).__name__
         if not getattr(type(optimizer).step, "__module__", "").startswith("torch.optim."):

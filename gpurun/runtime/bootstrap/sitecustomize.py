@@ -41,7 +41,7 @@ def _activate(here: str) -> None:
     root = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     sys.path.insert(0, root)
     try:
-        from gpurun.runtime import activate
+        from gpurun.runtime.boot import activate
     finally:
         sys.path.remove(root)
     activate.activate(spec)

@@ -14,10 +14,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from gpurun.runtime.observe.steps import CLOCK
 from gpurun.runtime.parallel.place import DIVERGED, Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.standing import Standing
-from gpurun.runtime.steps import CLOCK
 
 EVERY = 256
 """Steps between two comparisons; the first are at 1, 2, 4, 8, ..."""

@@ -14,8 +14,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from gpurun.records.frames import drop_frame
-from gpurun.runtime.imports import when_imported
-from gpurun.runtime.patching import guarded, replace
+from gpurun.runtime.core.imports import when_imported
+from gpurun.runtime.core.patching import guarded, replace
 
 STRIDE = 0x9E3779B97F4A7C15
 """Seeds of ranks lie that far apart (the golden ratio of 2**64), modulo 2**63."""

@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.records.frames import drop_frame
-from gpurun.runtime import rank_layer
-from gpurun.runtime.imports import when_imported
-from gpurun.runtime.patching import replace
+from gpurun.runtime.core.imports import when_imported
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.parallel import rank_layer
 
 
 def install(rank: int) -> None:

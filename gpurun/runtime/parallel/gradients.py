@@ -14,13 +14,13 @@ from typing import Any
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.spec import LossReduction
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.parallel.agreement import Agreement
 from gpurun.runtime.parallel.place import Place, give_up, line_of
 from gpurun.runtime.parallel.replicas import Replicas
 from gpurun.runtime.parallel.sharding import Sharding
 from gpurun.runtime.parallel.shares import Part
-from gpurun.runtime.patching import replace
-from gpurun.runtime.recorder import RECORDER
 
 
 class Gradients:

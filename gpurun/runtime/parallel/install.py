@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from gpurun.records.spec import Exchange, Parallel, Share
-from gpurun.runtime import seeds
+from gpurun.runtime.core import seeds
 from gpurun.runtime.parallel import files
 from gpurun.runtime.parallel.place import place, show_one_device
 

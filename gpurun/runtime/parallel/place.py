@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from gpurun.errors import ExitCode
 from gpurun.knobs.callers import is_users
 from gpurun.records.events import PARALLEL_REFUSED, TraitEvent
-from gpurun.runtime.recorder import RECORDER
+from gpurun.runtime.core.recorder import RECORDER
 
 AFTER_YOU_SECONDS = 1.0
 """What goes wrong on every rank is told by rank 0, whose words the terminal shows."""

@@ -17,17 +17,17 @@ from typing import Any
 from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
 from gpurun.records.frames import drop_frame, drop_frames
 from gpurun.records.spec import Exchange, Setting
-from gpurun.runtime.inputs import first_tensor
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.recorder import RECORDER, error_text
+from gpurun.runtime.observe.inputs import first_tensor
+from gpurun.runtime.observe.roots import ROOTS
+from gpurun.runtime.observe.steps import CLOCK
+from gpurun.runtime.observe.traits import TRAITS
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replica import Ghost, Replica
 from gpurun.runtime.parallel.strays import Strays
 from gpurun.runtime.parallel.wrapping import wrapped
-from gpurun.runtime.patching import replace
-from gpurun.runtime.recorder import RECORDER, error_text
-from gpurun.runtime.roots import ROOTS
-from gpurun.runtime.steps import CLOCK
-from gpurun.runtime.traits import TRAITS
 
 MUTE_MEETINGS = 3
 """Ranks that exchange nothing wait for each other so many times nevertheless: a first step imports

@@ -19,7 +19,10 @@ from typing import Any
 
 from gpurun.records.frames import drop_frame
 from gpurun.records.spec import Share
-from gpurun.runtime.loaders import LOADERS
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.observe.loaders import LOADERS
+from gpurun.runtime.observe.roots import ROOTS
+from gpurun.runtime.observe.steps import CLOCK
 from gpurun.runtime.parallel.draws import Draws
 from gpurun.runtime.parallel.place import Place, give_up, or_give_up
 from gpurun.runtime.parallel.replicas import Replicas
@@ -33,9 +36,6 @@ from gpurun.runtime.parallel.shares import (
     read_share,
 )
 from gpurun.runtime.parallel.uses import Reading, Uses
-from gpurun.runtime.patching import replace
-from gpurun.runtime.roots import ROOTS
-from gpurun.runtime.steps import CLOCK
 
 LATELY = 8
 """So many batches are at hand at once at most."""

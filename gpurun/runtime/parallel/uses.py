@@ -11,8 +11,8 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
-from gpurun.runtime.identity import IdentityMap
-from gpurun.runtime.loaders import LOADERS
+from gpurun.runtime.core.identity import IdentityMap
+from gpurun.runtime.observe.loaders import LOADERS
 from gpurun.runtime.parallel.place import warn
 
 ADVICE = "read it under torch.no_grad(), where every rank sees all of it"

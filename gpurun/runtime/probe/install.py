@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from gpurun.knobs.callers import is_users
 from gpurun.records.events import ProbeEvent
 from gpurun.records.spec import Exchange, ProbeSpec, RunSpec
-from gpurun.runtime import seeds, services
-from gpurun.runtime.imports import when_imported
+from gpurun.runtime.core import seeds, services
+from gpurun.runtime.core.imports import when_imported
+from gpurun.runtime.core.patching import replace as replace_attribute
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe.roots import ROOTS
 from gpurun.runtime.parallel.place import Place, give_up, line_of, or_give_up
-from gpurun.runtime.patching import replace as replace_attribute
 from gpurun.runtime.probe.reading import FilesRead
-from gpurun.runtime.recorder import RECORDER
-from gpurun.runtime.roots import ROOTS
 
 if TYPE_CHECKING:
     from gpurun.runtime.probe.halving import Halving

@@ -13,13 +13,13 @@ from typing import Any, NoReturn
 
 from gpurun.records.events import GradientEvent
 from gpurun.records.frames import drop_frame
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe.roots import ROOTS
+from gpurun.runtime.observe.steps import CLOCK
 from gpurun.runtime.parallel.gradients import part_of_loss
 from gpurun.runtime.parallel.place import give_up, line_of, or_give_up
-from gpurun.runtime.patching import replace
 from gpurun.runtime.probe.halving import Halving
-from gpurun.runtime.recorder import RECORDER
-from gpurun.runtime.roots import ROOTS
-from gpurun.runtime.steps import CLOCK
 
 BUCKETS = 64
 """Numbers of a sketch; a smaller gradient is told as it is."""

@@ -1,0 +1,82 @@
+"""First stage in the user's process: read the spec and wait for torch. Imports next to nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from types import ModuleType
+
+from gpurun.records.codec import from_json
+from gpurun.records.spec import RunSpec
+from gpurun.runtime.boot import last_words, lifeline
+from gpurun.runtime.core.imports import when_imported
+from gpurun.runtime.core.recorder import RECORDER
+
+HELPERS = ("compile_worker", "resource_tracker", "gpurun.launch.elastic")
+"""Python processes that torch, multiprocessing and we start: the runtime stays inert there."""
+
+HEARTBEAT_SECONDS = str(24 * 3600)
+"""A side of a live pair may be silent for so long: it is frozen in the other's turns."""
+
+FORK_SERVER = "multiprocessing.forkserver"
+"""Inert too, but for the guard of the loader workers that it forks."""
+
+
+def activate(spec_path: str) -> None:
+    """Arm the runtime of this process from the spec file at `spec_path`."""
+    command = getattr(sys, "orig_argv", [])
+    if any(helper in word for word in command for helper in HELPERS):
+        return
+    if any(FORK_SERVER in word for word in command):
+        when_imported("torch.utils.data._utils.worker", _guard_workers)
+        return
+    is_rank = lifeline.is_rank()
+    if is_rank:
+        lifeline.end_with_agent()
+    with open(spec_path) as file:
+        spec = from_json(RunSpec, json.load(file))
+    if spec.standby:
+        from gpurun.runtime.boot import standby
+
+        spec = standby.await_order(spec)
+    if spec.turns_after_steps is not None:
+        # torch's watchdog takes a rank that is frozen for long for one that hangs
+        os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", HEARTBEAT_SECONDS)
+    start = dict(os.environ)
+    RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
+    if is_rank:
+        last_words.expect()
+    if spec.trees is not None:
+        from gpurun.runtime.observe import origins
+
+        origins.watch(spec.trees)
+    if spec.parallel is not None:
+        from gpurun.runtime.parallel import install
+
+        install.prepare(spec.parallel, trial=spec.trial is not None)
+    if spec.probe is not None:
+        from gpurun.runtime.probe import install as probe
+
+        probe.prepare(spec.probe, spec.run_dir)
+    if spec.trial is not None:
+        from gpurun.runtime.trial import trial
+
+        trial.prepare(spec.trial)
+
+    def torch_is_here(torch: ModuleType) -> None:
+        try:
+            from gpurun.runtime.boot import session
+            from gpurun.runtime.observe.imported import changed_variables
+
+            session.start(spec, torch, changed_variables(start))
+        except Exception as error:
+            RECORDER.hook_failed("session", error)
+
+    when_imported("torch", torch_is_here)
+
+
+def _guard_workers(worker: ModuleType) -> None:
+    from gpurun.runtime.observe import worker_guard
+
+    worker_guard.guard(worker)

@@ -1,0 +1,1 @@
+"""What every other room of the runtime stands on: the recorder, patches, hooks on imports."""

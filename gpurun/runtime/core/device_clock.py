@@ -1,0 +1,150 @@
+"""Times and losses of a CUDA device without waiting for it: pooled events, resolved by query.
+
+On the CPU everything is known at once and this class costs nothing. An error of the
+device (several devices in one process, say) ends the device times, never the step clock. While a
+CUDA graph is being captured nothing of CUDA is touched: any query would invalidate the capture.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from gpurun.records.events import StepRow
+from gpurun.runtime.core.recorder import RECORDER
+
+RING = 4096
+"""Loss values under way at once; a later one waits for the earliest."""
+POLL_SECONDS = 0.01
+
+
+class DeviceClock:
+    """Marks step ends on the current stream and copies losses aside; resolves them later."""
+
+    def __init__(self) -> None:
+        self.watching = False
+        """Whether CUDA is in use, looked at with each flush and each loss."""
+        self._torch: Any = None
+        self._pool: list[Any] = []
+        self._marks: list[tuple[list[Any], Any]] = []
+        self._last: Any = None
+        self._ring: Any = None
+        self._slot = 0
+
+    def attach(self, torch: Any) -> None:
+        """Use this torch module."""
+        self._torch = torch
+
+    def forget(self) -> None:
+        """In a forked child: its parent's device is out of reach."""
+        self._pool, self._marks, self._last, self._ring = [], [], None, None
+        self.watching = False
+
+    def loss(self, losses: list[Any]) -> Any:
+        """The sum of scalar losses: a float on the CPU, a ring slot on CUDA, None elsewhere."""
+        try:
+            kind = losses[0].device.type
+            if kind == "cpu":
+                return float(sum(float(x) for x in losses))
+            if kind != "cuda" or self._torch is None or self._capturing():
+                return None
+            self.watching = True
+            total = losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
+            if self._ring is None:
+                self._ring = self._torch.zeros(RING, pin_memory=True)
+            slot = self._slot
+            self._slot = (slot + 1) % RING
+            self._ring[slot : slot + 1].copy_(total.reshape(1).float(), non_blocking=True)
+        except Exception as error:
+            self._fail(error)
+            return None
+        return _Slot(slot)
+
+    def mark(self, row: list[Any]) -> None:
+        """Record the end of this step on the device; only while `watching`."""
+        try:
+            if self._capturing():
+                return  # nor was its loss copied
+            event = self._pool.pop() if self._pool else self._torch.cuda.Event(enable_timing=True)
+            event.record()
+            self._marks.append((row, event))
+            if len(self._marks) >= RING:
+                self._marks[0][1].synchronize()
+                self._advance()
+        except Exception as error:
+            self._marks.append((row, None))
+            self._fail(error)
+
+    def resolve(self, rows: list[list[Any]]) -> int:
+        """Fill in what the device has finished; how many leading rows are complete."""
+        if self._torch is not None:
+            self.watching = self._torch.cuda.is_initialized()
+        if not self._marks:
+            return len(rows)
+        try:
+            if not self._capturing():
+                self._advance()
+        except Exception as error:
+            self._fail(error)
+        waiting = {id(row) for row, _ in self._marks}
+        for index, row in enumerate(rows):
+            if id(row) in waiting:
+                return index
+        return len(rows)
+
+    def finish(self, patience_s: float | None = None) -> None:
+        """Wait for the marks under way, or only so long; what is not done by then stays unknown."""
+        try:
+            if patience_s is None:
+                for _, event in self._marks:
+                    event.synchronize()
+            else:
+                deadline = time.monotonic() + patience_s
+                while self._marks and time.monotonic() < deadline:
+                    self._advance()
+                    time.sleep(POLL_SECONDS if self._marks else 0)
+            self._advance()
+        except Exception as error:
+            self._fail(error)
+        self._give_up_marks()
+
+    def _capturing(self) -> bool:
+        return bool(self._torch.cuda.is_current_stream_capturing())
+
+    def _advance(self) -> None:
+        """Fill in the rows whose events have completed."""
+        done = 0
+        for row, event in self._marks:
+            if not event.query():
+                break
+            self._complete(row, event)
+            done += 1
+        del self._marks[:done]
+
+    def _complete(self, row: list[Any], event: Any) -> None:
+        if self._last is not None:
+            row[StepRow.DEVICE_NS] = int(self._last.elapsed_time(event) * 1e6)
+            self._pool.append(self._last)
+        self._last = event
+        if isinstance(row[StepRow.LOSS], _Slot):
+            row[StepRow.LOSS] = float(self._ring[row[StepRow.LOSS].index])
+
+    def _give_up_marks(self) -> None:
+        for row, _ in self._marks:
+            if isinstance(row[StepRow.LOSS], _Slot):
+                row[StepRow.LOSS] = None
+        self._marks.clear()
+
+    def _fail(self, error: Exception) -> None:
+        RECORDER.hook_failed("device clock", error)
+        self._give_up_marks()
+        self._torch, self.watching = None, False
+
+
+class _Slot:
+    """A place of the pinned ring whose copy is under way."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, index: int) -> None:
+        self.index = index

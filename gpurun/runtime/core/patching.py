@@ -1,0 +1,90 @@
+"""Replace functions of torch by wrappers that leave no trace in the user's tracebacks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.core.recorder import RECORDER
+
+Settle = Callable[[Exception | None], None]
+"""Hears why edited arguments were refused, None if they were not, once something is built."""
+
+
+def guarded(
+    name: str, function: Callable[..., Any], failed: Callable[[Exception], None] | None = None
+) -> Callable[..., Any]:
+    """Wrap a call-back so that the first time it raises it is recorded and switched off.
+
+    `failed` then hears of the error too.
+    """
+    broken = False
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal broken
+        if broken:
+            return None
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            broken = True
+            RECORDER.hook_failed(name, error)
+            if failed is not None:
+                failed(error)
+            return None
+
+    return call
+
+
+def switched_off(name: str, error: Exception) -> Callable[..., None]:
+    """What takes the place of a call-back that raised, where `guarded` would cost a call a step."""
+    RECORDER.hook_failed(name, error)
+    return lambda *args: None
+
+
+def replace(
+    owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> bool:
+    """Put `make(original)` in place of `owner`'s attribute `name`; False, recorded, if it fails."""
+    try:
+        original = getattr(owner, name)
+        wrapper = make(original)
+        functools.update_wrapper(wrapper, original)
+        setattr(owner, name, wrapper)
+    except Exception as error:
+        RECORDER.hook_failed(f"{getattr(owner, '__name__', owner)}.{name}", error)
+        return False
+    return True
+
+
+def build_edited(
+    name: str,
+    init: Callable[..., None],
+    target: Any,
+    own: dict[str, Any],
+    edited: dict[str, Any],
+    settle: Settle,
+) -> None:
+    """`init(target, **edited)`, or with the script's own arguments if those are refused.
+
+    `settle` hears of the refusal, or None, once the target is built.
+    """
+    settle = guarded(f"{name}: outcomes", settle)
+    refusal: Exception | None = None
+    try:
+        if edited.keys() != own.keys() or any(edited[key] is not own[key] for key in own):
+            init(target, **edited)
+            settle(None)
+            return
+    except Exception as error:
+        RECORDER.hook_failed(name, error)
+        refusal = error.with_traceback(None)  # it would keep what was half built alive
+    try:
+        init(target, **own)
+    except BaseException as error:
+        drop_frame(error)
+        raise
+    settle(refusal)

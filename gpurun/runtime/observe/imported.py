@@ -1,0 +1,56 @@
+"""What a trial's script has imported by its first step, as far as a later trial may do so early."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+
+from gpurun.records.events import ImportsEvent
+from gpurun.runtime.core.recorder import RECORDER
+
+PACKAGES = frozenset(
+    {
+        "PIL", "accelerate", "datasets", "einops", "functorch", "huggingface_hub", "numpy",
+        "pandas", "safetensors", "scipy", "sklearn", "sympy", "timm", "tokenizers", "torch",
+        "torchaudio", "torchvision", "transformers", "triton",
+    }
+)  # fmt: skip
+"""Packages that take long to import, and to which it makes no difference when that happens."""
+INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+"""Where a module must lie: what the script brings with it is not there for others to import."""
+TORCHS_OWN = frozenset({"CUDA_MODULE_LOADING"})
+"""Variables that torch itself sets when it first uses the device."""
+
+_start: dict[str, str] = {}
+
+
+def begin() -> None:
+    """Before the script: how the environment is now."""
+    _start.update(os.environ)
+
+
+def tell() -> None:
+    """Record the modules, and which variables have changed meanwhile."""
+    changed = (name for name in changed_variables(_start) if name not in TORCHS_OWN)
+    RECORDER.event(
+        ImportsEvent(
+            modules=tuple(name for name in list(sys.modules) if _known(name)),
+            changed_variables=tuple(changed),
+        )
+    )
+
+
+def changed_variables(start: Mapping[str, str]) -> tuple[str, ...]:
+    """Environment variables that are not as they were at the start, sorted."""
+    names = start.keys() | os.environ.keys()
+    return tuple(sorted(x for x in names if start.get(x) != os.environ.get(x)))
+
+
+def _known(name: str) -> bool:
+    """Packages and what lies directly in them: these import the rest."""
+    package, _, rest = name.partition(".")
+    if package not in PACKAGES or "." in rest:
+        return False
+    path = str(getattr(sys.modules[name], "__file__", None))
+    return any(place in path for place in INSTALLED)

@@ -1,0 +1,331 @@
+"""Seeing DataLoaders: how they are built, how long the script waits, what they hand out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import os
+import sys
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gpurun.knobs.api import LoaderCall
+from gpurun.knobs.callers import is_ours
+from gpurun.records.events import EpochEvent, LoaderEvent
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.core.identity import IdentityMap
+from gpurun.runtime.core.outcomes import OUTCOMES
+from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.core.source import batch_size_expression
+from gpurun.runtime.core.tensors import tensors
+from gpurun.runtime.observe.steps import CLOCK, LoaderState
+from gpurun.runtime.observe.traits import TRAITS
+from gpurun.runtime.trial.stock import STOCK
+
+now = time.perf_counter_ns
+
+
+class Loaders:
+    """The DataLoaders of this process."""
+
+    def __init__(self) -> None:
+        self.torch: Any = None
+        self.edits: list[Callable[[LoaderCall], None]] = []
+        self.training_keys: frozenset[str] = frozenset()
+        self.on_batch: Callable[[LoaderState, Any, Any], None] | None = None
+        self.states: IdentityMap[LoaderState] = IdentityMap()
+        self._sites: Counter[str] = Counter()
+        self._unopened: dict[int, str] = {}
+        """Keys of the loaders that have handed out nothing yet, by number."""
+        self._count = 0
+        self._library = ""
+
+    def install(self, torch: Any, training_keys: frozenset[str]) -> None:
+        """Watch `torch.utils.data.DataLoader` and its iterators."""
+        from torch.utils.data import dataloader
+
+        self.torch = torch
+        self._grad_enabled = torch.is_grad_enabled
+        self.training_keys = training_keys
+        self._library = os.path.dirname(torch.__file__) + os.sep
+        replace(dataloader.DataLoader, "__init__", self._watch_init)
+        replace(dataloader.DataLoader, "__iter__", self._watch_iter)
+        iterator: Any = dataloader._BaseDataLoaderIter
+        iterator._gpurun_state = iterator._gpurun_indices = None
+        replace(dataloader._BaseDataLoaderIter, "__next__", self._watch_next)
+        replace(dataloader._BaseDataLoaderIter, "_next_index", self._watch_next_index)
+        replace(dataloader._BaseDataLoaderIter, "_reset", self._watch_reset)
+
+    def key_of(self, loader: Any) -> str:
+        """Where the script builds this loader, as in `LoaderEvent`; "" for one never seen."""
+        state = self.states.get(loader)
+        return "" if state is None else state.key
+
+    # -- construction --------------------------------------------------------------------------
+
+    def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+        loaders = self
+
+        find_site, edited = guarded("loader site", self._site), guarded("edits", self._edited)
+        built = guarded("loader built", self._built)
+        look_at_main = guarded("main guard", TRAITS.look_at_main)
+
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            look_at_main()
+            site = find_site(sys._getframe(1)) or ("unknown:0#0", "", 0)
+            call = edited(signature, loader, args, kwargs, site) if loaders.edits else None
+            try:
+                if call is None:
+                    original(loader, *args, **kwargs)
+                else:
+                    build_edited("edited loader", original, loader, *call)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            built(loader, site)
+
+        return __init__
+
+    def _site(self, frame: Any) -> tuple[str, str, int]:
+        """Key, file and line of the code that builds the loader, outside torch and us."""
+        while frame.f_back is not None and self._foreign(frame):
+            frame = frame.f_back
+        file, line = frame.f_code.co_filename, frame.f_lineno
+        place = f"{os.path.basename(file)}:{line}"
+        self._sites[place] += 1
+        return f"{place}#{self._sites[place] - 1}", file, line
+
+    def _foreign(self, frame: Any) -> bool:
+        return frame.f_code.co_filename.startswith(self._library) or is_ours(frame)
+
+    def _edited(
+        self,
+        signature: inspect.Signature,
+        loader: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        site: tuple[str, str, int],
+    ) -> tuple[dict[str, Any], dict[str, Any], Settle] | None:
+        """The script's arguments by name, those after the knobs' edits, and who hears of them."""
+        try:
+            arguments = dict(signature.bind(loader, *args, **kwargs).arguments)
+        except TypeError:
+            return None  # the script's own error: let torch raise it
+        arguments.pop(next(iter(signature.parameters)), None)
+        key = site[0]
+        call = LoaderCall(
+            key=key,
+            arguments=dict(arguments),
+            training=(key in self.training_keys) if self.training_keys else None,
+            iterable=isinstance(arguments.get("dataset"), self.torch.utils.data.IterableDataset),
+            subclass=type(loader) is not self.torch.utils.data.DataLoader,
+        )
+        with OUTCOMES.held() as held:
+            for edit in self.edits:
+                edit(call)
+        return arguments, call.arguments, functools.partial(OUTCOMES.settle, held)
+
+    def _built(self, loader: Any, site: tuple[str, str, int]) -> None:
+        if loader in self.states:
+            return
+        state = LoaderState(self._count, site[0])
+        self.states[loader] = state
+        self._unopened[state.number] = site[0]
+        self._count += 1
+        describe = guarded("loader event", _loader_event)
+        event = describe(state.number, loader, site, self.torch)
+        if event is not None:
+            RECORDER.event(event)
+
+    # -- iteration -----------------------------------------------------------------------------
+
+    def _watch_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        opened = guarded("loader opened", self._opened)
+
+        def __iter__(loader: Any) -> Any:
+            try:
+                iterator = original(loader)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            opened(loader, iterator)
+            return iterator
+
+        return __iter__
+
+    def _opened(self, loader: Any, iterator: Any) -> None:
+        state = self.states.get(loader)
+        if state is not None:
+            iterator._gpurun_state = state
+            place = state.key.partition("#")[0]  # a loop may build its loader anew for each epoch
+            STOCK.opened(place, iterator, state.training_batches > 0)
+            state.batches = state.training_batches = 0
+            state.passes += 1
+            state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)
+            RECORDER.later(EpochEvent(state.number, "begin", now(), None, None))
+            key = self._unopened.pop(state.number, None)
+            if key is not None:
+                self._look_at_first(iterator, key)
+
+    def _look_at_first(self, iterator: Any, key: str) -> None:
+        """See the first batch of a loader on its way out; those after it cost nothing."""
+        look = guarded("first batch", self._first)
+        reading = weakref.ref(iterator)  # an iterator that holds itself would keep its workers
+
+        def _next_data() -> Any:
+            iterator: Any = reading()
+            del iterator._next_data
+            try:
+                batch = iterator._next_data()
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            look(batch, key)
+            return batch
+
+        iterator._next_data = _next_data
+
+    def _first(self, batch: Any, key: str) -> None:
+        if self._grad_enabled() and any(tensor.is_cuda for tensor in tensors(batch)):
+            TRAITS.note_loader("cuda_batches", key)
+
+    def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _next_index(iterator: Any) -> Any:
+            try:
+                indices = original(iterator)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            # multi-worker iterators read ahead while they are built, before `__iter__` returns
+            waiting = iterator._gpurun_indices
+            if waiting is None:
+                waiting = iterator._gpurun_indices = deque()
+            waiting.append(indices)
+            return indices
+
+        return _next_index
+
+    def _watch_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+            # an epoch left early leaves read-ahead batches of persistent workers behind
+            iterator._gpurun_indices = None
+            try:
+                return original(iterator, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return _reset
+
+    def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        exhausted = guarded("loader exhausted", self._exhausted)
+        yielded: Callable[..., None] = self._yielded
+
+        def __next__(iterator: Any) -> Any:
+            nonlocal yielded
+            began = now()
+            try:
+                batch = original(iterator)
+            except StopIteration as error:
+                exhausted(iterator)
+                drop_frame(error)
+                raise
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            try:
+                waiting = iterator._gpurun_indices
+                indices = waiting.popleft() if waiting else None
+                state = iterator._gpurun_state
+                if state is not None:
+                    yielded(state, indices, batch, now() - began)
+            except Exception as error:
+                yielded = switched_off("batch", error)
+            return batch
+
+        return __next__
+
+    def _yielded(self, state: LoaderState, indices: Any, batch: Any, waited_ns: int) -> None:
+        if self._grad_enabled():
+            CLOCK.batch(state, waited_ns, _count_indices(indices))
+        elif CLOCK.untrained:
+            CLOCK.waited(waited_ns)
+        if self.on_batch is not None:
+            self.on_batch(state, indices, batch)
+
+    def _exhausted(self, iterator: Any) -> None:
+        state = iterator._gpurun_state
+        if state is not None:
+            iterator._gpurun_indices = None
+            RECORDER.later(
+                EpochEvent(state.number, "end", now(), state.batches, state.training_batches)
+            )
+
+
+def _count_indices(indices: Any) -> int:
+    """Data-set indices in a batch; 0 where the sampler does not hand out batches of indices."""
+    if type(indices) is list:
+        return len(indices) if indices and indices[0] is not None else 0
+    if isinstance(indices, (str, bytes, Mapping)) or not hasattr(indices, "__len__"):
+        return 0
+    try:
+        return len(indices) if len(indices) and indices[0] is not None else 0
+    except (TypeError, IndexError, KeyError):
+        return 0  # a tensor without dimension; a set
+
+
+def _length(value: Any) -> int | None:
+    try:
+        return len(value)
+    except Exception:
+        return None  # iterable data sets and endless samplers have none
+
+
+def _loader_event(number: int, loader: Any, site: tuple[str, str, int], torch: Any) -> LoaderEvent:
+    key, file, line = site
+    context = getattr(loader, "multiprocessing_context", None)
+    iterable = loader._dataset_kind == 1
+    batches = getattr(loader, "batch_sampler", None)
+    sampler = batches if batches is not None else loader.sampler
+    return LoaderEvent(
+        loader=number,
+        key=key,
+        class_name=type(loader).__name__,
+        subclass=type(loader) is not torch.utils.data.DataLoader,
+        dataset_class=type(loader.dataset).__name__,
+        # the length of a stream may be a search through its files
+        dataset_length=None if iterable else _length(loader.dataset),
+        length=None if iterable else _length(sampler),
+        batch_size=_whole(loader.batch_size),
+        workers=_whole(loader.num_workers) or 0,
+        prefetch_factor=_whole(loader.prefetch_factor),
+        persistent_workers=bool(loader.persistent_workers),
+        pin_memory=bool(loader.pin_memory),
+        drop_last=bool(loader.drop_last),
+        iterable=iterable,
+        custom_batch_sampler=batches is not None
+        and type(batches) is not torch.utils.data.BatchSampler,
+        start_method=None if context is None else context.get_start_method(),
+        batch_size_argument=batch_size_expression(file, line),
+        in_script=_is_script(file),
+    )
+
+
+def _is_script(file: str) -> bool:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    return script is not None and os.path.realpath(script) == os.path.realpath(file)
+
+
+def _whole(value: Any) -> int | None:
+    """A count as an int, also where the script computed it with numpy."""
+    return None if value is None else operator.index(value)
+
+
+LOADERS = Loaders()
+"""The loaders of this process."""

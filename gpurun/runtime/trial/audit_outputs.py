@@ -1,0 +1,166 @@
+"""What root modules return without gradients, as the guard compares it between trials.
+
+The first calls of a process are looked at closely, outside the measured window of a script that
+only infers. Of later ones a few are: batches of another size, and calls ever further apart. Of
+those only sampled numbers are kept, on their device, until the trial ends.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any
+
+from gpurun.records.outputs import OutputsEvent
+from gpurun.records.spec import OUTPUT_CALLS
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.core.seeds import generator_state
+from gpurun.runtime.observe.inputs import first_tensor
+from gpurun.runtime.observe.roots import ROOTS
+from gpurun.runtime.observe.steps import CLOCK
+from gpurun.runtime.trial.tensor_figures import Sampler, Taken, tensors_in
+
+OTHER_SIZES = 4
+"""Later calls with a batch of another size that are looked at: the last of an epoch."""
+INPUT_VALUES = 128
+MOST_BUFFERS = 64
+BUFFER_VALUES = 8
+HELD_VALUES = 256
+"""Numbers of a held output that are read again."""
+
+
+@dataclass
+class _Call:
+    """One call that is looked at; the output's part is there once it has returned."""
+
+    number: int
+    trained: int
+    module: str
+    inputs: list[Taken]
+    state: int | None
+    outputs: list[Taken] | None = None
+    structure: str = ""
+    draws: bool | None = None
+    buffers: list[tuple[Any, Any]] = field(default_factory=list)
+    """Buffers of the module, with sampled numbers from before the call."""
+    moved: bool | None = None
+
+
+class OutputsAudit:
+    """Looks at root calls without gradients, in evaluations of a training too."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._process = os.getpid()
+        self._sampler = Sampler(torch)
+        self._calls = 0
+        self._others = 0
+        self._usual: int | None = None
+        self._later: list[_Call] = []
+        self._held: tuple[_Call, list[tuple[Any, Any]]] | None = None
+        self._before = guarded("audit of root calls", self._note)
+        self._after: Callable[..., Any] = guarded("audit of outputs", self._returned)
+
+    def begin(self) -> None:
+        """Start looking."""
+        ROOTS.observer = self
+
+    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any | None:
+        """Note what a call is given, of those that are looked at."""
+        self._calls += 1
+        return self._before(self._calls, module, args, kwargs)
+
+    def after(self, seen: Any, result: Any) -> None:
+        """Note what it returned, and whether that changed what the call before it had returned."""
+        self._after(seen, result)
+
+    def finish(self) -> None:
+        """Write what was kept back."""
+        held, self._held = self._held, None
+        if os.getpid() != self._process:
+            return
+        if held is not None:
+            _write(held[0], None)
+        later, self._later = self._later, []
+        for call in later:
+            _write(call, None)
+
+    def _note(
+        self, number: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> _Call | None:
+        early = number <= OUTPUT_CALLS
+        if not early and self._held is None and not self._wanted(number, args, kwargs):
+            return None
+        found, _ = tensors_in((args, kwargs))
+        if early and self._usual is None:
+            self._usual = self._size(args, kwargs)
+        return _Call(
+            number=number,
+            trained=CLOCK.backwards,
+            module=type(module).__name__,
+            inputs=self._sampler.take(found, number, INPUT_VALUES),
+            state=generator_state(self._torch) if early else None,
+            buffers=self._buffers(module) if early else [],
+        )
+
+    def _buffers(self, module: Any) -> list[tuple[Any, Any]]:
+        """Those that a normalisation's statistics are among."""
+        found = (b for b in module.buffers() if b.is_floating_point() and b.numel())
+        return [(b, self._sampler.values(b, BUFFER_VALUES)) for b in islice(found, MOST_BUFFERS)]
+
+    def _wanted(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a later call is looked at: at each power of two, or of an unusual size."""
+        if number & (number - 1) == 0:
+            return True
+        if self._others >= OTHER_SIZES or self._size(args, kwargs) == self._usual:
+            return False
+        self._others += 1
+        return True
+
+    def _size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
+        first = first_tensor(args, kwargs, self._torch.Tensor)
+        return None if first is None or not first.dim() else int(first.shape[0])
+
+    def _returned(self, call: _Call, result: Any) -> None:
+        if call.state is not None:
+            call.draws = generator_state(self._torch) != call.state
+            call.moved = any(self._changed(*kept, BUFFER_VALUES) for kept in call.buffers)
+            call.buffers = []
+        held, self._held = self._held, None
+        if held is not None:
+            _write(held[0], any(self._changed(*kept) for kept in held[1]))
+        found, call.structure = tensors_in(result)
+        call.outputs = self._sampler.take(found, call.number)
+        if call.number > OUTPUT_CALLS:
+            self._later.append(call)
+            return
+        kept = [value.detach() for _, value in found if hasattr(value, "detach")]
+        self._held = call, [(tensor, self._sampler.values(tensor, HELD_VALUES)) for tensor in kept]
+
+    def _changed(self, tensor: Any, before: Any, count: int = HELD_VALUES) -> bool:
+        try:
+            now = self._sampler.values(tensor, count)
+        except RuntimeError:  # torch refuses: the next run of a CUDA graph wrote over it
+            return True
+        return not bool(((now == before) | ((now != now) & (before != before))).all())
+
+
+def _write(call: _Call, overwritten: bool | None) -> None:
+    if call.outputs is None:  # it raised
+        return
+    RECORDER.event(
+        OutputsEvent(
+            call=call.number,
+            trained=call.trained,
+            module=call.module,
+            inputs=tuple(taken.read() for taken in call.inputs),
+            outputs=tuple(taken.read() for taken in call.outputs),
+            structure=call.structure,
+            draws=call.draws,
+            overwritten=overwritten,
+            moved=call.moved,
+        )
+    )

@@ -1,0 +1,255 @@
+"""What the loaders hand out, as the loss guard compares it: indices, contents, random parts.
+
+The order of indices is kept for the whole trial (an append a batch); contents are looked at in the
+audited steps only. Whether a part of a sample is random by design is found out at the very end, by
+fetching one batch a second time under other seeds.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+import time
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpurun.records.events import SamplesEvent
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.core.tensors import (
+    checksum,
+    is_tensor,
+    leaves,
+    mean_and_deviation,
+    plain,
+    tensors,
+)
+from gpurun.runtime.observe.steps import CLOCK, LoaderState
+
+REFETCH_SEED = 20011
+REFETCH_SECONDS = 2.0
+REFETCH_SAMPLES = 256
+"""A larger batch is not fetched again: the first samples of it are."""
+ORDER_LIMIT = 1_000_000
+"""Data-set indices remembered a trial, eight bytes each."""
+CONTENT_LIMIT = 20_000
+"""Samples whose content is remembered a trial."""
+DIGITS = 6
+
+Moments = list[tuple[float, float] | None]
+"""By leaf: mean and standard deviation of a sample's numbers; None where it has no such thing."""
+
+
+@dataclass
+class _Pass:
+    order: array[int] = field(default_factory=lambda: array("q"))
+    checksums: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    moments: dict[str, Moments] = field(default_factory=dict)
+    first: list[int] = field(default_factory=list)
+    """Indices of the first audited batch."""
+    recipe: tuple[Any, Any, bool] | None = None
+
+
+class SamplesAudit:
+    """Remembers what each pass over each loader handed out."""
+
+    def __init__(self, torch: Any) -> None:
+        self.looking = True
+        self._torch = torch
+        self._passes: dict[tuple[int, int], _Pass] = {}
+        self._indices = 0
+        self._contents = 0
+        self._handed: dict[int, int | None] = {}
+        self._batches = 0
+
+    def batch(self, loader: LoaderState, indices: Any, batch: Any) -> None:
+        """A loader handed out a batch."""
+        if not self._torch.is_grad_enabled() and not CLOCK.untrained:
+            return
+        if self.looking:
+            self._remember_handed(batch)
+        single = not isinstance(indices, (list, tuple))
+        listed = _whole_numbers([indices] if single else indices)
+        if not listed:
+            return
+        seen = self._passes.setdefault((loader.number, loader.passes), _Pass())
+        if self._indices < ORDER_LIMIT:
+            seen.order.extend(listed)
+            self._indices += len(listed)
+        if self.looking and self._contents < CONTENT_LIMIT:
+            self._contents += len(listed)
+            seen.first, seen.recipe = seen.first or listed, loader.recipe
+            for index, (sums, moments) in zip(
+                listed, _contents(batch, listed, single), strict=True
+            ):
+                seen.checksums[str(index)] = sums
+                seen.moments[str(index)] = moments
+
+    def fed(self, value: Any) -> int | None:
+        """Which batch (counted over all loaders) a tensor is a part of; None if of none."""
+        return self._handed.get(checksum(value))
+
+    def finish(self) -> None:
+        """Write one event a pass. Only at the end of a trial: it fetches samples again."""
+        refetch = guarded("second fetch", self._refetch)
+        answers: dict[int, Any] = {}
+        for (loader, number), seen in self._passes.items():
+            if seen.checksums and loader not in answers:
+                answers[loader] = refetch(seen)
+            repeatable, likeness = answers.get(loader) or (None, None)
+            varied = [i for i, same in enumerate(repeatable or ()) if not same]
+            RECORDER.event(
+                SamplesEvent(
+                    loader=loader,
+                    epoch=number,
+                    order=tuple(seen.order),
+                    checksums=seen.checksums,
+                    repeatable=repeatable,
+                    likeness=likeness,
+                    moments=_of_leaves(seen.moments, varied),
+                )
+            )
+        self._passes = {}
+
+    def stop_looking(self) -> None:
+        """From now on only the order is kept."""
+        self.looking = False
+        self._handed = {}
+
+    # -- inside --------------------------------------------------------------------------------
+
+    def _remember_handed(self, batch: Any) -> None:
+        self._batches += 1
+        for tensor in tensors(batch):
+            if tensor.numel() > 1:
+                key = checksum(tensor)
+                # a constant part, such as a mask of ones, tells nothing
+                self._handed[key] = None if key in self._handed else self._batches
+
+    def _refetch(self, seen: _Pass) -> tuple[tuple[bool, ...], tuple[float | None, ...]] | None:
+        """Fetch a batch again under other seeds: which leaves come out as before, which alike?"""
+        if seen.recipe is None:
+            return None
+        numpy = sys.modules.get("numpy")
+        state = (
+            self._torch.random.get_rng_state(),
+            random.getstate(),
+            numpy.random.get_state() if numpy is not None else None,
+        )
+        try:
+            self._torch.random.default_generator.manual_seed(REFETCH_SEED)
+            random.seed(REFETCH_SEED)
+            if numpy is not None:
+                numpy.random.seed(REFETCH_SEED)
+            with self._torch.no_grad():
+                indices, batch, single = _fetch(*seen.recipe, seen.first)
+        finally:
+            self._torch.random.set_rng_state(state[0])
+            random.setstate(state[1])
+            if numpy is not None:
+                numpy.random.set_state(state[2])
+        if not indices:
+            return None
+        again = {str(i): c for i, c in zip(indices, _contents(batch, indices, single), strict=True)}
+        known = [(again[i][0], seen.checksums[i]) for i in again if i in seen.checksums]
+        if not known or any(len(a) != len(b) for a, b in known):
+            return None
+        same = tuple(all(a[leaf] == b[leaf] for a, b in known) for leaf in range(len(known[0][0])))
+        moments = {i: m for i, (_, m) in again.items()}
+        return same, tuple(likeness(moments, seen.moments, leaf) for leaf in range(len(same)))
+
+
+def _fetch(
+    dataset: Any, collate: Any, collating: bool, indices: list[int]
+) -> tuple[list[int], Any, bool]:
+    """A batch of these indices, or of as many as could be had in time."""
+    if not collating:
+        single = len(indices) == 1
+        return indices, collate(dataset[indices[0] if single else indices]), single
+    # padding depends on the whole batch: a part of one would come out differently
+    wanted = indices[:REFETCH_SAMPLES]
+    if callable(getattr(dataset, "__getitems__", None)):
+        samples = dataset.__getitems__(wanted)
+    else:
+        samples, began = [], time.monotonic()
+        for index in wanted:
+            samples.append(dataset[index])
+            if time.monotonic() - began > REFETCH_SECONDS:
+                break
+    return wanted[: len(samples)], collate(samples), False
+
+
+def _whole_numbers(indices: Any) -> list[int]:
+    try:
+        return array("q", indices).tolist()
+    except (TypeError, ValueError, OverflowError):
+        pass  # tensors of one element, or keys of another kind
+    try:
+        return [index.__index__() for index in indices]
+    except (AttributeError, TypeError, RuntimeError):
+        return []
+
+
+def _contents(
+    batch: Any, indices: Sequence[int], single: bool
+) -> list[tuple[tuple[int, ...], Moments]]:
+    """Checksums and moments by sample."""
+    if single:
+        parts = list(tensors(batch)) or [batch]
+        return [(tuple(map(checksum, parts)), [_moments(p) for p in parts])]
+    columns = []
+    for leaf in leaves(batch, len(indices)):
+        rows = plain(leaf).cpu() if is_tensor(leaf) else leaf
+        columns.append([(checksum(rows[i]), _moments(rows[i])) for i in range(len(indices))])
+    return [
+        (tuple(c[i][0] for c in columns), [c[i][1] for c in columns]) for i in range(len(indices))
+    ]
+
+
+def _moments(value: Any) -> tuple[float, float] | None:
+    if not is_tensor(value) or value.numel() < 2 or value.dtype.itemsize > 8:
+        return None
+    mean, deviation = mean_and_deviation(value)
+    if not (math.isfinite(mean) and math.isfinite(deviation)):
+        return None
+    return float(f"{mean:.{DIGITS}g}"), float(f"{deviation:.{DIGITS}g}")
+
+
+def _of_leaves(moments: dict[str, Moments], wanted: list[int]) -> dict[str, tuple[Any, ...]]:
+    if not wanted:
+        return {}
+    return {
+        index: tuple(m if leaf in wanted else None for leaf, m in enumerate(all_of_it))
+        for index, all_of_it in moments.items()
+    }
+
+
+def likeness(ours: dict[str, Moments], theirs: dict[str, Moments], leaf: int) -> float | None:
+    """How far a sample is from itself, over how far it is from the others: 0 the same, 1 unrelated.
+
+    None where samples have no moments, or all the same.
+    """
+    pairs = [
+        (ours[i][leaf], theirs[i][leaf])
+        for i in ours
+        if i in theirs and leaf < len(ours[i]) and leaf < len(theirs[i])
+    ]
+    known = [(a, b) for a, b in pairs if a is not None and b is not None]
+    if len(known) < 8:
+        return None
+    own = math.fsum(_apart(a, b) for a, b in known) / len(known)
+    shifts = range(1, min(len(known), 8))
+    other = [
+        _apart(known[i][0], known[(i + s) % len(known)][1])
+        for s in shifts
+        for i in range(len(known))
+    ]
+    between = math.fsum(other) / len(other)
+    return own / between if between > 0 else None
+
+
+def _apart(a: tuple[float, float], b: tuple[float, float]) -> float:
+    return abs(a[0] - b[0]) + abs(a[1] - b[1])
