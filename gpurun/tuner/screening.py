@@ -235,8 +235,12 @@ class Screening:
         return reason, verdict
 
     def _round(self, state: State) -> bool:
-        """Have a baseline trial with rounded parameters, once; whether one is new."""
-        if self._rounded or self.exhausted(state):
+        """Have a baseline trial with rounded parameters, once; whether one is new.
+
+        It takes some steps only, and without it there may be nothing left to prove: it is launched
+        even where the rest of the budget is kept for the proof.
+        """
+        if self._rounded or self._left <= 0:
             return False
         self._rounded = True
         self.note("is it rounding alone? a trial of the script that only rounds tells")

@@ -398,7 +398,8 @@ class Tuning:
         limit = max(LEAST_TRIAL_SECONDS, self._time.left)
         request = replace(request, limit_seconds=min(limit, request.limit_seconds))
         if request.patience_seconds is None:
-            patient = patience(self._time.budget, self._time.usual)
+            usual = self._time.usual or max((t.seconds for t in self._lab.trials), default=0.0)
+            patient = patience(self._time.budget, usual)
             request = replace(request, patience_seconds=patient)
         number = len(self._lab.trials) + 1
         self._view.trial_started(number, request.purpose, dict(request.settings))

@@ -15,6 +15,16 @@ from gpurun.isolation.box import choose
 found = choose(Path(sys.argv[1]), in_place="consent" in sys.argv)
 print(found.mode and found.mode.value, "|", found.reason)
 """
+REQUIRE = """
+import sys
+from pathlib import Path
+from gpurun.errors import GpurunError
+from gpurun.isolation.box import require
+try:
+    require(Path(sys.argv[1]), in_place=False)
+except GpurunError as error:
+    print(error.todo)
+"""
 
 
 def chosen(cwd: Path, environment: dict[str, str], *words: str) -> str:
@@ -40,10 +50,12 @@ def test_without_namespaces_landlock_is_chosen_and_the_reason_is_told(
 def test_without_any_isolation_trials_are_refused_with_what_to_do(
     open_path: Path, clean_environment: dict[str, str]
 ) -> None:
-    printed = chosen(open_path, {**clean_environment, "GPURUN_ISOLATION": "overlay"})
+    environment = {**clean_environment, "GPURUN_ISOLATION": "overlay"}
+    printed = chosen(open_path, environment)
     assert printed.startswith("None | overlay mounts: ")
     assert "user namespaces are not permitted" in printed
-    assert "--trials-in-place" in printed
+    refused = without_namespaces(open_path, environment, "-c", REQUIRE, str(open_path))
+    assert b"--trials-in-place" in refused.stdout
 
 
 def test_trials_in_place_need_consent_and_nothing_else(

@@ -15,7 +15,7 @@ from gpurun.knobs.outputs import COPIED_LATER, map_tensors
 from gpurun.records.facts import Facts
 
 MODES = ("default", *GRAPH_MODES)
-SECONDS_A_MODULE = 0.2
+SECONDS_A_MODULE = 0.3
 MOST_SECONDS = 120.0
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")
 BUSY_PERCENT = 80.0
@@ -66,7 +66,7 @@ class Compile(KnobBase):
         return facts.device == "cuda" and not _accumulates(facts)
 
     def seconds_to_start(self, facts: Facts) -> float:
-        """By the number of submodules: an H200's host took 13 s for 7 of them, 40 s for 160."""
+        """By the number of submodules: an H200's host took 13 s for 7 of them, 60 s for 160."""
         modules = sum(sum(root.module_types.values()) for root in facts.roots)
         return min(self.startup_seconds + SECONDS_A_MODULE * modules, MOST_SECONDS)
 
