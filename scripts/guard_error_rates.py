@@ -33,8 +33,8 @@ from gpurun.measure.machine import available_cores
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
-from gpurun.tuner.evidence import Evidence, evidence
-from gpurun.tuner.guard import judge, may_be_rounding
+from gpurun.tuner.guard.evidence import Evidence, evidence
+from gpurun.tuner.guard.judging import judge, may_be_rounding
 from gpurun.tuner.screening import rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case

@@ -9,9 +9,9 @@ from typing import Any
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import Rejection, Unproven
 from gpurun.tuner.decision import APPLY_TRAINING, BATCH, Judged, decide, final_ladder
-from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.findings import Findings
-from gpurun.tuner.guard import judge
+from gpurun.tuner.guard.evidence import Evidence
+from gpurun.tuner.guard.judging import judge
 from gpurun.tuner.proof import Arm
 from gpurun.tuner.screening import State, strongest
 from gpurun.tuner.trial import Trial

@@ -20,8 +20,8 @@ from gpurun.trials.ending import recompiled
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
-from gpurun.tuner.evidence import Evidence
-from gpurun.tuner.guard import judge, may_be_rounding
+from gpurun.tuner.guard.evidence import Evidence
+from gpurun.tuner.guard.judging import judge, may_be_rounding
 from gpurun.tuner.plan import (
     COMPILED_ALREADY,
     SCREEN_SHARE,

@@ -14,7 +14,7 @@ from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
-from gpurun.tuner.outputs import incomparable
+from gpurun.tuner.guard.outputs import incomparable
 from gpurun.tuner.screening import (
     LEAST_GAIN,
     NO_TIME_AFTER_PROOF,

@@ -14,7 +14,7 @@ from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialRecord
 from gpurun.trials.turn_ratio import TurnRatio
-from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.guard.evidence import Evidence
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from gpurun.trials.prestart import places
 from gpurun.trials.request import LaunchRequest, Ranks
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
-from gpurun.tuner.evidence import evidence
+from gpurun.tuner.guard.evidence import evidence
 from gpurun.tuner.hidden_ranks import hidden_ranks
 from gpurun.tuner.plan import needed_steps
 from gpurun.tuner.trial import LiveTrials, Request, Trial

@@ -23,10 +23,10 @@ from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.decision import BATCH
-from gpurun.tuner.evidence import Evidence
 from gpurun.tuner.finals import Finals
 from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.fitting import make_it_fit
+from gpurun.tuner.guard.evidence import Evidence
 from gpurun.tuner.plan import (
     LEAST_PROOF_ROUNDS,
     PROBE,
@@ -76,7 +76,7 @@ class Tuning:
         self._before = before
         self.options = options
         self.findings = Findings()
-        self._lab = trials
+        self._trials = trials
         self._view = view
         self._time = Timetable(
             deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores()
@@ -134,7 +134,7 @@ class Tuning:
         facts = replace(facts, current=dict(self.findings.base), objective=self._objective.value)
         self.findings.facts = facts
         state = State(dict(self.findings.base), probe, facts, [])
-        self._time.baseline(probe, bool(self._lab.standby_modules))
+        self._time.baseline(probe, bool(self._trials.standby_modules))
         in_turn = self._proofs.pairs_against(state.settings).obstacle(facts, [])
         self._time.live = not in_turn
         batches = self._other_batches(state)
@@ -165,7 +165,7 @@ class Tuning:
         if isinstance(modules, Skip):
             self._decide(f"no trial is started while another runs: {modules.reason}")
         else:
-            self._lab.standby_modules = modules
+            self._trials.standby_modules = modules
         return trial
 
     def _first_trial(self, settings: Mapping[str, Any], seconds: float) -> Trial:
@@ -220,7 +220,7 @@ class Tuning:
             objective=self._objective.value,
         )
         self.findings.facts = facts
-        self._lab.training_loaders = facts.training_loaders
+        self._trials.training_loaders = facts.training_loaders
         self._prefetch = max((x.prefetch_factor or 2 for x in facts.loaders), default=2)
         workers = max((x.workers for x in facts.loaders_of_training()), default=0)
         self._rule = plan(probe.result, facts_of.steps_per_epoch(probe.log), self._time.budget)
@@ -232,12 +232,12 @@ class Tuning:
         self._import_early(facts)
         coming = (self._first_set(State(dict(base), probe, facts, [])),) * MOST
         trial = self._launch(Request("screen", base, self._rule, following=coming))
-        if trial.throughput is None and self._lab.layered:
+        if trial.throughput is None and self._trials.layered:
             self._decide(
                 "the script does not run on top of what its first trial wrote: "
                 "every trial starts from the untouched folder"
             )
-            self._lab.drop_layer()
+            self._trials.drop_layer()
             trial = self._launch(Request("screen", base, self._rule))
         if trial.record.status == "oom" and base and self._unfit is not None:
             self._decide("it fitted once, and not again: more is to be saved")
@@ -248,7 +248,7 @@ class Tuning:
                 raise Ended(*unusable(again))
         if trial.throughput is None or trial.result is None:
             raise Ended(*unusable(trial))
-        self._time.baseline(trial, bool(self._lab.standby_modules), probe)
+        self._time.baseline(trial, bool(self._trials.standby_modules), probe)
         self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])
         self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return State(
@@ -262,12 +262,12 @@ class Tuning:
 
     def _import_early(self, facts: Facts) -> None:
         """Let the processes on standby import what only some settings need, if they are several."""
-        if not self._lab.standby_modules or not several():
+        if not self._trials.standby_modules or not several():
             return
         for knob in self._knobs():
             if knob.early_imports and knob.effect in self._allowed:
                 if not isinstance(asking.candidates(knob, facts), Skip):
-                    self._lab.standby_modules += tuple(knob.early_imports)
+                    self._trials.standby_modules += tuple(knob.early_imports)
 
     # -- search --------------------------------------------------------------------------------
 
@@ -390,7 +390,7 @@ class Tuning:
 
     def trial_folder(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""
-        return self._lab.folder / record.run_dir
+        return self._trials.folder / record.run_dir
 
     # -- small things --------------------------------------------------------------------------
 
@@ -398,12 +398,12 @@ class Tuning:
         limit = max(LEAST_TRIAL_SECONDS, self._time.left)
         request = replace(request, limit_seconds=min(limit, request.limit_seconds))
         if request.patience_seconds is None:
-            usual = self._time.usual or max((t.seconds for t in self._lab.trials), default=0.0)
+            usual = self._time.usual or max((t.seconds for t in self._trials.trials), default=0.0)
             patient = patience(self._time.budget, usual)
             request = replace(request, patience_seconds=patient)
-        number = len(self._lab.trials) + 1
+        number = len(self._trials.trials) + 1
         self._view.trial_started(number, request.purpose, dict(request.settings))
-        trial = self._lab.run(request)
+        trial = self._trials.run(request)
         self._view.trial_finished(trial.record)
         return trial
 
@@ -414,7 +414,7 @@ class Tuning:
         trial = self._launch(request)
         if trial.record.status == "timeout" and trial.record.seconds >= request.limit_seconds:
             trial = replace(trial, late=True)
-        self._time.launched(trial, started_early=bool(self._lab.standby_modules))
+        self._time.launched(trial, started_early=bool(self._trials.standby_modules))
         return trial
 
     def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:
@@ -422,7 +422,7 @@ class Tuning:
         return with_read_ahead(self._rule, settings, self._prefetch)
 
     def _trials_left(self) -> int:
-        tried = [t for t in self._lab.trials if not t.purpose.startswith("pair")]
+        tried = [t for t in self._trials.trials if not t.purpose.startswith("pair")]
         return max(0, self._most_trials - len(tried))
 
     def _decide(self, line: str) -> None:

@@ -13,8 +13,8 @@ from gpurun.knobs.api import Effect
 from gpurun.measure.events import read_run
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import GuardVerdict
-from gpurun.tuner.evidence import Evidence, evidence
-from gpurun.tuner.guard import judge, may_be_rounding
+from gpurun.tuner.guard.evidence import Evidence, evidence
+from gpurun.tuner.guard.judging import judge, may_be_rounding
 from tests.conftest import REPOSITORY
 from tests.forked import run_recorded
 

@@ -103,7 +103,7 @@ def tune(folder: Path) -> tuple[dict[str, Any], list[str], int]:
 @pytest.mark.parametrize(
     ("knob", "status", "reason"),
     [
-        ("dies", "failed", "killed from outside (SIGKILL), and not by the kernel"),
+        ("dies", "killed", "killed from outside (SIGKILL), and not by the kernel"),
         ("eats", "oom", "MemoryError"),
         ("hangs", "timeout", "hangs: given up after 30 s without a sign of life"),
         ("raises", "skipped", "raises: KeyError: 'weight'"),

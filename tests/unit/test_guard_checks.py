@@ -11,8 +11,8 @@ import pytest
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent, SamplesEvent
-from gpurun.tuner.evidence import Evidence
-from gpurun.tuner.guard import judge, may_be_rounding
+from gpurun.tuner.guard.evidence import Evidence
+from gpurun.tuner.guard.judging import judge, may_be_rounding
 
 INFINITE = float("inf")
 UNSEEN = float("nan")

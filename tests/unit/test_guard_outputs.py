@@ -13,8 +13,8 @@ from gpurun.records.events import AuditEvent
 from gpurun.records.outputs import OutputsEvent, TensorFigures
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.runtime.trial.tensor_figures import MOST_VALUES, TURNS, places
-from gpurun.tuner.evidence import Evidence
-from gpurun.tuner.guard import judge, may_be_rounding
+from gpurun.tuner.guard.evidence import Evidence
+from gpurun.tuner.guard.judging import judge, may_be_rounding
 from gpurun.tuner.screening import rounding_rule
 
 CALLS = 20

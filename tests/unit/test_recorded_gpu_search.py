@@ -12,8 +12,8 @@ from gpurun.knobs.api import Effect
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import Proof
 from gpurun.stats import sequential_look
-from gpurun.tuner.evidence import Evidence
-from gpurun.tuner.guard import judge, may_be_rounding
+from gpurun.tuner.guard.evidence import Evidence
+from gpurun.tuner.guard.judging import judge, may_be_rounding
 from gpurun.tuner.trial import Trial
 from tests.recordings import assert_close, unpacked
 from tests.unit.recorded_tunings import concluded, report_of

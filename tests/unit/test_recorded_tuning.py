@@ -25,7 +25,7 @@ from gpurun.stats import geometric_mean
 from gpurun.tuner import document as document_of
 from gpurun.tuner.finals import Finals
 from gpurun.tuner.findings import Findings
-from gpurun.tuner.guard import judge
+from gpurun.tuner.guard.judging import judge
 from gpurun.tuner.proof import Arm, prove
 from gpurun.tuner.screening import State, ladder_row, startup
 from gpurun.tuner.trial import Trial

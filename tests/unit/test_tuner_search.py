@@ -14,7 +14,7 @@ from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import screening
-from gpurun.tuner.evidence import Evidence, RoundingReason
+from gpurun.tuner.guard.evidence import Evidence, RoundingReason
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.screening import Limits, Startup, State
 from gpurun.tuner.search import Search

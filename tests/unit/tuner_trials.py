@@ -7,7 +7,7 @@ from typing import Any
 
 from gpurun.records.result import KnobOutcome
 from gpurun.records.tuning import TrialRecord
-from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.guard.evidence import Evidence
 from gpurun.tuner.trial import Trial
 from tests.unit.knob_facts import result
 

@@ -15,7 +15,7 @@ from itertools import combinations
 from gpurun.bench.loss_curve import blocks
 from gpurun.records.benchmark import LossCurve
 from gpurun.stats import t_quantile
-from gpurun.tuner.curves import PARTS, SMALLEST
+from gpurun.tuner.guard.curves import PARTS, SMALLEST
 
 ERROR = 0.01
 """Of the t test, over all points of the curve."""

@@ -25,8 +25,8 @@ from gpurun.bench.compare.separation import CurveTable
 from gpurun.bench.loss_curve import steps_below
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.comparison import TrainingComparison
-from gpurun.tuner.curves import deviation, differences, repeat_spread
-from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.guard.curves import deviation, differences, repeat_spread
+from gpurun.tuner.guard.evidence import Evidence
 
 LEAST = 4
 """With fewer launches of a side, too many splits of them are as good as the true one."""

@@ -16,8 +16,12 @@ Work = Callable[[sa.Connection], T]
 """What is done in one transaction. It may be done again, from the start, where that failed."""
 
 
+class EmptyDatabase(Exception):
+    """The tables are gone since they were seen: another process is making them again."""
+
+
 class UnusableDatabase(Exception):
-    """It holds no tables of ours as they should be. `damaged`: because of a fault."""
+    """It cannot be read, or holds tables of another version. `damaged`: because of a fault."""
 
     def __init__(self, what: str, *, damaged: bool = True) -> None:
         self.damaged = damaged

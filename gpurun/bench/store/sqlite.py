@@ -14,13 +14,22 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from gpurun.bench.store.database import Database, T, UnusableDatabase, Work, driver_line
+from gpurun.bench.store.database import (
+    Database,
+    EmptyDatabase,
+    T,
+    UnusableDatabase,
+    Work,
+    driver_line,
+)
 from gpurun.bench.store.migrations import VERSION, version_of
 from gpurun.errors import GpurunError
 
 BUSY_SECONDS = 1.0
 """How long SQLite itself waits for a lock; then it is asked again, so that Ctrl-C is heard."""
 RETRY_SECONDS = 0.02
+MOST_FAILURES = 5
+"""A disk that fails so often is told as such."""
 
 CORRUPT = ("not a database", "malformed", "could not decode to utf-8", "invalid page")
 REMEDIES = {
@@ -77,7 +86,7 @@ class SqliteDatabase(Database):
         if any(sign in said.lower() for sign in CORRUPT):
             raise UnusableDatabase(said) from None
         if "no such table" in said:
-            raise UnusableDatabase(said, damaged=False) from None
+            raise EmptyDatabase(said) from None
         remedy = next((todo for sign, todo in REMEDIES.items() if sign in said.lower()), None)
         if "locked" in said:
             said = f"locked by another process for more than {self.patience:g} s"
@@ -109,13 +118,20 @@ class SqliteDatabase(Database):
             connection.close()
 
     def _patiently(self, work: Callable[[], T]) -> T:
-        """Do `work`, again and again while the file is locked: not every wait is SQLite's own."""
-        deadline = time.monotonic() + self.patience
+        """Do `work`, again and again while the file is locked: not every wait is SQLite's own.
+
+        A disk that fails is asked again, too: a file that another process removes to make it again
+        looks like one.
+        """
+        deadline, failures = time.monotonic() + self.patience, 0
         while True:
             try:
                 return work()
             except DBAPIError as error:
-                if "locked" not in driver_line(error) or time.monotonic() >= deadline:
+                said = driver_line(error)
+                failures += "disk I/O" in said
+                again = failures < MOST_FAILURES if "disk I/O" in said else "locked" in said
+                if not again or time.monotonic() >= deadline:
                     self.refuse(error)
             time.sleep(RETRY_SECONDS)
 

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpurun.bench.store import Notice
-from gpurun.bench.store.database import Database, T, UnusableDatabase, Work
+from gpurun.bench.store.database import Database, EmptyDatabase, T, UnusableDatabase, Work
 from gpurun.bench.store.exchange import read_import, write_export
 from gpurun.bench.store.files import (
     Document,
@@ -171,10 +171,14 @@ class BenchmarkStore:
             try:
                 self._prepare()
                 return self._database.run(work, write=write)
+            except EmptyDatabase as error:
+                fault: Exception = error
+                self._connected = False
+                continue
             except UnusableDatabase as error:
                 fault = error
                 self._connected = False
-            self._database.discard(fault)
+                self._database.discard(error)
             if fault.damaged:
                 self._notice(f"{self.name} was damaged and is made again from {self._files.folder}")
         raise GpurunError(f"{self.name}: {fault}", "look at its disk")

@@ -10,8 +10,8 @@ from itertools import islice
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
 from gpurun.stats import median
-from gpurun.tuner.curves import standard_error
-from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence, RoundingReason
+from gpurun.tuner.guard.curves import standard_error
+from gpurun.tuner.guard.evidence import UNKNOWN_ROUNDING, Comparison, Evidence, RoundingReason
 
 FIRST_LOSS = 0.03
 """Rounding may move the loss of the very first step this much (bfloat16 moves it 0.4 %)."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
 
-from gpurun.tuner.evidence import Evidence
+from gpurun.tuner.guard.evidence import Evidence
 
 LOSS_TOLERANCE = 0.02
 """A loss curve may always deviate this much (fraction), whatever the noise."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from gpurun.records.events import SamplesEvent
-from gpurun.tuner.evidence import Comparison, Evidence
+from gpurun.tuner.guard.evidence import Comparison, Evidence
 
 FEW = 16
 """Fewer samples than this show nothing of a distribution."""

@@ -14,11 +14,11 @@ from collections.abc import Callable, Sequence
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import GuardVerdict, LossCurves
 from gpurun.stats import median
-from gpurun.tuner import content, optimisation
-from gpurun.tuner.curves import deviation
-from gpurun.tuner.directions import directions
-from gpurun.tuner.evidence import Comparison, Evidence, RoundingReason
-from gpurun.tuner.outputs import compare_outputs
+from gpurun.tuner.guard import content, optimisation
+from gpurun.tuner.guard.curves import deviation
+from gpurun.tuner.guard.directions import directions
+from gpurun.tuner.guard.evidence import Comparison, Evidence, RoundingReason
+from gpurun.tuner.guard.outputs import compare_outputs
 
 PIPELINE_ONLY = "without that only pipeline changes are applied"
 

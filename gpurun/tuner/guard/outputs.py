@@ -14,9 +14,9 @@ from itertools import combinations
 
 from gpurun.knobs.api import Effect
 from gpurun.records.outputs import OutputsEvent, TensorFigures
-from gpurun.tuner.evidence import UNKNOWN_ROUNDING, Comparison, Evidence, RoundingReason
-from gpurun.tuner.optimisation import starts_alike
-from gpurun.tuner.output_differences import (
+from gpurun.tuner.guard.evidence import UNKNOWN_ROUNDING, Comparison, Evidence, RoundingReason
+from gpurun.tuner.guard.optimisation import starts_alike
+from gpurun.tuner.guard.output_differences import (
     Call,
     Difference,
     Place,

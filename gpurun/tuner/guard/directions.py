@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import re
 
-from gpurun.tuner.evidence import Comparison, RoundingReason
-from gpurun.tuner.optimisation import (
+from gpurun.tuner.guard.evidence import Comparison, RoundingReason
+from gpurun.tuner.guard.optimisation import (
     SAME_GRADIENT,
     STEADY_GRADIENT,
     cosine,

@@ -1,0 +1,1 @@
+"""Does a change train the same? Curves, gradients, outputs and contents of batches, compared."""
