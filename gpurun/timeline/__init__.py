@@ -1,0 +1,1 @@
+"""The one model that every profiling source fills, and the importers that fill it."""

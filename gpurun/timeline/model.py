@@ -1,0 +1,282 @@
+"""One timeline of one rank: what every profiling source fills and every diagnosis reads.
+
+All times are nanoseconds on one clock. A field that no source measured is None, never empty: an
+empty sequence says that a source looked and saw nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+
+class Group(enum.Enum):
+    """Kind of work that a kernel or an operator does."""
+
+    MATMUL = "matmul"
+    CONV = "conv"
+    ATTENTION = "attention"
+    NORM = "norm"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    OPTIMIZER = "optimizer"
+    COMMUNICATION = "communication"
+    OTHER = "other"
+
+
+class CopyKind(enum.Enum):
+    """Direction of a copy: `h` is the host, `d` a device."""
+
+    H2D = "h2d"
+    D2H = "d2h"
+    D2D = "d2d"
+    OTHER = "other"
+
+
+class Phase(enum.Enum):
+    """Part of a step that gpurun marks by itself; a `Range` of one has its value as its name."""
+
+    EPOCH = "epoch"
+    STEP = "step"
+    DATA = "data"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    OPTIMIZER = "optimizer"
+
+
+Dimensions = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelKind:
+    """What all launches of one kernel in one shape share.
+
+    `registers`: a thread. `shared_memory_bytes`: a block, static and dynamic.
+    `tensor_core`: None where its name does not tell.
+    """
+
+    name: str
+    group: Group = Group.OTHER
+    tensor_core: bool | None = None
+    grid: Dimensions | None = None
+    block: Dimensions | None = None
+    registers: int | None = None
+    shared_memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel as it ran. `correlation` is that of the runtime call which launched it."""
+
+    begin_ns: int
+    end_ns: int
+    device: int
+    stream: int
+    correlation: int
+    kind: KernelKind
+
+    @property
+    def name(self) -> str:
+        """The kernel's demangled name."""
+        return self.kind.name
+
+    @property
+    def group(self) -> Group:
+        """The kind of work that it does."""
+        return self.kind.group
+
+    @property
+    def tensor_core(self) -> bool | None:
+        """It computes on tensor cores; None where its name does not tell."""
+        return self.kind.tensor_core
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One copy as it ran on the device. `pageable`: the host's side was not pinned."""
+
+    begin_ns: int
+    end_ns: int
+    device: int
+    stream: int
+    correlation: int
+    bytes: int
+    kind: CopyKind
+    pageable: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """The host waited for a device. `location`: "file:line" of the user's code, where known."""
+
+    begin_ns: int
+    end_ns: int
+    correlation: int
+    call: str
+    location: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeCall:
+    """One call of the CUDA runtime or driver, by its name without a version's suffix."""
+
+    begin_ns: int
+    end_ns: int
+    thread: int
+    correlation: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """A named stretch of a host thread: gpurun's own phases, NVTX ranges, `record_function`."""
+
+    begin_ns: int
+    end_ns: int
+    thread: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """All calls of one operator of torch on the host. `self_ns` leaves inner operators out."""
+
+    name: str
+    group: Group
+    calls: int
+    total_ns: int
+    self_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """One collective operation on the device. `ranks`: of its process group, where told."""
+
+    begin_ns: int
+    end_ns: int
+    device: int
+    stream: int
+    correlation: int
+    name: str
+    bytes: int | None
+    ranks: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HostFunction:
+    """A function of the stepping thread, by samples of its stack or by a deterministic profile.
+
+    `seconds_self`: in the function's own lines. `seconds_total`: with all that it calls.
+    `line` is the busiest line; `file` is absolute. `users_own`: neither a library nor Python's.
+    `phase`: the part of the step in which it ran, None where not known.
+    """
+
+    file: str
+    line: int
+    function: str
+    seconds_self: float
+    seconds_total: float
+    users_own: bool
+    phase: Phase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One call that took memory from the device or gave it back; `bytes` < 0: given back."""
+
+    at_ns: int
+    device: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The caching allocator of one device. Counters cover the window, sizes are peaks in it."""
+
+    device: int
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    total_bytes: int | None = None
+    retries: int | None = None
+    device_allocations: int | None = None
+    """Calls of cudaMalloc by the caching allocator."""
+    inactive_split_bytes: int | None = None
+    """Reserved and unusable for large requests: fragmentation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as the source describes it."""
+
+    index: int
+    name: str
+    multiprocessors: int | None = None
+    memory_bytes: int | None = None
+    memory_bandwidth_bytes_per_second: float | None = None
+    capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelMetrics:
+    """What Nsight Compute measured of one launch. Percent of peak; None where not collected.
+
+    `branch_efficiency_percent` holds threads active an instruction, of a warp's 32.
+    `rules`: findings of Nsight Compute itself, each as (rule, description, estimated speedup in
+    percent or None). `others`: every further metric, by its name, in base units.
+    """
+
+    name: str
+    group: Group
+    tensor_core: bool | None
+    device: int
+    duration_ns: float | None
+    grid: Dimensions | None
+    block: Dimensions | None
+    registers: int | None
+    shared_memory_bytes: int | None
+    sm_percent: float | None
+    dram_percent: float | None
+    occupancy_percent: float | None
+    theoretical_occupancy_percent: float | None
+    branch_efficiency_percent: float | None
+    tensor_pipe_percent: float | None
+    occupancy_limits: Mapping[str, float]
+    """Theoretical occupancy by what limits it: registers, shared_memory, block, barriers."""
+    rules: tuple[tuple[str, str, float | None], ...] = ()
+    others: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """What was measured of one rank in a window of steady steps.
+
+    `sources`: names of the profilers that filled it ("kineto", "nsys", "ncu", "host", "steps" …).
+    """
+
+    sources: tuple[str, ...]
+    window_begin_ns: int
+    window_end_ns: int
+    rank: int | None = None
+    devices: Sequence[Device] | None = None
+    steps: Sequence[Range] | None = None
+    ranges: Sequence[Range] | None = None
+    kernels: Sequence[Kernel] | None = None
+    copies: Sequence[Copy] | None = None
+    syncs: Sequence[Sync] | None = None
+    runtime_calls: Sequence[RuntimeCall] | None = None
+    operators: Sequence[Operator] | None = None
+    collectives: Sequence[Collective] | None = None
+    host_functions: Sequence[HostFunction] | None = None
+    host_sampled_seconds: float | None = None
+    """Length of the time in which the host functions were seen."""
+    allocations: Sequence[Allocation] | None = None
+    memory: Sequence[Memory] | None = None
+    kernel_metrics: Sequence[KernelMetrics] | None = None
+    notes: tuple[str, ...] = ()
+    """What a source could not see here, a sentence each."""
+
+    @property
+    def window_ns(self) -> int:
+        """Length of the window."""
+        return self.window_end_ns - self.window_begin_ns
