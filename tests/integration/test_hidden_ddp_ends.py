@@ -150,10 +150,7 @@ def test_a_rank_that_fails_is_the_cause_and_no_other_is(
     tmp_path: Path, gpurun: Gpurun, how: str, code: int, told: str
 ) -> None:
     (tmp_path / "fails.py").write_text(FAILS)
-    for _ in range(3):
-        done = gpurun("--ddp", "--nproc-per-node", "2", "fails.py", how, cwd=tmp_path)
-        if done.returncode != 128 + signal.SIGABRT:  # torch's gloo aborts now and then at the end
-            break
+    done = gpurun("--ddp", "--nproc-per-node", "2", "fails.py", how, cwd=tmp_path)
     said = done.stderr.decode()
     assert done.returncode == code, said
     assert f"rank 1 failed first: {told}" in said
