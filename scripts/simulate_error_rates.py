@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.stats import DEFAULT, LIVE, Look, SequentialPlan, sequential_look
+from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, SequentialPlan, sequential_look
 from scripts.launch_noise import INDEPENDENT, paired_errors
 
 NOISES = (0.005, 0.01, 0.02, 0.03)

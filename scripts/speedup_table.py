@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.report.format import duration, factor, interval, knobs_text, number
-from gpurun.stats import SequentialPlan, geometric_mean, sequential_look
+from gpurun.stats.descriptive import geometric_mean
+from gpurun.stats.sequential_test import SequentialPlan, sequential_look
 
 AS_WRITTEN, CHOSEN, TRAINING = "as written", "chosen", "chosen, training too"
 HAND_TUNED = "hand-tuned"

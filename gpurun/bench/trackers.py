@@ -19,7 +19,7 @@ from typing import Any
 from gpurun.measure.figures import known
 from gpurun.records.benchmark import BenchmarkLaunch, BenchmarkRecord
 from gpurun.records.comparison import ComparedSide, Comparison
-from gpurun.stats import standard_deviation
+from gpurun.stats.descriptive import standard_deviation
 
 
 @dataclass(frozen=True)

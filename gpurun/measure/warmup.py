@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.stats import median
+from gpurun.stats.descriptive import median
 
 LOOK_AT = 4096
 """Steps looked at: warm-up that lasts longer is no warm-up."""

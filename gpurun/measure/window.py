@@ -13,7 +13,7 @@ from gpurun.measure.steps import UNKNOWN
 from gpurun.measure.warmup import warmup_steps
 from gpurun.records.events import StepRow
 from gpurun.records.result import StepSplit, StepTime
-from gpurun.stats import median, percentile_of_sorted
+from gpurun.stats.descriptive import median, percentile_of_sorted
 
 NS = 1e9
 MS = 1e6

@@ -16,7 +16,7 @@ from gpurun.report.format import (
 )
 from gpurun.report.tables import Column, Grid, print_grid
 from gpurun.report.terminal import PREFIX, write_plain
-from gpurun.stats import says_nothing
+from gpurun.stats.intervals import says_nothing
 
 KIND = {
     "weak": "weak scaling: each device keeps the script's batch",

@@ -24,7 +24,7 @@ from gpurun.report.format import (
     signed_percent,
     times,
 )
-from gpurun.stats import says_nothing
+from gpurun.stats.intervals import says_nothing
 
 OTHERS_SHARE = 0.1
 """Of the cores: where other programs used less of them, nothing is said."""

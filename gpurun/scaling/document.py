@@ -23,10 +23,10 @@ from gpurun.scaling.devices import Devices
 from gpurun.scaling.efficiency import Efficiency, efficiencies
 from gpurun.scaling.findings import GOOD, findings
 from gpurun.scaling.launch import Launch
-from gpurun.scaling.projection import Measured, Projection, project
 from gpurun.scaling.rounds import Measurements
 from gpurun.scaling.trying import WORTH_TRYING
-from gpurun.stats import geometric_mean
+from gpurun.stats.descriptive import geometric_mean
+from gpurun.stats.scaling_model import Measured, Projection, project
 
 MODEL = {
     False: "step = compute + bandwidth * 2(N-1)/N + latency * 2(N-1)",

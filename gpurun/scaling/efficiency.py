@@ -10,7 +10,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from gpurun.stats import geometric_mean, mean, standard_deviation, t_quantile
+from gpurun.stats.descriptive import geometric_mean, mean, standard_deviation
+from gpurun.stats.student_t import t_quantile
 
 SD_FLOOR = 0.002
 """Smallest standard deviation of a log ratio that is believed: few rounds may agree by chance."""

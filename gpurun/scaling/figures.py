@@ -16,7 +16,7 @@ from gpurun.measure.figures import known
 from gpurun.measure.window import Window, measured_window
 from gpurun.records.events import StepRow
 from gpurun.records.result import StepSplit
-from gpurun.stats import mean
+from gpurun.stats.descriptive import mean
 
 OF_ITS_OWN = "it starts several training processes by itself, as many as it likes"
 NOT_AT_ONCE = "its ranks did not train at the same time"

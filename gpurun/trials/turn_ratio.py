@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gpurun.records.turns import Turn
-from gpurun.stats import median, standard_deviation
+from gpurun.stats.descriptive import median, standard_deviation
 from gpurun.trials.live_pair import Round
 
 MOST_BLOCKS = 16

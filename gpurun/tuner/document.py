@@ -22,7 +22,7 @@ from gpurun.records.tuning import (
     Unproven,
     WaitingLine,
 )
-from gpurun.stats import geometric_mean
+from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner.decision import BATCH
 from gpurun.tuner.findings import Findings
 from gpurun.tuner.proof import Arm, proof_of

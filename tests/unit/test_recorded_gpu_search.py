@@ -11,7 +11,7 @@ import pytest
 from gpurun.knobs.api import Effect
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import Proof
-from gpurun.stats import sequential_look
+from gpurun.stats.sequential_test import sequential_look
 from gpurun.tuner.guard.evidence import Evidence
 from gpurun.tuner.guard.judging import judge, may_be_rounding
 from gpurun.tuner.trial import Trial

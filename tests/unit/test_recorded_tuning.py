@@ -21,7 +21,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.tuning import LadderRow, TuningReport
 from gpurun.report.ladder import ladder_lines
 from gpurun.report.markdown import tuning_markdown
-from gpurun.stats import geometric_mean
+from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner import document as document_of
 from gpurun.tuner.finals import Finals
 from gpurun.tuner.findings import Findings

@@ -10,14 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from gpurun.stats import (
-    DEFAULT,
-    LIVE,
-    SequentialPlan,
-    geometric_mean,
-    percentile,
-    sequential_look,
-)
+from gpurun.stats.descriptive import geometric_mean, percentile
+from gpurun.stats.sequential_test import DEFAULT, LIVE, SequentialPlan, sequential_look
 from scripts.simulate_error_rates import simulate
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.stats import sequential_look
+from gpurun.stats.sequential_test import sequential_look
 from gpurun.tuner.proof import Arm, PairOutcome, proof_of, prove
 from gpurun.tuner.trial import Trial
 from tests.unit.tuner_trials import trial

@@ -31,7 +31,7 @@ from gpurun.bench.bisect.bisection import (
     Pair,
     Suspect,
 )
-from gpurun.stats import median
+from gpurun.stats.descriptive import median
 
 if TYPE_CHECKING:
     from gpurun.bench.bisect.posterior import Further, Posterior

@@ -45,13 +45,10 @@ from dataclasses import dataclass, replace
 
 from gpurun.bench.metrics import Gated, Metric
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.stats import (
-    lag_one_correlation,
-    mean,
-    t_quantile,
-    t_upper_tail,
-    updated_deviation,
-)
+from gpurun.stats.autocorrelation import lag_one_correlation
+from gpurun.stats.descriptive import mean
+from gpurun.stats.student_t import t_quantile, t_upper_tail
+from gpurun.stats.variance_prior import updated_deviation
 
 
 class Verdict(enum.Enum):

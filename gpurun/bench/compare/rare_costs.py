@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 
 from gpurun.bench.launches import Launch
-from gpurun.stats import mean, standard_deviation, t_quantile
+from gpurun.stats.descriptive import mean, standard_deviation
+from gpurun.stats.student_t import t_quantile
 
 LEVEL = 0.99
 """One-sided, of the proof that there is such a cost."""

@@ -14,7 +14,7 @@ from itertools import combinations
 
 from gpurun.bench.loss_curve import blocks
 from gpurun.records.benchmark import LossCurve
-from gpurun.stats import t_quantile
+from gpurun.stats.student_t import t_quantile
 from gpurun.tuner.guard.curves import PARTS, SMALLEST
 
 ERROR = 0.01

@@ -16,7 +16,7 @@ from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
 from gpurun.records.comparison import Comparison
-from gpurun.stats import geometric_mean
+from gpurun.stats.descriptive import geometric_mean
 
 if TYPE_CHECKING:
     from gpurun.bench.store.store import BenchmarkStore

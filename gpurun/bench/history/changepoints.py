@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from gpurun.stats import median, t_quantile
+from gpurun.stats.descriptive import median
+from gpurun.stats.student_t import t_quantile
 
 if TYPE_CHECKING:
     from gpurun.bench.history.shifts import Array, Left, Places

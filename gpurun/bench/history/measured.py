@@ -13,7 +13,7 @@ from gpurun.bench.record import mean_step_time
 from gpurun.bench.workload import Work
 from gpurun.measure.figures import known, mean
 from gpurun.records.benchmark import BenchmarkLaunch, BenchmarkRecord, utc_moment
-from gpurun.stats import geometric_mean
+from gpurun.stats.descriptive import geometric_mean
 
 PLAN = ChangePlan(most_points=150)
 """Of a longer history the newest commits are searched: time grows with the cube."""

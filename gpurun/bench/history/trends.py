@@ -24,7 +24,7 @@ from gpurun.records.history import (
     ReferenceKind,
     Trend,
 )
-from gpurun.stats import geometric_mean
+from gpurun.stats.descriptive import geometric_mean
 
 LEAST_USUAL = 3
 """Fewest earlier records that say what is usual."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import GuardVerdict, LossCurves
-from gpurun.stats import median
+from gpurun.stats.descriptive import median
 from gpurun.tuner.guard import content, optimisation
 from gpurun.tuner.guard.curves import deviation
 from gpurun.tuner.guard.directions import directions

@@ -1,4 +1,4 @@
-"""Statistics of launches: the tuner's paired sequential test and a few descriptive figures.
+"""The paired sequential test by which the tuner says that a candidate is faster.
 
 The unit is a launch, never a step: steps of one launch are autocorrelated, and the drift between
 launches is invisible inside one. Candidate and baseline are launched in turn; each pair gives
@@ -14,8 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import pairwise
+
+from gpurun.stats.descriptive import mean
+from gpurun.stats.student_t import t_quantile, t_upper_tail
+from gpurun.stats.variance_prior import updated_deviation
 
 
 @dataclass(frozen=True)
@@ -58,16 +60,6 @@ DEFAULT = SequentialPlan()
 """For launches in turn."""
 LIVE = SequentialPlan(precise=1.21, irrelevant=0.03, prior_sd=0.03, prior_freedom=4)
 """For live pairs, which differ by 1 to 5 % from launch to launch and settle within ±10 %."""
-
-
-WIDE = 4.0
-"""The ends of an interval around 1 that are further apart than this factor say nothing."""
-
-
-def says_nothing(interval: tuple[float, float]) -> bool:
-    """Whether an interval of a factor is so wide around 1 that it is better not shown."""
-    low, high = interval
-    return low <= 1.0 <= high and high > WIDE * low
 
 
 @dataclass(frozen=True)
@@ -129,83 +121,3 @@ def _one_look(
     half = t_quantile(freedom, 1 - level / 2) * error
     p_value = min(1.0, 2 * t_upper_tail(freedom, abs(average) / error) * plan.alpha / level)
     return average, (math.exp(average - half), math.exp(average + half)), p_value
-
-
-@lru_cache(maxsize=256)  # a plan asks for a handful of them, a simulation a million times
-def t_quantile(freedom: int, probability: float) -> float:
-    """Student's t that is undercut with `probability`, for `freedom` degrees of freedom."""
-    from scipy.special import stdtrit  # scipy.stats has the same behind 0.7 s of imports
-
-    return float(stdtrit(freedom, probability))
-
-
-def t_upper_tail(freedom: int, t: float) -> float:
-    """The probability that Student's t exceeds `t`: a one-sided p-value."""
-    from scipy.special import stdtr
-
-    return float(stdtr(freedom, -t))
-
-
-def mean(values: Sequence[float]) -> float:
-    """The arithmetic mean."""
-    return math.fsum(values) / len(values)
-
-
-def standard_deviation(values: Sequence[float]) -> float:
-    """That of a sample: at least two values, n - 1 degrees of freedom."""
-    center = mean(values)
-    return math.sqrt(math.fsum((v - center) ** 2 for v in values) / (len(values) - 1))
-
-
-def updated_deviation(
-    values: Sequence[float], prior_sd: float, prior_freedom: int
-) -> tuple[float, int]:
-    """The standard deviation by a sample and by what was known before, and its degrees of freedom.
-
-    The prior on the variance is a scaled inverse chi-squared one, worth `prior_freedom` values
-    (Gelman et al., Bayesian Data Analysis, section 2.6). Student's t with that freedom then bounds
-    the mean.
-    """
-    own = len(values) - 1
-    freedom = own + prior_freedom
-    squares = own * standard_deviation(values) ** 2 + prior_freedom * prior_sd**2
-    return math.sqrt(squares / freedom), freedom
-
-
-def lag_one_correlation(values: Sequence[float]) -> float | None:
-    """Correlation of neighbours in a series, as it is estimated; None where all values are equal.
-
-    For n values of true correlation rho the estimate is biased by about -(1 + 4 rho) / n (Kendall,
-    Biometrika 41, 1954), and its standard error is about 1 / sqrt(n).
-    """
-    center = mean(values)
-    rest = [v - center for v in values]
-    total = math.fsum(r * r for r in rest)
-    if total == 0:
-        return None
-    return math.fsum(a * b for a, b in pairwise(rest)) / total
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The percentile by linear interpolation between order statistics (numpy's default)."""
-    return percentile_of_sorted(sorted(values), percent)
-
-
-def percentile_of_sorted(ordered: Sequence[float], percent: float) -> float:
-    """As `percentile`, for values that are sorted already."""
-    if not ordered:
-        raise ValueError("a percentile needs at least one value")
-    position = (len(ordered) - 1) * percent / 100
-    low = math.floor(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle value."""
-    return percentile(values, 50)
-
-
-def geometric_mean(values: Sequence[float]) -> float:
-    """The mean of ratios."""
-    return math.exp(math.fsum(map(math.log, values)) / len(values))

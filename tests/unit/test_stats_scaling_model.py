@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from gpurun.scaling.projection import Fit, Measured, Projection, project
+from gpurun.stats.scaling_model import Fit, Measured, Projection, project
 
 
 def points(truth: Fit, counts: tuple[int, ...], width: float = 0.01) -> list[Measured]:

@@ -21,7 +21,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from gpurun.stats import percentile_of_sorted, t_quantile
+from gpurun.stats.descriptive import percentile_of_sorted
+from gpurun.stats.student_t import t_quantile
 
 LARGEST = 1024
 SMALLEST = 16

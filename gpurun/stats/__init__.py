@@ -1,0 +1,1 @@
+"""Pure statistics of launches; the only user of scipy."""
