@@ -1,0 +1,82 @@
+"""Findings: what keeps a training from being faster, with evidence, place, cure and bound."""
+
+from __future__ import annotations
+
+import enum
+
+from gpurun.records.record import record
+
+WARNING, CRITICAL = 0.4, 0.7
+"""Severities from which on a finding is a warning, and from which on it is critical."""
+
+
+class FindingType(enum.Enum):
+    """The kinds of bottleneck that gpurun tells apart."""
+
+    DATA_LOADING = "data_loading"
+    H2D_COPY = "h2d_copy"
+    CPU_GPU_SYNC = "cpu_gpu_sync"
+    KERNEL_EFFICIENCY = "kernel_efficiency"
+    LAUNCH_BOUND = "launch_bound"
+    SMALL_BATCH = "small_batch"
+    PRECISION = "precision"
+    MEMORY_BANDWIDTH = "memory_bandwidth"
+    OCCUPANCY = "occupancy"
+    DIVERGENCE = "divergence"
+    MEMORY_ALLOCATION = "memory_allocation"
+    MULTI_GPU_COMM = "multi_gpu_comm"
+    LOAD_IMBALANCE = "load_imbalance"
+    TOPOLOGY = "topology"
+    ENVIRONMENT = "environment"
+    HOST_BOUND = "host_bound"
+    THROTTLING = "throttling"
+
+
+@record
+class EvidenceFigure:
+    """One figure that speaks for a finding. The name carries the unit; `_share` is a fraction.
+
+    `source`: where it was measured, for instance "step clock", "Kineto", "NVML" or "ncu".
+    """
+
+    name: str
+    value: float | int | str
+    source: str
+
+
+@record
+class Location:
+    """A line of the user's code. `line`: None where only the file or function is known."""
+
+    file: str
+    line: int | None
+    function: str | None = None
+
+
+@record
+class Finding:
+    """One diagnosed bottleneck.
+
+    `severity`: 0 to 1; from 0.4 a warning, above 0.7 critical. `knob`: the knob of `--optimize`
+    that would fix it, None without one. `gain_upper_bound`: the factor of throughput (1.0: none)
+    if the cause were gone, an upper bound from the timeline; None where none can be honestly given.
+    Bounds of several findings never add up. `missing_sources`: sources that were not there and
+    would say more.
+    """
+
+    type: FindingType
+    severity: float
+    description: str
+    evidence: tuple[EvidenceFigure, ...]
+    location: Location | None
+    recommendations: tuple[str, ...]
+    knob: str | None
+    gain_upper_bound: float | None
+    missing_sources: tuple[str, ...] = ()
+
+    @property
+    def level(self) -> str:
+        """The word for the severity: "critical", "warning" or "note"."""
+        if self.severity > CRITICAL:
+            return "critical"
+        return "warning" if self.severity >= WARNING else "note"

@@ -1,0 +1,140 @@
+"""The figures of a profiled window, each None where no source measured it."""
+
+from __future__ import annotations
+
+from gpurun.records.record import record
+
+
+@record
+class StepParts:
+    """Mean milliseconds a step by gpurun's own ranges on the host; None: no such range was seen."""
+
+    data_ms: float | None
+    forward_ms: float | None
+    backward_ms: float | None
+    optimizer_ms: float | None
+
+
+@record
+class IdleTime:
+    """Shares of the window in which the device had nothing to do, by cause.
+
+    `data`: the script waited for its loader. `sync`: the host had waited for the device before and
+    could not launch ahead. `launch`: the next kernel was on its way, launched too late by less than
+    0.1 ms. `host`: the host did something else for longer than that. `other`: work was launched and
+    did not run, as between dependent streams. None: no source tells host and device apart.
+    """
+
+    total: float
+    data: float | None
+    sync: float | None
+    launch: float | None
+    host: float | None
+    other: float | None
+    before_first_kernel_ms: float | None
+    """Median idle time before the first kernel of a step."""
+
+
+@record
+class CopyFigures:
+    """Host-to-device copies. Shares of the window; `pageable`: copies from memory not pinned.
+
+    `exposed_share`: no kernel ran meanwhile.
+    """
+
+    h2d_share: float
+    exposed_share: float | None
+    pageable_share: float | None
+    pageable_exposed_share: float | None
+    h2d_bytes_per_step: float | None
+    copies_per_step: float | None
+
+
+@record
+class LaunchFigures:
+    """Kernels of the window. `queue_depth`: mean number of kernels that were launched and waited.
+
+    `gap_ms_per_step`: pauses between kernels in sum. `small_grid_share`: of the kernels' time, that
+    of kernels with fewer blocks than the device has multiprocessors. `device_allocations_per_step`:
+    calls of cudaMalloc and cudaFree.
+    """
+
+    kernels_per_step: float | None
+    mean_kernel_us: float | None
+    gap_ms_per_step: float | None
+    queue_depth: float | None
+    small_grid_share: float | None
+    device_allocations_per_step: float | None
+
+
+@record
+class KernelShare:
+    """All launches of one kernel. `share`: of the window. `tensor_core`: None where not known."""
+
+    name: str
+    group: str
+    share: float
+    calls_per_step: float | None
+    mean_us: float
+    tensor_core: bool | None
+
+
+@record
+class OperatorShare:
+    """All calls of one operator on the host. `share`: of the window, inner operators left out."""
+
+    name: str
+    group: str
+    share: float
+    calls_per_step: float | None
+
+
+@record
+class SyncFigures:
+    """Calls in which the host waits for the device. `share`: of the window, spent waiting."""
+
+    share: float
+    per_step: float | None
+    lines: tuple[tuple[str, float], ...]
+    """The script's own lines ("file:line") and the share of the window that each waits, most first;
+    empty where no source tells lines."""
+
+
+@record
+class PrecisionFigures:
+    """Matrix multiplications, convolutions and attention. Shares of their kernels' time.
+
+    `outside_share_of_window`: time of those outside tensor cores over the window.
+    """
+
+    tensor_core_share: float
+    outside_share_of_window: float
+
+
+@record
+class CommunicationFigures:
+    """Collectives on the device. Shares of the window; `exposed_share`: no kernel ran meanwhile."""
+
+    share: float
+    exposed_share: float
+    per_step: float | None
+    bytes_per_step: float | None
+
+
+@record
+class ProfileFigures:
+    """All figures of one rank's window of steady steps. `group_shares`: kernel time by kind."""
+
+    steps: int | None = None
+    step_ms: float | None = None
+    kernel_share: float | None = None
+    idle: IdleTime | None = None
+    copies: CopyFigures | None = None
+    launches: LaunchFigures | None = None
+    syncs: SyncFigures | None = None
+    precision: PrecisionFigures | None = None
+    communication: CommunicationFigures | None = None
+    step_parts: StepParts | None = None
+    group_shares: dict[str, float] | None = None
+    top_kernels: tuple[KernelShare, ...] | None = None
+    top_operators: tuple[OperatorShare, ...] | None = None

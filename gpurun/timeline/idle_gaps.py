@@ -1,0 +1,117 @@
+"""Why the device had nothing to do: each of its pauses is shared out among the causes.
+
+A pause counts as wait for data as far as the script was in its loader. If the host was waiting for
+the device when the pause began, it could not launch ahead: so much of the rest as that wait lasted
+belongs to the synchronisation. Without the wait the host would be ahead by just so much. Of what
+remains, the next work was launched too late (`launch`, or `host` where the pause is long), or it
+was launched before and did not run (`other`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpurun.records.profile_figures import IdleTime
+from gpurun.timeline.device_work import DeviceWork, begins, intervals
+from gpurun.timeline.model import Phase, Range, Timeline
+from gpurun.timeline.time_intervals import Intervals, as_times
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpurun.timeline.time_intervals import Times
+
+LAUNCH_NS = 100_000
+"""A pause up to this long is the pace of launches. One operator of torch takes the host 5 to 50 µs;
+a longer pause is time in which the host did something else."""
+LOADER = "enumerate(DataLoader)"
+"""Kineto's name of the wait for a loader."""
+
+
+def idle_time(timeline: Timeline, work: DeviceWork) -> IdleTime:
+    """The idle time of the device by cause."""
+    pauses = work.busy.gaps(work.begin_ns, work.end_ns)
+    length = pauses.end - pauses.start
+    data = _data_waits(timeline, pauses)
+    rest = length if data is None else length - data
+    sync = _sync_part(timeline, pauses, rest)
+    rest = rest if sync is None else rest - sync
+    late = _launched_late(timeline, work, pauses)
+    short = length <= LAUNCH_NS
+
+    def share(part: Times | None, of: NDArray[np.bool_] | None = None) -> float | None:
+        if part is None:
+            return None
+        return work.share(int((part if of is None else part[of]).sum()))
+
+    return IdleTime(
+        total=work.share(pauses.total_ns),
+        data=share(data),
+        sync=share(sync),
+        launch=None if late is None else share(rest, late & short),
+        host=None if late is None else share(rest, late & ~short),
+        other=None if late is None else share(rest, ~late),
+        before_first_kernel_ms=_before_first_kernel(timeline, work),
+    )
+
+
+def data_ranges(timeline: Timeline) -> list[Range] | None:
+    """The times in which the script waits for its loader; None where no source marks them."""
+    if timeline.ranges is None:
+        return None
+    found = [r for r in timeline.ranges if r.name == Phase.DATA.value or r.name.startswith(LOADER)]
+    return found or None
+
+
+def _data_waits(timeline: Timeline, pauses: Intervals) -> Times | None:
+    ranges = data_ranges(timeline)
+    return None if ranges is None else intervals(ranges).covered(pauses.start, pauses.end)
+
+
+def _sync_part(timeline: Timeline, pauses: Intervals, rest: Times) -> Times | None:
+    """How much of each pause a synchronisation answers for: at most as long as the host waited."""
+    if timeline.syncs is None:
+        return None
+    waits = intervals(timeline.syncs)
+    waiting = waits.contains(pauses.start)
+    if not len(waits):
+        return np.zeros_like(rest)
+    last = np.maximum(np.searchsorted(waits.start, pauses.start, side="right") - 1, 0)
+    waited = (waits.end - waits.start)[last]
+    return np.where(waiting, np.minimum(rest, waited), 0)
+
+
+def _launched_late(
+    timeline: Timeline, work: DeviceWork, pauses: Intervals
+) -> NDArray[np.bool_] | None:
+    """For each pause whether the work that ends it was launched after the pause had begun."""
+    if not timeline.runtime_calls:
+        return None
+    launched = {call.correlation: call.begin_ns for call in timeline.runtime_calls}
+    events = [
+        (event.begin_ns, launched[event.correlation])
+        for source in (timeline.kernels, timeline.copies)
+        for event in source or ()
+        if event.device == work.device and event.correlation in launched
+    ]
+    if not events:
+        return None
+    times = as_times(sorted(events))
+    next_one = np.searchsorted(times[:, 0], pauses.end, side="left")
+    known = np.minimum(next_one, len(times) - 1)
+    late: NDArray[np.bool_] = times[known, 1] >= pauses.start
+    return late | (next_one >= len(times))
+
+
+def _before_first_kernel(timeline: Timeline, work: DeviceWork) -> float | None:
+    """Median pause before the first work that the device begins after a step has begun."""
+    if not timeline.steps or not len(work.busy):
+        return None
+    start = begins(timeline.steps)
+    first = np.searchsorted(work.busy.start, start, side="left")
+    first = first[(first < len(work.busy)) & (first > 0)]
+    if not len(first):
+        return None
+    return float(np.median(work.busy.start[first] - work.busy.end[first - 1])) / 1e6

@@ -1,0 +1,218 @@
+"""Figures of a timeline: every microsecond of the device is accounted for, by its cause."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gpurun.timeline.figures_of import figures_of
+from gpurun.timeline.model import Collective, Group, Operator, Phase
+from gpurun.timeline.time_intervals import Intervals, as_times
+from tests.unit.timelines import copy, device, kernel, launch, phase, steps, sync, timeline
+
+
+def union(*pairs: tuple[int, int]) -> Intervals:
+    return Intervals.union(as_times([a for a, _ in pairs]), as_times([b for _, b in pairs]))
+
+
+def test_intervals_agree_with_counting_each_moment() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        pairs = [(int(a), int(a + n)) for a, n in rng.integers(1, 40, (12, 2))]
+        others = [(int(a), int(a + n)) for a, n in rng.integers(1, 40, (5, 2))]
+        one, other = union(*pairs), union(*others)
+        covered = {t for a, b in pairs for t in range(a, b)}
+        also = {t for a, b in others for t in range(a, b)}
+        assert one.total_ns == len(covered)
+        assert one.overlap_ns(other) == len(covered & also)
+        assert one.gaps(5, 70).total_ns == len(set(range(5, 70)) - covered)
+        assert one.within(10, 30).total_ns == len(covered & set(range(10, 30)))
+
+
+def test_no_intervals_cover_nothing() -> None:
+    none = union()
+    assert none.total_ns == 0
+    assert none.gaps(0, 10).total_ns == 10
+    assert none.overlap_ns(union((0, 5))) == 0
+    assert not none.contains(as_times([3])).any()
+
+
+def test_a_timeline_without_kernels_has_no_figures_of_the_device() -> None:
+    figures = figures_of(timeline(100))
+    assert figures.idle is None
+    assert figures.kernel_share is None
+    assert figures.copies is None
+    assert figures.syncs is None
+
+
+def test_a_pause_in_the_loader_is_a_wait_for_data() -> None:
+    figures = figures_of(
+        timeline(
+            1000,
+            [kernel(0, 400, correlation=1), kernel(900, 1000, correlation=2)],
+            ranges=[phase(Phase.DATA, 350, 850)],
+            runtime_calls=[launch(0, 1), launch(880, 2)],
+            syncs=[],
+            steps=steps(1, 1000),
+        )
+    )
+    assert figures.kernel_share == pytest.approx(0.5)
+    idle = figures.idle
+    assert idle is not None
+    assert idle.total == pytest.approx(0.5)
+    assert idle.data == pytest.approx(0.45)
+    assert idle.host == pytest.approx(0.05)
+    assert (idle.sync, idle.launch, idle.other) == (0, 0, 0)
+
+
+def test_a_pause_after_the_host_waited_is_the_synchronisations_up_to_the_length_of_the_wait() -> (
+    None
+):
+    def idle_after(wait: int) -> float | None:
+        idle = figures_of(
+            timeline(
+                1000,
+                [kernel(0, 400, correlation=1), kernel(700, 1000, correlation=2)],
+                syncs=[sync(401 - wait, 401)],
+                runtime_calls=[launch(0, 1), launch(650, 2)],
+            )
+        ).idle
+        assert idle is not None
+        assert idle.total == pytest.approx(0.3)
+        return idle.sync
+
+    assert idle_after(400) == pytest.approx(0.3)
+    assert idle_after(100) == pytest.approx(0.1)
+
+
+def test_short_late_launches_are_told_from_a_busy_host_and_from_waiting_work() -> None:
+    figures = figures_of(
+        timeline(
+            1000,
+            [
+                kernel(0, 10, correlation=1),
+                kernel(60, 70, correlation=2),  # launched 40 µs late
+                kernel(570, 600, correlation=3),  # 0.5 ms of something else before it
+                kernel(900, 1000, correlation=4),  # launched long ago
+            ],
+            runtime_calls=[launch(0, 1), launch(50, 2), launch(560, 3), launch(565, 4)],
+        )
+    )
+    idle = figures.idle
+    assert idle is not None
+    assert idle.launch == pytest.approx(0.05)
+    assert idle.host == pytest.approx(0.5)
+    assert idle.other == pytest.approx(0.3)
+    assert idle.data is None
+    assert idle.sync is None
+
+
+def test_the_pause_before_a_steps_first_work_is_its_median() -> None:
+    kernels = [kernel(0, 100), kernel(1060, 1100), kernel(2080, 3000)]
+    figures = figures_of(timeline(3000, kernels, steps=steps(3, 1000)))
+    assert figures.idle is not None
+    assert figures.idle.before_first_kernel_ms == pytest.approx((0.96 + 0.98) / 2)
+
+
+def test_copies_are_exposed_where_no_kernel_hides_them() -> None:
+    figures = figures_of(
+        timeline(
+            1000,
+            [kernel(0, 500)],
+            copies=[copy(400, 600, pageable=True), copy(800, 900)],
+            steps=steps(2, 500),
+        )
+    )
+    assert figures.copies is not None
+    assert figures.copies.h2d_share == pytest.approx(0.3)
+    assert figures.copies.exposed_share == pytest.approx(0.2)
+    assert figures.copies.pageable_share == pytest.approx(0.2)
+    assert figures.copies.pageable_exposed_share == pytest.approx(0.1)
+    assert figures.copies.h2d_bytes_per_step == 1 << 20
+    assert figures.idle is not None
+    assert figures.idle.total == pytest.approx(0.3)
+
+
+def test_launches_queue_and_grids() -> None:
+    figures = figures_of(
+        timeline(
+            1000,
+            [
+                kernel(100, 200, correlation=1, grid=(8, 1, 1)),
+                kernel(200, 500, correlation=2, grid=(400, 2, 1)),
+            ],
+            runtime_calls=[launch(0, 1), launch(10, 2), launch(600, 9, "cudaMalloc")],
+            devices=[device(132)],
+            steps=steps(2, 500),
+        )
+    )
+    launches = figures.launches
+    assert launches is not None
+    assert launches.kernels_per_step == 1
+    assert launches.mean_kernel_us == pytest.approx(200)
+    assert launches.gap_ms_per_step == pytest.approx(0.3)
+    assert launches.queue_depth == pytest.approx((95 + 185) / 1000)
+    assert launches.small_grid_share == pytest.approx(0.25)
+    assert launches.device_allocations_per_step == 0.5
+
+
+def test_only_communication_that_no_kernel_hides_is_exposed() -> None:
+    figures = figures_of(
+        timeline(
+            1000,
+            [kernel(0, 400), kernel(300, 700, "ncclAllReduce", Group.COMMUNICATION)],
+            collectives=[Collective(300_000, 700_000, 0, 9, 3, "all_reduce", 4096, 2)],
+            steps=steps(1, 1000),
+        )
+    )
+    assert figures.communication is not None
+    assert figures.communication.share == pytest.approx(0.4)
+    assert figures.communication.exposed_share == pytest.approx(0.3)
+    assert figures.communication.bytes_per_step == 4096
+    assert figures.kernel_share == pytest.approx(0.4)
+
+
+def test_precision_and_the_top_of_kernels_and_operators() -> None:
+    figures = figures_of(
+        timeline(
+            1000,
+            [
+                kernel(0, 300, "sgemm", Group.MATMUL, tensor_core=False),
+                kernel(300, 400, "hgemm", Group.MATMUL, tensor_core=True),
+                kernel(400, 450),
+                kernel(500, 550),
+            ],
+            operators=[
+                Operator("aten::mm", Group.MATMUL, 4, 900_000, 400_000),
+                Operator("aten::relu", Group.ELEMENTWISE, 2, 900_000, 500_000),
+            ],
+            steps=steps(2, 500),
+        )
+    )
+    assert figures.precision is not None
+    assert figures.precision.tensor_core_share == pytest.approx(0.25)
+    assert figures.precision.outside_share_of_window == pytest.approx(0.3)
+    assert figures.top_kernels is not None
+    assert figures.top_kernels[0].name == "sgemm"
+    assert {k.name: k.calls_per_step for k in figures.top_kernels}["relu"] == 1
+    assert figures.group_shares == pytest.approx({"matmul": 0.8, "elementwise": 0.2})
+    assert figures.top_operators is not None
+    assert [o.name for o in figures.top_operators] == ["aten::relu", "aten::mm"]
+
+
+def test_waits_are_summed_up_by_line() -> None:
+    syncs = [sync(0, 100, "train.py:9"), sync(50, 200, "train.py:9"), sync(300, 350)]
+    figures = figures_of(timeline(1000, syncs=syncs, steps=steps(2, 500)))
+    assert figures.syncs is not None
+    assert figures.syncs.share == pytest.approx(0.25)
+    assert figures.syncs.per_step == 1.5
+    assert figures.syncs.lines == (("train.py:9", pytest.approx(0.25)),)
+
+
+def test_parts_of_a_step_come_from_the_ranges() -> None:
+    ranges = [phase(Phase.DATA, 0, 100), phase(Phase.FORWARD, 100, 300)]
+    figures = figures_of(timeline(1000, steps=steps(2, 500), ranges=ranges))
+    assert figures.step_parts is not None
+    assert figures.step_parts.data_ms == pytest.approx(0.05)
+    assert figures.step_parts.forward_ms == pytest.approx(0.1)
+    assert figures.step_parts.optimizer_ms is None
