@@ -38,7 +38,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("measure",),
     ("arguments", "config", "config_tables", "options", "ddp_options", "tuned_arguments"),
     ("mistyped", "stats", "verdict"),
-    ("records", "rundir", "errors"),
+    ("records", "rundir", "errors", "numa"),
 )
 LONG_FUNCTION = 40
 SHARED_NAMES = ("__init__", "api")

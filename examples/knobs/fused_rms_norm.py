@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.forwards import Forwards, cannot_choose
+from gpurun.knobs.applied.replaced_forwards import ReplacedForwards, cannot_choose
 from gpurun.records.facts import Facts
 
 NAMED = "RMSNorm"
@@ -61,7 +61,7 @@ class _Norms:
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
         self._called = False
-        self._forwards: Forwards[dict[Any, Any]] = Forwards(self._run)
+        self._forwards: ReplacedForwards[dict[Any, Any]] = ReplacedForwards(self._run)
 
     def root_found(self, root: Any) -> None:
         """Choose the norms of a new root."""

@@ -10,7 +10,7 @@ import difflib
 import importlib
 import pkgutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
@@ -24,6 +24,8 @@ USER_PACKAGE = "gpurun_user_knobs"
 """Name of the package that users' knob files are imported into."""
 NAMED_BY = "`knobs` in gpurun.toml or pyproject.toml"
 """Where the paths of a user's own knobs come from; no flag names any."""
+APPLIED = "applied"
+"""Name of the folders whose modules are loaded when a knob is applied, after torch."""
 PARTS = (
     "order",
     "acts_on",
@@ -79,10 +81,19 @@ def find(name: str, paths: Sequence[str] = (), tuned: Sequence[TunedArgument] = 
 
 
 def _own_knobs() -> Iterator[Knob]:
-    for info in pkgutil.walk_packages(__path__, f"{__name__}."):
-        knob = _knob_of(importlib.import_module(info.name))
+    for module in _knob_files(__path__, f"{__name__}."):
+        knob = _knob_of(importlib.import_module(module))
         if knob is not None:
             yield knob
+
+
+def _knob_files(folders: Iterable[str], package: str) -> Iterator[str]:
+    """The modules below a package that may define a knob: all but those in a folder `applied`."""
+    for info in pkgutil.iter_modules(folders, package):
+        if not info.ispkg:
+            yield info.name
+        elif not info.name.endswith(f".{APPLIED}"):
+            yield from _knob_files(importlib.import_module(info.name).__path__, f"{info.name}.")
 
 
 def _user_knobs(paths: Sequence[str]) -> Iterator[Knob]:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpurun.knobs.processor.cores import SYSFS, near, nodes
+from gpurun.numa import SYSFS, near, nodes
 from gpurun.records.topology import GpuPair, GpuPlace, Interface, Topology
 
 ETHERNET = "1"

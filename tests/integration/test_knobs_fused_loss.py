@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.knobs.loss.padded_logits import LINE
+from gpurun.knobs.loss.applied.padded_logits import LINE
 from tests.conftest import Gpurun
 from tests.integration.knob_runs import KnobRun, run_under
 
@@ -21,10 +21,10 @@ import collections, json, sys
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from gpurun.knobs import outputs
+from gpurun.knobs.applied import root_outputs
 from gpurun.knobs.precision import autocast
 from gpurun.knobs.loss import fused_loss
-from gpurun.knobs.loss import padded_logits
+from gpurun.knobs.loss.applied import padded_logits
 
 autocast.native_on_cpu = lambda: True
 fused_loss.LEAST_ELEMENTS = 2000
@@ -145,9 +145,9 @@ def train(kind):
 found = {}
 for kind in sys.argv[1].split(","):
     found[kind] = {"fused": train(kind)}
-    stand_ins, outputs.STAND_INS[:] = outputs.STAND_INS[:], []
+    stand_ins, root_outputs.STAND_INS[:] = root_outputs.STAND_INS[:], []
     found[kind]["plain"] = train(kind)
-    outputs.STAND_INS[:] = stand_ins
+    root_outputs.STAND_INS[:] = stand_ins
 dynamo = sys.modules.get("torch._dynamo.utils")
 graphs = dynamo.counters["stats"]["unique_graphs"] if dynamo else 0
 print(json.dumps({"found": found, "graphs": graphs}))

@@ -14,7 +14,7 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_LINES = 450
 
-WIRE = ("gpurun.records", "gpurun.errors")
+WIRE = ("gpurun.records", "gpurun.errors", "gpurun.numa")
 KNOB_TOP = (*WIRE, "gpurun.knobs")
 RUNTIME = ("gpurun.runtime", "gpurun.knobs", *WIRE)
 

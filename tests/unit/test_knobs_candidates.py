@@ -9,7 +9,7 @@ import pytest
 
 from gpurun.knobs import find
 from gpurun.knobs.api import Skip
-from gpurun.knobs.compiling.compile_tools import missing_tool
+from gpurun.knobs.compiling.compiler_requirements import missing_tool
 from gpurun.knobs.memory.allocator import CHOSEN
 from gpurun.records.facts import Facts
 from gpurun.records.result import HostUse
@@ -371,8 +371,10 @@ class TestNumericsKnobs:
             return name if name in present else None
 
         monkeypatch.delenv("CC", raising=False)
-        monkeypatch.setattr("gpurun.knobs.compiling.compile_tools.importlib.util.find_spec", find)
-        monkeypatch.setattr("gpurun.knobs.compiling.compile_tools.shutil.which", find)
+        monkeypatch.setattr(
+            "gpurun.knobs.compiling.compiler_requirements.importlib.util.find_spec", find
+        )
+        monkeypatch.setattr("gpurun.knobs.compiling.compiler_requirements.shutil.which", find)
         told = missing_tool("cuda", capability)
         assert told is None if reason is None else told is not None and reason in told
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpurun.knobs.copies.copies_ahead import DEPTH, CopiesAhead, cuda_asked, move_asked
+from gpurun.knobs.copies.applied.copies_ahead import DEPTH, CopiesAhead, cuda_asked, move_asked
 from gpurun.knobs.copies.device_prefetch import Prefetch
 
 CPU = torch.device("cpu")

@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
-from gpurun.knobs.compiling.compilations import Compilations
+from gpurun.knobs.compiling.applied.compilations import Compilations
 from gpurun.knobs.loss import fused_loss
-from gpurun.knobs.loss.uncast import half_of
+from gpurun.knobs.loss.applied.uncast import half_of
 
 REAL = torch.randn(8, 4, generator=torch.manual_seed(0))
 TARGETS = torch.arange(8) % 4

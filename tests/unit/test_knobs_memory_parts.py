@@ -8,15 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from gpurun.knobs.batching.accumulated_steps import AccumulatedSteps
-from gpurun.knobs.memory.batch_slices import (
+from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
+from gpurun.knobs.memory.applied.batch_slices import (
     NotPerSample,
     join,
     kinds_of_output,
     rows_from,
     slice_sizes,
 )
-from gpurun.knobs.memory.repeated_blocks import repeated_blocks
+from gpurun.knobs.memory.applied.repeated_blocks import repeated_blocks
 
 
 class Bottleneck(nn.Module):

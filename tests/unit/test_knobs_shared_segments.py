@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpurun.knobs.loading.shared_segments import (
+from gpurun.knobs.loading.applied.shared_segments import (
     LEAST_BYTES,
     TOKEN,
     TRAILER,

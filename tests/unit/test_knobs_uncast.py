@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
+from gpurun.knobs.applied.root_outputs import COPIED_LATER, STAND_INS, stand_in_for
 from gpurun.knobs.compiling import compile as compile_knob
+from gpurun.knobs.loss.applied.uncast import Computed, half_of, in_float32, of_half, uncast
 from gpurun.knobs.loss.fused_loss import half_cross_entropy, half_cross_entropy_gradient
-from gpurun.knobs.loss.uncast import Computed, half_of, in_float32, of_half, uncast
-from gpurun.knobs.outputs import COPIED_LATER, STAND_INS, stand_in_for
 
 CLASSES = 8
 INPUTS = torch.randn(2, 5, 6, generator=torch.manual_seed(0))
@@ -334,7 +334,7 @@ def test_outputs_of_cuda_graphs_are_copied_once(monkeypatch: pytest.MonkeyPatch)
     """A cast is a copy; what stands in for it is none."""
     graphs = compile_knob._GraphSteps(print)
     graphs.modules.append(None)
-    monkeypatch.setattr("gpurun.knobs.outputs.STAND_INS", [])
+    monkeypatch.setattr("gpurun.knobs.applied.root_outputs.STAND_INS", [])
     monkeypatch.setattr("gpurun.knobs.compiling.compile.COPIED_LATER", later := [])
     output: Any = OnGpu()
     assert graphs.output(output) is output, "not what map_tensors takes for a tensor"
@@ -342,5 +342,5 @@ def test_outputs_of_cuda_graphs_are_copied_once(monkeypatch: pytest.MonkeyPatch)
     assert compile_knob._clone(output) == "a copy"
     later.append(lambda tensor: stand_in_for(tensor) is None)
     assert compile_knob._clone(output) is output
-    monkeypatch.setattr("gpurun.knobs.outputs.STAND_INS", [Stands()])
+    monkeypatch.setattr("gpurun.knobs.applied.root_outputs.STAND_INS", [Stands()])
     assert compile_knob._clone(output) == "a copy"

@@ -11,9 +11,10 @@ import torch._functorch.config
 import torch.nn.functional as F
 from torch import nn
 
-from gpurun.knobs.compiling.graph_rewrites import REWRITES, compile_in_place
-from gpurun.knobs.loss import fused_loss, padded_logits
-from gpurun.knobs.loss.padded_logits import (
+from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES, compile_in_place
+from gpurun.knobs.loss import fused_loss
+from gpurun.knobs.loss.applied import padded_logits
+from gpurun.knobs.loss.applied.padded_logits import (
     ENDS_IN_ZEROS,
     LINE,
     PADDED,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.attention.capture import COMPILED, Capture
-from gpurun.knobs.compiling.graph_rewrites import REWRITES
+from gpurun.knobs.attention.applied.module_capture import COMPILED, Capture
+from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES
 from gpurun.records.facts import Facts
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.batching.accumulated_calls import AccumulatedCalls
-from gpurun.knobs.batching.accumulated_steps import AccumulatedSteps
+from gpurun.knobs.batching.applied.accumulated_calls import AccumulatedCalls
+from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
 from gpurun.records.facts import Facts
 
 

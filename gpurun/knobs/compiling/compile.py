@@ -7,11 +7,12 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.compiling.compilations import Compilations
-from gpurun.knobs.compiling.compile_tools import GRAPH_MODES, missing_on, missing_tool
-from gpurun.knobs.compiling.graph_rewrites import compile_in_place
-from gpurun.knobs.loss.padded_logits import copy_of
-from gpurun.knobs.outputs import COPIED_LATER, map_tensors
+from gpurun.knobs.applied.root_outputs import COPIED_LATER
+from gpurun.knobs.applied.tensor_trees import map_tensors
+from gpurun.knobs.compiling.applied.compilations import Compilations
+from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
+from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on, missing_tool
+from gpurun.knobs.loss.applied.padded_logits import copy_of
 from gpurun.records.facts import Facts
 
 MODES = ("default", *GRAPH_MODES)

@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.copies.copies_ahead import Asked, answer_moves
-from gpurun.knobs.stand_ins import Ask
+from gpurun.knobs.applied.replaced_methods import Ask
+from gpurun.knobs.copies.applied.copies_ahead import Asked, answer_moves
 from gpurun.records.facts import Facts
 
 LARGEST_BYTES = 64 << 20

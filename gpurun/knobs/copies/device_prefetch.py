@@ -8,7 +8,8 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.copies.copies_ahead import (
+from gpurun.knobs.applied.replaced_methods import Ask, asking_first
+from gpurun.knobs.copies.applied.copies_ahead import (
     Asked,
     CopiesAhead,
     SideStream,
@@ -16,7 +17,6 @@ from gpurun.knobs.copies.copies_ahead import (
     numbered,
 )
 from gpurun.knobs.loading.loader_need import not_fed_from_host, pinned_batches
-from gpurun.knobs.stand_ins import Ask, asking_first
 from gpurun.records.facts import Facts
 
 CHECKED = 8

@@ -9,9 +9,9 @@ from types import ModuleType, TracebackType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.folding.fold_search import FoldSearch
-from gpurun.knobs.folding.folded_forward import FoldedCall
-from gpurun.knobs.folding.weights import LAYERS, NORMS, Fold, is_a
+from gpurun.knobs.folding.applied.fold_search import FoldSearch
+from gpurun.knobs.folding.applied.folded_forward import FoldedCall
+from gpurun.knobs.folding.applied.weights import LAYERS, NORMS, Fold, is_a
 from gpurun.records.facts import Facts
 from gpurun.records.frames import drop_frame
 

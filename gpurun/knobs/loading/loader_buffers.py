@@ -10,12 +10,12 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.loading.applied.segment_lender import Lender
+from gpurun.knobs.loading.applied.segment_returns import Returns
+from gpurun.knobs.loading.applied.shared_segments import TOKEN, holders_when_alone
 from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.knobs.loading.loader_need import not_fed_from_host, pinned_batches, workers_now
 from gpurun.knobs.loading.marked_true import MarkedTrue
-from gpurun.knobs.loading.segment_lender import Lender
-from gpurun.knobs.loading.segment_returns import Returns
-from gpurun.knobs.loading.shared_segments import TOKEN, holders_when_alone
 from gpurun.records.facts import Facts
 from gpurun.records.frames import drop_frame
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
-from gpurun.knobs.loading.lasting_workers import keep_draws, keep_workers
+from gpurun.knobs.loading.applied.lasting_workers import keep_draws, keep_workers
 from gpurun.knobs.loading.loader_fitness import counts_epochs
 from gpurun.knobs.loading.loader_need import workers_now
 from gpurun.records.facts import Facts

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
-from gpurun.knobs.loading.lasting_workers import keep_draws, keep_workers
+from gpurun.knobs.loading.applied.lasting_workers import keep_draws, keep_workers
 from gpurun.knobs.loading.loader_fitness import counts_epochs, why_no_workers
 from gpurun.knobs.loading.loader_need import DataWait, data_wait, hands_out_on_gpu, workers_now
 from gpurun.records.facts import Facts

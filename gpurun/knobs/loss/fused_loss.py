@@ -7,11 +7,12 @@ from contextlib import nullcontext
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.compiling.compilations import MOST_WORDS, Compilations
-from gpurun.knobs.compiling.compile_tools import missing_on, missing_tool, traced
-from gpurun.knobs.compiling.graph_rewrites import REWRITES
-from gpurun.knobs.loss.padded_logits import ENDS_IN_ZEROS, PADDED, columns, confirm, padding
-from gpurun.knobs.loss.uncast import (
+from gpurun.knobs.applied.root_outputs import STAND_INS
+from gpurun.knobs.compiling.applied.compilations import MOST_WORDS, Compilations
+from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES
+from gpurun.knobs.compiling.compiler_requirements import missing_on, missing_tool, traced
+from gpurun.knobs.loss.applied.padded_logits import ENDS_IN_ZEROS, PADDED, columns, confirm, padding
+from gpurun.knobs.loss.applied.uncast import (
     Computed,
     half_of,
     in_float32,
@@ -19,7 +20,6 @@ from gpurun.knobs.loss.uncast import (
     of_half,
     uncast,
 )
-from gpurun.knobs.outputs import STAND_INS
 from gpurun.records.facts import Facts
 
 LEAST_ELEMENTS = 1 << 24
@@ -84,7 +84,7 @@ class FusedLoss(KnobBase):
 
 
 class _Losses:
-    """The losses of this process; it is what `outputs.STAND_INS` asks for."""
+    """The losses of this process; it is what `root_outputs.STAND_INS` asks for."""
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
@@ -130,7 +130,7 @@ class _Losses:
     # -- what is handed out --------------------------------------------------------------------
 
     def fits(self, tensor: Any) -> bool:
-        """See `outputs.StandIn`."""
+        """See `root_outputs.StandIn`."""
         if not self._active:
             return False
         self._seen = True
@@ -142,7 +142,7 @@ class _Losses:
         )
 
     def make(self, tensor: Any) -> Any:
-        """See `outputs.StandIn`."""
+        """See `root_outputs.StandIn`."""
         try:
             made = uncast(tensor, self._loss)
             confirm(tensor)

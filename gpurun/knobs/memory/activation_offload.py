@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.memory.host_copies import HostCopies, Kept
+from gpurun.knobs.applied.root_contexts import RootContext
+from gpurun.knobs.memory.applied.host_copies import HostCopies, Kept
+from gpurun.knobs.memory.applied.recompute import recorded_otherwise
 from gpurun.knobs.memory.memory_need import not_needed, unfit_root
-from gpurun.knobs.memory.recompute import recorded_otherwise
-from gpurun.knobs.stand_ins import HoldsInner
 from gpurun.records.facts import Facts
 
 LEAST_BYTES = 1 << 20
@@ -54,7 +54,7 @@ class ActivationOffload(KnobBase):
         hooks.on_step(offload.step_done)
 
 
-class _Offload(HoldsInner):
+class _Offload(RootContext):
     """The context of a root's call; each call that trains has copies of its own."""
 
     def __init__(self, hooks: Hooks) -> None:

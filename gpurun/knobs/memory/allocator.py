@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.compiling.compile_tools import GRAPH_MODES
+from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES
 from gpurun.records.facts import Facts
 
 SETTINGS = {

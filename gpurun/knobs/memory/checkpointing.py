@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.memory.checkpointed_blocks import CheckpointedBlocks
+from gpurun.knobs.memory.applied.checkpointed_blocks import CheckpointedBlocks
+from gpurun.knobs.memory.applied.repeated_blocks import repeated_blocks
 from gpurun.knobs.memory.memory_need import not_needed, unfit_root
-from gpurun.knobs.memory.repeated_blocks import repeated_blocks
 from gpurun.records.facts import Facts
 
 VALUES = ("half", "blocks")

@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.forwards import Forwards, cannot_choose
-from gpurun.knobs.memory.batch_slices import (
+from gpurun.knobs.applied.replaced_forwards import ReplacedForwards, cannot_choose
+from gpurun.knobs.applied.tensor_trees import foreign, leaves, map_tensors
+from gpurun.knobs.memory.applied.batch_slices import (
     NotPerSample,
     join,
     kinds_of_output,
@@ -17,15 +18,14 @@ from gpurun.knobs.memory.batch_slices import (
     signature_of,
     slice_sizes,
 )
-from gpurun.knobs.memory.memory_need import not_needed, unfit_root
-from gpurun.knobs.memory.recompute import (
+from gpurun.knobs.memory.applied.recompute import (
     TOLERANCE,
     Moment,
     checkpointed,
     recorded_otherwise,
     rehearse,
 )
-from gpurun.knobs.outputs import foreign, leaves, map_tensors
+from gpurun.knobs.memory.memory_need import not_needed, unfit_root
 from gpurun.records.facts import Facts
 
 VALUES = (2, 4, 8)
@@ -103,7 +103,7 @@ class _Slices:
     """Runs the forwards of the roots in slices."""
 
     def __init__(self, parts: int, hooks: Hooks) -> None:
-        self.forwards: Forwards[_Root] = Forwards(self._run)
+        self.forwards: ReplacedForwards[_Root] = ReplacedForwards(self._run)
         self._parts = parts
         self._hooks = hooks
 

@@ -9,10 +9,11 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.outputs import COPIED_LATER, map_tensors, stand_in_for
-from gpurun.knobs.precision.loss_scale import LossScale
+from gpurun.knobs.applied.root_contexts import RootContext
+from gpurun.knobs.applied.root_outputs import COPIED_LATER, stand_in_for
+from gpurun.knobs.applied.tensor_trees import map_tensors
+from gpurun.knobs.precision.applied.loss_scale import LossScale
 from gpurun.knobs.precision.tensor_cores import is_ampere, is_float16_only
-from gpurun.knobs.stand_ins import HoldsInner
 from gpurun.records.facts import Facts
 
 OWN = {
@@ -84,7 +85,7 @@ class Autocast(KnobBase):
         hooks.around_root_call(lambda: cast, cast.output)
 
 
-class _Cast(HoldsInner):
+class _Cast(RootContext):
     """The context of a root's call; it stands aside as soon as something speaks against it.
 
     A class rather than a generator, so that an exception of the model passes through no frame here.

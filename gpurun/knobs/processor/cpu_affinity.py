@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.processor.cores import SYSFS, near, nodes, one_thread_a_core
+from gpurun.numa import SYSFS, near, nodes, one_thread_a_core
 from gpurun.records.facts import Facts
 
 VALUES = ("gpu_node", "one_node", "physical_cores")

@@ -2,9 +2,9 @@
 
 While a compiled function runs, dynamo looks at every python frame below it, ours too: it would
 compile the hooks as if they were the model, and leave out of them what depends on `is_compiling`.
-Marked code runs as it is; not marked is what a knob compiles (`compile_tools.traced`). (What dynamo
-inlines into a graph, such as a root's `__call__`, asks `is_compiling` first thing and is then a
-plain call.)
+Marked code runs as it is; not marked is what a knob compiles (`compiler_requirements.traced`).
+(What dynamo inlines into a graph, such as a root's `__call__`, asks `is_compiling` first thing and
+is then a plain call.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
-from gpurun.knobs.compiling.compile_tools import TRACED
+from gpurun.knobs.compiling.compiler_requirements import TRACED
 from gpurun.runtime.core.imports import when_imported
 
 

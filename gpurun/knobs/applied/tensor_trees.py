@@ -1,0 +1,92 @@
+"""Find and change the tensors that a module takes or returns, whatever they are packed in."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any
+
+PLAIN = (bool, int, float, complex, str, bytes)
+
+
+def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
+    """`value` with `change` applied to every tensor in its tuples, lists, dicts and dataclasses.
+
+    Containers keep their type; one in which nothing changes is returned itself, and so is one
+    that cannot be rebuilt.
+    """
+    if hasattr(value, "is_floating_point"):
+        return change(value)
+    try:
+        if isinstance(value, (list, tuple)):
+            return _sequence(value, change)
+        if isinstance(value, dict):
+            return _mapping(value, change)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return _record(value, change)
+    except (TypeError, AttributeError):
+        return value
+    return value
+
+
+def leaves(value: Any) -> list[Any]:
+    """The tensors in `value`, in the order in which `map_tensors` meets them."""
+    found: list[Any] = []
+
+    def note(tensor: Any) -> Any:
+        found.append(tensor)
+        return tensor
+
+    map_tensors(value, note)
+    return found
+
+
+def foreign(value: Any) -> str | None:
+    """The class of something in `value` that is neither tensor, number, text nor container.
+
+    Such an object (a cache of keys and values, a graph) may hold tensors or change when it is used.
+    """
+    if hasattr(value, "is_floating_point") or isinstance(value, (*PLAIN, type(None))):
+        return None
+    items: Iterable[Any]
+    if isinstance(value, dict):
+        items = value.values()
+    elif isinstance(value, (list, tuple)):
+        items = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [getattr(value, field.name) for field in dataclasses.fields(value)]
+    else:
+        return type(value).__name__
+    return next((name for item in items if (name := foreign(item)) is not None), None)
+
+
+def _sequence(value: Any, change: Callable[[Any], Any]) -> Any:
+    items = [map_tensors(item, change) for item in value]
+    if all(new is old for new, old in zip(items, value, strict=True)):
+        return value
+    make = getattr(value, "_make", type(value))
+    return make(items)
+
+
+def _mapping(value: Any, change: Callable[[Any], Any]) -> Any:
+    items = {key: map_tensors(item, change) for key, item in value.items()}
+    changed = {key: item for key, item in items.items() if item is not value[key]}
+    if not changed:
+        return value
+    # a ModelOutput is both a dict and a dataclass: its own __setitem__ keeps the two in step
+    result = copy.copy(value)
+    for key, item in changed.items():
+        result[key] = item
+    return result
+
+
+def _record(value: Any, change: Callable[[Any], Any]) -> Any:
+    result = None
+    for field in dataclasses.fields(value):
+        old = getattr(value, field.name)
+        new = map_tensors(old, change)
+        if new is not old:
+            result = copy.copy(value) if result is None else result
+            object.__setattr__(result, field.name, new)
+    return value if result is None else result

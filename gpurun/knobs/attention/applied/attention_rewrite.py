@@ -1,0 +1,203 @@
+"""Put torch's own attention into a captured graph, in the place of attention written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpurun.knobs.attention.applied import attention_masks
+from gpurun.knobs.attention.applied.attention_masks import Mask, Watch
+from gpurun.knobs.attention.applied.attention_products import Factor
+from gpurun.knobs.attention.applied.attention_sites import Site, Unfit, find_sites, follow_in_place
+from gpurun.knobs.attention.applied.graph_replay import Values, execute, real, replay
+from gpurun.knobs.attention.applied.replacement_check import check
+from gpurun.knobs.attention.applied.score_steps import KINDS, Node, name_of, shape_of
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What became of a graph's attention.
+
+    `masks`: "causal", "nothing" or "other" for each that was replaced; `unfit`: why others were
+    not. `holds(arguments)` tells whether the graph may be run on them; else `original` must be.
+    """
+
+    masks: list[str]
+    unfit: list[Unfit]
+    holds: Callable[[Sequence[Any]], bool] | None
+    original: Callable[..., Any]
+
+
+def rewrite(module: Any, inputs: Sequence[Any], held: Callable[[Any], bool]) -> Rewritten:
+    """Rewrite a graph module in place, as far as that is shown to be right on `inputs`.
+
+    `inputs` are the real tensors of its first call (numbers may be symbols); `held(tensor)` tells
+    whether a module keeps a tensor from call to call.
+    """
+    import torch
+
+    graph = module.graph
+    if not any(KINDS.get(name_of(node)) == "softmax" for node in graph.nodes):
+        return Rewritten([], [], None, module.forward)
+    copied = torch.fx.Graph()
+    copied.output(copied.graph_copy(graph, {}))
+    original = torch.fx.GraphModule(module, copied).forward
+    try:
+        return _rewritten(module, inputs, held, original)
+    except Exception as error:
+        module.graph = copied
+        return Rewritten([], [_unexpected(error)], None, original)
+    finally:
+        module.recompile()
+
+
+def _rewritten(
+    module: Any, inputs: Sequence[Any], held: Callable[[Any], bool], original: Callable[..., Any]
+) -> Rewritten:
+    follow_in_place(module.graph)
+    found = list(find_sites(module.graph))
+    unfit = [x for x in found if isinstance(x, Unfit)]
+    sites = [x for x in found if not isinstance(x, Unfit)]
+    if not sites:
+        return Rewritten([], unfit, None, original)
+    work = _Work(module, inputs, held)
+    replay(module, work.inputs, {s.result: work.stop(s) for s in sites}, work.needed(sites))
+    work.finish()
+    watches = work.watches
+    holds = (lambda arguments: all(w(arguments) for w in watches)) if watches else None
+    return Rewritten([plan.kind for plan in work.plans], unfit + work.unfit, holds, original)
+
+
+def _unexpected(error: Exception) -> Unfit:
+    if isinstance(error, Unfit):
+        return error
+    return Unfit(f"{type(error).__name__}: {error}"[:200])
+
+
+@dataclass(frozen=True)
+class _Plan:
+    site: Site
+    new: list[Node]
+    kernel: Node
+    kind: str
+
+
+class _Work:
+    """The attention of one graph: each is judged and built as the replay reaches it."""
+
+    def __init__(self, module: Any, inputs: Sequence[Any], held: Callable[[Any], bool]) -> None:
+        import torch
+
+        if any(isinstance(x, torch._subclasses.FakeTensor) for x in inputs):
+            raise Unfit("this torch shows no real tensors")
+        self.inputs = [real(x) for x in inputs]
+        self.unfit: list[Unfit] = []
+        self.plans: list[_Plan] = []
+        self.watches: list[Watch] = []
+        self._module = module
+        self._held = held
+        placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
+        self._given = dict(zip(placeholders, self.inputs, strict=True))
+
+    def needed(self, sites: list[Site]) -> set[Node]:
+        """The nodes whose values are wanted when a site is reached."""
+        return {node for site in sites for node in _inputs(site)}
+
+    def stop(self, site: Site) -> Callable[[Values], None]:
+        """What to do once the replay has reached the result of a site."""
+
+        def reached(values: Values) -> None:
+            new: list[Node] = []
+            try:
+                self.plans.append(self._plan(site, values, new))
+            except Exception as error:
+                self.unfit.append(_unexpected(error))
+                for node in reversed(new):
+                    self._module.graph.erase_node(node)
+
+        return reached
+
+    def finish(self) -> None:
+        """Replace what is planned, and take out what nobody uses any more."""
+        graph = self._module.graph
+        for plan in self.plans:
+            site = plan.site
+            plan.new[-1].meta = dict(site.result.meta)
+            site.result.replace_all_uses_with(plan.new[-1])
+            for node in (*sorted(site.leftovers, reverse=True), *reversed(site.chain)):
+                graph.erase_node(node)
+            if site.dropout:
+                plan.kernel.kwargs = {**plan.kernel.kwargs, "dropout_p": site.dropout}
+
+    def _plan(self, site: Site, values: Values, new: list[Node]) -> _Plan:
+        if site.dropout and values[site.result].device.type == "cpu":
+            raise Unfit("on the CPU its dropout keeps the fast kernel away")
+        own = {node: values[node] for node in _inputs(site)}
+        mask = attention_masks.build(self._module.graph, site, new)
+        built = dict(own)
+        execute(self._module, mask.new, built)
+        kind, watched = attention_masks.judge(mask, built, self._is_held)
+        if watched and mask.node is not None:
+            watch = Watch(self._module, mask.node, kind)
+        if kind != "other":
+            for node in reversed(mask.new):
+                self._module.graph.erase_node(node)
+                new.remove(node)
+        rank = 0 if mask.node is None else built[mask.node].dim()
+        kernel = _put(self._module.graph, site, mask, rank, kind, new)
+        check(self._module, site, own, new, {**own, site.result: values[site.result]})
+        if watched:
+            self.watches.append(watch)
+        return _Plan(site, new, kernel, kind)
+
+    def _is_held(self, node: Node) -> bool:
+        if node.op == "get_attr":
+            return True
+        value = self._given[node]
+        return not hasattr(value, "data_ptr") or self._held(value)
+
+
+def _inputs(site: Site) -> list[Node]:
+    """What an attention is computed from."""
+    own = set(site.chain)
+    found = dict.fromkeys(n for node in site.chain for n in node.all_input_nodes)
+    return [node for node in found if node not in own]
+
+
+def _put(graph: Any, site: Site, mask: Mask, rank: int, kind: str, new: list[Node]) -> Node:
+    """Put the kernel before the result of a site; returns the kernel, `new` ends in the result.
+
+    `rank`: the number of the mask's dimensions.
+    """
+    import torch
+
+    def put(name: str, *args: Any) -> Node:
+        new.append(graph.call_method(name, args))
+        return new[-1]
+
+    def ordered(factor: Factor) -> Node:
+        return factor.node if factor.order is None else put("permute", factor.node, factor.order)
+
+    flat = len(shape_of(site.chain[0]) or ()) == 3  # the fast kernels want four dimensions
+    with graph.inserting_before(site.result):
+        query, key, value = map(ordered, (site.query, site.key, site.value))
+        for step in mask.factors:
+            query = put("div" if step.divide else "mul", query, step.by)
+        seen = None
+        if kind == "other":
+            seen = mask.node if mask.boolean else put("to", mask.node, query)
+            if rank in (1, 3):
+                seen = put("unsqueeze", seen, 1 if flat and rank == 3 else 0)
+        if flat:
+            query, key, value = (put("unsqueeze", x, 1) for x in (query, key, value))
+        kernel = graph.call_function(
+            torch.nn.functional.scaled_dot_product_attention,
+            (query, key, value),
+            {"attn_mask": seen, "is_causal": kind == "causal", "scale": mask.scale},
+        )
+        new.append(kernel)
+        result = put("squeeze", kernel, 1) if flat else kernel
+        if site.result_order is not None:
+            put("permute", result, site.result_order)
+    return kernel

@@ -1,0 +1,182 @@
+"""Capture the modules of a model that hold attention, and run their rewritten graphs.
+
+Where nothing else compiles the model: in the first step it is seen which modules hold attention;
+from the next on dynamo captures them, and their graphs run as they are, operation by operation.
+What is not expected sends the modules back to their own code.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from gpurun.knobs.api import Hooks
+from gpurun.knobs.applied.root_contexts import RootContext
+from gpurun.knobs.attention.applied.attention_modules import Look
+from gpurun.knobs.attention.applied.attention_rewrite import rewrite
+from gpurun.knobs.attention.applied.captured_call import (
+    MOST_GRAPHS,
+    Captured,
+    CapturedCall,
+    capturing,
+    is_captured,
+    is_checkpointed,
+    running,
+)
+from gpurun.knobs.compiling.applied.graph_rewrites import Finish
+from gpurun.records.frames import drop_frame
+
+MASKS = {"causal": "causal", "nothing": "no mask", "other": "masked"}
+COMPILED = "the script compiles by itself"
+
+
+class Capture(RootContext):
+    """The attention of this process. It is the context of each root call."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._roots: list[weakref.ref[Any]] = []
+        self._look: Look | None = None
+        self._captured: dict[type, Captured] = {}
+        self._unsettled: list[Captured] = []
+        self._compile: Callable[..., Any] | None = None
+
+    def root_found(self, module: Any) -> None:
+        """Look at the calls of a new root until the end of the step."""
+        compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+        if compiled or self._hooks.has_trait("compile") is not None:
+            self._hooks.skipped(COMPILED)
+        elif self._hooks.has_trait("data_parallel") is not None:
+            self._hooks.skipped("DataParallel calls copies of the model")
+        else:
+            self._roots.append(weakref.ref(module))
+            self._look = self._look or Look()
+
+    def __enter__(self) -> None:
+        self.inner = None
+        if self._look is None:
+            return
+        if any(m._compiled_call_impl is not None for m in self._modules()):
+            self._look = None  # another knob compiles it, and asks for the rewrite
+            return
+        self.inner = self._look.mode()
+        self.inner.__enter__()
+
+    def step_done(self, step: int) -> None:
+        """Change what modules run: now no backward pass is under way that would call them again."""
+        if self._look is not None:
+            found, self._look = self._look.found(), None
+            for calling in found:
+                self._capture(calling)
+            if not found:
+                self._hooks.skipped("no attention written by hand was seen")
+        if self._unsettled:
+            unsettled, self._unsettled = self._unsettled, []
+            self._unsettled += [captured for captured in unsettled if not self._settle(captured)]
+
+    def rewritten(self, graph: Any, inputs: Sequence[Any], finish: Finish) -> Callable[..., Any]:
+        """A `graph_rewrites.Rewrite`: the attention is replaced where that is shown to be right."""
+        kept = {id(tensor) for root in self._modules() for tensor in _tensors_of(root)}
+        done = rewrite(graph, inputs, lambda tensor: id(tensor) in kept)
+        captured = running[-1] if running else None
+        if captured is not None:
+            where = captured.cls.__name__
+            captured.note(len(done.masks), done.unfit)
+            if captured.graphs > MOST_GRAPHS and captured not in self._unsettled:
+                self._unsettled.append(captured)
+        else:
+            where = ", ".join(dict.fromkeys(type(root).__name__ for root in self._modules()))
+            for reason in dict.fromkeys(map(str, done.unfit)):
+                self._hooks.skipped(f"{where}: {reason}")
+        for mask in dict.fromkeys(done.masks):
+            self._hooks.applied(f"{where}: {MASKS[mask]}")
+        run, original, holds = finish(graph, inputs), done.original, done.holds
+        if holds is None:
+            return run
+
+        def call(*args: Any) -> Any:
+            try:
+                return run(*args) if holds(args) else original(*args)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return call
+
+    def _failed(self, captured: Captured) -> None:
+        """A captured module raised and runs its own code: at once, or once this step is over.
+
+        What is called again by a checkpoint in the backward pass must do then what it did before.
+        """
+        if is_checkpointed():
+            if captured not in self._unsettled:
+                self._unsettled.append(captured)
+        else:
+            self.give_up(captured, f"it raised {captured.raised}")
+
+    def give_up(self, captured: Captured, reason: str | None) -> None:
+        """Let the modules of a class run their own code again."""
+        for ref in captured.modules:
+            module = ref()
+            if module is not None and is_captured(module):
+                module._compiled_call_impl = None
+        if reason is not None:
+            self._hooks.skipped(f"{captured.cls.__name__}: {reason}")
+
+    # -- choosing modules ----------------------------------------------------------------------
+
+    def _capture(self, calling: list[weakref.ref[Any]]) -> None:
+        """Capture the first of some modules, of which each is called by the next."""
+        module = calling[0]() if calling else None
+        if module is None or module._backward_hooks or any(map(is_captured, module.modules())):
+            return
+        if self._compile is None:
+            self._compile = capturing()
+        captured = self._captured.get(type(module))
+        if captured is None:
+            captured = self._captured[type(module)] = Captured(type(module))
+            self._unsettled.append(captured)
+        try:
+            call = CapturedCall(captured, module._call_impl, self._compile, self._failed)
+        except RuntimeError as error:
+            self._hooks.skipped(f"dynamo does not run here: {error}")
+            return
+        captured.modules.append(calling[0])
+        captured.around.append(calling[1:])
+        module._compiled_call_impl = call
+
+    def _settle(self, captured: Captured) -> bool:
+        """Keep what is worth it, try what is around the rest; False while nothing is known yet."""
+        if captured.raised is not None:
+            self.give_up(captured, f"it raised {captured.raised}")
+        elif captured.graphs > MOST_GRAPHS:
+            self.give_up(captured, "its shapes keep changing")
+        elif captured.replaced or not captured.called:
+            return captured.called
+        elif not captured.graphs:
+            self.give_up(captured, "dynamo captures nothing of it")
+        else:
+            unfit = captured.unfit
+            self.give_up(captured, None if unfit is None or unfit.outside else str(unfit))
+            if unfit is None or unfit.outside:
+                before = len(self._unsettled)
+                for calling in captured.around:
+                    self._capture(calling)
+                if len(self._unsettled) == before:
+                    reason = str(unfit or "its attention is of a form that is not known")
+                    self._hooks.skipped(f"{captured.cls.__name__}: {reason}")
+        return True
+
+    def _modules(self) -> list[Any]:
+        return [m for m in (ref() for ref in self._roots) if m is not None]
+
+
+def _tensors_of(root: Any) -> Iterator[Any]:
+    """What the modules of a root keep: parameters, buffers, tensors that are plain attributes."""
+    for module in root.modules():
+        for value in vars(module).values():
+            if hasattr(value, "data_ptr"):
+                yield value
+        yield from module._buffers.values()
+        yield from module._parameters.values()

@@ -1,0 +1,148 @@
+"""Compare an attention as it is written with what is to replace it, on the script's own tensors.
+
+Results and gradients of both are held against the same in float64: the replacement must be as close
+to them as the original. Dropout is left out on both sides; nothing random is drawn.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+from gpurun.knobs.attention.applied.attention_sites import Site, Unfit
+from gpurun.knobs.attention.applied.graph_replay import (
+    Values,
+    execute,
+    execute_exactly,
+    execute_without_dropout,
+)
+from gpurun.knobs.attention.applied.score_steps import Node
+
+FLOORS = {"float64": 1e-9, "float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
+"""Relative errors (norm of the difference by norm) that rounding explains."""
+ON_GPU = 5e-3
+"""The same for float32 on a GPU, whose products may be rounded to TF32."""
+IN_BACKWARD = {"float16": 3.0, "bfloat16": 3.0}
+"""So many times as much in gradients of half precision: fused kernels start them from the rounded
+result. An H200 shows 2.1e-2 to 2.8e-2 for bfloat16, which torch's own tests of them allow."""
+SLACK = 3.0
+"""The replacement's error may be so many times the original's."""
+MOST_SCORES = 1 << 24
+"""Scores that are computed for the comparison: a part of the batch, if there are more."""
+LEAST_NORM = 1e-2
+"""Gradients this much smaller than the largest are compared on its scale."""
+
+
+def check(module: Any, site: Site, inputs: Iterable[Node], new: list[Node], values: Values) -> None:
+    """Raise `Unfit` unless the last of `new` computes the result of `site`, and its gradients.
+
+    `inputs`: the nodes that either is computed from, with `values`.
+    """
+    import torch
+
+    results = []
+    apart = torch.autograd.graph.saved_tensors_hooks(_same, _same)  # not a checkpoint's
+    with apart, torch.inference_mode(False), torch.enable_grad():
+        own = _part(site, {node: values[node] for node in inputs})
+        learnt = {node for node in own if _is_learnt(site, node) and _floating(own[node])}
+        exact = {node: _double(value) for node, value in own.items()}
+        device = values[site.result].device.type
+        with torch.autocast(device, enabled=False):
+            results.append(
+                _outcome(
+                    site.result, exact, learnt, lambda v: execute_exactly(module, site.chain, v)
+                )
+            )
+        results.append(
+            _outcome(
+                site.result, own, learnt, lambda v: execute_without_dropout(module, site.chain, v)
+            )
+        )
+        results.append(_outcome(new[-1], own, learnt, lambda v: execute(module, new, v)))
+    _compare(*results)
+
+
+Outcome = list[Any]
+
+
+def _same(tensor: Any) -> Any:
+    return tensor
+
+
+def _outcome(result: Node, given: Values, learnt: set[Node], run: Any) -> Outcome:
+    """The result, and the gradients of the inputs in `learnt` for a fixed one of the result."""
+    import torch
+
+    values = {node: _own(value, node in learnt) for node, value in given.items()}
+    leaves = [value for node, value in values.items() if node in learnt]
+    run(values)
+    found = values[result]
+    slope = torch.arange(found.numel(), device=found.device, dtype=torch.float64).cos()
+    slope = slope.reshape(found.shape).to(found.dtype)
+    unwatched = inspect.unwrap(torch.autograd.grad)  # the clock counts the passes of the script
+    gradients = unwatched(found, leaves, slope, allow_unused=True)
+    return [found.detach(), *gradients]
+
+
+def _own(value: Any, learnt: bool) -> Any:
+    """A copy that autograd may keep, also of a tensor made in inference mode."""
+    return value.detach().clone().requires_grad_(learnt) if hasattr(value, "detach") else value
+
+
+def _compare(exact: Outcome, original: Outcome, replacement: Outcome) -> None:
+    if original[0].dtype != replacement[0].dtype or original[0].shape != replacement[0].shape:
+        raise Unfit("the replacement's result has another form")
+    kind = str(original[0].dtype).removeprefix("torch.")
+    floor = FLOORS.get(kind, FLOORS["float32"])
+    if kind == "float32" and original[0].is_cuda:
+        floor = ON_GPU
+    floors = [floor] + [floor * IN_BACKWARD.get(kind, 1.0)] * (len(exact) - 1)
+    norms = [0.0 if x is None else float(x.norm()) for x in exact]
+    for place, norm in enumerate(norms):
+        scale = max(norm, LEAST_NORM * max(norms[1:])) if place else norm
+        before = _distance(original[place], exact[place]) / (scale or 1.0)
+        after = _distance(replacement[place], exact[place]) / (scale or 1.0)
+        if not after <= max(SLACK * before, floors[place]):
+            what = "gradients" if place else "result"
+            raise Unfit(f"the {what} differ by {after:.1e} where the original's do by {before:.1e}")
+
+
+def _distance(one: Any, other: Any) -> float:
+    if one is None or other is None:
+        return sum(float(x.double().norm()) for x in (one, other) if x is not None)
+    return float((one.double() - other.double()).norm())
+
+
+def _part(site: Site, values: Values) -> Values:
+    """As much of the batch as is compared."""
+    query, key = (values[f.node] for f in (site.query, site.key))
+    if site.query.order or (site.key.order and site.key.order[0] != 0):
+        return values
+    batch = query.shape[0]
+    each = max(1, query.shape[-2] * key.numel() // max(1, key.shape[0] * query.shape[-1]))
+    most = max(1, MOST_SCORES // each)
+    if most >= batch:
+        return values
+    return {
+        node: value[:most] if _has_batch(value, query.dim(), batch) else value
+        for node, value in values.items()
+    }
+
+
+def _has_batch(value: Any, dimensions: int, batch: int) -> bool:
+    return hasattr(value, "dim") and value.dim() == dimensions and value.shape[0] == batch
+
+
+def _double(value: Any) -> Any:
+    return value.double() if _floating(value) else value
+
+
+def _floating(value: Any) -> bool:
+    return hasattr(value, "is_floating_point") and bool(value.is_floating_point())
+
+
+def _is_learnt(site: Site, node: Node) -> bool:
+    """Whether a gradient may be wanted of an input."""
+    factors = (site.query.node, site.key.node, site.value.node)
+    return node in factors or bool(getattr(node.meta.get("example_value"), "requires_grad", False))

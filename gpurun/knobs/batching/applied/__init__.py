@@ -1,0 +1,1 @@
+"""Gather the gradients of several batches, in the user's process."""

@@ -1,0 +1,1 @@
+"""Compile the root modules, in the user's process."""

@@ -1,0 +1,1 @@
+"""Fold normalisations while a model evaluates, in the user's process."""

@@ -1,0 +1,1 @@
+"""Recompute, slice and offload activations, in the user's process."""

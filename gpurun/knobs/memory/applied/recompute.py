@@ -1,0 +1,150 @@
+"""Run a forward again exactly as it ran: its random numbers and its buffers."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Any
+
+from gpurun.knobs.applied.tensor_trees import leaves
+
+TOLERANCE = 0.02
+"""Relative difference of two runs with the same random numbers: rounding, not another choice."""
+
+Place = tuple[Any, str]
+"""A buffer: the module that holds it, and its name there."""
+
+
+class Moment:
+    """The state that torch's checkpoint does not keep, as it is when this is made; a context.
+
+    Inside, python's and numpy's own random numbers and the buffers at `places` are those of then;
+    afterwards they are those of now, whatever ran inside: statistics of BatchNorm are not updated
+    twice. The originals of the buffers are never written to. It may be entered several times.
+    """
+
+    def __init__(self, places: Iterable[Place]) -> None:
+        self._random = _random_states()
+        self._then = [(owner, name, owner._buffers[name].clone()) for owner, name in places]
+        self._now: list[tuple[Any, str, Any]] = []
+        self._random_now = self._random
+
+    def __enter__(self) -> None:
+        self._random_now = _random_states()
+        _set_random_states(self._random)
+        self._now = [(owner, name, owner._buffers[name]) for owner, name, _ in self._then]
+        for owner, name, value in self._then:
+            owner._buffers[name] = value.clone()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _set_random_states(self._random_now)
+        for owner, name, value in self._now:
+            owner._buffers[name] = value
+        self._now = []
+
+    def changed(self) -> list[Place]:
+        """Inside: the buffers that are no longer as they were when it was entered."""
+        return [
+            (owner, name)
+            for owner, name, value in self._then
+            if not _same(value, owner._buffers.get(name))
+        ]
+
+
+def checkpointed(original: Any, module: Any, args: Any, kwargs: Any, moment: Moment) -> Any:
+    """`original(module, *args, **kwargs)`, computed again at `moment` in the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    count, names = len(args), list(kwargs)
+
+    def run(*values: Any) -> Any:
+        return original(module, *values[:count], **dict(zip(names, values[count:], strict=True)))
+
+    # all by position: torch looks for devices, whose random numbers it keeps, only there
+    return checkpoint(
+        run,
+        *args,
+        *kwargs.values(),
+        use_reentrant=False,
+        context_fn=lambda: (nullcontext(), moment),
+    )
+
+
+def recorded_otherwise(given: Any = ()) -> bool:
+    """Whether what runs now on `given` is traced or transformed by torch.func."""
+    import torch
+
+    forbidden = getattr(
+        torch._C._autograd, "_saved_tensors_hooks_get_disabled_error_message", lambda: None
+    )
+    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
+    if tracing or forbidden() is not None:
+        return True
+    transformed = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
+    return any(not isinstance(x, torch.Tensor) or transformed(x) for x in leaves(given))
+
+
+def rehearse(module: Any, original: Any, args: Any, kwargs: Any) -> tuple[Any, list[Place]]:
+    """What `original(module, *args, **kwargs)` returns without gradients, and the buffers of
+    `module` that it changed.
+
+    Random numbers and buffers are afterwards as before. What else it does, it has done: a list
+    that a forward appends to is longer.
+    """
+    import torch
+
+    moment = Moment(
+        (owner, name)
+        for owner in module.modules()
+        for name, value in owner._buffers.items()
+        if value is not None
+    )
+    device = next((p.device for p in module.parameters()), torch.device("cpu"))
+    devices = [] if device.type == "cpu" else [device]
+    kind = {} if device.type == "cpu" else {"device_type": device.type}
+    with torch.random.fork_rng(devices, **kind), moment, torch.no_grad():
+        return original(module, *args, **kwargs), moment.changed()
+
+
+def agree(one: Any, other: Any, near: float = TOLERANCE) -> bool:
+    """Whether two outputs hold tensors of the same shapes and, but for rounding, values.
+
+    `near`: relative difference, in the L2 norm of each tensor, that counts as rounding.
+    """
+    ones, others = leaves(one), leaves(other)
+    pairs = zip(ones, others, strict=False)
+    return len(ones) == len(others) and all(_close(a, b, near) for a, b in pairs)
+
+
+def _close(one: Any, other: Any, near: float) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if not (one.is_floating_point() or one.is_complex()):
+        return _same(one, other)
+    difference = (one.detach() - other.detach()).abs().double().norm()
+    return bool(difference <= near * one.detach().abs().double().norm())
+
+
+def _same(one: Any, other: Any) -> bool:
+    import torch
+
+    return other is not None and bool(torch.equal(one, other))
+
+
+def _random_states() -> tuple[Any, Any]:
+    numpy = sys.modules.get("numpy.random")
+    return random.getstate(), None if numpy is None else numpy.get_state()
+
+
+def _set_random_states(states: tuple[Any, Any]) -> None:
+    random.setstate(states[0])
+    if states[1] is not None:
+        sys.modules["numpy.random"].set_state(states[1])

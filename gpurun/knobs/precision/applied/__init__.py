@@ -1,0 +1,1 @@
+"""Autocast and the scale of the loss, in the user's process."""
