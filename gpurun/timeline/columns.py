@@ -13,6 +13,9 @@ from typing import Any, Generic, TypeVar, overload
 
 T = TypeVar("T")
 
+LONGEST_BITS = 44
+"""No event of a trace takes 2^44 ns, five hours, or more."""
+
 
 class Columns(Sequence[T], Generic[T]):
     """Records of one frozen dataclass; each is made anew as it is read.
@@ -51,18 +54,32 @@ class Columns(Sequence[T], Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return map(self._kind, *self._columns())
 
-    def sorted(self, field: str = "begin_ns") -> Sequence[T]:
-        """The same records in ascending order of a number."""
-        position = [each.name for each in fields(self._kind)].index(field)  # type: ignore[arg-type]
-        key = self._numbers[position]
-        assert key is not None, f"{field} is no number"
-        if all(before <= after for before, after in pairwise(key)):
+    def sorted(self) -> Sequence[T]:
+        """The same records by their begin; of those that begin together the longest first."""
+        begins, ends = self._times()
+        if all(before < after for before, after in pairwise(begins)):
             return self
-        order = sorted(range(self._length), key=key.__getitem__)
+        order = sorted(
+            range(self._length), key=lambda i: (begins[i] << LONGEST_BITS) + begins[i] - ends[i]
+        )
         arranged = Columns(self._kind)
         for index in order:
             arranged.add(*(column[index] for column in self._columns()))
         return arranged
+
+    def shift(self, ns: int) -> None:
+        """Add `ns` to every time."""
+        for position, field in enumerate(fields(self._kind)):  # type: ignore[arg-type]
+            column = self._numbers[position]
+            if column is not None and field.name.endswith("_ns"):
+                self._numbers[position] = array("q", (value + ns for value in column))
+
+    def _times(self) -> tuple[array[int], array[int]]:
+        names = [field.name for field in fields(self._kind)]  # type: ignore[arg-type]
+        begins, ends = (self._numbers[names.index(name)] for name in ("begin_ns", "end_ns"))
+        assert begins is not None
+        assert ends is not None
+        return begins, ends
 
     def _columns(self) -> list[Any]:
         return [

@@ -26,11 +26,12 @@ class Group(enum.Enum):
 
 
 class CopyKind(enum.Enum):
-    """Direction of a copy: `h` is the host, `d` a device."""
+    """Direction of a copy: `h` is the host, `d` a device. `SET`: device memory is filled."""
 
     H2D = "h2d"
     D2H = "d2h"
     D2D = "d2d"
+    SET = "memset"
     OTHER = "other"
 
 
@@ -242,7 +243,8 @@ class KernelMetrics:
     branch_efficiency_percent: float | None
     tensor_pipe_percent: float | None
     occupancy_limits: Mapping[str, float]
-    """Theoretical occupancy by what limits it: registers, shared_memory, block, barriers."""
+    """Blocks that fit a multiprocessor at once, by what limits them: registers, shared_memory,
+    block_size, barriers, blocks. The least of them is the limit."""
     rules: tuple[tuple[str, str, float | None], ...] = ()
     others: Mapping[str, float] | None = None
 
@@ -252,6 +254,7 @@ class Timeline:
     """What was measured of one rank in a window of steady steps.
 
     `sources`: names of the profilers that filled it ("kineto", "nsys", "ncu", "host", "steps" …).
+    Sequences are in ascending order of their begin. Their entries may lie outside of the window.
     """
 
     sources: tuple[str, ...]

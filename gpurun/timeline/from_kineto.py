@@ -1,0 +1,204 @@
+"""Import a Chrome trace of torch.profiler (Kineto), as a stream."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpurun.errors import GpurunError
+from gpurun.timeline.columns import Columns
+from gpurun.timeline.json_stream import ChromeTrace
+from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
+from gpurun.timeline.model import (
+    Collective,
+    Copy,
+    CopyKind,
+    Device,
+    Kernel,
+    KernelKind,
+    Phase,
+    Range,
+    RuntimeCall,
+    Timeline,
+)
+from gpurun.timeline.phases import clock_mark, clock_offset, phase_name
+from gpurun.timeline.runtime_calls import plain_name, syncs_among
+from gpurun.timeline.self_times import operators_of
+
+Event = Mapping[str, Any]
+_COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?", re.IGNORECASE)
+_DIRECTIONS = {"htod": CopyKind.H2D, "dtoh": CopyKind.D2H, "dtod": CopyKind.D2D}
+_ELEMENT_BYTES = {"Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Int": 4, "Long": 8, "Byte": 1}
+
+
+def read(path: Path) -> Timeline:
+    """The timeline of a trace; `GpurunError` for a file that is none, is cut off or is empty."""
+    reading = _Reading()
+    trace = ChromeTrace(path)
+    for event in trace.events():
+        reading.take(event)
+    return reading.timeline(path, trace.header)
+
+
+class _Reading:
+    """What has been read of one trace so far."""
+
+    def __init__(self) -> None:
+        self.kernels = Columns(Kernel)
+        self.copies = Columns(Copy)
+        self.calls = Columns(RuntimeCall)
+        self.operators = Columns(Range)
+        self.ranges = Columns(Range)
+        self.collectives = Columns(Collective)
+        self.marks: list[tuple[int, int]] = []
+        self.device_seen = False
+        self.begin: int | None = None
+        self.end = 0
+        self._taken: dict[str, Callable[[int, int, Event, Event], None]] = {
+            "kernel": self._kernel,
+            "gpu_memcpy": self._copy,
+            "gpu_memset": self._memset,
+            "cuda_runtime": self._call,
+            "cuda_driver": self._call,
+            "cpu_op": self._operator,
+            "user_annotation": self._range,
+        }
+
+    def take(self, event: Event) -> None:
+        """Keep what the model has a place for."""
+        take = self._taken.get(event.get("cat", ""))
+        if take is None or event.get("ph") != "X":
+            return
+        begin = round(float(event["ts"]) * 1000)
+        end = begin + round(float(event.get("dur", 0)) * 1000)
+        self.begin = begin if self.begin is None else min(self.begin, begin)
+        self.end = max(self.end, end)
+        take(begin, end, event, event.get("args") or {})
+
+    def _kernel(self, begin: int, end: int, event: Event, args: Event) -> None:
+        self.device_seen = True
+        name = event["name"]
+        kind = KernelKind(
+            name=name,
+            group=kernel_group(name),
+            tensor_core=uses_tensor_cores(name),
+            grid=_dimensions(args.get("grid")),
+            block=_dimensions(args.get("block")),
+            registers=args.get("registers per thread"),
+            shared_memory_bytes=args.get("shared memory"),
+        )
+        place = _place(args)
+        self.kernels.add(begin, end, *place, kind)
+        if "Collective name" in args:
+            self.collectives.add(
+                begin, end, *place, args["Collective name"], _message_bytes(args), _ranks(args)
+            )
+
+    def _copy(self, begin: int, end: int, event: Event, args: Event) -> None:
+        self.device_seen = True
+        match = _COPY.match(event["name"])
+        direction, source, target = match.groups() if match else ("", None, None)
+        kind = _DIRECTIONS.get((direction or "").lower(), CopyKind.OTHER)
+        host = source if kind is CopyKind.H2D else target
+        pageable = None if host is None or kind is CopyKind.D2D else host.lower() == "pageable"
+        self.copies.add(begin, end, *_place(args), int(args.get("bytes", 0)), kind, pageable)
+
+    def _memset(self, begin: int, end: int, event: Event, args: Event) -> None:
+        self.device_seen = True
+        self.copies.add(begin, end, *_place(args), int(args.get("bytes", 0)), CopyKind.SET, None)
+
+    def _call(self, begin: int, end: int, event: Event, args: Event) -> None:
+        self.device_seen = True
+        thread = event.get("tid", 0)
+        self.calls.add(begin, end, _number(thread), _correlation(args), plain_name(event["name"]))
+
+    def _operator(self, begin: int, end: int, event: Event, args: Event) -> None:
+        self.operators.add(begin, end, _number(event.get("tid", 0)), event["name"])
+
+    def _range(self, begin: int, end: int, event: Event, args: Event) -> None:
+        mark = clock_mark(event["name"])
+        if mark is not None:
+            self.marks.append((begin, mark))
+            return
+        self.ranges.add(begin, end, _number(event.get("tid", 0)), phase_name(event["name"]))
+
+    def timeline(self, path: Path, header: Mapping[str, Any]) -> Timeline:
+        """Everything that was read, on the runtime's clock where the trace is tied to it."""
+        if self.begin is None:
+            raise GpurunError(f"{path} holds no event of a training", "record some steps")
+        begin, end = self._shifted()
+        ranges, calls = self.ranges.sorted(), self.calls.sorted()
+        steps = tuple(each for each in ranges if each.name == Phase.STEP.value)
+        seen = self.device_seen
+        return Timeline(
+            sources=("kineto",),
+            window_begin_ns=min((step.begin_ns for step in steps), default=begin),
+            window_end_ns=max((step.end_ns for step in steps), default=end),
+            rank=(header.get("distributedInfo") or {}).get("rank"),
+            devices=_devices(header) if seen else None,
+            steps=steps or None,
+            ranges=ranges or None,
+            kernels=self.kernels.sorted() if seen else None,
+            copies=self.copies.sorted() if seen else None,
+            syncs=syncs_among(calls) if seen else None,
+            runtime_calls=calls if seen else None,
+            operators=operators_of(self.operators.sorted()) if len(self.operators) else None,
+            collectives=self.collectives.sorted() if seen else None,
+        )
+
+    def _shifted(self) -> tuple[int, int]:
+        """Bring all times to the runtime's clock if a mark ties them; begin and end of all."""
+        offset = clock_offset(self.marks) or 0
+        for columns in (self.kernels, self.copies, self.calls, self.operators, self.ranges):
+            columns.shift(offset)
+        self.collectives.shift(offset)
+        assert self.begin is not None
+        return self.begin + offset, self.end + offset
+
+
+def _place(args: Event) -> tuple[int, int, int]:
+    """Device, stream and correlation of a device's event."""
+    return _number(args.get("device", 0)), _number(args.get("stream", 0)), _correlation(args)
+
+
+def _correlation(args: Event) -> int:
+    return _number(args.get("correlation", 0))
+
+
+def _number(value: object) -> int:
+    """A number where Kineto now and then writes a word ("Trace PyTorch Profiler")."""
+    return value if isinstance(value, int) else 0
+
+
+def _dimensions(value: Any) -> tuple[int, int, int] | None:
+    return (value[0], value[1], value[2]) if isinstance(value, list) and len(value) == 3 else None
+
+
+def _message_bytes(args: Event) -> int | None:
+    elements, size = args.get("In msg nelems"), _ELEMENT_BYTES.get(args.get("dtype", ""))
+    return elements * size if isinstance(elements, int) and size else None
+
+
+def _ranks(args: Event) -> int | None:
+    size = args.get("Group size")
+    return size if isinstance(size, int) else None
+
+
+def _devices(header: Mapping[str, Any]) -> tuple[Device, ...] | None:
+    found = header.get("deviceProperties")
+    if not found:
+        return None
+    return tuple(
+        Device(
+            index=int(each["id"]),
+            name=str(each["name"]),
+            multiprocessors=each.get("numSms"),
+            memory_bytes=each.get("totalGlobalMem"),
+            capability=(each["computeMajor"], each["computeMinor"])
+            if "computeMajor" in each
+            else None,
+        )
+        for each in found
+    )

@@ -1,0 +1,294 @@
+"""Import an SQLite export of Nsight Systems, schemas 3.0 to 3.25.
+
+An export holds the whole environment of the traced process among its strings. Only the strings
+that a kernel, a call or a range refers to are read.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from gpurun.errors import GpurunError
+from gpurun.timeline.columns import Columns
+from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
+from gpurun.timeline.model import (
+    Collective,
+    Copy,
+    CopyKind,
+    Device,
+    Group,
+    Kernel,
+    KernelKind,
+    Phase,
+    Range,
+    RuntimeCall,
+    Sync,
+    Timeline,
+)
+from gpurun.timeline.phases import clock_mark, clock_offset, phase_name
+from gpurun.timeline.runtime_calls import plain_name, syncs_among
+
+NEWEST_SCHEMA = (3, 25)
+KERNELS = "CUPTI_ACTIVITY_KIND_KERNEL"
+COPIES = "CUPTI_ACTIVITY_KIND_MEMCPY"
+SETS = "CUPTI_ACTIVITY_KIND_MEMSET"
+CALLS = "CUPTI_ACTIVITY_KIND_RUNTIME"
+SYNCS = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION"
+RANGES = "NVTX_EVENTS"
+_META = ("META_DATA_EXPORT", "EXPORT_META_DATA")
+_COPY_KINDS = {1: CopyKind.H2D, 2: CopyKind.D2H, 8: CopyKind.D2D, 10: CopyKind.D2D}
+_PAGEABLE, _PINNED = 0, 1
+_STREAM_WAITS = ("cudaStreamWaitEvent", "cuStreamWaitEvent")
+"""A stream waits for an event there, and no thread of the host. Told by the call: the numbers of
+`syncType` are not those of its own table of names in exports of 2025.3."""
+_DEVICE_COLUMNS = (
+    "id", "name", "smCount", "totalMemory", "memoryBandwidth", "computeMajor", "computeMinor",
+)  # fmt: skip
+_PROCESS = "(({column} >> 24) & 16777215)"
+_THREAD = "({column} & 16777215)"
+
+
+def read(path: Path) -> tuple[Timeline, ...]:
+    """One timeline for each traced process that did something which gpurun reads.
+
+    `GpurunError` for a file that is no export, is damaged, or holds nothing of the kind.
+    """
+    with open(path, "rb") as file:
+        if not file.read(16).startswith(b"SQLite format 3"):
+            raise _foreign(path)
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            export = _Export(database)
+            if not export.is_one:
+                raise _foreign(path)
+            timelines = tuple(export.timeline(process) for process in export.processes())
+    except sqlite3.DatabaseError as error:
+        raise GpurunError(f"{path} is damaged: {error}", "export the report again") from error
+    if not timelines:
+        raise GpurunError(
+            f"{path} holds no kernel, no call of CUDA and no NVTX range",
+            "record the training's own process, with -t cuda,nvtx",
+        )
+    return timelines
+
+
+def _foreign(path: Path) -> GpurunError:
+    return GpurunError(
+        f"{path} is no export of Nsight Systems",
+        "make one: nsys export -t sqlite --lazy=false REPORT.nsys-rep",
+    )
+
+
+class _Export:
+    """One database. Tables and columns differ between versions; absent ones are not measured."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+        self._tables = {
+            name for (name,) in self._rows("SELECT name FROM sqlite_master WHERE type = 'table'")
+        }
+
+    @property
+    def is_one(self) -> bool:
+        """It is a database of Nsight Systems."""
+        return any(name in self._tables for name in _META) and "StringIds" in self._tables
+
+    def processes(self) -> list[int]:
+        """Process ids, ascending, of all that left something which is read."""
+        columns = {KERNELS: "globalPid", COPIES: "globalPid", CALLS: "globalTid"}
+        columns[RANGES] = "globalTid"
+        found: set[int] = set()
+        for table, column in columns.items():
+            if table in self._tables:
+                process = _PROCESS.format(column=column)
+                rows = self._rows(f"SELECT DISTINCT {process} FROM {table} WHERE {column} NOTNULL")
+                found.update(number for (number,) in rows)
+        return sorted(found)
+
+    def timeline(self, process: int) -> Timeline:
+        """All that is known of one process."""
+        ranges, marks = self._ranges(process)
+        kernels, calls = self._kernels(process), self._calls(process)
+        copies, syncs = self._copies(process), self._syncs(process, calls)
+        offset = clock_offset(marks) or 0
+        parts = [part for part in (ranges, kernels, calls, copies, syncs) if part is not None]
+        for part in parts:
+            part.shift(offset)
+        sorted_ranges = ranges.sorted() if ranges is not None else None
+        steps = tuple(r for r in sorted_ranges or () if r.name == Phase.STEP.value)
+        begin, end = _extent([steps] if steps else [part.sorted() for part in parts])
+        return Timeline(
+            sources=("nsys",),
+            window_begin_ns=begin,
+            window_end_ns=end,
+            devices=self._devices(),
+            steps=steps or None,
+            ranges=sorted_ranges,
+            kernels=kernels.sorted() if kernels is not None else None,
+            copies=copies.sorted() if copies is not None else None,
+            syncs=syncs.sorted() if syncs is not None else None,
+            runtime_calls=calls.sorted() if calls is not None else None,
+            collectives=_collectives(kernels) if kernels is not None else None,
+            notes=self._notes(),
+        )
+
+    def _kernels(self, process: int) -> Columns[Kernel] | None:
+        if KERNELS not in self._tables:
+            return None
+        found: Columns[Kernel] = Columns(Kernel)
+        for row in self._rows(
+            "SELECT start, end, deviceId, streamId, COALESCE(correlationId, 0), value,"
+            " gridX, gridY, gridZ, blockX, blockY, blockZ, registersPerThread,"
+            " staticSharedMemory + dynamicSharedMemory"
+            f" FROM {KERNELS} JOIN StringIds ON id = demangledName" + self._of(KERNELS, process)
+        ):
+            name = row[5]
+            kind = KernelKind(
+                name,
+                kernel_group(name),
+                uses_tensor_cores(name),
+                row[6:9],
+                row[9:12],
+                row[12],
+                row[13],
+            )
+            found.add(*row[:5], kind)
+        return found
+
+    def _copies(self, process: int) -> Columns[Copy] | None:
+        if COPIES not in self._tables and KERNELS not in self._tables:
+            return None
+        found: Columns[Copy] = Columns(Copy)
+        shared = "start, end, deviceId, streamId, COALESCE(correlationId, 0), bytes"
+        if COPIES in self._tables:
+            for row in self._rows(
+                f"SELECT {shared}, copyKind, srcKind, dstKind FROM {COPIES}"
+                + self._of(COPIES, process)
+            ):
+                kind = _COPY_KINDS.get(row[6], CopyKind.OTHER)
+                found.add(*row[:6], kind, _pageable(kind, row[7], row[8]))
+        if SETS in self._tables:
+            for row in self._rows(f"SELECT {shared} FROM {SETS}" + self._of(SETS, process)):
+                found.add(*row, CopyKind.SET, None)
+        return found
+
+    def _calls(self, process: int) -> Columns[RuntimeCall] | None:
+        if CALLS not in self._tables:
+            return None
+        found: Columns[RuntimeCall] = Columns(RuntimeCall)
+        thread = _THREAD.format(column="globalTid")
+        for begin, end, tid, correlation, name in self._rows(
+            f"SELECT start, end, {thread}, COALESCE(correlationId, 0), value FROM {CALLS}"
+            " JOIN StringIds ON id = nameId" + self._of(CALLS, process, "globalTid")
+        ):
+            found.add(begin, end, tid, correlation, plain_name(name))
+        return found
+
+    def _syncs(self, process: int, calls: Columns[RuntimeCall] | None) -> Columns[Sync] | None:
+        """Waits of the host; without a table of their own, by the names of the calls."""
+        found: Columns[Sync] = Columns(Sync)
+        if SYNCS not in self._tables:
+            if calls is None:
+                return None
+            for sync in syncs_among(calls):
+                found.add(sync.begin_ns, sync.end_ns, sync.correlation, sync.call, sync.location)
+            return found
+        names = {call.correlation: call.name for call in calls or () if call.correlation}
+        for begin, end, correlation in self._rows(
+            f"SELECT start, end, COALESCE(correlationId, 0) FROM {SYNCS}" + self._of(SYNCS, process)
+        ):
+            call = names.get(correlation, "synchronize")
+            if call not in _STREAM_WAITS:
+                found.add(begin, end, correlation, call, None)
+        return found
+
+    def _ranges(self, process: int) -> tuple[Columns[Range] | None, list[tuple[int, int]]]:
+        """NVTX ranges, and the marks that tie the clocks."""
+        if RANGES not in self._tables:
+            return None, []
+        columns = self._columns(RANGES)
+        text = "COALESCE(text, value)" if "textId" in columns else "text"
+        join = " LEFT JOIN StringIds ON id = textId" if "textId" in columns else ""
+        found: Columns[Range] = Columns(Range)
+        marks = []
+        for begin, end, thread, name in self._rows(
+            f"SELECT start, end, {_THREAD.format(column='globalTid')}, {text} FROM {RANGES}{join}"
+            + self._of(RANGES, process, "globalTid")
+        ):
+            mark = clock_mark(name or "")
+            if mark is not None:
+                marks.append((begin, mark))
+            elif end is not None and name:
+                found.add(begin, end, thread, phase_name(name))
+        return found, marks
+
+    def _devices(self) -> tuple[Device, ...] | None:
+        if "TARGET_INFO_GPU" not in self._tables:
+            return None
+        columns = self._columns("TARGET_INFO_GPU")
+        chosen = ", ".join(name if name in columns else "NULL" for name in _DEVICE_COLUMNS)
+        return tuple(
+            Device(row[0], row[1] or "", row[2], row[3], row[4], _capability(row[5], row[6]))
+            for row in self._rows(f"SELECT {chosen} FROM TARGET_INFO_GPU")
+        )
+
+    def _notes(self) -> tuple[str, ...]:
+        notes = []
+        schema = self._schema()
+        if schema is not None and schema > NEWEST_SCHEMA:
+            shown = ".".join(map(str, schema))
+            notes.append(
+                f"schema {shown} of Nsight Systems is newer than those gpurun was tested on"
+            )
+        if KERNELS not in self._tables and CALLS in self._tables:
+            notes.append("Nsight Systems recorded calls of CUDA and no kernels")
+        return tuple(notes)
+
+    def _schema(self) -> tuple[int, int] | None:
+        table = next(name for name in _META if name in self._tables)
+        rows = dict(
+            self._rows(f"SELECT name, value FROM {table} WHERE name LIKE '%SCHEMA_VERSION%'")
+        )
+        version = str(rows.get("EXPORT_SCHEMA_VERSION", "")).split(".")
+        numbers = [int(part) for part in version[:2] if part.isdigit()]
+        return (numbers[0], numbers[1]) if len(numbers) == 2 else None
+
+    def _of(self, table: str, process: int, column: str = "globalPid") -> str:
+        """The condition that keeps one process's rows; older exports of one have no column."""
+        if column not in self._columns(table):
+            return " WHERE 1"
+        return f" WHERE {_PROCESS.format(column=column)} = {int(process)}"
+
+    def _columns(self, table: str) -> set[str]:
+        return {row[1] for row in self._rows(f"PRAGMA table_info({table})")}
+
+    def _rows(self, query: str) -> Iterator[Any]:
+        return iter(self._database.execute(query))
+
+
+def _pageable(kind: CopyKind, source: int | None, target: int | None) -> bool | None:
+    host = {CopyKind.H2D: source, CopyKind.D2H: target}.get(kind)
+    return {_PAGEABLE: True, _PINNED: False}.get(host) if host is not None else None
+
+
+def _capability(major: int | None, minor: int | None) -> tuple[int, int] | None:
+    return None if major is None or minor is None else (major, minor)
+
+
+def _collectives(kernels: Columns[Kernel]) -> tuple[Collective, ...]:
+    """Kernels of NCCL; Nsight Systems tells neither the size nor the ranks of the exchange."""
+    return tuple(
+        Collective(k.begin_ns, k.end_ns, k.device, k.stream, k.correlation, k.name, None, None)
+        for k in kernels.sorted()
+        if k.group is Group.COMMUNICATION
+    )
+
+
+def _extent(parts: list[Any]) -> tuple[int, int]:
+    """Begin of the first and end of the last entry of all parts."""
+    begin = min((part[0].begin_ns for part in parts if len(part)), default=0)
+    return begin, max((each.end_ns for part in parts for each in part), default=begin)

@@ -1,0 +1,189 @@
+"""A Chrome trace is read event by event, in Kineto's shapes of today and of earlier releases."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpurun.errors import GpurunError
+from gpurun.timeline import from_kineto
+from gpurun.timeline.model import CopyKind, Group, Phase, Timeline
+
+GEMM = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
+DEVICE = {"id": 0, "name": "NVIDIA H200", "totalGlobalMem": 150, "numSms": 132}
+
+
+def event(cat: str, name: str, ts: float, dur: float, **args: Any) -> dict[str, Any]:
+    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "tid": 7, "args": args}
+
+
+EVENTS: list[dict[str, Any]] = [
+    {"ph": "M", "name": "process_name", "ts": 0, "args": {"name": "python"}},
+    event("user_annotation", "ProfilerStep#3", 100, 50),
+    event("user_annotation", "enumerate(DataLoader)#_SingleProcessIter.__next__", 100.5, 10),
+    event("user_annotation", "Optimizer.step#SGD.step", 130, 9),
+    event("cpu_op", "aten::linear", 112, 10),
+    event("cpu_op", "aten::addmm", 113, 7),
+    event("cuda_runtime", "cudaLaunchKernel", 114, 2, correlation=5),
+    event(
+        "kernel", GEMM, 118, 4.25, device=0, stream=7, correlation=5,
+        grid=[4, 2, 1], block=[128, 1, 1], **{"registers per thread": 168, "shared memory": 99},
+    ),
+    event(
+        "gpu_memcpy", "Memcpy HtoD (Pageable -> Device)", 111, 1, device=0, stream=7,
+        correlation=4, bytes=1024,
+    ),
+    event("gpu_memset", "Memset (Device)", 117, 0.5, device=0, stream=7, correlation=6, bytes=8),
+    event("cuda_runtime", "cudaStreamSynchronize", 124, 3, correlation=8),
+    event(
+        "kernel", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", 125, 20, device=0, stream=20,
+        correlation=9, dtype="Float",
+        **{"Collective name": "allreduce", "In msg nelems": 100, "Group size": 4},
+    ),
+]  # fmt: skip
+
+
+def written(path: Path, events: list[dict[str, Any]] | None = None, **header: Any) -> Path:
+    document = {"schemaVersion": 1, "deviceProperties": [DEVICE], **header}
+    document |= {"traceEvents": EVENTS if events is None else events, "traceName": "x"}
+    path.write_text(json.dumps(document, indent=1))
+    return path
+
+
+@pytest.fixture
+def timeline(tmp_path: Path) -> Timeline:
+    return from_kineto.read(written(tmp_path / "trace.json", distributedInfo={"rank": 2}))
+
+
+def test_kernels_are_read_with_their_shapes(timeline: Timeline) -> None:
+    assert timeline.kernels is not None
+    gemm = timeline.kernels[0]
+    assert (gemm.begin_ns, gemm.end_ns, gemm.stream) == (118_000, 122_250, 7)
+    assert (gemm.group, gemm.tensor_core) == (Group.MATMUL, True)
+    assert (gemm.kind.grid, gemm.kind.registers) == ((4, 2, 1), 168)
+    assert timeline.rank == 2
+    assert timeline.devices is not None
+    assert timeline.devices[0].multiprocessors == 132
+
+
+def test_copies_say_where_the_host_kept_them(timeline: Timeline) -> None:
+    assert timeline.copies is not None
+    copies = [(copy.kind, copy.bytes, copy.pageable) for copy in timeline.copies]
+    assert copies == [(CopyKind.H2D, 1024, True), (CopyKind.SET, 8, None)]
+
+
+def test_waits_of_the_host_are_calls_that_synchronise(timeline: Timeline) -> None:
+    assert timeline.syncs is not None
+    assert [(s.call, s.end_ns - s.begin_ns) for s in timeline.syncs] == [
+        ("cudaStreamSynchronize", 3000)
+    ]
+
+
+def test_collectives_have_their_size_and_ranks(timeline: Timeline) -> None:
+    assert timeline.collectives is not None
+    (reduce,) = timeline.collectives
+    assert (reduce.name, reduce.bytes, reduce.ranks) == ("allreduce", 400, 4)
+
+
+def test_operators_are_summed_with_their_own_time(timeline: Timeline) -> None:
+    assert timeline.operators is not None
+    sums = {o.name: (o.calls, o.total_ns, o.self_ns) for o in timeline.operators}
+    assert sums == {"aten::addmm": (1, 7000, 7000), "aten::linear": (1, 10_000, 3000)}
+
+
+def test_torchs_own_ranges_are_phases(timeline: Timeline) -> None:
+    assert timeline.ranges is not None
+    assert [r.name for r in timeline.ranges] == [
+        Phase.STEP.value, Phase.DATA.value, Phase.OPTIMIZER.value,
+    ]  # fmt: skip
+    assert timeline.steps is not None
+    assert (timeline.window_begin_ns, timeline.window_end_ns) == (100_000, 150_000)
+
+
+def test_a_mark_brings_the_trace_to_the_runtimes_clock(tmp_path: Path) -> None:
+    marks = [
+        event("user_annotation", "gpurun clock 9000000", 101, 0),
+        event("user_annotation", "gpurun clock 9100000", 204, 0),  # 3 us late
+    ]
+    timeline = from_kineto.read(written(tmp_path / "trace.json", EVENTS + marks))
+    assert timeline.window_begin_ns == 9_000_000 - 1000
+    assert timeline.kernels is not None
+    assert timeline.kernels[0].begin_ns == 9_000_000 + 17_000
+
+
+def test_a_trace_of_the_cpu_measured_no_device(tmp_path: Path) -> None:
+    events = [each for each in EVENTS if each.get("cat") in ("cpu_op", "user_annotation")]
+    timeline = from_kineto.read(written(tmp_path / "cpu.json", events, deviceProperties=[]))
+    assert timeline.operators
+    for unseen in (timeline.kernels, timeline.copies, timeline.syncs, timeline.collectives):
+        assert unseen is None
+
+
+def test_a_zipped_trace_and_a_bare_list_are_read(tmp_path: Path) -> None:
+    zipped = tmp_path / "trace.json.gz"
+    zipped.write_bytes(gzip.compress(written(tmp_path / "t.json").read_bytes()))
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps(EVENTS))
+    for path in (zipped, bare):
+        assert len(from_kineto.read(path).kernels or ()) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "is not a trace of torch.profiler"),
+        ("hello", "is not a trace of torch.profiler"),
+        ('{"spec": 1}', "is not a trace of torch.profiler"),
+        ('{"traceEvents": []}', "holds no event of a training"),
+        ('{"traceEvents": [{"ph": "X", "na', "ends in the middle of an event"),
+        ('{"traceEvents": [{"ph": "M"},', "ends in the middle of an event"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, content: str, said: str) -> None:
+    path = tmp_path / "trace.json"
+    path.write_text(content)
+    with pytest.raises(GpurunError) as error:
+        from_kineto.read(path)
+    assert said in error.value.what
+    assert "\n" not in error.value.what
+
+
+def test_every_cut_of_a_trace_is_refused(tmp_path: Path) -> None:
+    whole = written(tmp_path / "trace.json").read_text()
+    cut = tmp_path / "cut.json"
+    end = whole.rindex("]")
+    for length in range(whole.index('"traceEvents"') + 20, end, 97):
+        cut.write_text(whole[:length])
+        with pytest.raises(GpurunError):
+            from_kineto.read(cut)
+
+
+def test_a_large_trace_is_streamed(tmp_path: Path) -> None:
+    """60 MB of events raise the peak of a fresh process by far less than that."""
+    path = tmp_path / "large.json"
+    repeats = 20_000
+    with open(path, "w") as file:
+        file.write('{"deviceProperties": [], "traceEvents": [{"ph": "M"}')
+        for number in range(repeats):
+            for each in EVENTS[1:]:
+                moved = {**each, "ts": each["ts"] + 100 * number}
+                file.write(",\n" + json.dumps(moved, indent=1))
+        file.write("]}")
+    code = (
+        "import resource, sys; from pathlib import Path; from gpurun.timeline import from_kineto\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "kernels = len(from_kineto.read(Path(sys.argv[1])).kernels)\n"
+        "print(kernels, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
+    )
+    kernels, raised_kib = map(int, done.stdout.split())
+    assert kernels == 2 * repeats
+    assert raised_kib * 1024 < path.stat().st_size / 2
