@@ -31,7 +31,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpurun.isolation.box import Box, BoxSpec, Mode
+from gpurun.isolation.api import LaunchSpec, Mode, Sandbox
 from gpurun.launch.environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
@@ -105,7 +105,7 @@ def launched(folder: Path, name: str, plain: bool, shape: Sequence[int]) -> Iter
         spec = RunSpec(str(run_dir), os.getpid(), turns_after_steps=WARMUP_STEPS)
         write_json(run_dir / "spec.json", to_json(spec))
         environment = child_environment(run_dir / "spec.json", environment)
-    order = BoxSpec(
+    order = LaunchSpec(
         argv=(sys.executable, *words),
         env=environment,
         cwd=folder,
@@ -114,7 +114,10 @@ def launched(folder: Path, name: str, plain: bool, shape: Sequence[int]) -> Iter
         mode=Mode.IN_PLACE,
         log=run_dir / "output.log",
     )
-    with Box(order) as box, contextlib.closing(Side(name, box, control, PATIENCE_SECONDS)) as side:
+    with (
+        Sandbox(order) as sandbox,
+        contextlib.closing(Side(name, sandbox, control, PATIENCE_SECONDS)) as side,
+    ):
         yield side
 
 

@@ -48,7 +48,7 @@ import random, sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from gpurun.isolation.box import Box, BoxSpec, Mode
+from gpurun.isolation.api import Sandbox, LaunchSpec, Mode
 from gpurun.trials.live_pair import Side, await_both, make_fifos, take_turns
 folder = Path(sys.argv[2])
 with ExitStack() as stack:
@@ -58,8 +58,9 @@ with ExitStack() as stack:
         make_fifos(control)
         argv = (sys.executable, str(folder / "side.py"), sys.argv[1], str(control))
         log = folder / name / "output.log"
-        box = stack.enter_context(Box(BoxSpec(argv, {}, folder, (), (), Mode.IN_PLACE, log)))
-        sides.append(stack.enter_context(closing(Side(name, box, control, 60.0))))
+        spec = LaunchSpec(argv, {}, folder, (), (), Mode.IN_PLACE, log)
+        sandbox = stack.enter_context(Sandbox(spec))
+        sides.append(stack.enter_context(closing(Side(name, sandbox, control, 60.0))))
     await_both((sides[0], sides[1]))
     print("turns", flush=True)
     take_turns((sides[0], sides[1]), random.Random(), lambda rounds: False)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpurun.isolation.box import Box, BoxSpec, Mode
+from gpurun.isolation.api import LaunchSpec, Mode, Sandbox
 from gpurun.launch.environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
@@ -131,7 +131,7 @@ CASES = {
 }
 
 
-def launched(folder: Path, run_dir: Path, words: Sequence[str]) -> Box:
+def launched(folder: Path, run_dir: Path, words: Sequence[str]) -> Sandbox:
     """Start one side of a live pair, which works on the real files."""
     make_fifos(run_dir / "control")
     write_json(
@@ -140,7 +140,7 @@ def launched(folder: Path, run_dir: Path, words: Sequence[str]) -> Box:
     environment = child_environment(run_dir / "spec.json", dict(os.environ))
     log = run_dir / "output.log"
     argv = (sys.executable, *words)
-    return Box(BoxSpec(argv, environment, folder, (), (), Mode.IN_PLACE, log))
+    return Sandbox(LaunchSpec(argv, environment, folder, (), (), Mode.IN_PLACE, log))
 
 
 def live(folder: Path, pair: Sequence[Setting], draws: random.Random) -> float:

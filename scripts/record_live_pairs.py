@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.launches import STEADY_MALLOC, Launcher, Start, warm_up_rule
-from gpurun.isolation.box import require
+from gpurun.isolation.api import require
 
 RECORDINGS = Path(__file__).resolve().parent / "recordings" / "live_pairs.json"
 HEAD = "import torch\nfrom torch import nn\ntorch.manual_seed(0)\ntorch.set_num_threads(1)\n"

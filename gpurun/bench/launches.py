@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.loss_curve import loss_curve
-from gpurun.isolation.box import Mode
+from gpurun.isolation.api import Mode
 from gpurun.measure.events import ProcessLog
 from gpurun.options import Target, TargetKind
 from gpurun.records.benchmark import LossCurve

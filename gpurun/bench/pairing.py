@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.bench.launches import Launch, Launcher, LivePair, Start
-from gpurun.isolation.mode import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.figures import known
 from gpurun.measure.machine import available_memory
 from gpurun.records.failure import FailureKind

@@ -11,7 +11,7 @@ from gpurun.bench.compare.pairs import Tell
 from gpurun.bench.launches import Launch, Launcher, Start
 from gpurun.bench.record import Version, record_of
 from gpurun.bench.trees.git import without_redirection
-from gpurun.isolation.mode import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.trials.stop_rules import first_rule, later_rule
 

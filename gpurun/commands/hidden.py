@@ -39,7 +39,7 @@ def hidden_ranks(
     options, environment = replace(options, torchrun=flags), of_a_rank(environment, ranks)
     if ranks == 1 or options.shared_writes:
         return options, environment, told, ""
-    from gpurun.isolation.ranks.layer import available
+    from gpurun.isolation.rank_layers.layer_command import available
 
     able, reason = available()
     if not able:
@@ -81,7 +81,7 @@ def parallel(options: Options, shared: int = 0) -> Parallel:
 
 def clean_up(run_dir: Path) -> None:
     """Wait until nothing is left of what ranks but the first have written."""
-    from gpurun.isolation.ranks.layer import finish
+    from gpurun.isolation.rank_layers.layer_command import finish
 
     finish(run_dir)
 

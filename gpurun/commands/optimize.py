@@ -14,7 +14,7 @@ from gpurun.arguments import nodes_asked_for
 from gpurun.commands.hidden import with_reduction
 from gpurun.commands.run import run_with
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.box import require, snapshot, written_below
+from gpurun.isolation.api import files_open_for_writing, require, snapshot
 from gpurun.knobs import all_knobs
 from gpurun.options import Options, TargetKind
 from gpurun.records.arguments import TunedArgument
@@ -298,7 +298,7 @@ class Look:
         ours = [home]
         if any(folder.is_relative_to(home) for folder in folders):  # `--out .`
             ours = [home / name for name in ("runs", "tuned", "benchmarks")]
-        self.growing = written_below(folders)
+        self.growing = files_open_for_writing(folders)
         self.snapshot = snapshot(folders, exclude=ours)
 
     def differences(self, later: Look) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from gpurun import __version__
 from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.box import require
+from gpurun.isolation.api import require
 from gpurun.launch.cluster import AUTO
 from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
 from gpurun.options import Options, ScaleOptions, TargetKind

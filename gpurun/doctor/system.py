@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpurun.doctor.probe import Machine
 from gpurun.errors import GpurunError
-from gpurun.isolation.mode import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_cores
 from gpurun.measure.topology import topology
 from gpurun.records.doctor import Check, State
@@ -54,7 +54,7 @@ def counters_check(
 
 def isolation_check(cwd: Path) -> Check:
     """How trials of `--optimize` are kept from changing files."""
-    from gpurun.isolation.choice import choose
+    from gpurun.isolation.available_modes import choose
 
     what = "isolation"
     try:

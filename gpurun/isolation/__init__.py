@@ -1,6 +1,7 @@
 """Trials change nothing: overlay mounts in a namespace, Landlock with a copied folder, or in place.
 
-`box.py` is the door. A `Box` is three processes: the *warden* (`warden.py`) is started by the
-launcher, outlives nothing it guards and ends everything when told to or when the launcher dies; the
-*shim* (`shim.py`) builds the view of the file system and reaps; below it runs the user's script.
+Import from `api.py`. A `Sandbox` (`sandbox.py`) is three processes. The launcher starts the
+*supervisor* (`sandbox_supervisor.py`), which ends everything when asked or when the launcher dies.
+Below it the *init process* (`sandbox_init.py`) builds the view of the file system and reaps. Below
+that runs the user's script.
 """

@@ -7,7 +7,7 @@ import os
 from gpurun.isolation import syscalls
 
 
-def leave_mounts() -> bool:
+def enter_mount_namespace() -> bool:
     """Leave the mount namespace; True if that took a user namespace of our own."""
     user, group = os.geteuid(), os.getegid()
     locked = False

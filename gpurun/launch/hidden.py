@@ -55,9 +55,9 @@ def of_a_rank(environment: Mapping[str, str], ranks: int) -> dict[str, str]:
 
 def in_layers(target: Target, run_dir: Path, writable: Sequence[Path] = ()) -> Target:
     """What each rank starts so that all but the first write into layers of their own: a script that
-    knows of no ranks writes the same files in all of them. See `isolation.ranks.layer`.
+    knows of no ranks writes the same files in all of them. See `isolation.rank_layers`.
     """
-    from gpurun.isolation.ranks.layer import rank_command
+    from gpurun.isolation.rank_layers.layer_command import rank_command
     from gpurun.launch.command import command_line
 
     words = rank_command(command_line(target), run_dir, writable)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.isolation.box import Box, BoxSpec, Mode, quiet_services
+from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, quiet_services
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import command_line
 from gpurun.launch.environment import child_environment
@@ -70,8 +70,8 @@ class Launch:
         )
         argv = command_line(options.target)
         alone = quiet_services(child_environment(folder / "spec.json", _alone(environment)))
-        self._box = Box(
-            BoxSpec(
+        self._sandbox = Sandbox(
+            LaunchSpec(
                 argv=argv,
                 env=for_short_launches(alone, cache, argv[0]),
                 cwd=Path.cwd(),
@@ -86,8 +86,8 @@ class Launch:
         """Wait for its end: everything that it started ends with it."""
         began = looked = time.monotonic()
         over: float | None = None
-        with self._box as box:
-            while box.poll() is None:
+        with self._sandbox as sandbox:
+            while sandbox.poll() is None:
                 time.sleep(POLL_SECONDS)
                 now = time.monotonic()
                 if over is None and now - looked > LOOK_SECONDS:
@@ -95,14 +95,14 @@ class Launch:
                     over = now if _is_over(read_run(self._folder).processes) else None
                 if now - began > LIMIT_SECONDS or (over and now - over > GRACE_SECONDS):
                     break
-            exit_code = box.poll()
+            exit_code = sandbox.poll()
             if exit_code is None and over is not None:
                 exit_code = 0  # its verdict is in its record
         return self._seen(exit_code)
 
     def close(self) -> None:
         """Kill it."""
-        self._box.close()
+        self._sandbox.close()
 
     def _seen(self, exit_code: int | None) -> Seen:
         logs = read_run(self._folder).processes

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.errors import GpurunError, Refused, ScriptFailed
-from gpurun.isolation.box import Mode, discard, require
+from gpurun.isolation.api import Mode, discard, require
 from gpurun.measure.fingerprint import differences
 from gpurun.options import Options
 from gpurun.probing.judging import Judgement, judge

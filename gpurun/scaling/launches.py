@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from gpurun.isolation.box import Mode
+from gpurun.isolation.api import Mode
 from gpurun.options import Options
 from gpurun.scaling.devices import Devices
 from gpurun.scaling.launch import Launch, launch_of

@@ -36,7 +36,7 @@ AT_THE_END = 65536
 STRUCK_HERE = re.compile(r"rank (\d+) failed first: signal SIGKILL")
 """What the agent of this host says of a rank of its own."""
 OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)", re.MULTILINE)
-"""What the agent says besides: process ids are those of the box."""
+"""What the agent says besides: process ids are those of the sandbox."""
 OF_RANK = re.compile(r"^\[rank\d+\]:[ ]?", re.MULTILINE)
 """What torch puts before each line of a traceback once a process is a rank."""
 

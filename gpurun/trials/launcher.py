@@ -1,4 +1,4 @@
-"""Launches scripts for measuring: the one place that makes their specs, boxes and supervision.
+"""Launches scripts for measuring: the one place that makes their specs, sandboxes and supervision.
 
 `run` launches one request, `run_pair` two as a live pair; both give outcomes. A request with
 `ranks` runs on torch's elastic agent: the caller says its flags, number of nodes, rendezvous and
@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.box import Box, BoxSpec, Mode, discard
-from gpurun.isolation.services import quiet_services
+from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, discard
+from gpurun.isolation.quiet_services import quiet_services
 from gpurun.knobs.api import Skip
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import agent_command_line, command_line
@@ -88,13 +88,13 @@ class TrialLauncher:
         with closing(Sampler(request.run_dir)) as sampler:
             sampler.look_around()
             try:
-                with self._start(request) as box:
+                with self._start(request) as sandbox:
                     self._start_following(request)
                     sampler.beside = self.prestarted.pids
-                    given_up = wait(box, request.run_dir, sampler, supervision)
+                    given_up = wait(sandbox, request.run_dir, sampler, supervision)
                     if given_up is not None:
-                        box.kill()
-                    exit_code = None if given_up else box.poll()
+                        sandbox.kill()
+                    exit_code = None if given_up else sandbox.poll()
             finally:
                 self.prestarted.go_on()
         return self._conclude(request, exit_code, time.monotonic() - started, given_up)
@@ -159,37 +159,37 @@ class TrialLauncher:
     def _shared(self, name: str) -> Path:
         return self.folder / "shared" / name
 
-    def _start(self, request: LaunchRequest, *, live: bool = False) -> Box:
+    def _start(self, request: LaunchRequest, *, live: bool = False) -> Sandbox:
         """Start it, or give the process that waits for it its spec."""
-        box, control = self._box(request), request.run_dir / "control"
-        waiting = self.prestarted.take(box, request.run_dir)
+        spec, control = self._launch_spec(request), request.run_dir / "control"
+        waiting = self.prestarted.take(spec, request.run_dir)
         control.mkdir(parents=True, exist_ok=True)
         if live:
             make_fifos(control)
-        spec = _spec(request, hold=self._holds(request) and not live, live=live)
-        write_spec(spec)
+        run_spec = _run_spec(request, hold=self._holds(request) and not live, live=live)
+        write_spec(run_spec)
         if waiting is not None:
-            write_json(control / ORDER, to_json(spec))
-        return waiting or Box(box)
+            write_json(control / ORDER, to_json(run_spec))
+        return waiting or Sandbox(spec)
 
     def _start_following(self, request: LaunchRequest) -> None:
         """Have the processes of the next launches import what they need meanwhile."""
         if self.prestarted.modules:
             for later in request.following[: places()]:
-                self.prestarted.start(self._box(later), later.run_dir)
+                self.prestarted.start(self._launch_spec(later), later.run_dir)
 
     def _holds(self, request: LaunchRequest) -> bool:
         """Whether it waits at its first step, until those beside it are stopped."""
         return request.keep_layer or bool(self.prestarted.modules)
 
-    def _box(self, request: LaunchRequest) -> BoxSpec:
+    def _launch_spec(self, request: LaunchRequest) -> LaunchSpec:
         cache = self._shared(request.shared) / "cache"
         cache.mkdir(parents=True, exist_ok=True)
         environment = child_environment(request.run_dir / "spec.json", request.environment)
         environment = {**quiet_services(environment), **request.settings_environment}
         argv = self._argv(request, cache)
         layer = self._layers.get(request.shared)
-        return BoxSpec(
+        return LaunchSpec(
             argv=argv,
             env=for_short_launches(environment, cache, argv[0]),
             cwd=request.cwd,
@@ -225,9 +225,9 @@ class TrialLauncher:
     def _supervision(
         self, request: LaunchRequest, ended_elsewhere: Callable[[], bool]
     ) -> Supervision:
-        def at_first_step(box: Box, go: Callable[[], None]) -> None:
+        def at_first_step(sandbox: Sandbox, go: Callable[[], None]) -> None:
             if request.keep_layer:
-                self._keep_layer(request, box)
+                self._keep_layer(request, sandbox)
             self.prestarted.stop()
             go()
             if request.keep_layer and request.following and several():
@@ -237,9 +237,9 @@ class TrialLauncher:
         look = _look(request, self._on_steps, ended_elsewhere)
         return Supervision(patience, at_first_step if self._holds(request) else None, look)
 
-    def _keep_layer(self, request: LaunchRequest, box: Box) -> None:
+    def _keep_layer(self, request: LaunchRequest, sandbox: Sandbox) -> None:
         layer = self._shared(request.shared) / "layer"
-        if box.capture_layer(layer):
+        if sandbox.capture_layer(layer):
             self._layers[request.shared] = layer
 
     def _start_second(self, first: LaunchRequest) -> None:
@@ -268,7 +268,7 @@ class TrialLauncher:
         return conclude(request, exit_code, seconds, given_up)
 
 
-def _spec(request: LaunchRequest, *, hold: bool, live: bool) -> RunSpec:
+def _run_spec(request: LaunchRequest, *, hold: bool, live: bool) -> RunSpec:
     return RunSpec(
         run_dir=str(request.run_dir),
         launcher_pid=os.getpid(),
@@ -288,7 +288,7 @@ def _look(request: LaunchRequest, on_steps: OnSteps, ended_elsewhere: Callable[[
     told, left = -1, math.inf
     all_finish = request.ranks is not None and request.ranks.to_finish is not None
 
-    def look(box: Box, progress: Progress, seconds: float) -> Failure | None:
+    def look(sandbox: Sandbox, progress: Progress, seconds: float) -> Failure | None:
         nonlocal told, left
         if progress.steps != told:
             told = progress.steps
@@ -299,7 +299,7 @@ def _look(request: LaunchRequest, on_steps: OnSteps, ended_elsewhere: Callable[[
             if all_finish:
                 text = "some of its ranks did not end with the others"
                 return Failure(FailureKind.RANK_LEFT_BEHIND, text)
-            box.kill()
+            sandbox.kill()
             return None
         if seconds > request.limit_seconds:
             text = f"not done after {request.limit_seconds:.3g} s"

@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.isolation.box import Box
+from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.turns import Turn
 from gpurun.trials.live_pair import PairFailed, Round, Side, await_both, take_turns
@@ -32,10 +32,10 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class PairSide:
-    """What is to be launched as one side: its box, its folder, and how to wait for it."""
+    """What is to be launched as one side: its sandbox, its folder, and how to wait for it."""
 
     name: str
-    start: Callable[[], Box]
+    start: Callable[[], Sandbox]
     run_dir: Path
     patience_seconds: float
 
@@ -72,17 +72,17 @@ def run_live(
     stretches: tuple[Turn, Turn] | None = None
     failure = ""
     with ExitStack() as stack:
-        boxes: list[Box] = []
+        sandboxes: list[Sandbox] = []
         live: list[Side] = []
         samplers = [stack.enter_context(closing(Sampler(side.run_dir))) for side in sides]
         for sampler in samplers:
             sampler.look_around()
         for side in sides:
-            boxes.append(stack.enter_context(side.start()))
+            sandboxes.append(stack.enter_context(side.start()))
         for number, side in enumerate(sides):
-            samplers[number].beside = (boxes[1 - number].pid,)
-            tick = _ticking(samplers[number], boxes[number].pid)
-            live.append(stack.enter_context(closing(_side(side, boxes[number], tick))))
+            samplers[number].beside = (sandboxes[1 - number].pid,)
+            tick = _ticking(samplers[number], sandboxes[number].pid)
+            live.append(stack.enter_context(closing(_side(side, sandboxes[number], tick))))
         pair = (live[0], live[1])
         try:
             await_both(pair)
@@ -92,18 +92,18 @@ def run_live(
             rounds = take_turns(pair, draws, _enough(deadline))
             for side_of_pair in pair:
                 side_of_pair.end()
-            codes = [_exit_code(box) for box in boxes]
+            codes = [_exit_code(sandbox) for sandbox in sandboxes]
         except PairFailed as failed:
             failure = str(failed)
-            codes = [box.poll() for box in boxes]
+            codes = [sandbox.poll() for sandbox in sandboxes]
     ratio = turn_ratio(rounds)
     notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
     return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure, notes)
 
 
-def _side(side: PairSide, box: Box, tick: Callable[[], None]) -> Side:
+def _side(side: PairSide, sandbox: Sandbox, tick: Callable[[], None]) -> Side:
     control = side.run_dir / "control"
-    return Side(side.name, box, control, side.patience_seconds, tick)
+    return Side(side.name, sandbox, control, side.patience_seconds, tick)
 
 
 def _ticking(sampler: Sampler, pid: int) -> Callable[[], None]:
@@ -135,12 +135,12 @@ def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
     return any(turn.epoch_steps for turn in last) and not whole and not ratio.epoch_starts
 
 
-def _exit_code(box: Box) -> int | None:
+def _exit_code(sandbox: Sandbox) -> int | None:
     """How a side left; None for one that had to be killed."""
     deadline = time.monotonic() + EXIT_SECONDS
-    while (code := box.poll()) is None:
+    while (code := sandbox.poll()) is None:
         if time.monotonic() > deadline:
-            box.kill()
+            sandbox.kill()
             return None
         time.sleep(POLL_SECONDS)
     return code

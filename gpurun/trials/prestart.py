@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.box import Box, BoxSpec
+from gpurun.isolation.api import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.events import ProcessLog
@@ -48,14 +48,14 @@ class Prestarted:
 
     def __init__(self) -> None:
         self.modules: tuple[str, ...] = ()
-        self._waiting: dict[Path, Box] = {}
+        self._waiting: dict[Path, Sandbox] = {}
 
     @property
     def pids(self) -> tuple[int, ...]:
         """The waiting processes, as the launcher sees them."""
-        return tuple(box.pid for box in self._waiting.values())
+        return tuple(sandbox.pid for sandbox in self._waiting.values())
 
-    def start(self, spec: BoxSpec, run_dir: Path) -> None:
+    def start(self, spec: LaunchSpec, run_dir: Path) -> None:
         """Have a process wait for a launch like this, unless one does."""
         if self._fits(spec, run_dir):
             return
@@ -63,9 +63,9 @@ class Prestarted:
         (run_dir / "control").mkdir(parents=True)
         write_spec(RunSpec(str(run_dir), os.getpid(), standby=self.modules))
         with suppress(GpurunError):  # the launch that follows says so
-            self._waiting[run_dir] = Box(spec)
+            self._waiting[run_dir] = Sandbox(spec)
 
-    def take(self, spec: BoxSpec, run_dir: Path) -> Box | None:
+    def take(self, spec: LaunchSpec, run_dir: Path) -> Sandbox | None:
         """The process that waits there, if it was started for such a launch; else it is ended."""
         if self._fits(spec, run_dir):
             return self._waiting.pop(run_dir)
@@ -74,9 +74,9 @@ class Prestarted:
 
     def drop(self, run_dir: Path) -> None:
         """End the process that waits there, if one does, and remove what it wrote."""
-        box = self._waiting.pop(run_dir, None)
-        if box is not None:
-            box.close()
+        sandbox = self._waiting.pop(run_dir, None)
+        if sandbox is not None:
+            sandbox.close()
             shutil.rmtree(run_dir, ignore_errors=True)
 
     def stop(self) -> None:
@@ -92,9 +92,9 @@ class Prestarted:
         for run_dir in list(self._waiting):
             self.drop(run_dir)
 
-    def _fits(self, spec: BoxSpec, run_dir: Path) -> bool:
-        box = self._waiting.get(run_dir)
-        return box is not None and box.spec == spec and box.poll() is None
+    def _fits(self, spec: LaunchSpec, run_dir: Path) -> bool:
+        sandbox = self._waiting.get(run_dir)
+        return sandbox is not None and sandbox.spec == spec and sandbox.poll() is None
 
     def _signal(self, number: int) -> None:
         for pid in self.pids:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.isolation.box import Box
+from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.progress import Progress
@@ -15,10 +15,10 @@ from gpurun.trials.progress import Progress
 POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 0.5
 
-FirstStep = Callable[[Box, Callable[[], None]], None]
+FirstStep = Callable[[Sandbox, Callable[[], None]], None]
 """What is done while the script waits at its first step; the second argument lets it go on."""
-Look = Callable[[Box, Progress, float], Failure | None]
-"""Of the box, how far it is and the seconds it has run: why it is given up, None if it is not."""
+Look = Callable[[Sandbox, Progress, float], Failure | None]
+"""(sandbox, progress, seconds so far) → why the launch is given up, None if it is not."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,26 @@ class Supervision:
     look: Look = lambda *_: None
 
 
-def wait(box: Box, run_dir: Path, sampler: Sampler, supervision: Supervision) -> Failure | None:
-    """Wait for the end of what runs in `box`; why it must be given up, None if it ended itself."""
+def wait(
+    sandbox: Sandbox, run_dir: Path, sampler: Sampler, supervision: Supervision
+) -> Failure | None:
+    """Wait for the end of a sandbox; why it must be given up, None if it ended by itself."""
     progress = Progress(run_dir, run_dir / "output.log")
     began = changed = sampled = time.monotonic()
     control = run_dir / "control"
     at_first_step = supervision.at_first_step
-    while box.poll() is None:
+    while sandbox.poll() is None:
         time.sleep(POLL_SECONDS)
         moment = time.monotonic()
         if at_first_step is not None and (control / "first_step").exists():
-            at_first_step(box, (control / "go").touch)
+            at_first_step(sandbox, (control / "go").touch)
             at_first_step = None
         if progress.advanced():
             changed = moment
         if moment - sampled > SAMPLE_SECONDS:
             sampled = moment
-            sampler.tick(box.pid)
-        given_up = supervision.look(box, progress, moment - began)
+            sampler.tick(sandbox.pid)
+        given_up = supervision.look(sandbox, progress, moment - began)
         if given_up:
             return given_up
         if moment - changed > supervision.patience:

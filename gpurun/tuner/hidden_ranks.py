@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.box import Mode
+from gpurun.isolation.api import Mode
 from gpurun.launch.hidden import hidden_flags, of_a_rank
 from gpurun.launch.share import check_devices, shared_gpus
 from gpurun.options import Options

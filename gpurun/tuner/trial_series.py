@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.mode import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
 from gpurun.measure.figures import known
 from gpurun.options import Objective, Options

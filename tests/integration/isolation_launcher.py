@@ -1,4 +1,4 @@
-"""Runs boxes in a child process, as the current user or as an ordinary one, for the tests."""
+"""Runs sandboxes in a child process, as the current user or as an ordinary one, for the tests."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ LAUNCHER = """
 import json, os, sys, time
 from pathlib import Path
 from gpurun.errors import GpurunError
-from gpurun.isolation.box import Box, BoxSpec, Mode
+from gpurun.isolation.api import Sandbox, LaunchSpec, Mode
 ask = json.loads(sys.argv[1])
 paths = lambda name: tuple(map(Path, ask.get(name, ())))
-spec = BoxSpec(tuple(ask["argv"]), {**os.environ, **ask.get("env", {})}, Path(ask["cwd"]),
+spec = LaunchSpec(tuple(ask["argv"]), {**os.environ, **ask.get("env", {})}, Path(ask["cwd"]),
                paths("writable"), paths("layers"), Mode(ask["mode"]), Path(ask["log"]),
                Path(ask["scratch"]) if ask.get("scratch") else None)
 try:
-    with Box(spec) as box:
-        said = {"pid": box.pid, "notes": box.notes}
+    with Sandbox(spec) as sandbox:
+        said = {"pid": sandbox.pid, "notes": sandbox.notes}
         if "wait_for" in ask:
             while ask["wait_for"] not in Path(ask["log"]).read_text(errors="replace"):
-                assert box.poll() is None, Path(ask["log"]).read_text(errors="replace")
+                assert sandbox.poll() is None, Path(ask["log"]).read_text(errors="replace")
                 time.sleep(0.02)
             print("ready", flush=True)
         if "capture" in ask:
-            said["captured"] = box.capture_layer(Path(ask["capture"]))
+            said["captured"] = sandbox.capture_layer(Path(ask["capture"]))
         if ask.get("hang"):
             time.sleep(600)
         if ask.get("kill"):
-            box.kill()
-        said["code"] = box.wait(240)
+            sandbox.kill()
+        said["code"] = sandbox.wait(240)
 except GpurunError as error:
     said = {"error": error.what, "todo": error.todo}
 print(json.dumps(said))
@@ -126,8 +126,8 @@ class User:
             cwd="/",
         )
 
-    def box(self, cwd: Path, *argv: str, mode: str = "overlay", **ask: Any) -> dict[str, Any]:
-        """What the launcher says of one box: `pid`, `notes`, `code`, or `error` and `todo`.
+    def sandbox(self, cwd: Path, *argv: str, mode: str = "overlay", **ask: Any) -> dict[str, Any]:
+        """What the launcher says of one sandbox: `pid`, `notes`, `code`, or `error` and `todo`.
 
         Adds `log`, what the script printed.
         """
@@ -144,12 +144,12 @@ class User:
         return said
 
     def script(self, cwd: Path, text: str, **ask: Any) -> dict[str, Any]:
-        """`box` for a python script of this text in `cwd`."""
+        """`sandbox` for a python script of this text in `cwd`."""
         path = cwd / "train.py"
         if not path.exists():
             path.write_text(text)
             self.give(path)
-        return self.box(cwd, self.python, "-B", "train.py", **ask)
+        return self.sandbox(cwd, self.python, "-B", "train.py", **ask)
 
 
 ME = User(None, sys.executable)

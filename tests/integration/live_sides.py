@@ -1,4 +1,4 @@
-"""Sides of live pairs as tests launch them: real processes in boxes, on the real files."""
+"""Sides of live pairs as tests launch them: real processes in sandboxes, on the real files."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from contextlib import ExitStack, closing
 from pathlib import Path
 
-from gpurun.isolation.box import Box, BoxSpec, Mode
+from gpurun.isolation.api import LaunchSpec, Mode, Sandbox
 from gpurun.launch.environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
@@ -49,7 +49,7 @@ class Sides:
 
     def __init__(self, folder: Path, environment: dict[str, str], stack: ExitStack) -> None:
         self._folder, self._environment, self._stack = folder, environment, stack
-        self.boxes: list[Box] = []
+        self.sandboxes: list[Sandbox] = []
         (folder / "train.py").write_text(SCRIPT)
 
     def launch(self, name: str, seconds: float = 0.0, workers: int = 0, steps: int = -1) -> Side:
@@ -58,18 +58,20 @@ class Sides:
 
     def run(self, name: str, *words: str, patience: float = PATIENCE_SECONDS) -> Side:
         """Any script of the folder."""
-        box = start(self._folder, self._folder / name, words, self._environment)
-        self.boxes.append(self._stack.enter_context(box))
-        side = Side(name, box, self._folder / name / "control", patience)
+        sandbox = start(self._folder, self._folder / name, words, self._environment)
+        self.sandboxes.append(self._stack.enter_context(sandbox))
+        side = Side(name, sandbox, self._folder / name / "control", patience)
         return self._stack.enter_context(closing(side))
 
 
-def start(folder: Path, run_dir: Path, words: tuple[str, ...], environment: dict[str, str]) -> Box:
+def start(
+    folder: Path, run_dir: Path, words: tuple[str, ...], environment: dict[str, str]
+) -> Sandbox:
     """Start a script as a side that is ready after ten steps."""
     make_fifos(run_dir / "control")
     spec = RunSpec(str(run_dir), os.getpid(), turns_after_steps=10)
     write_json(run_dir / "spec.json", to_json(spec))
-    order = BoxSpec(
+    order = LaunchSpec(
         argv=(sys.executable, *words),
         env=child_environment(run_dir / "spec.json", environment),
         cwd=folder,
@@ -78,7 +80,7 @@ def start(folder: Path, run_dir: Path, words: tuple[str, ...], environment: dict
         mode=Mode.IN_PLACE,
         log=run_dir / "output.log",
     )
-    return Box(order)
+    return Sandbox(order)
 
 
 def state(pid: int) -> str:

@@ -17,20 +17,20 @@ from tests.integration.launched import DEADLINE_SECONDS
 ASK = """
 import json, os, sys
 from pathlib import Path
-from gpurun.isolation.ranks.layer import rank_command
+from gpurun.isolation.rank_layers.layer_command import rank_command
 os.chdir(sys.argv[1])
 print(json.dumps(rank_command(sys.argv[3:], Path(sys.argv[2]), ())))
 """
 AVAILABLE = """
 import json, os, sys
-from gpurun.isolation.ranks.layer import available
+from gpurun.isolation.rank_layers.layer_command import available
 os.chdir(sys.argv[1])
 print(json.dumps(available()))
 """
 FINISH = """
 import json, sys
 from pathlib import Path
-from gpurun.isolation.ranks.layer import finish
+from gpurun.isolation.rank_layers.layer_command import finish
 print(json.dumps(finish(Path(sys.argv[1]), 60)))
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.isolation.box import choose
+from gpurun.isolation.api import choose
 from gpurun.options import Options, Target, TargetKind
 from gpurun.records.result import KnobOutcome
 from gpurun.tuner.plan import PROBE

@@ -15,16 +15,16 @@ from tests.integration.tunings import configure, lines, training
 LIMITED_LOG = """
 import os, resource, sys
 from pathlib import Path
-from gpurun.isolation.box import Box, BoxSpec, Mode
+from gpurun.isolation.api import Sandbox, LaunchSpec, Mode
 cwd = Path(sys.argv[1])
 told = cwd / "told"
 told.mkdir()
 argv = ("sh", "-c", "until [ -e told/go ]; do sleep 0.02; done; seq 100000; exit 3")
-spec = BoxSpec(argv, dict(os.environ), cwd, (told,), (), Mode.OVERLAY, cwd.parent / "log")
-with Box(spec) as box:
+spec = LaunchSpec(argv, dict(os.environ), cwd, (told,), (), Mode.OVERLAY, cwd.parent / "log")
+with Sandbox(spec) as sandbox:
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-    (told / "go").touch()  # the limit is the launcher's, not the box's
-    print(box.wait(240))
+    (told / "go").touch()  # the limit is the launcher's, not the sandbox's
+    print(sandbox.wait(240))
 """
 TUNE = """
 ( until ls .gpurun/runs/*/trials/{trial}/events-* > /dev/null 2>&1; do sleep 0.02; done

@@ -69,7 +69,7 @@ def test_a_kill_leaves_no_process_alive(case: tuple[User, str, Path]) -> None:
     marker = f"stubborn-{uuid.uuid4().hex}"
     scratch = str(cwd.parent / "scratch")
     argv = (user.python, "-S", "train.py", marker)
-    said = user.box(cwd, *argv, mode=mode, wait_for="all started", kill=True, scratch=scratch)
+    said = user.sandbox(cwd, *argv, mode=mode, wait_for="all started", kill=True, scratch=scratch)
     assert said["code"] == 128 + signal.SIGKILL
     assert processes_with(marker) == []
     assert os.listdir(scratch) == []
@@ -78,7 +78,7 @@ def test_a_kill_leaves_no_process_alive(case: tuple[User, str, Path]) -> None:
 def test_what_a_script_leaves_running_ends_with_it(case: tuple[User, str, Path]) -> None:
     user, mode, cwd = case
     marker = f"stubborn-{uuid.uuid4().hex}"
-    said = user.box(cwd, user.python, "-S", "train.py", marker, "7", mode=mode)
+    said = user.sandbox(cwd, user.python, "-S", "train.py", marker, "7", mode=mode)
     assert said["code"] == 7, said
     assert processes_with(marker) == []
 
@@ -122,9 +122,11 @@ def test_a_launcher_that_forgets_its_box_leaves_no_files(open_path: Path) -> Non
     scratch.mkdir()
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from gpurun.isolation.box import Box, BoxSpec, Mode\n"
+        "from gpurun.isolation.api import Sandbox, LaunchSpec, Mode\n"
         "cwd, scratch = map(Path, sys.argv[1:])\n"
-        "Box(BoxSpec(('true',), {}, cwd, (), (), Mode.OVERLAY, cwd / 'log', scratch)).wait(240)\n"
+        "log = cwd / 'log'\n"
+        "spec = LaunchSpec(('true',), {}, cwd, (), (), Mode.OVERLAY, log, scratch)\n"
+        "Sandbox(spec).wait(240)\n"
         "os._exit(0)\n"
     )
     assert ME.start(code, str(cwd), str(scratch)).wait(DEADLINE_SECONDS) == 0
@@ -136,12 +138,12 @@ def test_the_pid_is_that_of_the_script_as_the_launcher_sees_it(open_path: Path) 
     cwd.mkdir()
     code = (
         "import os, sys; from pathlib import Path\n"
-        "from gpurun.isolation.box import Box, BoxSpec, Mode\n"
+        "from gpurun.isolation.api import Sandbox, LaunchSpec, Mode\n"
         "cwd = Path(sys.argv[1])\n"
         "argv = ('sleep', '597')\n"
-        "spec = BoxSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd / 'log')\n"
-        "with Box(spec) as box:\n"
-        "    print(Path(f'/proc/{box.pid}/cmdline').read_text().split(chr(0))[:2], box.poll())\n"
+        "spec = LaunchSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd / 'log')\n"
+        "with Sandbox(spec) as it:\n"
+        "    print(Path(f'/proc/{it.pid}/cmdline').read_text().split(chr(0))[:2], it.poll())\n"
     )
     printed, _ = ME.start(code, str(cwd)).communicate(timeout=DEADLINE_SECONDS)
     assert printed == "['sleep', '597'] None\n"
@@ -151,7 +153,7 @@ def test_the_pid_is_that_of_the_script_as_the_launcher_sees_it(open_path: Path) 
 def test_the_scripts_own_exit_code_comes_through(command: str, code: int, open_path: Path) -> None:
     cwd = open_path / "project"
     cwd.mkdir()
-    assert ME.box(cwd, "sh", "-c", command)["code"] == code
+    assert ME.sandbox(cwd, "sh", "-c", command)["code"] == code
 
 
 def test_a_program_that_is_not_there_is_told_from_a_box_that_cannot_be_set_up(
@@ -159,9 +161,9 @@ def test_a_program_that_is_not_there_is_told_from_a_box_that_cannot_be_set_up(
 ) -> None:
     cwd = open_path / "project"
     cwd.mkdir()
-    missing = ME.box(cwd, str(cwd / "no-such-program"))
+    missing = ME.sandbox(cwd, str(cwd / "no-such-program"))
     assert "the trial's program could not be started" in missing["error"]
     assert "No such file or directory" in missing["error"]
-    broken = ME.box(cwd, "true", writable=[str(cwd / "no-such-folder")])
+    broken = ME.sandbox(cwd, "true", writable=[str(cwd / "no-such-folder")])
     assert "could not be set up" in broken["error"]
     assert "no-such-folder" in broken["error"]

@@ -11,7 +11,7 @@ from tests.integration.launched import DEADLINE_SECONDS
 CHOOSE = """
 import os, sys
 from pathlib import Path
-from gpurun.isolation.box import choose
+from gpurun.isolation.api import choose
 found = choose(Path(sys.argv[1]), in_place="consent" in sys.argv)
 print(found.mode and found.mode.value, "|", found.reason)
 """
@@ -19,7 +19,7 @@ REQUIRE = """
 import sys
 from pathlib import Path
 from gpurun.errors import GpurunError
-from gpurun.isolation.box import require
+from gpurun.isolation.api import require
 try:
     require(Path(sys.argv[1]), in_place=False)
 except GpurunError as error:
@@ -110,7 +110,7 @@ def test_under_landlock_the_script_works_on_a_copy_and_writes_elsewhere_fail(
 
     argv = (user.python, "-B", str(cwd / "train.py"), str(outside), "/".join(("", *cwd.parts[1:])))
     ask = {"mode": "landlock", "log": str(open_path / "log")}
-    said = user.box(cwd, *argv, "hold", wait_for="ok\n", capture=str(layer), kill=True, **ask)
+    said = user.sandbox(cwd, *argv, "hold", wait_for="ok\n", capture=str(layer), kill=True, **ask)
 
     refused, seen, ok, _ = said["log"].split("\n")
     # The project's path on the command line is the copy's: writing there is not refused.
@@ -118,7 +118,7 @@ def test_under_landlock_the_script_works_on_a_copy_and_writes_elsewhere_fail(
     assert (seen, ok) == ("x more kept False", "ok")
     assert (tree(cwd), tree(outside)) == before
 
-    again = user.box(cwd, "cat", "downloads/set", "data.txt", layers=[str(layer)], **ask)
+    again = user.sandbox(cwd, "cat", "downloads/set", "data.txt", layers=[str(layer)], **ask)
     assert again["log"] == "1234x more"
     captured = {path.name for path in layer.rglob("*") if path.is_file()}
     assert captured == {"set", "data.txt"}

@@ -42,7 +42,7 @@ sys.exit(3 if rank == "1" and "fail" in sys.argv else 0)
 LAUNCH = """
 import os, sys
 from pathlib import Path
-from gpurun.isolation.ranks.layer import finish, rank_command
+from gpurun.isolation.rank_layers.layer_command import finish, rank_command
 from gpurun.launch.elastic import run_elastic
 from gpurun.options import Target, TargetKind
 run = Path("run folder")
@@ -108,7 +108,7 @@ def test_what_a_killed_layer_leaves_is_removed_by_the_next_call(
         os.kill(pid, signal.SIGKILL)
     assert not ranks.asks(
         "import json, sys; from pathlib import Path;"
-        "from gpurun.isolation.ranks.layer import finish;"
+        "from gpurun.isolation.rank_layers.layer_command import finish;"
         "print(json.dumps(finish(Path(sys.argv[1]), 0.2)))",
         str(ranks.run),
     ), "a layer in use was removed"

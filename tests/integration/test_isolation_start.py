@@ -1,4 +1,4 @@
-"""A trial that cannot start says whether its program or its box was at fault."""
+"""A trial that cannot start says whether its program or its sandbox was at fault."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ SLOW_READER = """
 import os, sys, time
 from pathlib import Path
 from gpurun.errors import GpurunError
-from gpurun.isolation.box import Box, BoxSpec, Mode
-awaits = Box._await_start
-def late(box, report):
-    time.sleep(0.5)  # by then the box has said all that it will say
-    awaits(box, report)
-Box._await_start = late
+from gpurun.isolation.api import Sandbox, LaunchSpec, Mode
+awaits = Sandbox._await_start
+def late(sandbox, report):
+    time.sleep(0.5)  # by then the sandbox has said all that it will say
+    awaits(sandbox, report)
+Sandbox._await_start = late
 cwd = Path(sys.argv[1])
 try:
-    Box(BoxSpec(("./nowhere",), dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd / "log"))
+    Sandbox(LaunchSpec(("./nowhere",), dict(os.environ), cwd, (), (), Mode.OVERLAY, cwd / "log"))
 except GpurunError as error:
     print(error.what)
 """

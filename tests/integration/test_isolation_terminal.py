@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.isolation.terminal import CUT, Terminal
+from gpurun.isolation.pseudo_terminal import CUT, PseudoTerminal
 from tests.integration.isolation_launcher import ME
 
 LOOKS = """
@@ -47,13 +47,13 @@ def test_a_script_finds_a_terminal_on_which_nobody_types(mode: str, tmp_path: Pa
 def test_all_that_a_trial_prints_is_in_the_log_when_it_has_ended(tmp_path: Path) -> None:
     cwd = tmp_path / "project"
     cwd.mkdir()
-    said = ME.box(cwd, "sh", "-c", "seq 1 60000; echo to stderr >&2")
+    said = ME.sandbox(cwd, "sh", "-c", "seq 1 60000; echo to stderr >&2")
     assert said["log"].split("\n") == [*map(str, range(1, 60001)), "to stderr", ""]
 
 
 def test_an_endless_printer_keeps_only_the_end_of_its_output(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    terminal = Terminal(log, limit=10_000)
+    terminal = PseudoTerminal(log, limit=10_000)
     writer = os.dup(terminal.slave)
     terminal.start()
     for number in range(5000):

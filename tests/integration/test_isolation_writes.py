@@ -95,7 +95,7 @@ def test_whatever_way_a_script_writes_it_sees_it_and_the_files_stay_as_they_were
     uid, gid = project.stat().st_uid, project.stat().st_gid
     before = tree(open_path)
 
-    said = user.box(
+    said = user.sandbox(
         project, user.python, "-B", "train.py", str(elsewhere), name, str(uid), str(gid),
         log=str(log),
     )  # fmt: skip
@@ -117,7 +117,7 @@ def test_new_files_in_the_root_folder_vanish(project: Path) -> None:
     if os.getuid() != 0:
         pytest.skip("only root may write there at all")
     name = f"/gpurun-test-{os.getpid()}"
-    said = ME.box(project, "sh", "-c", f"echo mine > {name} && cat {name}")
+    said = ME.sandbox(project, "sh", "-c", f"echo mine > {name} && cat {name}")
     assert said["log"].split() == ["mine"]
     assert not Path(name).exists()
 
@@ -129,7 +129,7 @@ def test_a_writable_folder_is_the_real_one_though_it_lies_in_the_working_folder(
     run.mkdir(parents=True)
     user.give(project / ".gpurun", project / ".gpurun/runs", run)
     command = "echo event > .gpurun/runs/1/events; echo lost > .gpurun/runs/other"
-    said = user.box(project, "sh", "-c", command, writable=[str(run)])
+    said = user.sandbox(project, "sh", "-c", command, writable=[str(run)])
     assert said["code"] == 0, said
     assert (run / "events").read_text() == "event\n"
     assert not (project / ".gpurun/runs/other").exists()
@@ -155,7 +155,7 @@ def test_what_was_captured_at_the_first_step_is_there_in_later_trials(
         f"cat downloads/sub/data /var/tmp/{name} log.txt; echo 5 > downloads/sub/data; "
         "echo held; sleep 600"
     )
-    said = user.box(
+    said = user.sandbox(
         project, "sh", "-c", second, layers=[str(layer)], wait_for="held",
         capture=str(second_layer), kill=True,
     )  # fmt: skip
@@ -163,7 +163,7 @@ def test_what_was_captured_at_the_first_step_is_there_in_later_trials(
 
     third = f"cat downloads/sub/data /var/tmp/{name}"
     layers = [str(layer), str(second_layer)]
-    said = user.box(project, "sh", "-c", third, layers=layers)
+    said = user.sandbox(project, "sh", "-c", third, layers=layers)
     assert said["log"] == "5\nin memory"
     assert said["notes"] == []
 
@@ -176,7 +176,7 @@ def test_a_folder_below_somebody_elses_can_be_written_to(open_path: Path) -> Non
     cwd = open_path / "data/me"
     cwd.mkdir(parents=True)
     someone.give(cwd)
-    said = someone.box(cwd, "sh", "-c", "echo x > f && cat f", log=str(open_path / "log"))
+    said = someone.sandbox(cwd, "sh", "-c", "echo x > f && cat f", log=str(open_path / "log"))
     assert (said["log"], said["code"]) == ("x\n", 0)
     assert list(cwd.iterdir()) == []
 
@@ -214,13 +214,14 @@ def test_other_file_systems_below_the_working_folder_are_isolated_too(
         f"    import pwd; u = pwd.getpwnam({someone.name!r}); os.setgroups([])\n"
         "    os.setgid(u.pw_gid); os.setuid(u.pw_uid)\n"
         "from pathlib import Path\n"
-        "from gpurun.isolation.box import Box, BoxSpec, Mode\n"
+        "from gpurun.isolation.api import Sandbox, LaunchSpec, Mode\n"
         "cwd = Path(sys.argv[1]).parent\n"
         f"argv = ('sh', '-c', {command + '; cat data/samples plain.txt new'!r})\n"
         "log = cwd.parent / 'log'\n"
-        "with Box(BoxSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, log)) as box:\n"
-        "    code = box.wait(240)\n"
-        "print(code, box.notes, log.read_text().split(),\n"
+        "spec = LaunchSpec(argv, dict(os.environ), cwd, (), (), Mode.OVERLAY, log)\n"
+        "with Sandbox(spec) as sandbox:\n"
+        "    code = sandbox.wait(240)\n"
+        "print(code, sandbox.notes, log.read_text().split(),\n"
         "      [(cwd / n).read_text() for n in ('data/samples', 'plain.txt')], os.listdir(cwd))\n"
     )
     launcher = User(None, someone.python).start(

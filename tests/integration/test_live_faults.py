@@ -144,7 +144,7 @@ def test_workers_in_sessions_of_their_own_are_frozen_with_their_side(
     side = sides.run("only", script(tmp_path, "only", loader=apart))
     side.await_ready()
     side.freeze()
-    everyone = [sides.boxes[0].pid, *tree_below(sides.boxes[0].pid)]
+    everyone = [sides.sandboxes[0].pid, *tree_below(sides.sandboxes[0].pid)]
     assert len({os.getsid(pid) for pid in everyone}) >= 3
     assert wait_for(lambda: all(state(pid) == "T" for pid in everyone), 10)
 

@@ -41,12 +41,12 @@ def test_a_side_stands_still_with_its_workers_outside_its_turns(sides: Sides) ->
     side = sides.launch("only", workers=2)
     side.await_ready()
     side.freeze()
-    main = sides.boxes[0].pid
+    main = sides.sandboxes[0].pid
     everyone = [main, *tree_below(main)]
     assert len(everyone) >= 3
     assert wait_for(lambda: all(state(pid) == "T" for pid in everyone), 10)
     side.end()
-    assert wait_for(lambda: sides.boxes[0].poll() == 0)
+    assert wait_for(lambda: sides.sandboxes[0].poll() == 0)
 
 
 def test_a_side_that_ends_in_its_turn_is_reported_with_its_code(sides: Sides) -> None:
@@ -69,7 +69,7 @@ with ExitStack() as stack:
     sides = Sides(Path(sys.argv[1]), dict(os.environ), stack)
     pair = tuple(sides.launch(name, workers=1) for name in ("first", "second"))
     await_both(pair)
-    pids = [pid for box in sides.boxes for pid in (box.pid, *tree_below(box.pid))]
+    pids = [pid for sandbox in sides.sandboxes for pid in (sandbox.pid, *tree_below(sandbox.pid))]
     print(*pids, flush=True)
     take_turns(pair, random.Random(0), lambda done: False)
 """

@@ -41,7 +41,7 @@ def scratch_of(processes: Iterable[int]) -> set[Path]:
     for pid in processes:
         with contextlib.suppress(OSError):  # it has ended since
             seen = Path(f"/proc/{pid}/mountinfo").read_text() + os.readlink(f"/proc/{pid}/cwd")
-            named |= set(re.findall(r"gpurun-box-\w+", seen))
+            named |= set(re.findall(r"gpurun-sandbox-\w+", seen))
     places = {Path("/var/tmp"), Path(tempfile.gettempdir())}
     return {place / name for place in places for name in named if (place / name).exists()}
 

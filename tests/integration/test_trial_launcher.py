@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.isolation.box import Mode, require
+from gpurun.isolation.api import Mode, require
 from gpurun.options import Target, TargetKind
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import Setting, TrialSpec

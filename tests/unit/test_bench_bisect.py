@@ -26,7 +26,7 @@ from gpurun.bench.trees.installed import Tree
 from gpurun.bench.trees.setup_command import SetupFailed
 from gpurun.bench.trees.sides import Side, Sides
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.mode import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bisection import BisectedCommit, BisectionReport
 from gpurun.records.codec import from_json, to_json

@@ -15,7 +15,7 @@ from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.installed import Tree
 from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.mode import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.spec import StopRule
 from tests.unit.bench_launches import BENCHMARK, device, launch
 

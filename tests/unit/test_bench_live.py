@@ -17,7 +17,7 @@ from gpurun.bench.metrics import Metric
 from gpurun.bench.pairing import Pairing, obstacle
 from gpurun.bench.trees.installed import Tree
 from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
-from gpurun.isolation.mode import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import HostUse, StepTime
 from gpurun.records.spec import StopRule

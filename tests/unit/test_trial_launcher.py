@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.isolation.mode import Mode
+from gpurun.isolation.isolation_mode import Mode
 from gpurun.options import Target, TargetKind
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import TrialSpec
@@ -34,7 +34,7 @@ def request(folder: Path, name: str = "one", **more: Any) -> LaunchRequest:
 
 
 class Running:
-    """Stands in for a box whose script never ends by itself."""
+    """Stands in for a sandbox whose script never ends by itself."""
 
     pid = 1
 
@@ -64,15 +64,15 @@ def supervise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Supervise:
     def run(seconds: tuple[float, ...], *, stopped: bool, **more: Any) -> Any:
         killed = False
 
-        def wait(box: Any, run_dir: Path, sampler: Any, supervision: Any) -> Failure | None:
+        def wait(sandbox: Any, run_dir: Path, sampler: Any, supervision: Any) -> Failure | None:
             nonlocal killed
             progress = Progress(run_dir, run_dir / "output.log")
             progress.stopped = stopped
-            said: list[Failure | None] = [supervision.look(box, progress, s) for s in seconds]
-            killed = box.killed
+            said: list[Failure | None] = [supervision.look(sandbox, progress, s) for s in seconds]
+            killed = sandbox.killed
             return said[-1]
 
-        monkeypatch.setattr(launcher_module, "Box", Running)
+        monkeypatch.setattr(launcher_module, "Sandbox", Running)
         monkeypatch.setattr(launcher_module, "wait", wait)
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
         folder.mkdir()

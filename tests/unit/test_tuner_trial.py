@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.isolation.box import Mode
+from gpurun.isolation.api import Mode
 from gpurun.measure.events import ProcessLog, read_run
 from gpurun.options import Options, Target, TargetKind
 from gpurun.records.events import CompileEvent, StopEvent

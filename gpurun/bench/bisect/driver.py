@@ -25,7 +25,7 @@ from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.sides import Sides, single_side
 from gpurun.bench.trees.worktree import SIDES, remove_abandoned
 from gpurun.errors import GpurunError
-from gpurun.isolation.box import require
+from gpurun.isolation.api import require
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.bisection import BisectionReport
 from gpurun.rundir import new_run, own_folder

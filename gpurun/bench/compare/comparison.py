@@ -19,7 +19,7 @@ from gpurun.bench.trees.baseline import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.bench.trees.sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
 from gpurun.errors import GpurunError
-from gpurun.isolation.box import require
+from gpurun.isolation.api import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.comparison import Comparison
 from gpurun.rundir import new_run

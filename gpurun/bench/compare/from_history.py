@@ -37,7 +37,7 @@ from gpurun.bench.series import DEFAULT_LAUNCHES, measure
 from gpurun.bench.trees.baseline import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation.box import require
+from gpurun.isolation.api import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.comparison import Comparison, TrainingComparison
 from gpurun.rundir import new_run

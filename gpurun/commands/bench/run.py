@@ -36,7 +36,7 @@ from gpurun.commands.bench.output import (
 from gpurun.commands.bench.results import judge_results
 from gpurun.config import load_config
 from gpurun.errors import ExitCode
-from gpurun.isolation.box import require
+from gpurun.isolation.api import require
 from gpurun.options import BenchOptions
 from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord
 from gpurun.records.codec import to_json

@@ -18,7 +18,7 @@ _END_OF_FILE = b"\x04"
 _REFILL_SECONDS = 0.25
 
 
-class Terminal:
+class PseudoTerminal:
     """Owns the master side and a thread that drains it into `log` until nobody holds the slave.
 
     A read of the terminal sees end-of-file: the end-of-file character is typed again and again, so
@@ -35,7 +35,7 @@ class Terminal:
         self._thread = threading.Thread(target=self._drain, name="gpurun-terminal", daemon=True)
 
     def start(self) -> None:
-        """Begin to drain. The box's processes hold the slave now; ours is closed."""
+        """Begin to drain. The sandbox's processes hold the slave now; ours is closed."""
         os.close(self.slave)
         self.slave = -1
         self._thread.start()

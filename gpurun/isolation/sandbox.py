@@ -16,27 +16,30 @@ from pathlib import Path
 
 import gpurun
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.isolation import services
-from gpurun.isolation.discarding import discard
-from gpurun.isolation.layers import copy_written
-from gpurun.isolation.mode import Mode
-from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
-from gpurun.isolation.terminal import Terminal
-from gpurun.isolation.workcopy import WorkCopy
+from gpurun.isolation import quiet_services
+from gpurun.isolation.folder_removal import discard
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.pseudo_terminal import PseudoTerminal
+from gpurun.isolation.supervisor_spec import MEMORY, ROOT, UPPERS, SupervisorSpec
+from gpurun.isolation.working_copy import WorkingCopy
+from gpurun.isolation.written_files import copy_written
 from gpurun.records.codec import to_json
 
 SETUP_SECONDS = 120.0
 KILL_SECONDS = 30.0
-_WARDEN = "import sys; sys.path.insert(0, {!r}); from gpurun.isolation.warden import main; main()"
+_SUPERVISOR = (
+    "import sys; sys.path.insert(0, {!r}); "
+    "from gpurun.isolation.sandbox_supervisor import main; main()"
+)
 
 
 @dataclass(frozen=True)
-class BoxSpec:
+class LaunchSpec:
     """What to run, and how. `env` is the whole environment.
 
     `writable`: existing folders kept read-write at the same path (the trial's run folder, shared
-    caches). `layers`: folders captured by earlier boxes, later ones on top. `log` receives what the
-    trial prints. `scratch`: the folder in which writes are kept meanwhile, None to choose one.
+    caches). `layers`: folders captured by earlier sandboxes, later ones on top. `log` receives the
+    trial's output. `scratch`: the folder in which writes are kept meanwhile, None to choose one.
     """
 
     argv: tuple[str, ...]
@@ -49,21 +52,21 @@ class BoxSpec:
     scratch: Path | None = None
 
 
-class Box:
+class Sandbox:
     """A running trial. It starts at once; `GpurunError` says which call failed if it cannot.
 
     `pid` is the script's process, as the launcher sees it. `notes` says what is not isolated quite
     as it should be, one clause each. `cwd` is where the script runs (a copy under Landlock).
     """
 
-    def __init__(self, spec: BoxSpec) -> None:
+    def __init__(self, spec: LaunchSpec) -> None:
         self.spec = spec
         self.notes: list[str] = []
         self.pid = 0
         self._code: int | None = None
-        self._copy: WorkCopy | None = None
-        self._terminal: Terminal | None = None
-        self._warden: subprocess.Popen[bytes] | None = None
+        self._copy: WorkingCopy | None = None
+        self._terminal: PseudoTerminal | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
         self._scratch = _make_scratch(spec)
         self.cwd = Path(os.path.realpath(spec.cwd))
         try:
@@ -74,36 +77,36 @@ class Box:
 
     def poll(self) -> int | None:
         """The script's exit code, 128+n for a signal; None while it runs."""
-        if self._code is None and self._warden is not None:
-            code = self._warden.poll()
+        if self._code is None and self._supervisor is not None:
+            code = self._supervisor.poll()
             if code is not None:
                 self._ended(code)
         return self._code
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait for the end; `subprocess.TimeoutExpired` after `timeout` seconds."""
-        if self._code is None and self._warden is not None:
-            self._ended(self._warden.wait(timeout))
+        if self._code is None and self._supervisor is not None:
+            self._ended(self._supervisor.wait(timeout))
         assert self._code is not None
         return self._code
 
     def kill(self) -> None:
-        """End everything in the box, whatever it ignores and wherever it hid. Always returns.
+        """End everything in the sandbox, whatever it ignores and wherever it hid. Always returns.
 
         A process that the kernel itself cannot end (stuck in a driver) is given up after a while.
         """
-        if self._warden is None or self.poll() is not None:
+        if self._supervisor is None or self.poll() is not None:
             return
-        assert self._warden.stdin is not None
+        assert self._supervisor.stdin is not None
         try:
-            self._warden.stdin.write(b"k")
-            self._warden.stdin.flush()
+            self._supervisor.stdin.write(b"k")
+            self._supervisor.stdin.flush()
         except BrokenPipeError:  # it is ending by itself
             pass
         try:
-            self._ended(self._warden.wait(KILL_SECONDS))
+            self._ended(self._supervisor.wait(KILL_SECONDS))
         except subprocess.TimeoutExpired:
-            self._warden.kill()
+            self._supervisor.kill()
             self._ended(128 + signal.SIGKILL)
 
     def capture_layer(self, dest: Path) -> int:
@@ -113,10 +116,10 @@ class Box:
         """
         if self._copy is not None:
             return self._copy.written(dest)
-        if self.spec.mode is Mode.IN_PLACE or self._warden is None:
+        if self.spec.mode is Mode.IN_PLACE or self._supervisor is None:
             return 0
-        # What is in memory is mounted in the warden's namespace only.
-        inside = Path(f"/proc/{self._warden.pid}/root{self._scratch}/{MEMORY}")
+        # What is in memory is mounted in the supervisor's namespace only.
+        inside = Path(f"/proc/{self._supervisor.pid}/root{self._scratch}/{MEMORY}")
         total = 0
         for layer in self.spec.layers:
             copy_written(layer, dest)
@@ -128,16 +131,16 @@ class Box:
     def close(self) -> None:
         """Kill, and remove what was written."""
         self.kill()
-        if self._warden is not None and self._warden.stdin is not None:
+        if self._supervisor is not None and self._supervisor.stdin is not None:
             try:
-                self._warden.stdin.close()
+                self._supervisor.stdin.close()
             except BrokenPipeError:
                 pass
         if self._terminal is not None:
             self._terminal.finish()
         discard(self._scratch)
 
-    def __enter__(self) -> Box:
+    def __enter__(self) -> Sandbox:
         return self
 
     def __exit__(
@@ -151,29 +154,30 @@ class Box:
     def _start(self) -> None:
         for name in (MEMORY, ROOT, UPPERS):
             (self._scratch / name).mkdir()
-        self._terminal = Terminal(self.spec.log)
+        self._terminal = PseudoTerminal(self.spec.log)
         ours, theirs = socket.socketpair()
         with ours, theirs:
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-            order = self._order(self._terminal.slave, theirs.fileno())
-            self._warden = _start_warden(order)
+            spec = self._supervisor_spec(self._terminal.slave, theirs.fileno())
+            self._supervisor = _start_supervisor(spec)
             theirs.close()
             self._terminal.start()
             self._await_start(ours)
 
-    def _order(self, terminal: int, report: int) -> BoxOrder:
+    def _supervisor_spec(self, terminal: int, report: int) -> SupervisorSpec:
         spec, cwd, env = self.spec, self.cwd, dict(self.spec.env)
         argv = spec.argv
         writable = tuple(Path(os.path.realpath(path)) for path in spec.writable)
         if spec.mode is Mode.LANDLOCK:
             home = Path(env.get("HOME", "/"))
-            self._copy = WorkCopy(cwd, self._scratch, spec.layers, home)
+            self._copy = WorkingCopy(cwd, self._scratch, spec.layers, home)
             self.cwd = self._copy.cwd
             argv = tuple(self._copy.moved(word, writable) for word in argv)
             env = self._copy.environment(env, writable)
-        if spec.mode is not Mode.OVERLAY and env.get("MLFLOW_TRACKING_URI") == services.MLFLOW:
+        mlflow = env.get("MLFLOW_TRACKING_URI")
+        if spec.mode is not Mode.OVERLAY and mlflow == quiet_services.MLFLOW:
             env["MLFLOW_TRACKING_URI"] = f"file://{self._scratch}/mlruns"
-        return BoxOrder(
+        return SupervisorSpec(
             mode=spec.mode,
             argv=argv,
             env=env,
@@ -200,7 +204,7 @@ class Box:
                     started = True
                     self.pid = struct.unpack("3i", ancillary[0][2])[0]
         except TimeoutError:
-            text += b"error no answer from the box\n"
+            text += b"error no answer from the sandbox\n"
         for line in text.decode(errors="replace").splitlines():
             word, _, rest = line.partition(" ")
             if word == "note":
@@ -223,31 +227,31 @@ class Box:
             self._terminal.finish()
 
 
-def _start_warden(order: BoxOrder) -> subprocess.Popen[bytes]:
+def _start_supervisor(spec: SupervisorSpec) -> subprocess.Popen[bytes]:
     package_root = str(Path(gpurun.__file__).resolve().parent.parent)
-    warden = subprocess.Popen(
-        [sys.executable, "-I", "-S", "-c", _WARDEN.format(package_root)],
+    supervisor = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _SUPERVISOR.format(package_root)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        pass_fds=(order.terminal, order.report),
+        pass_fds=(spec.terminal, spec.report),
         start_new_session=True,
         cwd="/",
     )
-    assert warden.stdin is not None
+    assert supervisor.stdin is not None
     try:
-        warden.stdin.write(json.dumps(to_json(order)).encode() + b"\n")
-        warden.stdin.flush()
+        supervisor.stdin.write(json.dumps(to_json(spec)).encode() + b"\n")
+        supervisor.stdin.flush()
     except BrokenPipeError:  # the report says why
         pass
-    return warden
+    return supervisor
 
 
-def _make_scratch(spec: BoxSpec) -> Path:
+def _make_scratch(spec: LaunchSpec) -> Path:
     places = [spec.scratch] if spec.scratch else [Path("/var/tmp"), Path(tempfile.gettempdir())]
     for place in places:
         try:
-            return Path(os.path.realpath(tempfile.mkdtemp(prefix="gpurun-box-", dir=place)))
+            return Path(os.path.realpath(tempfile.mkdtemp(prefix="gpurun-sandbox-", dir=place)))
         except OSError:
             continue
     raise GpurunError(
@@ -258,7 +262,7 @@ def _make_scratch(spec: BoxSpec) -> Path:
 
 
 def familiar_folders(cwd: Path, argv: tuple[str, ...], env: dict[str, str]) -> tuple[str, ...]:
-    """Folders in which the script is likely to write, on which `newroot` takes special care."""
+    """Folders in which the script is likely to write; `overlay_root` takes special care of them."""
     named = [env.get(name, "") for name in ("HOME", "TMPDIR", "XDG_CACHE_HOME", "HF_HOME")]
     named += [part for word in argv for part in (word, word.partition("=")[2])]
     paths = {str(cwd), "/tmp", "/var/tmp"}

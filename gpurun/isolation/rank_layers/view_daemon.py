@@ -13,8 +13,8 @@ import select
 import socket
 import time
 
-from gpurun.isolation import creations
-from gpurun.isolation.ranks.view import RankView
+from gpurun.isolation.rank_layers import created_by_both
+from gpurun.isolation.rank_layers.rank_view import RankView
 from gpurun.records.rank_layers import DELETE, DONE, LONGEST, address_of
 
 READY = b"r"
@@ -50,7 +50,7 @@ def _serve(rank: int, server: socket.socket, listener: int | None, view: RankVie
         if rank in ready:
             return
         if listener is not None and listener in ready:
-            creations.answer(listener, view)
+            created_by_both.answer(listener, view)
         if server.fileno() in ready:
             _answer_one(server, view)
         if time.monotonic() >= due:

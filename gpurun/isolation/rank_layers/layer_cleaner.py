@@ -16,7 +16,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gpurun.isolation.discarding import discard
+from gpurun.isolation.folder_removal import discard
 
 PREFIX = "gpurun-rank-"
 OWNER = "owner"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
-def written_below(roots: Sequence[Path]) -> set[Path]:
+def files_open_for_writing(roots: Sequence[Path]) -> set[Path]:
     """Regular files at or below `roots` that some process we may look at can write to."""
     tops = [Path(os.path.realpath(root)) for root in roots]
     found: set[Path] = set()

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.mode import Mode
-from gpurun.isolation.running import Box, BoxSpec
-from gpurun.isolation.workcopy import refuse_large
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.sandbox import LaunchSpec, Sandbox
+from gpurun.isolation.working_copy import refuse_large
 
 FORCE_VARIABLE = "GPURUN_ISOLATION"
 """Set to "overlay", "landlock" or "in-place" to consider that mode only."""
@@ -74,14 +74,14 @@ def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:
 
 
 def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
-    """Write a file in a box: it must succeed there and leave nothing here."""
+    """Write a file in a sandbox: it must succeed there and leave nothing here."""
     target = place / f".gpurun-probe-{os.getpid()}"
     inside = target.name if mode is Mode.LANDLOCK else str(target)
     argv = (sys.executable, "-I", "-S", "-c", _PROBE, inside)
-    spec = BoxSpec(argv, dict(os.environ), place, (), (), mode, log)
-    with Box(spec) as box:
+    spec = LaunchSpec(argv, dict(os.environ), place, (), (), mode, log)
+    with Sandbox(spec) as sandbox:
         try:
-            code = box.wait(PROBE_SECONDS)
+            code = sandbox.wait(PROBE_SECONDS)
         except subprocess.TimeoutExpired:
             return "a probe did not end", []
     if target.exists():
@@ -90,4 +90,4 @@ def _probe(mode: Mode, place: Path, log: Path) -> tuple[str | None, list[str]]:
     if code != _PROBE_CODE:
         lines = log.read_text(errors="replace").splitlines()
         return f"a probe could not write ({lines[-1] if lines else f'exit code {code}'})", []
-    return None, box.notes
+    return None, sandbox.notes

@@ -1,8 +1,8 @@
-"""The outermost process of a box: obeys the launcher, ends the box, and outlives neither.
+"""The outermost process of a sandbox: obeys the launcher, ends the sandbox, and outlives neither.
 
-Started as `python -I -S -c` with the order on its standard input, which then stays open as a
+Started as `python -I -S -c` with the spec on its standard input, which then stays open as a
 lifeline: any byte on it, or its end when the launcher dies however suddenly, means kill. (A parent
-death signal would follow the launcher's *thread* that made the box, so a pipe it is.)
+death signal would follow the launcher's *thread* that made the sandbox, so a pipe it is.)
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import signal
 import sys
 from collections.abc import Callable
 
-from gpurun.isolation import processes, shim, syscalls
-from gpurun.isolation.mode import Mode
-from gpurun.isolation.namespaces import leave_mounts
-from gpurun.isolation.newroot import prepare_memory
-from gpurun.isolation.order import MEMORY, BoxOrder
+from gpurun.isolation import kill_orphans, sandbox_init, syscalls
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.namespaces import enter_mount_namespace
+from gpurun.isolation.overlay_root import prepare_memory
+from gpurun.isolation.supervisor_spec import MEMORY, SupervisorSpec
 from gpurun.records.codec import from_json
 
 KILLED = 128 + signal.SIGKILL
@@ -28,50 +28,50 @@ _LIFELINE = 0
 
 
 def main() -> None:
-    """Set up the box, guard it, and exit with the code of its script."""
-    order = from_json(BoxOrder, json.loads(_read_line(_LIFELINE)))
+    """Set up the sandbox, guard it, and exit with the code of its script."""
+    spec = from_json(SupervisorSpec, json.loads(_read_line(_LIFELINE)))
 
     def tell(message: bytes) -> None:
-        os.write(order.report, message)
+        os.write(spec.report, message)
 
-    os.set_inheritable(order.report, False)
+    os.set_inheritable(spec.report, False)
     signal_pipe, wakeup = os.pipe()
     os.set_blocking(wakeup, False)
     signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
         syscalls.become_subreaper()
-        locked = order.mode is Mode.OVERLAY and leave_mounts()
-        if order.mode is Mode.OVERLAY:
-            prepare_memory(order.scratch)
+        locked = spec.mode is Mode.OVERLAY and enter_mount_namespace()
+        if spec.mode is Mode.OVERLAY:
+            prepare_memory(spec.scratch)
         own_processes = _leave_processes()
         child = os.fork()
     except OSError as error:
-        tell(f"error {shim.describe(error)}\n".encode())
+        tell(f"error {sandbox_init.describe(error)}\n".encode())
         os._exit(NOT_SET_UP)
     if child == 0:
-        _be_shim(order, locked, own_processes, tell)
-    os.close(order.report)
-    os.close(order.terminal)
-    os._exit(_guard(child, signal_pipe, order.scratch))
+        _run_init(spec, locked, own_processes, tell)
+    os.close(spec.report)
+    os.close(spec.terminal)
+    os._exit(_guard(child, signal_pipe, spec.scratch))
 
 
-def _be_shim(
-    order: BoxOrder, locked: bool, own_processes: bool, tell: Callable[[bytes], None]
+def _run_init(
+    spec: SupervisorSpec, locked: bool, own_processes: bool, tell: Callable[[bytes], None]
 ) -> None:
     code = NOT_SET_UP
     try:
         signal.set_wakeup_fd(-1)
         os.close(_LIFELINE)
-        code = shim.run(order, locked, own_processes, tell)
+        code = sandbox_init.run(spec, locked, own_processes, tell)
     except Exception as error:
-        tell(f"error {shim.describe(error)}\n".encode())
+        tell(f"error {sandbox_init.describe(error)}\n".encode())
     finally:
         os._exit(code)
 
 
 def _read_line(descriptor: int) -> bytes:
-    """The order. Nothing follows it until the launcher has heard of the start."""
+    """The spec. Nothing follows it until the launcher has heard of the start."""
     line = b""
     while not line.endswith(b"\n"):
         block = os.read(descriptor, 1 << 16)
@@ -110,7 +110,7 @@ def _could_mount_proc() -> bool:
 
 
 def _guard(child: int, signal_pipe: int, scratch: str) -> int:
-    """Wait for the shim or the launcher's word; nothing of the box is alive on return."""
+    """Wait for the init process or for the launcher; no process of the sandbox lives on return."""
     poller = select.poll()
     poller.register(_LIFELINE, select.POLLIN)
     poller.register(signal_pipe, select.POLLIN)
@@ -122,16 +122,16 @@ def _guard(child: int, signal_pipe: int, scratch: str) -> int:
             code = _exit_code_of(child)
         if code is None and _LIFELINE in ready:
             if os.read(_LIFELINE, 1):
-                processes.end_all_below(os.getpid())
+                kill_orphans.kill_descendants(os.getpid())
                 return KILLED  # the launcher lives, and cleans up
             code = KILLED
-    processes.end_all_below(os.getpid())
+    kill_orphans.kill_descendants(os.getpid())
     _remove(scratch)
     return code
 
 
 def _exit_code_of(child: int) -> int | None:
-    """The shim's exit code if it has ended; orphans of the box are reaped on the way."""
+    """The init process's exit code if it has ended; reaps orphans of the sandbox on the way."""
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)

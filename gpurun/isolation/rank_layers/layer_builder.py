@@ -8,13 +8,13 @@ import signal
 import socket
 from collections.abc import Callable, Mapping
 
-from gpurun.isolation import creations, syscalls
-from gpurun.isolation.mode import Mode
-from gpurun.isolation.namespaces import leave_mounts
-from gpurun.isolation.newroot import NewRoot, prepare_memory
-from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
-from gpurun.isolation.ranks import cleaning, keeping
-from gpurun.isolation.ranks.view import RankView, is_below
+from gpurun.isolation import syscalls
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.namespaces import enter_mount_namespace
+from gpurun.isolation.overlay_root import OverlayRoot, prepare_memory
+from gpurun.isolation.rank_layers import created_by_both, layer_cleaner, view_daemon
+from gpurun.isolation.rank_layers.rank_view import RankView, is_below
+from gpurun.isolation.supervisor_spec import MEMORY, ROOT, UPPERS, SupervisorSpec
 
 REAL = ("/dev/shm", "/run", "/tmp/nvidia-mps")
 """Memory that ranks share (NCCL, gloo) and sockets of services: an overlay would cut them off."""
@@ -35,14 +35,14 @@ def enter_layer(
     cwd = os.getcwd()
     process, death_signal = os.getpid(), syscalls.parent_death_signal()
     outside = [place for place in order["places"] if not is_below(os.path.realpath(place), cwd)]
-    folder, lock = cleaning.make_folder(outside or order["places"], order["run"])
+    folder, lock = layer_cleaner.make_folder(outside or order["places"], order["run"])
     for name in (MEMORY, ROOT, UPPERS):
         os.mkdir(f"{folder}/{name}")
-    _start_apart(lambda: cleaning.clean_up_after(process, folder, lock), keep=(lock,))
-    locked = leave_mounts()
+    _start_apart(lambda: layer_cleaner.clean_up_after(process, folder, lock), keep=(lock,))
+    locked = enter_mount_namespace()
     prepare_memory(folder)
     writable = tuple(sorted({*order["writable"], *_real_folders(environment)}))
-    box = BoxOrder(
+    spec = SupervisorSpec(
         mode=Mode.OVERLAY,
         argv=command,
         env={},
@@ -54,35 +54,35 @@ def enter_layer(
         terminal=-1,
         report=-1,
     )
-    root = _build(box, locked)
+    root = _build(spec, locked)
     layered = [pair for pair in root.overlays if not any(is_below(pair[0], x) for x in writable)]
     view = RankView(root.root, layered, locked, order["start_ns"])
     ours, theirs = socket.socketpair()
     _start_apart(
-        lambda: keeping.keep(process, view, theirs), keep=(theirs.fileno(), *view.descriptors)
+        lambda: view_daemon.keep(process, view, theirs), keep=(theirs.fileno(), *view.descriptors)
     )
     theirs.close()
     _enter(root)
     os.chdir(cwd)
     if death_signal:  # the kernel has taken it from us with our change of namespaces
         syscalls.die_with_parent(death_signal)
-    cleaning.write_owner(lock, order["run"], os.readlink("/proc/self/ns/mnt"))
+    layer_cleaner.write_owner(lock, order["run"], os.readlink("/proc/self/ns/mnt"))
     _hand_over(ours)
     if order["probe"]:
         os.write(2, "".join(f"{note}\n" for note in root.notes).encode())
 
 
-def _build(box: BoxOrder, locked: bool) -> NewRoot:
-    root = NewRoot(box, locked)
-    if box.cwd in root.descended:
-        raise OSError(f"other file systems are mounted below {box.cwd}")
+def _build(spec: SupervisorSpec, locked: bool) -> OverlayRoot:
+    root = OverlayRoot(spec, locked)
+    if spec.cwd in root.descended:
+        raise OSError(f"other file systems are mounted below {spec.cwd}")
     root.build()
     syscalls.mount("/proc", f"{root.root}/proc", flags=syscalls.MS_BIND | syscalls.MS_REC)
     return root
 
 
-def _enter(root: NewRoot) -> None:
-    """See the new root as "/". What the keeper mounts in its own copy of it appears here too."""
+def _enter(root: OverlayRoot) -> None:
+    """See the new root as "/". The view daemon's later mounts in its copy appear here too."""
     syscalls.mount("none", root.root, flags=syscalls.MS_REC | syscalls.MS_SHARED)
     syscalls.unshare(syscalls.CLONE_NEWNS)
     syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_SLAVE)
@@ -96,16 +96,16 @@ def _real_folders(environment: Mapping[bytes, bytes]) -> set[str]:
     return {os.path.realpath(place) for place in places if place and os.path.isdir(place)}
 
 
-def _hand_over(keeper: socket.socket) -> None:
-    """Tell the keeper which namespace it serves, let it watch what we create, and hear it agree."""
-    listener = creations.watch()
+def _hand_over(daemon: socket.socket) -> None:
+    """Tell the view daemon which namespace it serves, let it watch what we create, and wait."""
+    listener = created_by_both.watch()
     names = os.readlink("/proc/self/ns/mnt").encode()
-    socket.send_fds(keeper, [names], [] if listener is None else [listener])
-    if keeper.recv(1) != keeping.READY:
-        raise OSError("its keeper has ended")
+    socket.send_fds(daemon, [names], [] if listener is None else [listener])
+    if daemon.recv(1) != view_daemon.READY:
+        raise OSError("its view daemon has ended")
     if listener is not None:
         os.close(listener)
-    keeper.close()
+    daemon.close()
 
 
 def _start_apart(work: Callable[[], None], keep: tuple[int, ...]) -> None:

@@ -12,32 +12,34 @@ import termios
 from collections.abc import Callable
 
 from gpurun.isolation import landlock, syscalls
-from gpurun.isolation.mode import Mode
-from gpurun.isolation.newroot import NewRoot
-from gpurun.isolation.order import BoxOrder
+from gpurun.isolation.isolation_mode import Mode
+from gpurun.isolation.overlay_root import OverlayRoot
+from gpurun.isolation.supervisor_spec import SupervisorSpec
 
 START = b"start\n"
 """Sent by the script's process right before its exec; credentials that come along hold its pid."""
 
 
-def run(order: BoxOrder, locked: bool, own_processes: bool, tell: Callable[[bytes], None]) -> int:
-    """Run the ordered program; its exit code, 128+n for a signal.
+def run(
+    spec: SupervisorSpec, locked: bool, own_processes: bool, tell: Callable[[bytes], None]
+) -> int:
+    """Run the program; its exit code, 128+n for a signal.
 
     `locked`: in a user namespace of our own. `own_processes`: in a process namespace of our own.
     """
     syscalls.die_with_parent(signal.SIGKILL)
     syscalls.become_subreaper()
-    if order.mode is Mode.OVERLAY:
-        _enter_overlay(order, locked, own_processes, tell)
+    if spec.mode is Mode.OVERLAY:
+        _enter_overlay(spec, locked, own_processes, tell)
     elif own_processes:
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
         _mount_proc("/proc")
     script = os.fork()
     if script == 0:
-        _become_script(order, tell)
-    os.close(order.report)
-    os.close(order.terminal)
+        _become_script(spec, tell)
+    os.close(spec.report)
+    os.close(spec.terminal)
     return _reap_until(script)
 
 
@@ -50,11 +52,11 @@ def describe(error: Exception) -> str:
 
 
 def _enter_overlay(
-    order: BoxOrder, locked: bool, own_processes: bool, tell: Callable[[bytes], None]
+    spec: SupervisorSpec, locked: bool, own_processes: bool, tell: Callable[[bytes], None]
 ) -> None:
-    # The warden keeps the old root, for its memory folder, so the new one needs its own namespace.
+    # The supervisor keeps the old root, for its memory folder: the new one needs its own namespace.
     syscalls.unshare(syscalls.CLONE_NEWNS)
-    root = NewRoot(order, locked)
+    root = OverlayRoot(spec, locked)
     root.build()
     if own_processes:
         _mount_proc(f"{root.root}/proc")
@@ -71,20 +73,20 @@ def _mount_proc(target: str) -> None:
     syscalls.mount("proc", target, "proc", flags)
 
 
-def _become_script(order: BoxOrder, tell: Callable[[bytes], None]) -> None:
+def _become_script(spec: SupervisorSpec, tell: Callable[[bytes], None]) -> None:
     try:
         syscalls.die_with_parent(signal.SIGKILL)
         os.setsid()
-        fcntl.ioctl(order.terminal, termios.TIOCSCTTY, 0)
+        fcntl.ioctl(spec.terminal, termios.TIOCSCTTY, 0)
         for descriptor in (0, 1, 2):
-            os.dup2(order.terminal, descriptor)
-        os.chdir(order.cwd)
-        if order.mode is Mode.LANDLOCK:
-            landlock.confine((*order.writable, order.scratch))
+            os.dup2(spec.terminal, descriptor)
+        os.chdir(spec.cwd)
+        if spec.mode is Mode.LANDLOCK:
+            landlock.confine((*spec.writable, spec.scratch))
         for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         tell(START)
-        os.execvpe(order.argv[0], list(order.argv), order.env)
+        os.execvpe(spec.argv[0], list(spec.argv), spec.env)
     except OSError as error:
         tell(f"error {describe(error)}\n".encode())
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.isolation.snapshot import snapshot
+from gpurun.isolation.folder_snapshot import snapshot
 
 
 def furnish(root: Path) -> None:

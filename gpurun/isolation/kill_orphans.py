@@ -24,7 +24,7 @@ def descendants(ancestor: int) -> list[int]:
     return found
 
 
-def end_all_below(ancestor: int) -> None:
+def kill_descendants(ancestor: int) -> None:
     """Kill and reap all that is below us (`ancestor` is our own pid, and we are a subreaper).
 
     Repeats until no child is left: a process may fork while we look.

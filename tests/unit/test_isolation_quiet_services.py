@@ -1,6 +1,6 @@
 """The environment of a trial starts no logging service's run."""
 
-from gpurun.isolation.services import quiet_services
+from gpurun.isolation.quiet_services import quiet_services
 
 
 def test_services_are_off_whatever_the_user_has_set() -> None:

@@ -5,8 +5,8 @@ script at once in rank 0 (`RANK` in its environment), and in the others the same
 overlay of everything: they see rank 0's files, and what they write goes when they end.
 
     P   the rank's process, which the agent watches: builds the layer, then becomes the script
-    keeper (`keeping`)    in P's namespace: shows P what rank 0 has written since
-    cleaner (`cleaning`)  outside of it: ends what P leaves behind, and removes the layer
+    `view_daemon`    in P's namespace: shows P what rank 0 has written since
+    `layer_cleaner`  outside of it: ends what P leaves behind, and removes the layer
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gpurun
-from gpurun.isolation.ranks.cleaning import PREFIX, is_of_run, sweep
-from gpurun.isolation.running import familiar_folders
+from gpurun.isolation.rank_layers.layer_cleaner import PREFIX, is_of_run, sweep
+from gpurun.isolation.sandbox import familiar_folders
 
 PROBE_SECONDS = 30.0
 END_SECONDS = 10.0
@@ -30,7 +30,8 @@ CLOCK_GRAIN_NS = 20_000_000
 """Files' times come from a clock that ticks this coarsely at most."""
 
 _ENTRY = (
-    "import sys; sys.path.insert(0, {!r}); from gpurun.isolation.ranks.entry import main; main()"
+    "import sys; sys.path.insert(0, {!r}); "
+    "from gpurun.isolation.rank_layers.rank_start import main; main()"
 )
 _PROBE = "import sys; open(sys.argv[1], 'x').write('probe'); sys.exit(33)"
 _PROBE_CODE = 33

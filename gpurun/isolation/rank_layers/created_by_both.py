@@ -1,8 +1,8 @@
 """Lets a rank create a folder or link that rank 0 has just created, as if it were alone.
 
 A script written for one process says `os.makedirs("out")`. If rank 0 is faster, the other ranks
-would fail: the folder exists. So the kernel asks the keeper before each mkdir and symlink (seccomp
-user notification, Linux 5.5). A folder that rank 0 has made since the run began is taken over as
+would fail: the folder exists. So the kernel asks the view daemon before each mkdir and symlink
+(seccomp user notification, Linux 5.5). A folder that rank 0 has made since the run began becomes
 the rank's own, with what rank 0 has put there, which may be meant for all. A link stays private.
 Nothing else is watched: these calls are rare, and each takes some hundred microseconds.
 """
@@ -16,7 +16,7 @@ import os
 import struct
 
 from gpurun.isolation import syscalls
-from gpurun.isolation.ranks.view import RankView
+from gpurun.isolation.rank_layers.rank_view import RankView
 
 _AT_FDCWD = -100
 _AUDIT_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}

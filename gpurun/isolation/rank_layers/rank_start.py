@@ -29,7 +29,7 @@ def main() -> NoReturn:
         try:
             _enter_layer(order, command, environment)
         except Exception as error:  # whatever it is, the script must not run on the real files
-            from gpurun.isolation.shim import describe
+            from gpurun.isolation.sandbox_init import describe
 
             rank = os.fsdecode(environment[b"RANK"])
             _say(f"no private layer for rank {rank}: {describe(error)}")
@@ -45,7 +45,7 @@ def _environment() -> dict[bytes, bytes]:
 
 
 def _enter_layer(order: str, command: list[str], environment: dict[bytes, bytes]) -> None:
-    from gpurun.isolation.ranks.building import enter_layer
+    from gpurun.isolation.rank_layers.layer_builder import enter_layer
 
     enter_layer(order, tuple(command), environment)
 

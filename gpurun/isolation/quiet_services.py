@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 MLFLOW = "file:///tmp/gpurun-trial-mlruns"
-"""Where MLflow records go in a trial; a box without overlay moves them to its scratch."""
+"""Where MLflow records go in a trial; a sandbox without overlay moves them to its scratch."""
 
 QUIET = {
     "WANDB_MODE": "disabled",

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.layers import copy_written
+from gpurun.isolation.written_files import copy_written
 
 COPY_LIMIT_BYTES = 2 << 30
 CACHE_LIMIT_ENTRIES = 20_000
@@ -23,7 +23,7 @@ CACHES = ("torch", "huggingface", "matplotlib")
 """Folders of the user's cache that a trial reads from, and adds to."""
 
 
-class WorkCopy:
+class WorkingCopy:
     """Copies of `cwd` and of the user's caches in `scratch`, with the files of `layers` on top."""
 
     def __init__(self, cwd: Path, scratch: Path, layers: Sequence[Path], home: Path) -> None:

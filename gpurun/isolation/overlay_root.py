@@ -14,9 +14,9 @@ import stat
 from pathlib import Path
 
 from gpurun.isolation import syscalls
-from gpurun.isolation.layers import copy_written
-from gpurun.isolation.mounttable import KERNEL_FILE_SYSTEMS, mounts
-from gpurun.isolation.order import MEMORY, ROOT, UPPERS, BoxOrder
+from gpurun.isolation.mount_table import KERNEL_FILE_SYSTEMS, mounts
+from gpurun.isolation.supervisor_spec import MEMORY, ROOT, UPPERS, SupervisorSpec
+from gpurun.isolation.written_files import copy_written
 
 SMALL_FILE_BYTES = 1 << 20
 """Files that an overlay cannot hold are copied up to this size, and bound read-only above it."""
@@ -34,29 +34,29 @@ def prepare_memory(scratch: str) -> None:
     syscalls.mount("tmpfs", memory, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, "mode=700")
 
 
-class NewRoot:
+class OverlayRoot:
     """One build of the new root at `scratch/root`. `notes` says what is not as it should be.
 
     `locked`: we are in a user namespace of our own.
     """
 
-    def __init__(self, order: BoxOrder, locked: bool) -> None:
-        self.order = order
+    def __init__(self, spec: SupervisorSpec, locked: bool) -> None:
+        self.spec = spec
         self.locked = locked
-        self.root = f"{order.scratch}/{ROOT}"
+        self.root = f"{spec.scratch}/{ROOT}"
         self.notes: list[str] = []
         self.table = {
             point: mount
             for point, mount in mounts().items()
-            if not point.startswith(order.scratch) and not _is_hidden(point)
+            if not point.startswith(spec.scratch) and not _is_hidden(point)
         }
-        self.layers = _outside(order.layers, order.scratch)
+        self.layers = _outside(spec.layers, spec.scratch)
         # The scratch must not lie in a lower layer of an overlay whose upper layer it holds.
-        self.descended = set(_ancestors(os.path.dirname(order.scratch)))
+        self.descended = set(_ancestors(os.path.dirname(spec.scratch)))
         if locked:
             for point in self.table:
                 self.descended |= set(_ancestors(point))
-        places = (*self.table, *order.familiar, *order.writable, os.path.dirname(order.scratch))
+        places = (*self.table, *spec.familiar, *spec.writable, os.path.dirname(spec.scratch))
         self.known = {step for place in places for step in (*_ancestors(place), place)}
         self.memory_only = False
         self.count = 0
@@ -73,7 +73,7 @@ class NewRoot:
         for name in ("sys", "dev"):
             self._bind(f"/{name}")
         self._shared_memory()
-        for path in self.order.writable:
+        for path in self.spec.writable:
             os.makedirs(self.root + path, exist_ok=True)
             self._bind(path)
 
@@ -167,10 +167,10 @@ class NewRoot:
 
     def _overlay(self, path: str) -> None:
         """Lay an empty folder over `path`: on disk, else in memory; else show it read-only."""
-        uppers = [f"{self.order.scratch}/{MEMORY}"]
+        uppers = [f"{self.spec.scratch}/{MEMORY}"]
         in_memory = self.memory_only or path == SHARED_MEMORY or self._holds_scratch(path)
         if not in_memory:
-            uppers.insert(0, self.order.scratch)
+            uppers.insert(0, self.spec.scratch)
         failure = ""
         for upper in uppers:
             try:
@@ -182,14 +182,14 @@ class NewRoot:
                 self.memory_only = True
                 self.notes.append(f"what trials write is held in memory ({failure})")
             return
-        if (self.order.cwd + "/").startswith(path + "/"):
+        if (self.spec.cwd + "/").startswith(path + "/"):
             raise OSError(failure)
         self._bind(path)
         syscalls.make_read_only(self.root + path)
         self.notes.append(f"{path} is read-only in trials ({failure})")
 
     def _holds_scratch(self, path: str) -> bool:
-        return self.order.scratch.startswith(path + "/")
+        return self.spec.scratch.startswith(path + "/")
 
     def _mount_overlay(self, path: str, place: str) -> None:
         self.count += 1
@@ -226,12 +226,12 @@ class NewRoot:
         """
         if not self.locked:
             return
-        for folder in self.order.familiar:
+        for folder in self.spec.familiar:
             for step in (*_ancestors(folder), folder):
                 if step.startswith(path + "/") and os.path.isdir(step):
                     os.makedirs(upper + step, exist_ok=True)
                     _like(step, upper + step)
-        cwd = self.order.cwd
+        cwd = self.spec.cwd
         if cwd == path or cwd.startswith(path + "/"):
             self._take_foreign_entries(cwd, upper)
         elif path.startswith(cwd + "/"):
@@ -251,9 +251,9 @@ class NewRoot:
                 return
 
     def _shared_memory(self) -> None:
-        """A /dev/shm of the same size whose new files vanish with the box."""
+        """A /dev/shm of the same size whose new files vanish with the sandbox."""
         path = SHARED_MEMORY
-        if not os.path.isdir(path) or os.path.islink(path) or path in self.order.writable:
+        if not os.path.isdir(path) or os.path.islink(path) or path in self.spec.writable:
             return
         if os.listdir(path):
             self._overlay(path)
