@@ -15,9 +15,9 @@ from pathlib import Path
 from gpurun.ddp_options import ddp_options
 from gpurun.errors import GpurunError
 from gpurun.options import DoctorOptions, Objective, Options, ScaleOptions, Target, TargetKind
-from gpurun.records.arguments import MARK, TunedArgument
 from gpurun.records.record import record
 from gpurun.records.spec import LossReduction
+from gpurun.records.tuned_argument import MARK, TunedArgument
 
 EFFECTS = ("pipeline", "numerics", "training")
 

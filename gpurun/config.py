@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpurun.bench.metrics import Metric
 from gpurun.config_tables import (
     DURATION,
     FRACTIONS,
@@ -20,9 +19,10 @@ from gpurun.config_tables import (
     parse_toml,
 )
 from gpurun.errors import GpurunError
-from gpurun.knobs.api import Effect
 from gpurun.options import Objective
 from gpurun.records.codec import from_json
+from gpurun.records.effects import Effect
+from gpurun.records.metrics import Metric
 from gpurun.records.spec import LossReduction
 
 

@@ -16,9 +16,9 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from gpurun.bench.metrics import Metric
 from gpurun.errors import GpurunError
 from gpurun.records.codec import RecordError, from_json
+from gpurun.records.metrics import Metric
 
 DURATION = {"duration": True}
 """Metadata of a field in seconds that the file may also write as "5m"."""

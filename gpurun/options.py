@@ -6,9 +6,9 @@ import enum
 from dataclasses import replace
 from datetime import datetime
 
-from gpurun.records.arguments import TunedArgument
 from gpurun.records.record import record
 from gpurun.records.spec import LossReduction, Setting
+from gpurun.records.tuned_argument import TunedArgument
 
 
 class TargetKind(enum.Enum):

@@ -46,8 +46,8 @@ from gpurun.bench.compare.gate import Verdict
 from gpurun.bench.history.expectation import DEFAULT, ExpectationPlan, Held, hold
 from gpurun.bench.history.measured import Measured
 from gpurun.bench.history.past import last_change, newest
-from gpurun.bench.metrics import Metric
 from gpurun.records.benchmark import BenchmarkRecord, utc_text
+from gpurun.records.metrics import Metric
 from scripts.launch_noise import INDEPENDENT, run_errors
 from scripts.simulate_gate import FALSE_PASSES, FALSE_REGRESSIONS, THRESHOLD, wilson
 

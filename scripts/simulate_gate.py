@@ -33,7 +33,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.bench.compare.gate import SPEED_PRIOR, GatePlan, Verdict, judge
-from gpurun.bench.metrics import Gated, Metric
+from gpurun.bench.compare.gated_metric import Gated
+from gpurun.records.metrics import Metric
 from scripts.launch_noise import CORRELATED, INDEPENDENT, paired_errors
 
 NOISES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)

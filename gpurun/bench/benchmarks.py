@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from gpurun.bench.metrics import Metric
 from gpurun.config import BenchConfig, BenchmarkConfig, Config
 from gpurun.errors import GpurunError
+from gpurun.records.metrics import Metric
 
 T = TypeVar("T")
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.bench.launches import Launch
-from gpurun.bench.metrics import Metric
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.figures import known
+from gpurun.records.metrics import Metric
 
 WAITS_APART = 3.0
 """Percent of the measured time: where one half waited so much more for cores, it was disturbed."""

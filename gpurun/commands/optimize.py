@@ -17,8 +17,8 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import files_open_for_writing, require, snapshot
 from gpurun.knobs import all_knobs
 from gpurun.options import Options, TargetKind
-from gpurun.records.arguments import TunedArgument
 from gpurun.records.codec import to_json
+from gpurun.records.tuned_argument import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
 from gpurun.report.markdown import tuning_markdown

@@ -8,25 +8,14 @@ for what the launcher calls.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
+from gpurun.records.effects import Effect as Effect  # knobs import it from here
 from gpurun.records.facts import Facts
-
-
-class Effect(enum.Enum):
-    """What a change does to training; `--allow` bounds what may be applied."""
-
-    PIPELINE = "pipeline"
-    """Only how data reach the device."""
-    NUMERICS = "numerics"
-    """The same algorithm in other rounding or kernels."""
-    TRAINING = "training"
-    """The algorithm itself: batch size, learning rate."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, cast
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Hooks, Knob, KnobBase
 from gpurun.knobs.command_line import with_flag
-from gpurun.records.arguments import TunedArgument
 from gpurun.records.facts import Facts
+from gpurun.records.tuned_argument import TunedArgument
 
 FLAG = re.compile(r"-\S+")
 KEY = re.compile(r"[^-=\s][^=]*=")

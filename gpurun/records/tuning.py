@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpurun.records.arguments import TunedArgument
 from gpurun.records.failure import FailureKind
 from gpurun.records.record import record
 from gpurun.records.result import StepTime
+from gpurun.records.tuned_argument import TunedArgument
 
 TUNING_SCHEMA = "gpurun/tuning@1"
 SETTINGS_SCHEMA = "gpurun/settings@1"

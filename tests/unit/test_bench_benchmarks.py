@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
-from gpurun.bench.metrics import Metric
 from gpurun.config import load_config
 from gpurun.errors import GpurunError
+from gpurun.records.metrics import Metric
 
 
 def configured(folder: Path, text: str) -> tuple[Benchmark, ...]:

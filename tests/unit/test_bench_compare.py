@@ -11,11 +11,11 @@ import pytest
 from gpurun.bench.compare.gate import GatePlan, Verdict
 from gpurun.bench.compare.pairs import Comparing, Findings
 from gpurun.bench.launches import Launch, Launcher, Start
-from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.installed import Tree
 from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.records.metrics import Metric
 from gpurun.records.spec import StopRule
 from tests.unit.bench_launches import BENCHMARK, device, launch
 

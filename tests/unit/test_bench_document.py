@@ -9,15 +9,16 @@ import pytest
 
 from gpurun.bench.compare.document import Compared, comparison, together
 from gpurun.bench.compare.gate import judge
+from gpurun.bench.compare.gated_metric import Gated
 from gpurun.bench.compare.pairs import Findings, Pair
 from gpurun.bench.ending import Ending
-from gpurun.bench.metrics import Gated, Metric
 from gpurun.bench.record import Version, record_of
 from gpurun.bench.workload import check_workload, disturbance
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
+from gpurun.records.metrics import Metric
 from gpurun.report.comparison import comparison_lines
 from gpurun.trials.stop_rules import WHOLE, later_rule
 from tests.unit.bench_launches import BENCHMARK, device, launch

@@ -11,7 +11,7 @@ import pytest
 from gpurun.bench.compare.gate import Verdict
 from gpurun.bench.history.changepoints import Point
 from gpurun.bench.history.expectation import DEFAULT, Held, hold
-from gpurun.bench.metrics import Metric
+from gpurun.records.metrics import Metric
 from scripts.launch_noise import paired_errors, run_errors
 from scripts.simulate_from_history import Cell, simulate
 

@@ -13,12 +13,12 @@ from gpurun.bench.compare.gate import GatePlan, Verdict
 from gpurun.bench.compare.pairs import Comparing, Findings
 from gpurun.bench.launches import Launch, Launcher, LivePair, Start
 from gpurun.bench.loss_curve import curve_of
-from gpurun.bench.metrics import Metric
 from gpurun.bench.pairing import Pairing, obstacle
 from gpurun.bench.trees.installed import Tree
 from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.metrics import Metric
 from gpurun.records.result import HostUse, StepTime
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison import comparison_lines

@@ -14,12 +14,12 @@ from gpurun.bench.compare import comparison
 from gpurun.bench.compare.comparison import Asked
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.launches import Launch, Launcher, Start
-from gpurun.bench.metrics import Metric
 from gpurun.bench.selftest.selftest import selftest
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import OriginsEvent, PlantedEvent
+from gpurun.records.metrics import Metric
 from gpurun.records.selftest import Selftest
 from gpurun.records.spec import StopRule
 from gpurun.report.selftest import selftest_lines

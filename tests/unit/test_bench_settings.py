@@ -14,11 +14,11 @@ from gpurun.bench.compare.comparison import Asked
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.compare.settings import compare_settings, read_settings
 from gpurun.bench.launches import Launch, Launcher, Start
-from gpurun.bench.metrics import Metric
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.comparison import Comparison
+from gpurun.records.metrics import Metric
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison import comparison_lines, comparison_markdown

@@ -10,11 +10,11 @@ import pytest
 
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.trends import Accepted, trends
-from gpurun.bench.metrics import Metric
 from gpurun.commands.bench.words import moment_of
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
 from gpurun.records.history import History, ReferenceKind, Trend
+from gpurun.records.metrics import Metric
 from gpurun.report.history import conditions, history_grid, history_lines, spark, title
 from tests.unit.benchmark_records import FINGERPRINT, LAUNCH, record
 

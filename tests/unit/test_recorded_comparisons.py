@@ -7,9 +7,10 @@ import json
 import pytest
 
 from gpurun.bench.compare.gate import judge
-from gpurun.bench.metrics import Gated, Metric
+from gpurun.bench.compare.gated_metric import Gated
 from gpurun.records.codec import from_json
 from gpurun.records.comparison import Comparison
+from gpurun.records.metrics import Metric
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests" / "data" / "h200"

@@ -20,7 +20,6 @@ from gpurun.bench.compare.comparison import preparation_of
 from gpurun.bench.compare.pairs import Tell
 from gpurun.bench.ending import ANSWERS, Ending, failure
 from gpurun.bench.launches import Launcher
-from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.sides import Sides, single_side
 from gpurun.bench.trees.worktree import SIDES, remove_abandoned
@@ -28,6 +27,7 @@ from gpurun.errors import GpurunError
 from gpurun.isolation.api import require
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.bisection import BisectionReport
+from gpurun.records.metrics import Metric
 from gpurun.rundir import new_run, own_folder
 from gpurun.trials.interruption import Interruption
 

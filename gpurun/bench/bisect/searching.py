@@ -20,7 +20,6 @@ from gpurun.bench.bisect.search import next_action
 from gpurun.bench.bisect.state import SearchState, Settled, StateFile
 from gpurun.bench.compare.pairs import MOST_AGAIN, Tell
 from gpurun.bench.launches import Launch, Launcher
-from gpurun.bench.metrics import Metric
 from gpurun.bench.pairing import Taken
 from gpurun.bench.trees.git import short
 from gpurun.bench.workload import Work, disturbance, figure
@@ -28,6 +27,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.bisection import BisectedPair
+from gpurun.records.metrics import Metric
 from gpurun.trials.interruption import Interruption
 from gpurun.trials.stop_rules import WHOLE, later_rule
 

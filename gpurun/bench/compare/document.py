@@ -10,7 +10,6 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.gate import SPEED_PRIOR, MetricResult, Verdict
 from gpurun.bench.compare.pairs import Findings
 from gpurun.bench.ending import Ending
-from gpurun.bench.metrics import Metric
 from gpurun.bench.record import Version
 from gpurun.bench.trees.git import short
 from gpurun.errors import ExitCode
@@ -22,6 +21,7 @@ from gpurun.records.comparison import (
     PairMethod,
     TrainingComparison,
 )
+from gpurun.records.metrics import Metric
 
 EXIT_CODES = {
     "pass": ExitCode.OK,

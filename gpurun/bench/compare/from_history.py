@@ -31,7 +31,6 @@ from gpurun.bench.history.past import (
     since_accepted,
     usable,
 )
-from gpurun.bench.metrics import Metric
 from gpurun.bench.record import Version, version_of
 from gpurun.bench.series import DEFAULT_LAUNCHES, measure
 from gpurun.bench.trees.baseline import choose_baseline
@@ -40,6 +39,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 from gpurun.records.comparison import Comparison, TrainingComparison
+from gpurun.records.metrics import Metric
 from gpurun.rundir import new_run
 
 if TYPE_CHECKING:

@@ -43,8 +43,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpurun.bench.metrics import Gated, Metric
+from gpurun.bench.compare.gated_metric import Gated
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.metrics import Metric
 from gpurun.stats.autocorrelation import lag_one_correlation
 from gpurun.stats.descriptive import mean
 from gpurun.stats.student_t import t_quantile, t_upper_tail

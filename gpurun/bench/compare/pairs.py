@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.gate import GatePlan, GateResult, Verdict, judge
+from gpurun.bench.compare.gated_metric import Gated
 from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
 from gpurun.bench.compare.training import compare_training
 from gpurun.bench.launches import Launch, Launcher, Start, warm_up_rule
-from gpurun.bench.metrics import Gated, Metric
 from gpurun.bench.pairing import Pairing
 from gpurun.bench.trees.origin import check_origins
 from gpurun.bench.trees.sides import Side, Sides
@@ -30,6 +30,7 @@ from gpurun.bench.workload import (
 )
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.comparison import TrainingComparison
+from gpurun.records.metrics import Metric
 from gpurun.records.spec import StopRule
 from gpurun.trials.stop_rules import later_rule
 from gpurun.trials.turn_ratio import TurnRatio

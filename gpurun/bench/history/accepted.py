@@ -11,11 +11,11 @@ from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT
 from gpurun.bench.history.measured import measured
 from gpurun.bench.history.past import changed_work, last_change, newest, usable
-from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
 from gpurun.records.comparison import Comparison
+from gpurun.records.metrics import Metric
 from gpurun.stats.descriptive import geometric_mean
 
 if TYPE_CHECKING:

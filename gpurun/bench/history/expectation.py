@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from gpurun.bench.compare.gate import GateResult, MetricResult, Verdict
 from gpurun.bench.history.changepoints import Point, positions
-from gpurun.bench.metrics import Metric
+from gpurun.records.metrics import Metric
 from gpurun.stats.descriptive import mean
 from gpurun.stats.student_t import t_quantile, t_upper_tail
 

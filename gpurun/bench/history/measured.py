@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from gpurun.bench.history.changepoints import Change, ChangePlan, Point, find_changes
-from gpurun.bench.metrics import Metric
 from gpurun.bench.record import mean_step_time
 from gpurun.bench.workload import Work
 from gpurun.measure.figures import known, mean
 from gpurun.records.benchmark import BenchmarkLaunch, BenchmarkRecord, utc_moment
+from gpurun.records.metrics import Metric
 from gpurun.stats.descriptive import geometric_mean
 
 PLAN = ChangePlan(most_points=150)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.measured import Measured, changes_of, counts_samples, work_of
-from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.git import Repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkFingerprint, BenchmarkRecord
+from gpurun.records.metrics import Metric
 
 PAIRS = "or launch both sides in turn: leave out --from-history"
 

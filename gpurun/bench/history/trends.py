@@ -14,7 +14,6 @@ from gpurun.bench.history.measured import (
     measured,
     series_key,
 )
-from gpurun.bench.metrics import Metric
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord, utc_moment
 from gpurun.records.history import (
     HistoryChange,
@@ -24,6 +23,7 @@ from gpurun.records.history import (
     ReferenceKind,
     Trend,
 )
+from gpurun.records.metrics import Metric
 from gpurun.stats.descriptive import geometric_mean
 
 LEAST_USUAL = 3

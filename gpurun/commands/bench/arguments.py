@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from gpurun.arguments import Flags, Words, allow_of, budget_of, count_of, split
-from gpurun.bench.metrics import Metric
 from gpurun.bench.trackers import TRACKERS
 from gpurun.config_tables import parse_fraction
 from gpurun.errors import GpurunError
 from gpurun.options import BenchOptions
+from gpurun.records.metrics import Metric
 
 FLAGS = Flags(
     switches=(

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.compare.document import SPEED
-from gpurun.bench.metrics import Metric
 from gpurun.bench.trees.worktree import SIDES, remove_abandoned
 from gpurun.config import load_config
 from gpurun.errors import GpurunError
 from gpurun.options import BenchOptions
+from gpurun.records.metrics import Metric
 from gpurun.rundir import find_home
 
 

@@ -14,7 +14,6 @@ from gpurun.arguments import Flags
 from gpurun.bench.history.branch import PURPOSES, Branch, branch_here
 from gpurun.bench.history.measured import PLAN
 from gpurun.bench.history.trends import Accepted, trends
-from gpurun.bench.metrics import Metric
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen import records_home
 from gpurun.commands.bench.output import check_outputs, emit_json, say
@@ -24,6 +23,7 @@ from gpurun.options import HistoryOptions
 from gpurun.records.benchmark import BenchmarkRecord, utc_moment, utc_text
 from gpurun.records.codec import to_json
 from gpurun.records.history import History, Trend
+from gpurun.records.metrics import Metric
 from gpurun.report.history import history_grid, history_lines, title
 from gpurun.report.tables import print_grid
 from gpurun.verdict import print_verdict
