@@ -11,11 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpurun import __version__
-from gpurun.arguments import parse, split, with_configuration
+from gpurun.arguments.flag_parser import split
+from gpurun.arguments.main_flags import MAIN, parse, with_configuration
+from gpurun.arguments.mistyped_command import NOT_YET, refuse_mistyped
+from gpurun.arguments.options import TargetKind
+from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError, ScriptFailed
-from gpurun.mistyped import NOT_YET, refuse_mistyped
-from gpurun.options import TargetKind
-from gpurun.verdict import print_verdict
 
 HELP = """\
 usage: gpurun [flags] script.py [script's arguments]     run it, and leave a record of the run
@@ -83,7 +84,7 @@ def _dispatch(argv: list[str]) -> int:
     command = COMMANDS.get(argv[0]) if argv else None
     if command is not None:
         return command(argv[1:])
-    flags = split(argv).own
+    flags = split(argv, MAIN).own
     if "help" in flags or not argv:
         stream = sys.stdout if argv else sys.stderr
         stream.write(HELP)
@@ -108,7 +109,7 @@ def _dispatch(argv: list[str]) -> int:
 
 
 def _doctor(argv: list[str]) -> int:
-    from gpurun.arguments import parse_doctor
+    from gpurun.arguments.doctor_flags import parse_doctor
     from gpurun.commands.doctor import doctor
 
     return doctor(parse_doctor(argv))

@@ -27,7 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpurun.config_tables import parse_duration
+from gpurun.arguments.flag_values import parse_duration
 from gpurun.errors import GpurunError
 from gpurun.report.format import duration, knobs_text, number
 from scripts.speedup_table import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from gpurun.config import BenchConfig, BenchmarkConfig, Config
+from gpurun.arguments.gpurun_toml import BenchConfig, BenchmarkConfig, Config
 from gpurun.errors import GpurunError
 from gpurun.records.metrics import Metric
 

@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.loss_curve import loss_curve
 from gpurun.isolation.api import Mode
 from gpurun.measure.events import ProcessLog
-from gpurun.options import Target, TargetKind
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure

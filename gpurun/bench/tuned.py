@@ -14,14 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from gpurun.arguments.gpurun_toml import Config, load_config
+from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.launches import Launch, Start, parameters_of
 from gpurun.bench.record import TURNED, Version, record_of, version_here
 from gpurun.bench.store.files import RecordFiles
-from gpurun.config import Config, load_config
 from gpurun.errors import GpurunError
 from gpurun.measure.events import read_run
-from gpurun.options import Options, Target, TargetKind
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.result import RunResult

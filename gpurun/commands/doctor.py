@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from gpurun.arguments.options import DoctorOptions
+from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode
-from gpurun.options import DoctorOptions
 from gpurun.records.codec import to_json
 from gpurun.records.doctor import Check, DoctorReport, State
-from gpurun.verdict import print_verdict
 
 HELP = """\
 usage: gpurun doctor [flags]     what is installed, permitted and missing here, and what it costs

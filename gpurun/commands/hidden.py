@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from gpurun.arguments import nodes_asked_for
+from gpurun.arguments.options import Options
+from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.errors import GpurunError
 from gpurun.launch.hidden import hidden_flags, in_layers, of_a_rank
 from gpurun.launch.share import check_devices, shared_gpus
-from gpurun.options import Options
 from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Share
 

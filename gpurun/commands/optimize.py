@@ -10,13 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpurun.arguments import nodes_asked_for
+from gpurun.arguments.options import Options, TargetKind
+from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands.hidden import with_reduction
 from gpurun.commands.run import run_with
+from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import files_open_for_writing, require, snapshot
 from gpurun.knobs import all_knobs
-from gpurun.options import Options, TargetKind
 from gpurun.records.codec import to_json
 from gpurun.records.tuned_argument import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
@@ -31,7 +32,6 @@ from gpurun.tuner.document import document
 from gpurun.tuner.findings import Ended
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning import Tuning
-from gpurun.verdict import print_verdict
 
 DEFAULT_BUDGET_SECONDS = 300.0
 EXIT_CODES = {

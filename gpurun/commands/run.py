@@ -15,19 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpurun.arguments.options import Options
+from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.options import Options
 from gpurun.records.codec import to_json
 from gpurun.records.spec import Exchange, Parallel, RunSpec, Setting
-from gpurun.rundir import (
-    INCOMPLETE,
-    check_output,
-    find_home,
-    lost_events,
-    new_run,
-    write_json,
-)
-from gpurun.verdict import print_verdict
+from gpurun.rundir import INCOMPLETE, check_output, find_home, lost_events, new_run, write_json
 
 if TYPE_CHECKING:
     from gpurun.records.result import RunResult

@@ -13,17 +13,18 @@ from importlib.metadata import version
 from pathlib import Path
 
 from gpurun import __version__
+from gpurun.arguments.options import Options, ScaleOptions, TargetKind
+from gpurun.arguments.scale_flags import check_counts
 from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
+from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.launch.cluster import AUTO
 from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
-from gpurun.options import Options, ScaleOptions, TargetKind
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
 from gpurun.report.scaling import print_scaling
 from gpurun.rundir import find_home, new_run, write_json
-from gpurun.scaling.arguments import check_counts
 from gpurun.scaling.devices import Devices, devices
 from gpurun.scaling.distributed import by_source, spawns_by_source
 from gpurun.scaling.document import Circumstances, document, worth_another_way
@@ -33,7 +34,6 @@ from gpurun.scaling.rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
 from gpurun.scaling.trying import Trying, told
 from gpurun.trials.interruption import Interruption
 from gpurun.trials.stop_rules import later_rule
-from gpurun.verdict import print_verdict
 
 OF_NODES = ("--nnodes", "--nproc-per-node", "--rdzv", "--node-rank", "--master", "--local-addr")
 """Flags of torchrun that say which nodes there are and where they meet."""

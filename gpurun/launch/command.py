@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpurun.options import Target, TargetKind
+from gpurun.arguments.options import Target, TargetKind
 
 PACKAGE = Path(__file__).resolve().parent.parent
 IN_MAIN = PACKAGE / "runtime" / "boot" / "in_main.py"

@@ -20,11 +20,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError
 from gpurun.launch.attempts import Attempts, NodeLost, say
 from gpurun.launch.cluster import is_one_of_many, with_nodes
 from gpurun.launch.share import check_numa_binding
-from gpurun.options import Target, TargetKind
 from gpurun.records.ranks import Attempt
 from gpurun.records.spec import SPEC_VARIABLE
 
@@ -76,7 +76,7 @@ def local_ranks(word: str) -> int:
 
 def main(argv: list[str]) -> int:
     """Be the agent in a process of its own, with the environment as the caller made it."""
-    from gpurun.arguments import parse
+    from gpurun.arguments.main_flags import parse
 
     options = parse(argv)
     try:

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError
 from gpurun.launch.said import is_said, variable_of
 from gpurun.launch.share import threads_for
-from gpurun.options import Target, TargetKind
 
 THREADS = "OMP_NUM_THREADS"
 RANKS = "--nproc-per-node"

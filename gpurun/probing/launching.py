@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpurun.arguments.options import Options
 from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, quiet_services
 from gpurun.launch.caches import for_short_launches
 from gpurun.launch.command import command_line
 from gpurun.launch.environment import child_environment
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.events import ProcessLog, read_run
-from gpurun.options import Options
 from gpurun.records.events import PARALLEL_REFUSED, GradientEvent, LoaderEvent, ProbeEvent
 from gpurun.records.spec import ProbeSpec, RunSpec
 

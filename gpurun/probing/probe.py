@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError, Refused, ScriptFailed
 from gpurun.isolation.api import Mode, discard, require
 from gpurun.measure.fingerprint import differences
-from gpurun.options import Options
 from gpurun.probing.judging import Judgement, judge
 from gpurun.probing.launching import LIMIT_SECONDS, Launch, Seen
 from gpurun.records.codec import RecordError, from_json, to_json

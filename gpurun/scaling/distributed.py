@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.measure.fingerprint import modules_below
-from gpurun.options import Target, TargetKind
 
 NAMES = (
     "init_process_group", "DistributedDataParallel", "FullyShardedDataParallel", "fully_shard",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpurun.arguments.options import ScaleOptions
 from gpurun.errors import ExitCode
 from gpurun.measure.figures import known, mean
-from gpurun.options import ScaleOptions
 from gpurun.records.scaling import (
     ProjectedPoint,
     ScalingFinding,

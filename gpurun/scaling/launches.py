@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from gpurun.arguments.options import Options
 from gpurun.isolation.api import Mode
-from gpurun.options import Options
 from gpurun.scaling.devices import Devices
 from gpurun.scaling.launch import Launch, launch_of
 from gpurun.scaling.nodes import Nodes

@@ -11,8 +11,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpurun.arguments.options import Options
 from gpurun.launch.share import shared_gpus
-from gpurun.options import Options
 from gpurun.records.spec import Exchange, Parallel, Setting, Share, StopRule, TrialSpec
 from gpurun.scaling.devices import Devices
 from gpurun.trials.request import LaunchRequest, Ranks

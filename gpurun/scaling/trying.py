@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpurun.ddp_options import flag_of
+from gpurun.arguments.ddp_options import flag_of
 from gpurun.records.scaling import ScalingWay
 from gpurun.records.spec import Setting, StopRule
 from gpurun.scaling.efficiency import Efficiency, compared

@@ -12,13 +12,13 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError
 from gpurun.isolation.api import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.events import ProcessLog
 from gpurun.measure.machine import available_cores, available_memory
-from gpurun.options import Target, TargetKind
 from gpurun.records.spec import RunSpec
 
 LEAST_CORES = 2

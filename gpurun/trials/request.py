@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpurun.options import Target
+from gpurun.arguments.options import Target
 from gpurun.records.spec import Exchange, Parallel, Setting, Trees, TrialSpec
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from gpurun.config import load_config
-from gpurun.config_tables import parse_toml, type_in_words
-from gpurun.ddp_options import flag_of
+from gpurun.arguments.ddp_options import flag_of
+from gpurun.arguments.gpurun_toml import load_config, parse_toml
+from gpurun.arguments.gpurun_toml_keys import type_in_words
+from gpurun.arguments.options import Options, TargetKind
 from gpurun.errors import GpurunError
 from gpurun.launch.command import typed_words
 from gpurun.measure.fingerprint import differences, fingerprint, module_file
-from gpurun.options import Options, TargetKind
 from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.tuning import APPLICABLE, SETTINGS_SCHEMA, SavedSettings, Unproven
 from gpurun.rundir import write_json

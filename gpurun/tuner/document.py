@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpurun.arguments.options import Objective, Options
 from gpurun.knobs.batching.batch_size import side_effects
 from gpurun.measure.figures import known, mean
 from gpurun.measure.others import shared_cores
-from gpurun.options import Objective, Options
 from gpurun.records.result import RunResult, StepTime
 from gpurun.records.tuning import (
     Candidate,

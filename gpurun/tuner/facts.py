@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpurun.arguments.options import Options, TargetKind
 from gpurun.measure.clock import step_clock
 from gpurun.measure.events import ProcessLog
-from gpurun.options import Options, TargetKind
 from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.facts import BatchFlag, Facts, Machine
 from gpurun.records.result import RunResult

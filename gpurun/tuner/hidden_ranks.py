@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
 from gpurun.isolation.api import Mode
 from gpurun.launch.hidden import hidden_flags, of_a_rank
 from gpurun.launch.share import check_devices, shared_gpus
-from gpurun.options import Options
 from gpurun.records.spec import LossReduction, Parallel, Share
 from gpurun.trials.request import Ranks
 

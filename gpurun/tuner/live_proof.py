@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpurun.options import Objective
+from gpurun.arguments.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import TrialRecord
 from gpurun.tuner.proof import PairOutcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpurun.options import Objective
+from gpurun.arguments.options import Objective
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow
 from gpurun.report.tuning import TuningView

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpurun.arguments.options import Objective
 from gpurun.knobs.api import Effect, Knob
-from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpurun.arguments.options import Objective, Options
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
 from gpurun.measure.figures import known
-from gpurun.options import Objective, Options
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import Exchange, Setting, TrialSpec

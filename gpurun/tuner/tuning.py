@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpurun.arguments.options import Objective, Options
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
 from gpurun.measure.others import shared_cores
-from gpurun.options import Objective, Options
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow, TrialRecord, Unproven

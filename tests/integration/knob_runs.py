@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpurun.config import load_config
+from gpurun.arguments.gpurun_toml import load_config
 from gpurun.knobs import all_knobs
 from gpurun.records.spec import RunSpec, Setting
 from tests.forked import NURSERY, run_recorded

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.isolation.api import choose
-from gpurun.options import Options, Target, TargetKind
 from gpurun.records.result import KnobOutcome
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.trial import Request

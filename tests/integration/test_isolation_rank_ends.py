@@ -44,7 +44,7 @@ import os, sys
 from pathlib import Path
 from gpurun.isolation.rank_layers.layer_command import finish, rank_command
 from gpurun.launch.elastic import run_elastic
-from gpurun.options import Target, TargetKind
+from gpurun.arguments.options import Target, TargetKind
 run = Path("run folder")
 words = rank_command([sys.executable, "-B", "script.py", *sys.argv[1:]], run, ())
 target = Target(TargetKind.COMMAND, words[0], tuple(words[1:]))

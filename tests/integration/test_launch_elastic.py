@@ -144,8 +144,8 @@ def test_torchrun_s_own_errors_are_two_lines(tmp_path: Path, gpurun: Gpurun) -> 
 def test_agent_in_a_process_of_its_own_runs_the_ranks(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
+    from gpurun.arguments.options import Target, TargetKind
     from gpurun.launch.command import agent_command_line
-    from gpurun.options import Target, TargetKind
 
     target = Target(TargetKind.SCRIPT, write(tmp_path, RANK))
     words = agent_command_line(("--nproc-per-node=2",), target)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.api import Mode, require
-from gpurun.options import Target, TargetKind
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import Setting, TrialSpec
 from gpurun.trials.launcher import TrialLauncher

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.main_flags import parse
+from gpurun.arguments.options import Options
 from gpurun.measure import use
-from gpurun.options import Options
 from gpurun.records.codec import from_json
 from gpurun.records.spec import RunSpec
 from gpurun.records.tuning import TrialRecord, TuningReport

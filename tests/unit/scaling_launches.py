@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpurun.options import ScaleOptions
+from gpurun.arguments.options import ScaleOptions
 from gpurun.records.result import StepSplit
 from gpurun.scaling.devices import CORES, Devices
 from gpurun.scaling.document import Circumstances

@@ -253,7 +253,7 @@ def bad_tree(root: Path, files: dict[str, str]) -> list[Source]:
         ("runtime.steps", "def f():\n    import psutil"),
         ("runtime.steps", "from gpurun.tuner import trial"),
         ("runtime.steps", "try:\n    import rich\nexcept ImportError:\n    pass"),
-        ("records.spec", "from gpurun.config import Config"),
+        ("records.spec", "from gpurun.arguments.gpurun_toml import Config"),
         ("records.spec", "def f():\n    import torch"),
         ("knobs.compile", "import torch"),
         ("knobs.compile", "from gpurun.runtime.observe.steps import Clock"),

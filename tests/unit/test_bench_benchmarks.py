@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.arguments.gpurun_toml import load_config
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
-from gpurun.config import load_config
 from gpurun.errors import GpurunError
 from gpurun.records.metrics import Metric
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
+from gpurun.arguments.bench_subcommand_flags import BISECT, parse_bisect
 from gpurun.bench.bisect.line import branch_of, line_between
 from gpurun.bench.trees.git import open_repository
-from gpurun.commands.bench.bisect import FLAGS, HELP, parse_bisect
+from gpurun.commands.bench.bisect import HELP
 from gpurun.errors import GpurunError
 from tests.repositories import commit, git, new_repository
 
@@ -61,7 +62,7 @@ def test_a_wrong_command_line_is_an_error_with_a_cure(words: list[str], what: st
 def test_the_help_names_every_flag(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "bisect", *words]) == 0
     assert capsys.readouterr().out == HELP
-    assert all(f"--{name}" in HELP for name in FLAGS.names)
+    assert all(f"--{name}" in HELP for name in BISECT.names)
 
 
 @pytest.fixture

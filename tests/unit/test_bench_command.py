@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from gpurun import main
+from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.driver import Search, not_searched
 from gpurun.bench.compare.comparison import Asked, hold_against, not_compared
@@ -28,7 +29,6 @@ from gpurun.commands.bench import run as command
 from gpurun.commands.bench import selftest as selftest_command
 from gpurun.commands.bench.chosen import records_home
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.options import BenchOptions
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.comparison import Comparison
 from gpurun.trials.interruption import Interruption

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
+from gpurun.arguments.bench_subcommand_flags import EXCHANGE
 from gpurun.bench.store import open_store
-from gpurun.commands.bench import exchange
 from tests.unit.benchmark_records import record
 
 
@@ -84,4 +84,4 @@ def test_what_cannot_be_is_one_line(
 def test_the_help_lists_every_flag(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", word, "--help"]) == 0
     text = capsys.readouterr().out
-    assert all(f"--{flag}" in text for flag in exchange.FLAGS.names if flag != "help")
+    assert all(f"--{flag}" in text for flag in EXCHANGE.names if flag != "help")

@@ -13,11 +13,8 @@ import pytest
 from PIL import Image
 
 from gpurun import main
+from gpurun.arguments.bench_subcommand_flags import ACCEPT, HISTORY, parse_accept, parse_history
 from gpurun.bench.store import open_store
-from gpurun.commands.bench import accept as accept_command
-from gpurun.commands.bench import history as history_command
-from gpurun.commands.bench.accept import parse_accept
-from gpurun.commands.bench.history import parse_history
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import from_json
@@ -219,7 +216,7 @@ def test_flags_stand_before_and_after_the_name() -> None:
 
 
 def test_the_help_names_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    for word, flags in (("history", history_command.FLAGS), ("accept", accept_command.FLAGS)):
+    for word, flags in (("history", HISTORY), ("accept", ACCEPT)):
         assert main(["bench", word, "--help"]) == 0
         shown = capsys.readouterr().out
         assert [n for n in flags.names if f"--{n}" not in shown] == ["help"]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.arguments.bench_flags import EXPORT_KINDS
 from gpurun.bench.compare.document import together
 from gpurun.bench.trackers import (
     TRACKERS,
@@ -43,6 +44,10 @@ BMF_SCHEMA = {  # as Bencher publishes it
 }
 FASTER = replace(LAUNCH, samples_per_second=1002.0)
 RECORD = record(launches=(LAUNCH, FASTER), samples_per_second=1001.0)
+
+
+def test_each_kind_that_the_flag_takes_has_a_document() -> None:
+    assert tuple(TRACKERS) == EXPORT_KINDS
 
 
 def test_github_action_benchmark_gets_what_grows_and_what_shrinks_apart() -> None:

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
+from gpurun.arguments.flag_values import moment_of
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.trends import Accepted, trends
-from gpurun.commands.bench.words import moment_of
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
 from gpurun.records.history import History, ReferenceKind, Trend

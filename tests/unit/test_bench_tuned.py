@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.gpurun_toml import load_config
+from gpurun.arguments.main_flags import parse
 from gpurun.bench.record import Version
 from gpurun.bench.store import open_store
 from gpurun.bench.tuned import benchmark_of, keep_tuning, records_of, tuned_note
 from gpurun.commands.optimize import Tuned, _enter
-from gpurun.config import load_config
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.codec import from_json
 from gpurun.records.tuning import TuningReport

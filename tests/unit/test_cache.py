@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.main_flags import parse
 from gpurun.errors import GpurunError
 from gpurun.measure.fingerprint import module_file, modules_below
 from gpurun.records.tuning import SavedSettings, Unproven
@@ -248,7 +248,7 @@ def test_the_words_to_type_next_ask_for_the_same_command(words: list[str]) -> No
 
 
 def test_what_the_configuration_says_need_not_be_typed(here: Path) -> None:
-    from gpurun.arguments import with_configuration
+    from gpurun.arguments.main_flags import with_configuration
 
     (here / "gpurun.toml").write_text("[optimize]\nallow = ['training']\n[run]\nout = 'records'\n")
     configured = with_configuration(parse(["--optimize", "train.py"], {}), here)

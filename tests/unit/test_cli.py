@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
-from gpurun.arguments import asks_for_ranks, nodes_asked_for, parse, with_configuration
+from gpurun.arguments.main_flags import parse, with_configuration
+from gpurun.arguments.options import TargetKind
+from gpurun.arguments.torchrun_flags import asks_for_ranks, nodes_asked_for
 from gpurun.errors import GpurunError
 from gpurun.launch.command import interpreter_flags
-from gpurun.options import TargetKind
 
 
 def test_everything_after_the_script_is_the_scripts() -> None:
@@ -175,7 +176,7 @@ def test_an_error_of_ours_is_one_line_with_its_details_in_a_file(
 
 
 def test_help_names_every_flag_of_ours(capfd: pytest.CaptureFixture[str]) -> None:
-    from gpurun.arguments import OWN_SWITCHES, OWN_VALUES
+    from gpurun.arguments.main_flags import OWN_SWITCHES, OWN_VALUES
 
     assert main(["--help"]) == 0
     text = capfd.readouterr().out

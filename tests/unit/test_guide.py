@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gpurun.arguments import OWN_SWITCHES, OWN_VALUES
+from gpurun.arguments.main_flags import OWN_SWITCHES, OWN_VALUES
 from gpurun.knobs import all_knobs
 from scripts.bench_speedup import WORKLOADS
 from scripts.speedup_table import COLUMNS

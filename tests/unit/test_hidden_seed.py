@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.commands.hidden import parallel
-from gpurun.options import Options, Target, TargetKind
 
 ONE = Options(Target(TargetKind.SCRIPT, "train.py"), ddp=True)
 

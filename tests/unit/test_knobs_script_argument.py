@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.main_flags import parse
 from gpurun.errors import GpurunError
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect

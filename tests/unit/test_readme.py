@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 
-from gpurun.arguments import OWN_SWITCHES, OWN_VALUES
+from gpurun.arguments.main_flags import OWN_SWITCHES, OWN_VALUES
+from gpurun.arguments.mistyped_command import NOT_YET
 from gpurun.cli import COMMANDS
 from gpurun.errors import ExitCode
 from gpurun.knobs import all_knobs
-from gpurun.mistyped import NOT_YET
 from tests.conftest import REPOSITORY
 
 README = (REPOSITORY / "README.md").read_text()

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.main_flags import parse
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect
 from gpurun.measure.events import read_run

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.main_flags import parse
+from gpurun.arguments.scale_flags import check_counts
 from gpurun.errors import GpurunError
 from gpurun.launch.rendezvous import (
     NodeGroup,
@@ -24,7 +25,6 @@ from gpurun.launch.rendezvous import (
 )
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import StopRule
-from gpurun.scaling.arguments import check_counts
 from gpurun.scaling.node_records import Ended, files_of, keep_files, number_logs
 from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict, worse
 from gpurun.scaling.requests import NodeShare, Order, Requests

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.ddp_options import flag_of
+from gpurun.arguments.ddp_options import flag_of
 from gpurun.records.spec import Setting
 from gpurun.scaling.launch import Launch
 from gpurun.scaling.requests import Order

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.options import Target, TargetKind
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import TrialSpec
 from gpurun.trials import launcher as launcher_module

@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.main_flags import parse
 from gpurun.measure.events import read_run
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import ValueRead, WaitsEvent

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.options import Objective
+from gpurun.arguments.options import Objective
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import StepTime
 from gpurun.trials.turn_ratio import TurnRatio

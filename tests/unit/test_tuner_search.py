@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import pytest
 
+from gpurun.arguments.options import Objective
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.records.tuning import GuardVerdict

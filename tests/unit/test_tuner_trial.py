@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.isolation.api import Mode
 from gpurun.measure.events import ProcessLog, read_run
-from gpurun.options import Options, Target, TargetKind
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.ending import OUT_OF_MEMORY, last_words, recompiled, while_compiling

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.main_flags import parse
+from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect, KnobBase
-from gpurun.options import Options, Target, TargetKind
 from gpurun.records.facts import BatchFlag, Facts
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord, Unproven
 from gpurun.report.tuning import SilentView

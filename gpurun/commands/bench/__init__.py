@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpurun.mistyped import refuse_mistyped
+from gpurun.arguments.mistyped_command import refuse_mistyped
 
 
 def _run(argv: list[str]) -> int:
-    from gpurun.commands.bench.arguments import parse_bench
+    from gpurun.arguments.bench_flags import parse_bench
     from gpurun.commands.bench.run import run_bench
 
     return run_bench(parse_bench(argv))

@@ -5,24 +5,22 @@ from __future__ import annotations
 import getpass
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.arguments import Flags
+from gpurun.arguments.bench_subcommand_flags import parse_accept
+from gpurun.arguments.options import AcceptOptions
 from gpurun.bench.history.branch import BASELINES
 from gpurun.bench.history.measured import series_key
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.commands.bench.chosen import records_home
 from gpurun.commands.bench.output import check_outputs, emit_json, say
-from gpurun.commands.bench.words import flags_and_names
+from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.options import AcceptOptions
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkExport, BenchmarkRecord, utc_moment
 from gpurun.records.codec import to_json
 from gpurun.report.format import number
-from gpurun.verdict import print_verdict
 
 if TYPE_CHECKING:
     from gpurun.bench.store.store import BenchmarkStore
@@ -43,24 +41,6 @@ records since. `--compare` judges as before, and names what was accepted between
 
 Exit code 4 where there is no record of HEAD.
 """
-FLAGS = Flags(switches=("quiet", "help"), values=("reason", "record", "json", "store", "out"))
-
-
-def parse_accept(argv: Sequence[str]) -> AcceptOptions:
-    """The options; `GpurunError` where one is unknown or has no good value."""
-    own, names = flags_and_names(argv, FLAGS, "accept")
-    if names and "record" in own:
-        raise GpurunError("--record names one record, whose benchmark is known", "drop the name")
-    return AcceptOptions(
-        name=names[0] if names else None,
-        record=own.get("record"),
-        reason=own.get("reason", ""),
-        json=own.get("json"),
-        store=own.get("store"),
-        out=own.get("out"),
-        quiet="quiet" in own,
-        help="help" in own,
-    )
 
 
 def accept(argv: list[str]) -> int:

@@ -6,7 +6,8 @@ import math
 import sys
 import time
 
-from gpurun.arguments import Flags, Words, budget_of, count_of, split
+from gpurun.arguments.bench_subcommand_flags import parse_bisect
+from gpurun.arguments.options import BisectOptions
 from gpurun.bench.bisect.bisection import SearchPlan
 from gpurun.bench.bisect.document import together
 from gpurun.bench.bisect.driver import Search, bisect, not_searched
@@ -21,13 +22,12 @@ from gpurun.commands.bench.output import (
     say,
     teller,
 )
-from gpurun.errors import ExitCode, GpurunError
-from gpurun.options import BisectOptions
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode
 from gpurun.records.bisection import BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.report.bisection import bisection_lines, bisection_markdown
 from gpurun.trials.interruption import Interruption
-from gpurun.verdict import print_verdict
 
 HELP = f"""\
 usage: gpurun bench bisect GOOD..BAD [flags] [script.py args...]   (or: GOOD BAD)
@@ -52,12 +52,6 @@ cannot be measured), 4 the range cannot be searched, 5 the benchmark failed at G
   --quiet            print nothing but errors and the closing verdict line
 """
 
-FLAGS = Flags(
-    switches=("fresh", "trials-in-place", "quiet", "help"),
-    values=("max-pairs", "budget", "steps", "json", "markdown", "store", "out"),
-)
-EXAMPLE = "as in gpurun bench bisect v1.0..main train.py"
-
 
 def bisect_command(argv: list[str]) -> int:
     """`gpurun bench bisect ...`: the exit codes are those of the help text."""
@@ -66,54 +60,6 @@ def bisect_command(argv: list[str]) -> int:
         sys.stdout.write(HELP)
         return int(ExitCode.OK)
     return run_bisect(options)
-
-
-def parse_bisect(argv: list[str]) -> BisectOptions | None:
-    """The options of `gpurun bench bisect`; `GpurunError` where one is unknown or missing.
-
-    Flags may stand before and after the range; what follows the script is the script's own. None
-    asks for the help.
-    """
-    words = split(argv, FLAGS)
-    if "help" in words.own:
-        return None
-    if words.program is None:
-        raise GpurunError("bisect needs a range GOOD..BAD", EXAMPLE)
-    good, dots, bad = words.program.partition("..")
-    words = _further(words)
-    if not dots:
-        if words.program is None or words.program.endswith(".py"):
-            raise GpurunError(f"bisect needs a range, and {good!r} is one commit", EXAMPLE)
-        bad = words.program
-        words = _further(words)
-    if "help" in words.own:
-        return None
-    if not good or bad.startswith((".", "/")):
-        raise GpurunError(f"{good}{dots}{bad} is no range GOOD..BAD", EXAMPLE)
-    own = words.own
-    return BisectOptions(
-        good=good,
-        bad=bad or "HEAD",
-        script=words.program,
-        args=words.args,
-        max_pairs=count_of("max-pairs", own.get("max-pairs")),
-        steps=count_of("steps", own.get("steps")),
-        budget_seconds=budget_of(own.get("budget")),
-        fresh="fresh" in own,
-        trials_in_place="trials-in-place" in own,
-        json=own.get("json"),
-        markdown=own.get("markdown"),
-        store=own.get("store"),
-        out=own.get("out"),
-        quiet="quiet" in own,
-    )
-
-
-def _further(words: Words) -> Words:
-    """The words after a positional one, with the flags before it."""
-    more = split(list(words.args), FLAGS)
-    more.own = {**words.own, **more.own}
-    return more
 
 
 def run_bisect(options: BisectOptions) -> int:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from gpurun.arguments.gpurun_toml import load_config
+from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.compare.document import SPEED
 from gpurun.bench.trees.worktree import SIDES, remove_abandoned
-from gpurun.config import load_config
 from gpurun.errors import GpurunError
-from gpurun.options import BenchOptions
 from gpurun.records.metrics import Metric
 from gpurun.rundir import find_home
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpurun.arguments.options import BenchOptions
 from gpurun.bench.compare.document import together
 from gpurun.bench.trackers import tracked
 from gpurun.commands.bench.output import emit_exports, emit_json, emit_markdown
-from gpurun.options import BenchOptions
+from gpurun.commands.verdict_line import print_verdict
 from gpurun.records.codec import to_json
 from gpurun.records.comparison import Comparison
 from gpurun.report.comparison import comparison_lines, comparison_markdown
-from gpurun.verdict import print_verdict
 
 
 def conclude(documents: Sequence[Comparison], options: BenchOptions) -> int:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from gpurun.arguments import Flags
+from gpurun.arguments.bench_subcommand_flags import parse_exchange
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen import records_home
 from gpurun.commands.bench.output import emit_json, say
-from gpurun.commands.bench.words import flags_and_names
-from gpurun.errors import ExitCode, GpurunError
-from gpurun.options import ExchangeOptions
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode
 from gpurun.records.codec import to_json
-from gpurun.verdict import print_verdict
 
 WHERE = """\
   --store URL        the database of records; by default bench.db in the folder of records
@@ -35,25 +32,6 @@ there already stays as it is. Of a file that is damaged nothing is imported, nor
 Records reach other machines so: a cache of CI, a second database, a colleague.
 
 {WHERE}"""
-FLAGS = Flags(switches=("quiet", "help"), values=("store", "out"))
-MOST_FILES = 10_000
-
-
-def parse_exchange(argv: Sequence[str], command: str) -> ExchangeOptions:
-    """The options of `export` or `import`; `GpurunError` where a file is missing or too much."""
-    most = 1 if command == "export" else MOST_FILES
-    own, files = flags_and_names(argv, FLAGS, command, most, what="file")
-    if not files and "help" not in own:
-        raise GpurunError(
-            f"gpurun bench {command} needs a file", f"as in gpurun bench {command} records.json"
-        )
-    return ExchangeOptions(
-        files=tuple(files),
-        store=own.get("store"),
-        out=own.get("out"),
-        quiet="quiet" in own,
-        help="help" in own,
-    )
 
 
 def export_records(argv: list[str]) -> int:

@@ -5,28 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.arguments import Flags
+from gpurun.arguments.bench_subcommand_flags import parse_history
+from gpurun.arguments.options import HistoryOptions
 from gpurun.bench.history.branch import PURPOSES, Branch, branch_here
 from gpurun.bench.history.measured import PLAN
 from gpurun.bench.history.trends import Accepted, trends
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen import records_home
 from gpurun.commands.bench.output import check_outputs, emit_json, say
-from gpurun.commands.bench.words import flags_and_names, moment_of
+from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.options import HistoryOptions
 from gpurun.records.benchmark import BenchmarkRecord, utc_moment, utc_text
 from gpurun.records.codec import to_json
 from gpurun.records.history import History, Trend
 from gpurun.records.metrics import Metric
 from gpurun.report.history import history_grid, history_lines, title
 from gpurun.report.tables import print_grid
-from gpurun.verdict import print_verdict
 
 if TYPE_CHECKING:
     from gpurun.bench.store.store import BenchmarkStore
@@ -51,37 +49,6 @@ the order of its commits; changes of level are told with the commit that they ca
 Exit code 4 where there is no record.
 """
 THREADS = "OPENBLAS_NUM_THREADS"
-FLAGS = Flags(
-    switches=("quiet", "help"),
-    values=("metric", "branch", "since", "until", "json", "png", "store", "out"),
-)
-
-
-def parse_history(argv: Sequence[str], now: datetime | None = None) -> HistoryOptions:
-    """The options; `GpurunError` where one is unknown or has no good value."""
-    own, names = flags_and_names(argv, FLAGS, "history")
-    now = now or datetime.now(timezone.utc)
-    metric = own.get("metric", Metric.THROUGHPUT.value).replace("-", "_")
-    known = [one.value for one in Metric]
-    if metric not in known:
-        raise GpurunError(f"--metric {metric!r} is no metric", f"write one of {','.join(known)}")
-    since = moment_of("since", own.get("since"), now)
-    until = moment_of("until", own.get("until"), now, end=True)
-    if since is not None and until is not None and since >= until:
-        raise GpurunError("--since is not before --until", "name the earlier date in --since")
-    return HistoryOptions(
-        name=names[0] if names else None,
-        metric=metric,
-        since=since,
-        until=until,
-        branch=own.get("branch"),
-        json=own.get("json"),
-        png=own.get("png"),
-        store=own.get("store"),
-        out=own.get("out"),
-        quiet="quiet" in own,
-        help="help" in own,
-    )
 
 
 def history(argv: list[str]) -> int:

@@ -7,6 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpurun.arguments.gpurun_toml import Config, load_config
+from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import GATED, Benchmark, benchmarks
 from gpurun.bench.compare.comparison import Asked, not_compared
 from gpurun.bench.compare.gate import GatePlan
@@ -15,8 +17,6 @@ from gpurun.commands.bench.chosen import gated
 from gpurun.commands.bench.conclusion import conclude, shown
 from gpurun.commands.bench.each import of_each
 from gpurun.commands.bench.output import teller
-from gpurun.config import Config, load_config
-from gpurun.options import BenchOptions
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.trials.interruption import Interruption
 

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpurun.arguments.gpurun_toml import load_config
+from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison import Asked, compare, keep, not_compared
 from gpurun.bench.compare.from_history import compare_with_history
@@ -34,10 +36,9 @@ from gpurun.commands.bench.output import (
     teller,
 )
 from gpurun.commands.bench.results import judge_results
-from gpurun.config import load_config
+from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode
 from gpurun.isolation.api import require
-from gpurun.options import BenchOptions
 from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord
 from gpurun.records.codec import to_json
 from gpurun.records.comparison import Comparison
@@ -45,7 +46,6 @@ from gpurun.report.benchmark import record_lines
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.rundir import new_run
 from gpurun.trials.interruption import Interruption
-from gpurun.verdict import print_verdict
 
 if TYPE_CHECKING:
     from gpurun.bench.store.store import BenchmarkStore

@@ -6,28 +6,22 @@ import math
 import sys
 import time
 
-from gpurun.arguments import Flags, split
+from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
+from gpurun.arguments.options import BenchOptions
 from gpurun.bench.compare.comparison import Asked
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.selftest.selftest import not_tried, selftest, together
 from gpurun.bench.store import open_store
-from gpurun.commands.bench.arguments import options_of
 from gpurun.commands.bench.chosen import chosen_by, records_home
 from gpurun.commands.bench.each import of_each
 from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
-from gpurun.errors import ExitCode, GpurunError
-from gpurun.options import BenchOptions
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode
 from gpurun.records.codec import to_json
 from gpurun.records.selftest import Selftest
 from gpurun.report.selftest import pairs_in_all, selftest_lines
 from gpurun.trials.interruption import Interruption
-from gpurun.verdict import print_verdict
 
-QUICK_PAIRS = 6
-FLAGS = Flags(
-    switches=("quick", "trials-in-place", "quiet", "help"),
-    values=("threshold", "max-pairs", "metrics", "budget", "steps", "json", "store", "out"),
-)
 HELP = f"""\
 usage: gpurun bench selftest [flags] [script.py args...]
 
@@ -54,7 +48,7 @@ exit code 0 all three are right, 3 undecided, 5 the gate answers wrong or the be
 
 def run_selftest(argv: list[str]) -> int:
     """Try the gate; the exit codes are those of the help text."""
-    options, quick = _parsed(argv)
+    options, quick = parse_selftest(argv)
     if options.help:
         sys.stdout.write(HELP)
         return int(ExitCode.OK)
@@ -92,11 +86,3 @@ def _shown(found: Selftest, options: BenchOptions) -> list[str]:
     if options.quiet and found.verdict in ("pass", "inconclusive"):
         return []
     return selftest_lines(found)
-
-
-def _parsed(argv: list[str]) -> tuple[BenchOptions, bool]:
-    words = split(argv, FLAGS)
-    quick = "quick" in words.own
-    if quick and "max-pairs" in words.own:
-        raise GpurunError(f"--quick is --max-pairs {QUICK_PAIRS}", "drop one of them")
-    return options_of(words), quick

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.config import BenchConfig, Config, OptimizeConfig, RunConfig, load_config
-from gpurun.config_tables import parse_duration, parse_fraction
+from gpurun.arguments.flag_values import parse_duration, parse_fraction
+from gpurun.arguments.gpurun_toml import BenchConfig, Config, OptimizeConfig, RunConfig, load_config
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
 

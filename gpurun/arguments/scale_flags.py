@@ -1,16 +1,18 @@
-"""What the flags of `--scale` say."""
+"""The flags of `--scale`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpurun.arguments import count_of
+from gpurun.arguments.flag_values import count_of
+from gpurun.arguments.options import ScaleOptions
 from gpurun.errors import GpurunError
-from gpurun.options import ScaleOptions
 
 
-def scale_options(own: Mapping[str, str]) -> ScaleOptions:
-    """The options among our own flags, of which `scale` is one."""
+def scale_options(own: Mapping[str, str]) -> ScaleOptions | None:
+    """The options among our own flags; None without `--scale`."""
+    if "scale" not in own:
+        return None
     return ScaleOptions(
         counts=_counts(own["scale"]),
         strong="strong" in own,

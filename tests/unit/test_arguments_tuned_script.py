@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.main_flags import parse
+from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
-from gpurun.options import Options
 
 PLAIN = ("out@tune:8000", "@tune", "@tune.txt", "@tuned:1,2", "--to=me@tune:1,2", "x@tune[1]:2")
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
+from gpurun.arguments.mistyped_command import BELOW_BENCH, NOT_YET
 from gpurun.cli import COMMANDS
 from gpurun.commands.bench import BELOW
-from gpurun.mistyped import BELOW_BENCH, NOT_YET
 
 EVERY = [[], *([name] for name in COMMANDS), *(["bench", name] for name in BELOW)]
 

@@ -6,20 +6,21 @@ dataclass and a field of `Config`.
 
 from __future__ import annotations
 
+import re
+import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from gpurun.config_tables import (
+from gpurun.arguments.gpurun_toml_keys import (
     DURATION,
     FRACTIONS,
     NOT_A_KEY,
     POSITIVE,
     checked_table,
-    parse_toml,
 )
+from gpurun.arguments.options import Objective
 from gpurun.errors import GpurunError
-from gpurun.options import Objective
 from gpurun.records.codec import from_json
 from gpurun.records.effects import Effect
 from gpurun.records.metrics import Metric
@@ -150,3 +151,18 @@ def _decode(document: dict[str, Any], path: Path, prefix: str) -> Config:
         knobs=tuple(str(path.parent / knob) for knob in config.knobs),
         source=path,
     )
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables of a TOML text; `ValueError` says in which line it is none, and why."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        place = re.search(r"\(at (line \d+)", str(error))
+        line = place[1] if place else f"line {text.count(chr(10)) + 1} (the end)"
+        what = re.sub(r" \(at [^)]*\)$", "", str(error))
+        raise ValueError(f"{line}: not valid TOML: {what}") from None

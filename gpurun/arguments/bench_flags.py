@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from gpurun.arguments import Flags, Words, allow_of, budget_of, count_of, split
-from gpurun.bench.trackers import TRACKERS
-from gpurun.config_tables import parse_fraction
+from gpurun.arguments.flag_parser import Flags, Words, split
+from gpurun.arguments.flag_values import allow_of, budget_of, count_of, threshold_of
+from gpurun.arguments.options import BenchOptions
 from gpurun.errors import GpurunError
-from gpurun.options import BenchOptions
 from gpurun.records.metrics import Metric
 
 FLAGS = Flags(
@@ -20,6 +19,8 @@ FLAGS = Flags(
     ),
     pairs=("ab",),
 )  # fmt: skip
+EXPORT_KINDS = ("customBiggerIsBetter", "customSmallerIsBetter", "bencher")
+"""Documents of `--export KIND=FILE`, by the names that the trackers have for them."""
 COMPARING = ("compare", "ab", "results")
 OF_COMPARE = (
     "threshold", "max-pairs", "metrics", "budget", "markdown", "fail-on-training-change",
@@ -112,7 +113,7 @@ def options_of(words: Words) -> BenchOptions:
         commit_sha=own.get("commit-sha"),
         ab=(first, second) if "ab" in own else None,
         allow=allow_of(own.get("allow")),
-        threshold=_threshold(own.get("threshold")),
+        threshold=threshold_of(own.get("threshold")),
         max_pairs=count_of("max-pairs", own.get("max-pairs")),
         launches=count_of("launches", own.get("launches")),
         steps=count_of("steps", own.get("steps")),
@@ -129,24 +130,15 @@ def options_of(words: Words) -> BenchOptions:
     )
 
 
-def _threshold(text: str | None, flag: str = "--threshold") -> float | None:
-    if text is None:
-        return None
-    try:
-        return parse_fraction(text)
-    except GpurunError as error:
-        raise GpurunError(f"{flag}: {error.what}", error.todo) from None
-
-
 def _exports(texts: list[str]) -> tuple[tuple[str, str], ...]:
     """Of each `bencher=FILE` the tracker and the file."""
     exports = []
     for text in texts:
         kind, _, file = text.partition("=")
-        if kind not in TRACKERS or not file:
+        if kind not in EXPORT_KINDS or not file:
             raise GpurunError(
                 f"--export {text!r} does not name a tracker and a file",
-                f"write --export KIND=FILE, KIND being one of {', '.join(TRACKERS)}",
+                f"write --export KIND=FILE, KIND being one of {', '.join(EXPORT_KINDS)}",
             )
         exports.append((kind, file))
     return tuple(exports)
@@ -165,7 +157,7 @@ def _metrics(text: str | None) -> tuple[tuple[str, float | None], ...] | None:
             raise GpurunError(
                 f"--metrics: {name!r} is no metric", f"choose among {','.join(known)}"
             )
-        chosen[name] = _threshold(share or None, f"--metrics {name}")
+        chosen[name] = threshold_of(share or None, f"--metrics {name}")
     if not chosen:
         raise GpurunError("--metrics names none", f"choose among {','.join(known)}")
     return tuple(chosen.items())

@@ -6,9 +6,6 @@ An error names file, key and cure: a typing error in a key must not read as a de
 from __future__ import annotations
 
 import enum
-import math
-import re
-import sys
 import types
 import typing
 from collections.abc import Callable
@@ -16,6 +13,7 @@ from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from gpurun.arguments.flag_values import parse_duration, parse_fraction
 from gpurun.errors import GpurunError
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.metrics import Metric
@@ -28,53 +26,6 @@ POSITIVE = {"positive": True}
 """Metadata of a number that is above zero."""
 NOT_A_KEY = {"key": False}
 """Metadata of a field that the file cannot set."""
-
-UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def parse_duration(text: str) -> float:
-    """Seconds of "90", "90s", "5m", "1h30m" or "500ms"; `GpurunError` for anything else."""
-    units = "|".join(UNIT_SECONDS)
-    number = r"\d+(?:\.\d+)?"
-    compact = text.replace(" ", "").lower()
-    if re.fullmatch(number, compact):
-        seconds = float(compact)
-    elif re.fullmatch(f"(?:{number}(?:{units}))+", compact):
-        parts = re.findall(f"({number})({units})", compact)
-        seconds = sum(float(count) * UNIT_SECONDS[unit] for count, unit in parts)
-    else:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
-        raise GpurunError(
-            f"{text!r} is not a duration", "Write seconds or a number with ms, s, m or h, as in 5m."
-        )
-    return seconds
-
-
-def parse_fraction(text: str) -> float:
-    """The fraction of "5%" or "0.05", between 0 and 1; `GpurunError` for anything else."""
-    number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)(%?)", text.replace(" ", ""))
-    value = float(number[1]) / (100 if number[2] else 1) if number else math.nan
-    if not 0 < value < 1:
-        raise GpurunError(
-            f"{text!r} is not a fraction between 0 and 1", "Write a percentage as 5% or 0.05."
-        )
-    return value
-
-
-def parse_toml(text: str) -> dict[str, Any]:
-    """The tables of a TOML text; `ValueError` says in which line it is none, and why."""
-    if sys.version_info >= (3, 11):
-        import tomllib
-    else:
-        import tomli as tomllib
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r"\(at (line \d+)", str(error))
-        line = place[1] if place else f"line {text.count(chr(10)) + 1} (the end)"
-        what = re.sub(r" \(at [^)]*\)$", "", str(error))
-        raise ValueError(f"{line}: not valid TOML: {what}") from None
 
 
 def checked_table(cls: Any, document: dict[str, Any], path: Path, prefix: str) -> dict[str, Any]:

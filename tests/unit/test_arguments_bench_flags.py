@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
-from gpurun.commands.bench.arguments import FLAGS, parse_bench
+from gpurun.arguments.bench_flags import FLAGS, parse_bench
 from gpurun.commands.bench.run import HELP
 from gpurun.errors import GpurunError
 from tests.repositories import commit, new_repository

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.arguments import parse
+from gpurun.arguments.main_flags import parse
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError
-from gpurun.options import Target, TargetKind
 from gpurun.scaling.devices import CORES, Devices
 from gpurun.scaling.distributed import by_source, spawns_by_source
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpurun.arguments import parse
-from gpurun.ddp_options import ddp_options, flag_of
+from gpurun.arguments.ddp_options import ddp_options, flag_of
+from gpurun.arguments.main_flags import parse
 from gpurun.errors import GpurunError
 from gpurun.records.spec import Setting
 

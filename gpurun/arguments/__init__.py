@@ -1,0 +1,1 @@
+"""All flags, the options made of them, and gpurun.toml."""

@@ -1,0 +1,163 @@
+"""The flags of `gpurun bench accept`, `bisect`, `export`, `history`, `import` and `selftest`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+
+from gpurun.arguments.bench_flags import options_of
+from gpurun.arguments.flag_parser import Flags, Words, flags_and_names, split
+from gpurun.arguments.flag_values import budget_of, count_of, moment_of
+from gpurun.arguments.options import (
+    AcceptOptions,
+    BenchOptions,
+    BisectOptions,
+    ExchangeOptions,
+    HistoryOptions,
+)
+from gpurun.errors import GpurunError
+from gpurun.records.metrics import Metric
+
+ACCEPT = Flags(switches=("quiet", "help"), values=("reason", "record", "json", "store", "out"))
+
+
+def parse_accept(argv: Sequence[str]) -> AcceptOptions:
+    """The options; `GpurunError` where one is unknown or has no good value."""
+    own, names = flags_and_names(argv, ACCEPT, "accept")
+    if names and "record" in own:
+        raise GpurunError("--record names one record, whose benchmark is known", "drop the name")
+    return AcceptOptions(
+        name=names[0] if names else None,
+        record=own.get("record"),
+        reason=own.get("reason", ""),
+        json=own.get("json"),
+        store=own.get("store"),
+        out=own.get("out"),
+        quiet="quiet" in own,
+        help="help" in own,
+    )
+
+
+BISECT = Flags(
+    switches=("fresh", "trials-in-place", "quiet", "help"),
+    values=("max-pairs", "budget", "steps", "json", "markdown", "store", "out"),
+)
+RANGE_EXAMPLE = "as in gpurun bench bisect v1.0..main train.py"
+
+
+def parse_bisect(argv: list[str]) -> BisectOptions | None:
+    """The options of `gpurun bench bisect`; `GpurunError` where one is unknown or missing.
+
+    Flags may stand before and after the range; what follows the script is the script's own. None
+    asks for the help.
+    """
+    words = split(argv, BISECT)
+    if "help" in words.own:
+        return None
+    if words.program is None:
+        raise GpurunError("bisect needs a range GOOD..BAD", RANGE_EXAMPLE)
+    good, dots, bad = words.program.partition("..")
+    words = _further(words)
+    if not dots:
+        if words.program is None or words.program.endswith(".py"):
+            raise GpurunError(f"bisect needs a range, and {good!r} is one commit", RANGE_EXAMPLE)
+        bad = words.program
+        words = _further(words)
+    if "help" in words.own:
+        return None
+    if not good or bad.startswith((".", "/")):
+        raise GpurunError(f"{good}{dots}{bad} is no range GOOD..BAD", RANGE_EXAMPLE)
+    own = words.own
+    return BisectOptions(
+        good=good,
+        bad=bad or "HEAD",
+        script=words.program,
+        args=words.args,
+        max_pairs=count_of("max-pairs", own.get("max-pairs")),
+        steps=count_of("steps", own.get("steps")),
+        budget_seconds=budget_of(own.get("budget")),
+        fresh="fresh" in own,
+        trials_in_place="trials-in-place" in own,
+        json=own.get("json"),
+        markdown=own.get("markdown"),
+        store=own.get("store"),
+        out=own.get("out"),
+        quiet="quiet" in own,
+    )
+
+
+def _further(words: Words) -> Words:
+    """The words after a positional one, with the flags before it."""
+    more = split(list(words.args), BISECT)
+    more.own = {**words.own, **more.own}
+    return more
+
+
+EXCHANGE = Flags(switches=("quiet", "help"), values=("store", "out"))
+MOST_FILES = 10_000
+
+
+def parse_exchange(argv: Sequence[str], command: str) -> ExchangeOptions:
+    """The options of `export` or `import`; `GpurunError` where a file is missing or too much."""
+    most = 1 if command == "export" else MOST_FILES
+    own, files = flags_and_names(argv, EXCHANGE, command, most, what="file")
+    if not files and "help" not in own:
+        raise GpurunError(
+            f"gpurun bench {command} needs a file", f"as in gpurun bench {command} records.json"
+        )
+    return ExchangeOptions(
+        files=tuple(files),
+        store=own.get("store"),
+        out=own.get("out"),
+        quiet="quiet" in own,
+        help="help" in own,
+    )
+
+
+HISTORY = Flags(
+    switches=("quiet", "help"),
+    values=("metric", "branch", "since", "until", "json", "png", "store", "out"),
+)
+
+
+def parse_history(argv: Sequence[str], now: datetime | None = None) -> HistoryOptions:
+    """The options; `GpurunError` where one is unknown or has no good value."""
+    own, names = flags_and_names(argv, HISTORY, "history")
+    now = now or datetime.now(timezone.utc)
+    metric = own.get("metric", Metric.THROUGHPUT.value).replace("-", "_")
+    known = [one.value for one in Metric]
+    if metric not in known:
+        raise GpurunError(f"--metric {metric!r} is no metric", f"write one of {','.join(known)}")
+    since = moment_of("since", own.get("since"), now)
+    until = moment_of("until", own.get("until"), now, end=True)
+    if since is not None and until is not None and since >= until:
+        raise GpurunError("--since is not before --until", "name the earlier date in --since")
+    return HistoryOptions(
+        name=names[0] if names else None,
+        metric=metric,
+        since=since,
+        until=until,
+        branch=own.get("branch"),
+        json=own.get("json"),
+        png=own.get("png"),
+        store=own.get("store"),
+        out=own.get("out"),
+        quiet="quiet" in own,
+        help="help" in own,
+    )
+
+
+QUICK_PAIRS = 6
+SELFTEST = Flags(
+    switches=("quick", "trials-in-place", "quiet", "help"),
+    values=("threshold", "max-pairs", "metrics", "budget", "steps", "json", "store", "out"),
+)
+
+
+def parse_selftest(argv: list[str]) -> tuple[BenchOptions, bool]:
+    """The options, and whether `--quick` was given."""
+    words = split(argv, SELFTEST)
+    quick = "quick" in words.own
+    if quick and "max-pairs" in words.own:
+        raise GpurunError(f"--quick is --max-pairs {QUICK_PAIRS}", "drop one of them")
+    return options_of(words), quick

@@ -1,0 +1,137 @@
+"""The words of a command line, taken apart by a table of flags.
+
+Not argparse: it would swallow the script's own `--`, and parsing must stop at the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES
+from gpurun.errors import GpurunError
+from gpurun.records.record import record
+
+SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
+
+
+@record
+class Flags:
+    """The flags that a command knows: those that stand alone, those that take a value, and those
+    that take two (kept as one text, a line each)."""
+
+    switches: tuple[str, ...]
+    values: tuple[str, ...]
+    pairs: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return (*self.switches, *self.values, *self.pairs)
+
+
+@dataclass
+class Words:
+    """The command line taken apart: our flags, torchrun's, the program and its arguments.
+
+    `each`: every value of a flag of ours that may be repeated; in `own` the last one counts.
+    """
+
+    own: dict[str, str] = field(default_factory=dict)
+    each: dict[str, list[str]] = field(default_factory=dict)
+    torchrun: list[str] = field(default_factory=list)
+    program: str | None = None
+    args: tuple[str, ...] = ()
+
+
+def split(argv: list[str], flags: Flags) -> Words:
+    """Sort the words up to the program; everything after it is the program's own."""
+    words = Words()
+    position = 0
+    while position < len(argv):
+        word = argv[position]
+        position += 1
+        if word == "--" or word == "-" or not word.startswith("-"):
+            if word == "--":
+                position += 1
+            words.program = argv[position - 1] if position <= len(argv) else None
+            words.args = tuple(argv[position:])
+            return words
+        name, value = _flag(word, flags)
+        if name in flags.switches:
+            if value is not None:
+                raise GpurunError(f"--{name} takes no value", f"write --{name} alone")
+        else:
+            wanted = 2 if name in flags.pairs else 1
+            values = [] if value is None else [value]
+            following = argv[position : position + wanted - len(values)]
+            position += len(following)
+            values += following
+            if len(values) < wanted:
+                raise GpurunError(
+                    f"--{name} needs {'two values' if wanted == 2 else 'a value'}",
+                    f"write --{name} {' '.join(['VALUE'] * wanted)}",
+                )
+            value = "\n".join(values)
+        _keep(words, name, value)
+    return words
+
+
+def _keep(words: Words, name: str, value: str | None) -> None:
+    if name in TORCHRUN_SWITCHES:
+        words.torchrun.append(f"--{name}")
+    elif name in TORCHRUN_VALUES:
+        words.torchrun.append(f"--{name}={value}")
+    else:
+        words.own[name] = value or ""
+        words.each.setdefault(name, []).append(value or "")
+
+
+def _flag(word: str, flags: Flags) -> tuple[str, str | None]:
+    """The full name and the value glued to it, if any, of a word such as `--nproc_per_node=2`."""
+    if not word.startswith("--"):
+        name = SHORT.get(word[:2])
+        if name is None or name not in flags.names or (name in flags.switches and len(word) > 2):
+            raise unknown_flag(word, flags)
+        return name, word[2:].removeprefix("=") or None
+    text, equals, value = word[2:].partition("=")
+    text = text.replace("_", "-")
+    names = flags.names
+    matches = [text] if text in names else [f for f in names if f.startswith(text)]
+    if len(matches) != 1:
+        raise unknown_flag(word, flags, matches)
+    return matches[0], value if equals else None
+
+
+def unknown_flag(word: str, flags: Flags, matches: Sequence[str] = ()) -> GpurunError:
+    """The error for a flag that nobody knows, with the nearest one."""
+    if matches:
+        return GpurunError(
+            f"{word} is ambiguous", "write one of " + ", ".join(f"--{m}" for m in matches)
+        )
+    from difflib import get_close_matches
+
+    near = get_close_matches(word.lstrip("-").replace("_", "-"), flags.names, 1)
+    todo = f"did you mean --{near[0]}?" if near else "see gpurun --help"
+    return GpurunError(f"unknown flag {word}", f"{todo} (the script's own flags go after it)")
+
+
+def flags_and_names(
+    argv: Sequence[str], flags: Flags, command: str, most: int = 1, what: str = "benchmark"
+) -> tuple[dict[str, str], list[str]]:
+    """The flags and the names among them, in whatever order; `GpurunError` for too many names."""
+    own: dict[str, str] = {}
+    names: list[str] = []
+    rest = list(argv)
+    while rest:
+        words = split(rest, flags)
+        own |= words.own
+        if words.program is None:
+            break
+        names.append(words.program)
+        rest = list(words.args)
+    if len(names) > most:
+        raise GpurunError(
+            f"gpurun bench {command} takes one {what}, not {names[-1]!r} too", f"name one {what}"
+        )
+    return own, names

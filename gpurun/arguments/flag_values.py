@@ -1,0 +1,107 @@
+"""Values of flags: durations, fractions, counts, dates, effects and metrics."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timedelta, timezone
+
+from gpurun.errors import GpurunError
+from gpurun.records.effects import Effect
+
+UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
+EFFECTS = tuple(effect.value for effect in Effect)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of "90", "90s", "5m", "1h30m" or "500ms"; `GpurunError` for anything else."""
+    units = "|".join(UNIT_SECONDS)
+    number = r"\d+(?:\.\d+)?"
+    compact = text.replace(" ", "").lower()
+    if re.fullmatch(number, compact):
+        seconds = float(compact)
+    elif re.fullmatch(f"(?:{number}(?:{units}))+", compact):
+        parts = re.findall(f"({number})({units})", compact)
+        seconds = sum(float(count) * UNIT_SECONDS[unit] for count, unit in parts)
+    else:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise GpurunError(
+            f"{text!r} is not a duration", "Write seconds or a number with ms, s, m or h, as in 5m."
+        )
+    return seconds
+
+
+def parse_fraction(text: str) -> float:
+    """The fraction of "5%" or "0.05", between 0 and 1; `GpurunError` for anything else."""
+    number = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)(%?)", text.replace(" ", ""))
+    value = float(number[1]) / (100 if number[2] else 1) if number else math.nan
+    if not 0 < value < 1:
+        raise GpurunError(
+            f"{text!r} is not a fraction between 0 and 1", "Write a percentage as 5% or 0.05."
+        )
+    return value
+
+
+def budget_of(text: str | None) -> float | None:
+    """The seconds of `--budget`."""
+    if text is None:
+        return None
+    try:
+        return parse_duration(text)
+    except GpurunError as error:
+        raise GpurunError(f"--budget: {error.what}", error.todo) from None
+
+
+def count_of(flag: str, text: str | None) -> int | None:
+    """The number from 1 on that a flag was given."""
+    if text is None:
+        return None
+    if not text.isdigit() or int(text) == 0:
+        raise GpurunError(f"--{flag} {text!r} is not a count", "write a number from 1")
+    return int(text)
+
+
+def allow_of(text: str | None) -> tuple[str, ...] | None:
+    """The effects of `--allow`."""
+    if text is None:
+        return None
+    chosen = tuple(word.strip() for word in text.split(",") if word.strip())
+    wrong = [word for word in chosen if word not in EFFECTS]
+    if wrong or not chosen:
+        raise GpurunError(
+            f"--allow {text!r} is not a list of effects", f"choose among {','.join(EFFECTS)}"
+        )
+    return chosen
+
+
+def threshold_of(text: str | None, flag: str = "--threshold") -> float | None:
+    """The fraction of a flag such as `--threshold`."""
+    if text is None:
+        return None
+    try:
+        return parse_fraction(text)
+    except GpurunError as error:
+        raise GpurunError(f"{flag}: {error.what}", error.todo) from None
+
+
+def moment_of(flag: str, text: str | None, now: datetime, *, end: bool = False) -> datetime | None:
+    """The moment of "2026-11-22", "2026-11-22T18:00" or "30d" (so long ago; also h and w).
+
+    Without an offset it is local time. `end`: a date stands for the end of that day.
+    """
+    if text is None:
+        return None
+    span = re.fullmatch(r"(\d{1,6})([hdw])", text.strip().lower())
+    try:
+        if span:
+            return now - timedelta(seconds=int(span[1]) * SPANS[span[2]])
+        found = datetime.fromisoformat(re.sub(r"[Zz]$", "+00:00", text.strip()))
+        if end and re.fullmatch(r"[\d-]+", text.strip()):
+            found += timedelta(days=1)
+        return found.astimezone(timezone.utc)
+    except (ValueError, OverflowError):
+        raise GpurunError(
+            f"--{flag} {text!r} is no date", "write 2026-11-22, 2026-11-22T18:00 or 30d"
+        ) from None

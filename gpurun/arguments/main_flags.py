@@ -1,0 +1,186 @@
+"""The flags of `gpurun [flags] train.py`, and `Options` made of them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from gpurun.arguments.ddp_options import ddp_options
+from gpurun.arguments.flag_parser import Flags, split
+from gpurun.arguments.flag_values import EFFECTS, allow_of, budget_of, count_of
+from gpurun.arguments.options import Objective, Options, Target, TargetKind
+from gpurun.arguments.scale_flags import scale_options
+from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES, asks_for_ranks
+from gpurun.errors import GpurunError
+from gpurun.records.spec import LossReduction
+from gpurun.records.tuned_argument import MARK, TunedArgument
+
+OWN_SWITCHES = (
+    "optimize", "tune-only", "dry-run", "tuned", "trials-in-place", "quiet", "strong",
+    "oversubscribe", "ddp", "shared-writes",
+)  # fmt: skip
+OWN_VALUES = (
+    "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
+    "scale", "rounds", "steps", "plot", "ddp-options",
+    "loss-reduction",
+)  # fmt: skip
+OF_OPTIMIZE = ("max-trials", "objective", "save-settings", "dry-run")
+"""Flags that say nothing where nothing is tuned."""
+OF_SCALE = ("strong", "oversubscribe", "rounds", "steps", "plot")
+"""Flags that say nothing without `--scale`."""
+AGAINST_SCALE = ("ddp", "optimize", "tune-only", "tuned", "settings", "allow")
+"""Flags about settings, which `--scale` does not turn; and what it does by itself."""
+OF_TRIALS = ("budget", "trials-in-place")
+"""Flags that say nothing where there are no trials, of either kind."""
+MAIN = Flags(
+    (*OWN_SWITCHES, *TORCHRUN_SWITCHES, "module", "no-python", "help", "version"),
+    (*OWN_VALUES, *TORCHRUN_VALUES),
+)
+
+
+def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> Options:
+    """The options of the main form; `GpurunError` where a flag is unknown or has no good value."""
+    environment = os.environ if environment is None else environment
+    words = split(list(argv), MAIN)
+    if words.program is None:
+        scale_options(words.own)  # whose counts may be what was left out
+        raise GpurunError("no script was named", "try: gpurun train.py, or gpurun --help")
+    own = words.own
+    if "settings" in own and "tuned" in own:
+        raise GpurunError("--settings and --tuned exclude each other", "drop one of them")
+    args, tuned = _tuned(words.args)
+    options = Options(
+        target=Target(_kind(own, environment), words.program, args),
+        tuned_arguments=tuned,
+        torchrun=tuple(words.torchrun),
+        elastic=bool(words.torchrun) or asks_for_ranks(environment) or "ddp" in own,
+        ddp="ddp" in own,
+        oversubscribe="oversubscribe" in own,
+        shared_writes="shared-writes" in own,
+        ddp_options=ddp_options(own.get("ddp-options")),
+        loss_reduction=_reduction(own.get("loss-reduction")),
+        optimize="optimize" in own or "tune-only" in own,
+        tune_only="tune-only" in own or "dry-run" in own,
+        dry_run="dry-run" in own,
+        budget_seconds=budget_of(own.get("budget")),
+        max_trials=count_of("max-trials", own.get("max-trials")),
+        objective=_objective(own.get("objective")),
+        allow=allow_of(own.get("allow")),
+        tuned="tuned" in own,
+        settings=own.get("settings"),
+        save_settings=own.get("save-settings"),
+        trials_in_place="trials-in-place" in own,
+        json=own.get("json"),
+        out=own.get("out"),
+        quiet="quiet" in own,
+        scale=scale_options(own),
+    )
+    _refuse_idle(options, own)
+    if tuned and not (options.optimize or options.tuned):
+        raise GpurunError(
+            f"{tuned[0].name}: {tuned[0].word} needs --optimize",
+            f"add --optimize, or write one value such as {tuned[0].values[0]}",
+        )
+    return options
+
+
+def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
+    """`GpurunError` for a flag that says nothing beside the others, or speaks against one."""
+    if "shared-writes" in own and not options.ddp:
+        raise GpurunError("--shared-writes needs --ddp", "add it, or drop the flag")
+    if "loss-reduction" in own and not options.ddp:
+        raise GpurunError("--loss-reduction needs --ddp", "add it, or drop the flag")
+    if "ddp-options" in own and not options.ddp and options.scale is None:
+        raise GpurunError("--ddp-options needs --ddp or --scale", "add one, or drop the flag")
+    if options.ddp and options.target.kind is TargetKind.COMMAND:
+        raise GpurunError("--ddp needs a Python script", "drop --no-python")
+    idle = [name for name in OF_OPTIMIZE if name in own]
+    if idle and not options.optimize:
+        raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize, or drop it")
+    idle = [name for name in OF_TRIALS if name in own]
+    if idle and not options.optimize and options.scale is None:
+        raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize or --scale, or drop it")
+    idle = [name for name in OF_SCALE if name in own]
+    if options.ddp and idle == ["oversubscribe"]:
+        idle = []
+    if idle and options.scale is None:
+        raise GpurunError(f"--{idle[0]} needs --scale", "add it, as in --scale 1,2,4")
+    against = [name for name in AGAINST_SCALE if name in own]
+    if against and options.scale is not None:
+        raise GpurunError(f"--{against[0]} is not for --scale", "drop one of them")
+
+
+def with_configuration(options: Options, cwd: Path) -> Options:
+    """The options with what `gpurun.toml` says where no flag did."""
+    if not options.optimize and not _is_configured(cwd):
+        return options
+    from gpurun.arguments.gpurun_toml import load_config
+
+    config = load_config(cwd)
+    tuning = config.optimize
+    return replace(
+        options,
+        budget_seconds=options.budget_seconds or (tuning.budget if options.optimize else None),
+        max_trials=options.max_trials or tuning.max_trials,
+        objective=options.objective or tuning.objective,
+        patience_seconds=tuning.patience,
+        allow=options.allow or tuple(effect.value for effect in tuning.allow),
+        out=options.out or config.run.out,
+        loss_reduction=options.loss_reduction
+        or (config.run.loss_reduction if options.ddp else None),
+        quiet=options.quiet or config.run.quiet,
+        knob_paths=config.knobs,
+    )
+
+
+def _is_configured(cwd: Path) -> bool:
+    """Whether reading the configuration is worth its imports."""
+    for folder in (cwd, *cwd.parents):
+        if (folder / "gpurun.toml").is_file():
+            return True
+        try:
+            if b"gpurun" in (folder / "pyproject.toml").read_bytes():
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _kind(own: dict[str, str], environment: Mapping[str, str]) -> TargetKind:
+    module = "module" in own or environment.get("PET_MODULE", "0") not in ("", "0")
+    command = "no-python" in own or environment.get("PET_NO_PYTHON", "0") not in ("", "0")
+    if module and command:
+        raise GpurunError("--module and --no-python exclude each other", "drop one of them")
+    if command:
+        return TargetKind.COMMAND
+    return TargetKind.MODULE if module else TargetKind.SCRIPT
+
+
+def _tuned(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[TunedArgument, ...]]:
+    """The script's arguments as they are, and those of them that are tuned."""
+    if not any(MARK in word for word in args):
+        return args, ()
+    from gpurun.arguments.tuned_script_arguments import as_it_is, tuned_arguments
+
+    tuned = tuned_arguments(args, EFFECTS)
+    return as_it_is(args, tuned), tuned
+
+
+def _objective(text: str | None) -> Objective | None:
+    try:
+        return None if text is None else Objective(text)
+    except ValueError:
+        choices = " or ".join(objective.value for objective in Objective)
+        raise GpurunError(f"--objective {text!r} is no objective", f"write {choices}") from None
+
+
+def _reduction(text: str | None) -> LossReduction | None:
+    try:
+        return None if text is None else LossReduction(text)
+    except ValueError:
+        choices = " or ".join(reduction.value for reduction in LossReduction)
+        raise GpurunError(
+            f"--loss-reduction {text!r} is no reduction", f"write {choices}"
+        ) from None
