@@ -19,7 +19,7 @@ class AbsentSource:
 
 
 @record
-class Diagnosis:
+class DiagnosisReport:
     """What a training does with its device, and what keeps it from being faster.
 
     `subject`: the run folder or recording that was read. `sources`: what was measured, for instance

@@ -49,6 +49,8 @@ class TorchEvent:
     changed_variables: tuple[str, ...] = ()
     gpu_build: bool | None = None
     """Whether torch is built for GPUs (CUDA or ROCm)."""
+    switches: tuple[str, ...] = ()
+    """Names of the environment variables that are set so as to slow training down."""
 
 
 @record

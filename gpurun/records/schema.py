@@ -25,7 +25,7 @@ from gpurun.records.benchmark import (
 from gpurun.records.bisection import BISECTION_SCHEMA, BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.records.comparison import COMPARISON_SCHEMA, Comparison
-from gpurun.records.diagnosis import DIAGNOSIS_SCHEMA, Diagnosis
+from gpurun.records.diagnosis import DIAGNOSIS_SCHEMA, DiagnosisReport
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
 from gpurun.records.history import HISTORY_SCHEMA, History
 from gpurun.records.result import RESULT_SCHEMA, RunResult
@@ -42,7 +42,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     TUNING_SCHEMA: TuningReport,
     SETTINGS_SCHEMA: SavedSettings,
     DOCTOR_SCHEMA: DoctorReport,
-    DIAGNOSIS_SCHEMA: Diagnosis,
+    DIAGNOSIS_SCHEMA: DiagnosisReport,
     BENCHMARK_SCHEMA: BenchmarkRecord,
     BASELINE_SCHEMA: AcceptedBaseline,
     EXPORT_SCHEMA: BenchmarkExport,

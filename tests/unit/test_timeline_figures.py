@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
 from gpurun.timeline.figures_of import figures_of
 from gpurun.timeline.model import Collective, Group, Operator, Phase
+from gpurun.timeline.steady_window import steady
 from gpurun.timeline.time_intervals import Intervals, as_times
 from tests.unit.timelines import copy, device, kernel, launch, phase, steps, sync, timeline
 
@@ -216,3 +219,17 @@ def test_parts_of_a_step_come_from_the_ranges() -> None:
     assert figures.step_parts.data_ms == pytest.approx(0.05)
     assert figures.step_parts.forward_ms == pytest.approx(0.1)
     assert figures.step_parts.optimizer_ms is None
+
+
+def test_leading_steps_that_are_much_longer_are_left_out_of_a_foreign_recording() -> None:
+    lengths = [500, 300, 100, 100, 110, 100, 100, 100]
+    starts = np.cumsum([0, *lengths])
+    marks = [phase(Phase.STEP, int(a), int(b)) for a, b in pairwise(starts)]
+    kernels = [kernel(int(a), int(a) + 50) for a in starts[:-1]]
+    whole = timeline(int(starts[-1]), kernels, steps=marks)
+    kept = steady(whole)
+    assert kept.window_begin_ns == 800_000
+    assert kept.kernels is not None
+    assert len(kept.kernels) == 6
+    assert figures_of(kept).step_ms == pytest.approx(0.61 / 6)
+    assert steady(kept) is kept

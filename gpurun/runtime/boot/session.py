@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 from gpurun.records.events import TorchEvent
 from gpurun.records.spec import Exchange, RunSpec
+from gpurun.records.switches import hurtful_switches
 from gpurun.runtime.boot import last_words, lifeline, untraced
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
@@ -36,6 +38,7 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
             clock_ns=time.perf_counter_ns(),
             changed_variables=changed_variables,
             gpu_build=bool(torch.version.cuda or torch.version.hip),
+            switches=hurtful_switches(os.environ),
         )
     )
     CLOCK.device.attach(torch)

@@ -1,0 +1,100 @@
+"""The parts of a diagnosis. A file of this folder defines one class of them, found by walking it.
+
+The class docstring is the documentation: `scripts/generate_diagnoses.py` writes the table of the
+guide from it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Protocol
+
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
+
+NOTICEABLE = 0.2
+"""Findings less severe than this are not made."""
+
+
+class Diagnosis(Protocol):
+    """One kind of bottleneck: a pure function from the evidence to a finding or None.
+
+    `sources`: those that it can use, each of which makes it surer. `thresholds`: names in the
+    table of thresholds that decide on it.
+    """
+
+    type: ClassVar[FindingType]
+    sources: ClassVar[tuple[Source, ...]]
+    thresholds: ClassVar[tuple[str, ...]]
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The finding, None where the evidence shows no such bottleneck."""
+
+
+class DiagnosisBase:
+    """Builds the finding of a diagnosis. Inherit, and call `finding` in `find`."""
+
+    type: ClassVar[FindingType]
+    sources: ClassVar[tuple[Source, ...]] = ()
+    thresholds: ClassVar[tuple[str, ...]] = ()
+
+    def missing(self, evidence: Evidence) -> tuple[str, ...]:
+        """The sources that were not there and would say more."""
+        return tuple(s.value for s in self.sources if s not in evidence.sources)
+
+    def finding(
+        self,
+        evidence: Evidence,
+        severity: float,
+        description: str,
+        figures: list[EvidenceFigure | None],
+        recommendations: tuple[str, ...],
+        *,
+        location: Location | None = None,
+        knob: str | None = None,
+        gain: float | None = None,
+    ) -> Finding | None:
+        """The finding, None where it is not severe enough to be one."""
+        if severity < NOTICEABLE:
+            return None
+        return Finding(
+            type=self.type,
+            severity=round(severity, 3),
+            description=description,
+            evidence=tuple(figure for figure in figures if figure is not None),
+            location=location,
+            recommendations=recommendations,
+            knob=knob,
+            gain_upper_bound=None if gain is None else round(gain, 3),
+            missing_sources=self.missing(evidence),
+        )
+
+
+def figure(name: str, value: float | int | str | None, source: Source) -> EvidenceFigure | None:
+    """One figure of a finding; None where it was not measured."""
+    if value is None:
+        return None
+    return EvidenceFigure(
+        name, round(value, 4) if isinstance(value, float) else value, source.value
+    )
+
+
+def gain_without(share: float | None) -> float | None:
+    """The factor of throughput if this share of the step were gone: step / (step - share)."""
+    return None if share is None or not 0 <= share < 1 else 1 / (1 - share)
+
+
+def location_of(place: str | None) -> Location | None:
+    """The location of "file:line" or of a loader's key "file:line#ordinal"."""
+    if place is None:
+        return None
+    file, _, rest = place.partition("#")[0].rpartition(":")
+    if not file or not rest.isdigit():
+        return Location(place, None)
+    return Location(file, int(rest))
+
+
+def percent(share: float | None) -> str:
+    """A share in a sentence: "43 %"; small ones with a digit more."""
+    if share is None:
+        return "an unknown part"
+    return f"{share * 100:.0f} %" if share >= 0.095 else f"{share * 100:.1f} %"

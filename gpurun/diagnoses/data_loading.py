@@ -1,0 +1,105 @@
+"""The training waits for its data."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, location_of, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.loader_cause import Cause, cause_of_wait, loader_function
+from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
+
+SENTENCES = {
+    Cause.WORKERS: "too few worker processes prepare batches",
+    Cause.TRANSFORMS: "the processor is busy with transforms of the samples",
+    Cause.STORAGE: "the loader waits, for storage or network, while processors are idle",
+}
+ADVICE = {
+    Cause.WORKERS: (
+        "load in worker processes: DataLoader(num_workers=4, persistent_workers=True), measured "
+        "and not guessed",
+        "raise prefetch_factor where batches take unequally long",
+    ),
+    Cause.TRANSFORMS: (
+        "load in worker processes: DataLoader(num_workers=...), as long as cores are free",
+        "store samples decoded and resized, or transform whole batches on the device",
+        "use a faster decoder or transform (Pillow-SIMD, torchvision.transforms.v2, DALI)",
+    ),
+    Cause.STORAGE: (
+        "read ahead in worker processes: waits of several workers pass at the same time",
+        "keep the data on a local disk or in memory, in few large files in place of many small",
+    ),
+}
+FIRST_GAP_SHARE = 0.02
+"""Of the step; a pause before the first kernel below it is no loss to speak of."""
+
+
+class DataLoading(DiagnosisBase):
+    """The step waits for the data loader.
+
+    Triggered by a wait for data above 5 % of the step, or by an idle device for more than 5 ms
+    before the first kernel of a step. Workers, CPU use and the host profile tell the cause: too few
+    workers, transforms that keep the CPU busy, or storage.
+    """
+
+    type: ClassVar[FindingType] = FindingType.DATA_LOADING
+    sources: ClassVar[tuple[Source, ...]] = (Source.STEPS, Source.CPU_USE, Source.HOST)
+    thresholds: ClassVar[tuple[str, ...]] = ("data_wait_share", "first_kernel_gap_ms")
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The wait for data with its cause, and the line of the loader or the data set."""
+        share = evidence.data_wait_share
+        severity = evidence.thresholds.severity("data_wait_share", share)
+        gap = _first_gap(evidence)
+        if gap is not None and share is None:
+            severity = evidence.thresholds.severity("first_kernel_gap_ms", gap)
+            share = gap / evidence.step_ms if evidence.step_ms else None
+        cause = cause_of_wait(evidence, share or 0.0)
+        return self.finding(
+            evidence,
+            severity,
+            f"the training waits for data {percent(share)} of the step: {SENTENCES[cause]}",
+            [*_figures(evidence, share, gap), EvidenceFigure("cause", cause.value, "diagnosis")],
+            ADVICE[cause],
+            location=_location(evidence),
+            knob="loader_workers"
+            if cause is not Cause.TRANSFORMS or _has_cores(evidence)
+            else None,
+            gain=gain_without(share),
+        )
+
+
+def _first_gap(evidence: Evidence) -> float | None:
+    figures = evidence.figures
+    gap = None if figures is None or figures.idle is None else figures.idle.before_first_kernel_ms
+    step = evidence.step_ms
+    return gap if gap is not None and step and gap >= FIRST_GAP_SHARE * step else None
+
+
+def _has_cores(evidence: Evidence) -> bool:
+    used, cores = evidence.cores_used, evidence.cores_available
+    return cores is None or cores - max(used or 0.0, evidence.workers or 0) >= 0.5
+
+
+def _figures(
+    evidence: Evidence, share: float | None, gap: float | None
+) -> list[EvidenceFigure | None]:
+    split = evidence.split
+    by_timeline = Source.TIMELINE in evidence.sources
+    return [
+        figure("data_wait_share", share, Source.TIMELINE if by_timeline else Source.STEPS),
+        figure("data_wait_ms", None if split is None else split.data_wait_ms, Source.STEPS),
+        figure("step_ms", evidence.step_ms, Source.STEPS),
+        figure("idle_before_first_kernel_ms", gap, Source.TIMELINE),
+        figure("workers", evidence.workers, Source.STEPS),
+        figure("cores_used", evidence.cores_used, Source.CPU_USE),
+        figure("cores_available", evidence.cores_available, Source.CPU_USE),
+    ]
+
+
+def _location(evidence: Evidence) -> Location | None:
+    """The busiest line of the data set, else the line that builds the loader."""
+    function = loader_function(evidence)
+    if function is not None:
+        return Location(function.file, function.line, function.function)
+    return location_of(evidence.loaders[0].key) if evidence.loaders else None

@@ -1,0 +1,96 @@
+"""The host waits for the device, and the device then for the host."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, location_of, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.records.events import ValueRead
+from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
+
+ADVICE_READS = (
+    "read values of tensors (.item(), .cpu(), float(), print) once in many steps: keep the sum on "
+    "the device until then",
+    "replace conditions and indices that read a tensor by torch.where or masks",
+)
+ADVICE_SYNCHRONIZE = (
+    "remove torch.cuda.synchronize() from the loop; to time it, use CUDA events",
+    *ADVICE_READS[:1],
+)
+BUSY = 0.90
+"""A device that is active for so much of the run loses little by waits."""
+
+
+class DeviceSyncs(DiagnosisBase):
+    """The host waits for the device in each step, so that it cannot launch ahead.
+
+    Triggered by idle time of the device that follows such a wait: explicit
+    (`torch.cuda.synchronize`) or implied by `.item()`, `.cpu()`, `nonzero`, printing. Lines come
+    from the profile, or from a trial of `--optimize`. Waits without idle time are no finding.
+    """
+
+    type: ClassVar[FindingType] = FindingType.CPU_GPU_SYNC
+    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
+    thresholds: ClassVar[tuple[str, ...]] = ("sync_idle_share",)
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The waits, most costly line first."""
+        if not evidence.on_gpu:
+            return None
+        figures = evidence.figures
+        idle = None if figures is None or figures.idle is None else figures.idle.sync
+        reads = _device_reads(evidence)
+        explicit = evidence.traits.get("synchronize")
+        severity = evidence.thresholds.severity("sync_idle_share", idle)
+        if idle is None and (reads or explicit):
+            severity = _unmeasured(evidence)
+        lines = _lines(evidence, reads)
+        place = f", most at {lines[0]}" if lines else ""
+        known = idle is not None
+        return self.finding(
+            evidence,
+            severity,
+            f"the device idles {percent(idle)} of the step after the host waited for it{place}"
+            if known
+            else f"the host waits for the device in each step{place}; how long it idles for that "
+            "was not measured",
+            _figures(evidence, idle, reads),
+            ADVICE_SYNCHRONIZE if explicit else ADVICE_READS,
+            location=location_of(lines[0]) if lines else None,
+            knob="needless_sync" if explicit else None,
+            gain=gain_without(idle),
+        )
+
+
+def _unmeasured(evidence: Evidence) -> float:
+    """Waits were seen and no idle time was measured: a warning at most, if the device has time."""
+    active = [d.graphics_activity_percent or d.gpu_utilization_percent for d in evidence.devices]
+    told = [value / 100 for value in active if value is not None]
+    return WARNING if told and min(told) < BUSY else WARNING / 2
+
+
+def _device_reads(evidence: Evidence) -> list[ValueRead]:
+    """Lines that read the device's tensors in at least every second step, most calls first."""
+    steps = evidence.read_steps or 0
+    found = [r for r in evidence.reads or () if r.device == "cuda" and 2 * r.steps >= steps > 0]
+    return sorted(found, key=lambda read: -read.calls)
+
+
+def _lines(evidence: Evidence, reads: list[ValueRead]) -> list[str]:
+    syncs = None if evidence.figures is None else evidence.figures.syncs
+    measured = [] if syncs is None else [line for line, _ in syncs.lines]
+    explicit = evidence.traits.get("synchronize")
+    return measured or [r.where for r in reads] or ([explicit] if explicit else [])
+
+
+def _figures(
+    evidence: Evidence, idle: float | None, reads: list[ValueRead]
+) -> list[EvidenceFigure | None]:
+    syncs = None if evidence.figures is None else evidence.figures.syncs
+    return [
+        figure("sync_idle_share", idle, Source.TIMELINE),
+        figure("sync_wait_share", None if syncs is None else syncs.share, Source.TIMELINE),
+        figure("syncs_per_step", None if syncs is None else syncs.per_step, Source.TIMELINE),
+        *(EvidenceFigure("reads", f"{r.where} {r.call}", "runtime") for r in reads[:3]),
+    ]

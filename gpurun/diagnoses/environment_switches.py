@@ -1,0 +1,78 @@
+"""Environment variables that slow the training down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gpurun.diagnoses.api import DiagnosisBase
+from gpurun.diagnoses.evidence import Evidence
+from gpurun.records.finding import EvidenceFigure, Finding, FindingType
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a variable does to a training, how severe that is, and to which trainings it matters."""
+
+    severity: float
+    text: str
+    where: str = "anywhere"
+
+
+EFFECTS = {
+    "CUDA_LAUNCH_BLOCKING": Effect(0.9, "the host waits for each kernel", "gpu"),
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": Effect(0.9, "each tensor is allocated by the driver", "gpu"),
+    "NVIDIA_TF32_OVERRIDE": Effect(0.5, "float32 products cannot use tensor cores", "gpu"),
+    "TORCHDYNAMO_DISABLE": Effect(0.5, "torch.compile does nothing", "compiled"),
+    "TORCH_COMPILE_DISABLE": Effect(0.5, "torch.compile does nothing", "compiled"),
+    "NCCL_P2P_DISABLE": Effect(0.8, "GPUs exchange gradients through the host's memory", "ranks"),
+    "NCCL_SHM_DISABLE": Effect(0.6, "GPUs of one host exchange over the network", "ranks"),
+    "NCCL_IB_DISABLE": Effect(0.6, "nodes exchange over TCP in place of InfiniBand", "ranks"),
+    "NCCL_BLOCKING_WAIT": Effect(0.6, "the host waits for each collective", "ranks"),
+    "TORCH_NCCL_BLOCKING_WAIT": Effect(0.6, "the host waits for each collective", "ranks"),
+    "TORCH_DISTRIBUTED_DEBUG": Effect(0.6, "ranks check each collective", "ranks"),
+    "OMP_NUM_THREADS": Effect(0.6, "operators on the CPU use one core", "cpu"),
+    "MKL_NUM_THREADS": Effect(0.5, "operators on the CPU use one core", "cpu"),
+    "PYTHONMALLOC": Effect(0.5, "python checks each allocation"),
+    "PYTHONDEVMODE": Effect(0.5, "python runs its own checks"),
+}
+"""By name. Which values hurt is in `gpurun/records/switches.py`."""
+
+
+class EnvironmentSwitches(DiagnosisBase):
+    """A variable, mostly left over from debugging, slows the training down.
+
+    Triggered by the names of variables that are set so, where they matter: `CUDA_LAUNCH_BLOCKING`,
+    `NCCL_P2P_DISABLE` and others. gpurun never records the value of a variable.
+    """
+
+    type: ClassVar[FindingType] = FindingType.ENVIRONMENT
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The variables that matter here, the worst first; no honest bound can be given."""
+        found = [name for name in evidence.switches if name in EFFECTS and _matters(name, evidence)]
+        if not found:
+            return None
+        found.sort(key=lambda name: -EFFECTS[name].severity)
+        worst = EFFECTS[found[0]]
+        return self.finding(
+            evidence,
+            worst.severity,
+            f"{found[0]} is set: {worst.text}",
+            [EvidenceFigure("variable", name, "environment") for name in found],
+            tuple(f"unset {name}: {EFFECTS[name].text}" for name in found),
+        )
+
+
+def _matters(name: str, evidence: Evidence) -> bool:
+    where = EFFECTS[name].where
+    result = evidence.result
+    several = result is not None and result.ranks > 1
+    cores = evidence.cores_available or 1
+    return {
+        "anywhere": True,
+        "gpu": evidence.on_gpu,
+        "ranks": several and evidence.on_gpu,
+        "compiled": "compile" in evidence.traits,
+        "cpu": not evidence.on_gpu and not several and cores > 1,
+    }[where]

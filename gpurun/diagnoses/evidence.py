@@ -1,0 +1,165 @@
+"""Everything that a diagnosis may look at. What was not measured is None or empty."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from gpurun.diagnoses.thresholds import Thresholds
+from gpurun.records.events import LoaderEvent, RootEvent, ValueRead
+from gpurun.records.profile_figures import ProfileFigures
+from gpurun.records.result import DeviceUse, RunResult, StepSplit
+from gpurun.records.samples import DeviceSample
+from gpurun.timeline.model import HostFunction, KernelMetrics, Memory, Timeline
+
+
+class Source(enum.Enum):
+    """Where evidence comes from, as people know it."""
+
+    STEPS = "step clock"
+    CPU_USE = "CPU use"
+    DEVICE = "NVML"
+    ACTIVITY = "SM activity (NVML GPM)"
+    TIMELINE = "device timeline (Kineto or Nsight Systems)"
+    HOST = "host profile"
+    KERNELS = "kernel metrics (Nsight Compute)"
+    TOPOLOGY = "topology"
+    RANKS = "several ranks"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known of one training.
+
+    `figures` and `timeline` are those of rank `rank`; `rank_figures` and `rank_splits` hold every
+    rank's, in the order of the ranks. `loaders` feed the training. `reads`: lines that hand values
+    of tensors to the host, `read_steps`: the steps in which they were looked for; None: nobody
+    looked. `traits`: what the script does by itself, by name. `switches`: environment variables
+    that slow it down. `threads`: torch's, inside operators.
+    """
+
+    result: RunResult | None = None
+    figures: ProfileFigures | None = None
+    timeline: Timeline | None = None
+    rank: int | None = None
+    rank_figures: tuple[ProfileFigures, ...] = ()
+    rank_splits: tuple[StepSplit, ...] = ()
+    device_samples: tuple[DeviceSample, ...] = ()
+    loaders: tuple[LoaderEvent, ...] = ()
+    roots: tuple[RootEvent, ...] = ()
+    reads: tuple[ValueRead, ...] | None = None
+    read_steps: int | None = None
+    traits: dict[str, str] = field(default_factory=dict)
+    switches: tuple[str, ...] = ()
+    threads: int | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+    @cached_property
+    def sources(self) -> frozenset[Source]:
+        """The sources that are there."""
+        result, figures = self.result, self.figures
+        there = {
+            Source.STEPS: result is not None and result.split is not None,
+            Source.CPU_USE: self.cores_used is not None,
+            Source.DEVICE: bool(self.devices),
+            Source.ACTIVITY: self.sm_activity is not None,
+            Source.TIMELINE: figures is not None and figures.idle is not None,
+            Source.HOST: bool(self.host_functions),
+            Source.KERNELS: bool(self.kernel_metrics),
+            Source.TOPOLOGY: result is not None and result.topology is not None,
+            Source.RANKS: len(self.rank_figures) > 1 or len(self.rank_splits) > 1,
+        }
+        return frozenset(source for source, found in there.items() if found)
+
+    @property
+    def on_gpu(self) -> bool:
+        """The model is on a GPU, or a recording of a GPU is all there is."""
+        if self.roots:
+            return any(root.device.startswith("cuda") for root in self.roots)
+        return self.figures is not None and self.figures.idle is not None
+
+    @property
+    def split(self) -> StepSplit | None:
+        """The parts of the mean step on the host's clock."""
+        return None if self.result is None else self.result.split
+
+    @property
+    def step_ms(self) -> float | None:
+        """The mean step: of the whole run, else of the profiled window."""
+        if self.result is not None and self.result.step_time_ms is not None:
+            return self.result.step_time_ms.mean
+        return None if self.figures is None else self.figures.step_ms
+
+    @property
+    def devices(self) -> Sequence[DeviceUse]:
+        """The devices that the training used."""
+        return () if self.result is None else self.result.devices
+
+    @property
+    def host_functions(self) -> Sequence[HostFunction]:
+        """Python functions of the stepping thread; empty where no host profile was taken."""
+        return () if self.timeline is None else self.timeline.host_functions or ()
+
+    @property
+    def kernel_metrics(self) -> Sequence[KernelMetrics]:
+        """Kernels that Nsight Compute measured."""
+        return () if self.timeline is None else self.timeline.kernel_metrics or ()
+
+    @property
+    def memory(self) -> Sequence[Memory]:
+        """The caching allocator in the window, one a device."""
+        return () if self.timeline is None else self.timeline.memory or ()
+
+    @property
+    def cores_used(self) -> float | None:
+        """Cores that the script's processes kept busy; None too where too few samples tell 0."""
+        host = None if self.result is None else self.result.host
+        return None if host is None or not host.cpu_percent else host.cpu_percent / 100
+
+    @property
+    def cores_available(self) -> float | None:
+        """Cores that the script may use."""
+        host = None if self.result is None else self.result.host
+        return None if host is None else host.cores_available
+
+    @property
+    def workers(self) -> int | None:
+        """Worker processes of the training loader; None without a loader."""
+        return max((loader.workers for loader in self.loaders), default=None)
+
+    @property
+    def sm_activity(self) -> float | None:
+        """SM activity over the run, a fraction, by GPM; None where the device does not tell."""
+        told = [d.sm_activity_percent for d in self.devices if d.sm_activity_percent is not None]
+        return sum(told) / len(told) / 100 if told else None
+
+    @property
+    def memory_used_share(self) -> float | None:
+        """Device memory in use, of the device's; of the fullest device."""
+        shares = [
+            d.memory_used_bytes / d.memory_total_bytes
+            for d in self.devices
+            if d.memory_used_bytes is not None and d.memory_total_bytes
+        ]
+        shares += [
+            m.reserved_bytes / m.total_bytes
+            for m in self.memory
+            if m.reserved_bytes and m.total_bytes
+        ]
+        return max(shares, default=None)
+
+    @property
+    def data_wait_share(self) -> float | None:
+        """Wait for data as a share of the step: as far as the device idles, if a timeline tells."""
+        figures = self.figures
+        if figures is not None and figures.idle is not None and figures.idle.data is not None:
+            return figures.idle.data
+        split, step = self.split, self.step_ms
+        if split is not None and split.data_wait_ms is not None and step:
+            return min(split.data_wait_ms / step, 1.0)
+        parts = None if figures is None else figures.step_parts
+        if parts is not None and parts.data_ms is not None and figures is not None:
+            return min(parts.data_ms / figures.step_ms, 1.0) if figures.step_ms else None
+        return None

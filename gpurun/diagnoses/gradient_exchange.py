@@ -1,0 +1,60 @@
+"""Ranks wait for the exchange of gradients."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.records.finding import Finding, FindingType
+from gpurun.records.profile_figures import ProfileFigures
+
+ADVICE = (
+    "DistributedDataParallel(gradient_as_bucket_view=True, static_graph=True): fewer copies and an "
+    "earlier start; the same training",
+    "a larger bucket_cap_mb (50, 100): fewer messages; the same training",
+    "gradient accumulation with no_sync(), or a larger batch: fewer exchanges a sample; it changes "
+    "the training",
+    "gpurun --scale measures the exchange by leaving it out, and tries these in turn",
+)
+
+
+class GradientExchange(DiagnosisBase):
+    """Communication between ranks that no kernel hides.
+
+    Triggered by exposed collectives above 10 % of the step. The rank that works longest is looked
+    at: the others also wait for it, which is imbalance and not communication.
+    """
+
+    type: ClassVar[FindingType] = FindingType.MULTI_GPU_COMM
+    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE, Source.RANKS)
+    thresholds: ClassVar[tuple[str, ...]] = ("exposed_communication",)
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The least exposed share among the ranks: what the slowest rank itself waits."""
+        ranks = evidence.rank_figures or ((evidence.figures,) if evidence.figures else ())
+        known = [rank for rank in ranks if rank.communication is not None]
+        if not known:
+            return None
+        slowest = min(known, key=_exposed)
+        share, communication = _exposed(slowest), slowest.communication
+        assert communication is not None
+        hidden = 1 - share / communication.share if communication.share else None
+        return self.finding(
+            evidence,
+            evidence.thresholds.severity("exposed_communication", share),
+            f"collectives that no kernel hides take {percent(share)} of the step",
+            [
+                figure("exposed_communication_share", share, Source.TIMELINE),
+                figure("communication_share", communication.share, Source.TIMELINE),
+                figure("hidden_share_of_communication", hidden, Source.TIMELINE),
+                figure("collectives_per_step", communication.per_step, Source.TIMELINE),
+                figure("bytes_per_step", communication.bytes_per_step, Source.TIMELINE),
+            ],
+            ADVICE,
+            gain=gain_without(share),
+        )
+
+
+def _exposed(figures: ProfileFigures) -> float:
+    return 0.0 if figures.communication is None else figures.communication.exposed_share

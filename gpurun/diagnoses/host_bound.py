@@ -1,0 +1,147 @@
+"""Python between torch's operators holds up the step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.loader_cause import innermost
+from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
+from gpurun.timeline.model import HostFunction, Phase
+
+ADVICE = (
+    "do it once in many steps, or in a thread or process of its own",
+    "replace Python loops over tensors by one operation on whole tensors",
+    "optimizer.zero_grad(set_to_none=True) in place of a loop over parameters",
+)
+PROFILE = "gpurun profile names the lines in which it passes"
+ADVICE_WRITING = (
+    "write to files and loggers once in many steps, and leave flushing to the system",
+    "keep figures in memory, or hand them to a thread that writes them",
+)
+WRITES = (
+    "write", "writelines", "flush", "fsync", "print", "emit", "dump", "dumps", "save", "open",
+    "writerow", "add_scalar", "close", "_log", "info",
+)  # fmt: skip
+"""Functions in which a step writes or logs."""
+MODEL = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+"""Phases that other diagnoses answer for."""
+WRITING = 0.5
+"""Of the Python outside the model; what writes for longer is named as the cause."""
+
+
+class HostBound(DiagnosisBase):
+    """Python code between the model's operators takes a part of the step.
+
+    Triggered by Python functions outside the loader, model and optimizer above 10 % of the step, as
+    far as the device idles meanwhile. Logging and writing to files in each step are named. Without
+    a host profile, only the unexplained rest of the step is known, and 30 % of it is a warning.
+    """
+
+    type: ClassVar[FindingType] = FindingType.HOST_BOUND
+    sources: ClassVar[tuple[Source, ...]] = (Source.HOST, Source.STEPS, Source.TIMELINE)
+    thresholds: ClassVar[tuple[str, ...]] = ("host_share", "unexplained_share")
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The hottest function of the user's, or the rest of the step that nothing explains."""
+        functions = [f for f in evidence.host_functions if _between(f)]
+        seconds = None if evidence.timeline is None else evidence.timeline.host_sampled_seconds
+        if not evidence.host_functions or not seconds:
+            return self._unexplained(evidence)
+        share = sum(f.seconds_self for f in functions) / seconds
+        share = min(share, _idle_for_host(evidence))
+        own = innermost(functions)
+        writing = _writing_share(functions)
+        text = f"Python outside the model takes {percent(share)} of the step"
+        if own is not None:
+            text += f", most of it in {own.function}"
+        if writing >= WRITING:
+            text += ": it writes or logs in each step"
+        return self.finding(
+            evidence,
+            evidence.thresholds.severity("host_share", share),
+            text,
+            [
+                figure("host_share", share, Source.HOST),
+                figure("writing_share_of_it", writing, Source.HOST),
+                *_hottest(functions, seconds),
+            ],
+            ADVICE_WRITING if writing >= WRITING else ADVICE,
+            location=None if own is None else Location(own.file, own.line, own.function),
+            gain=gain_without(share),
+        )
+
+    def _unexplained(self, evidence: Evidence) -> Finding | None:
+        """Without a host profile: the device's wait for the host, else the rest of the step."""
+        if evidence.on_gpu and Source.TIMELINE in evidence.sources:
+            return self._idle(evidence)
+        split, step = evidence.split, evidence.step_ms
+        if split is None or split.rest_ms is None or not step or split.forward_ms is None:
+            return None
+        share = min(split.rest_ms / step, _idle_for_host(evidence))
+        return self.finding(
+            evidence,
+            evidence.thresholds.severity("unexplained_share", share),
+            f"{percent(share)} of the step is neither loader nor model nor optimizer: Python code, "
+            "the loss, logging",
+            [
+                figure("unexplained_share", share, Source.STEPS),
+                figure("rest_ms", split.rest_ms, Source.STEPS),
+                figure("step_ms", step, Source.STEPS),
+            ],
+            (PROFILE, *ADVICE),
+            gain=gain_without(share),
+        )
+
+    def _idle(self, evidence: Evidence) -> Finding | None:
+        """The device's idle time that is no wait for data, no synchronisation and no launch."""
+        idle = None if evidence.figures is None else evidence.figures.idle
+        if idle is None or idle.host is None:
+            return None
+        untold = "" if idle.data is not None else " (which may be its loader)"
+        return self.finding(
+            evidence,
+            evidence.thresholds.severity("host_share", idle.host),
+            f"the device waits {percent(idle.host)} of the step while the host does something "
+            f"else{untold}",
+            [
+                figure("host_idle_share", idle.host, Source.TIMELINE),
+                figure("idle_share", idle.total, Source.TIMELINE),
+            ],
+            (PROFILE, *ADVICE),
+            gain=gain_without(idle.host),
+        )
+
+
+def _between(function: HostFunction) -> bool:
+    """It runs outside the model, and is not torch's own computation."""
+    return function.phase not in MODEL and "/torch/" not in function.file.replace("\\", "/")
+
+
+def _idle_for_host(evidence: Evidence) -> float:
+    """The share of the step in which the device could wait for Python; all of it on the CPU."""
+    if not evidence.on_gpu:
+        return 1.0
+    idle = None if evidence.figures is None else evidence.figures.idle
+    if idle is not None:
+        return idle.total if idle.host is None else idle.host + (idle.launch or 0.0)
+    active = [d.graphics_activity_percent or d.gpu_utilization_percent for d in evidence.devices]
+    known = [value for value in active if value is not None]
+    return 1 - min(known) / 100 if known else 0.0
+
+
+def _writing_share(functions: Sequence[HostFunction]) -> float:
+    """Of their time, that of functions which write or log."""
+    total = sum(f.seconds_self for f in functions)
+    names = ((f, f.function.strip("<>").split()[-1].rpartition(".")[2]) for f in functions)
+    return sum(f.seconds_self for f, name in names if name in WRITES) / total if total else 0.0
+
+
+def _hottest(functions: Sequence[HostFunction], seconds: float) -> list[EvidenceFigure | None]:
+    ranked = sorted(functions, key=lambda f: -f.seconds_self)[:3]
+    return [
+        figure("function", f"{f.function} {percent(f.seconds_self / seconds)}", Source.HOST)
+        for f in ranked
+    ]

@@ -1,0 +1,81 @@
+"""Kernels run, but do not fill the device."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gpurun.diagnoses.api import DiagnosisBase, figure, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.records.finding import WARNING, Finding, FindingType
+from gpurun.records.profile_figures import KernelShare
+
+ADVICE = (
+    "look at the kernel with Nsight Compute: gpurun profile --ncu",
+    "torch.compile fuses small kernels into larger ones",
+    "sizes that are multiples of 8 (64 for half precision) fit the device's tiles",
+)
+WORTH = 0.30
+"""Of the time; kernels that run for less of it are not what holds up the step."""
+
+
+class KernelEfficiency(DiagnosisBase):
+    """Kernels leave much of the device unused while they run.
+
+    Triggered by SM activity below 60 % (critical: 40 %) of the time in which the device is busy, or
+    by one kernel outside tensor cores that takes more than half of the step.
+    """
+
+    type: ClassVar[FindingType] = FindingType.KERNEL_EFFICIENCY
+    sources: ClassVar[tuple[Source, ...]] = (Source.ACTIVITY, Source.TIMELINE, Source.KERNELS)
+    thresholds: ClassVar[tuple[str, ...]] = ("sm_activity", "one_kernel_share")
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The device's activity and its longest kernel; no honest bound can be given."""
+        busy = busy_share(evidence)
+        if busy is not None and busy < WORTH:
+            return None
+        activity, top = activity_while_busy(evidence), _longest(evidence)
+        rate = evidence.thresholds.severity
+        by_kernel = rate("one_kernel_share", None if top is None else top.share)
+        if top is not None and top.tensor_core:
+            by_kernel = min(by_kernel, WARNING / 2)  # it is as it should be, for all we know
+        by_activity = rate("sm_activity", activity)
+        if by_activity >= by_kernel:
+            text = f"SMs are active {percent(activity)} of the time in which kernels run"
+        else:
+            assert top is not None
+            text = f"one kernel takes {percent(top.share)} of the step: {top.name[:60]}"
+        return self.finding(
+            evidence,
+            max(by_activity, by_kernel),
+            text,
+            [
+                figure("sm_activity_while_busy", activity, Source.ACTIVITY),
+                figure("sm_activity", evidence.sm_activity, Source.ACTIVITY),
+                figure("longest_kernel", None if top is None else top.name, Source.TIMELINE),
+                figure("longest_kernel_share", None if top is None else top.share, Source.TIMELINE),
+            ],
+            ADVICE,
+            knob="compile",
+        )
+
+
+def activity_while_busy(evidence: Evidence) -> float | None:
+    """SM activity over the time in which the device has work; None where either is not known."""
+    activity, busy = evidence.sm_activity, busy_share(evidence)
+    return None if activity is None or not busy else min(activity / busy, 1.0)
+
+
+def busy_share(evidence: Evidence) -> float | None:
+    """Share of the time in which the device has work: by the timeline, else by GPM."""
+    figures = evidence.figures
+    if figures is not None and figures.idle is not None:
+        return 1 - figures.idle.total
+    told = [d.graphics_activity_percent for d in evidence.devices]
+    known = [value for value in told if value is not None]
+    return sum(known) / len(known) / 100 if known else None
+
+
+def _longest(evidence: Evidence) -> KernelShare | None:
+    kernels = None if evidence.figures is None else evidence.figures.top_kernels
+    return kernels[0] if kernels else None

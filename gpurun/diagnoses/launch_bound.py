@@ -1,0 +1,69 @@
+"""The host cannot launch kernels as fast as the device runs them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.records.finding import Finding, FindingType
+
+ADVICE = (
+    "torch.compile(mode='reduce-overhead'): fused kernels, launched together as a CUDA graph",
+    "use the fused form of the optimizer: torch.optim.AdamW(..., fused=True)",
+    "replace Python loops over small tensors by one operation on a stacked tensor "
+    "(torch._foreach_*, torch.stack, vmap)",
+    "a larger batch makes each kernel longer; it changes the training",
+)
+
+
+class LaunchBound(DiagnosisBase):
+    """Kernels are so short that the device waits for the next launch.
+
+    Triggered by a mean kernel below 10 µs together with more than 1 ms a step in which the device
+    idles for want of launches, or by one kernel that is called more than 1,000 times a step while
+    the device idles so.
+    """
+
+    type: ClassVar[FindingType] = FindingType.LAUNCH_BOUND
+    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE,)
+    thresholds: ClassVar[tuple[str, ...]] = (
+        "short_kernel_us",
+        "launch_gap_ms",
+        "kernel_calls_per_step",
+        "launch_idle_share",
+    )
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The launches; the bound leaves out all idle time for want of launches."""
+        figures = evidence.figures
+        if figures is None or figures.idle is None or figures.launches is None:
+            return None
+        idle, launches, step = figures.idle.launch, figures.launches, figures.step_ms
+        if idle is None:
+            return None
+        rate = evidence.thresholds.severity
+        gap_ms = None if step is None else idle * step
+        calls = max((k.calls_per_step or 0.0 for k in figures.top_kernels or ()), default=0.0)
+        severity = max(
+            min(rate("short_kernel_us", launches.mean_kernel_us), rate("launch_gap_ms", gap_ms)),
+            min(rate("kernel_calls_per_step", calls), rate("launch_idle_share", idle)),
+        )
+        return self.finding(
+            evidence,
+            severity,
+            f"the device waits for launches {percent(idle)} of the step: "
+            f"{launches.kernels_per_step or 0:,.0f} kernels a step of "
+            f"{launches.mean_kernel_us or 0:.1f} µs each",
+            [
+                figure("launch_idle_share", idle, Source.TIMELINE),
+                figure("launch_gap_ms_per_step", gap_ms, Source.TIMELINE),
+                figure("mean_kernel_us", launches.mean_kernel_us, Source.TIMELINE),
+                figure("kernels_per_step", launches.kernels_per_step, Source.TIMELINE),
+                figure("most_calls_of_one_kernel_per_step", calls or None, Source.TIMELINE),
+                figure("queue_depth", launches.queue_depth, Source.TIMELINE),
+            ],
+            ADVICE,
+            knob="compile",
+            gain=gain_without(idle),
+        )

@@ -1,0 +1,78 @@
+"""Ranks that work unequally long."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gpurun.diagnoses.api import DiagnosisBase, figure, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.records.finding import Finding, FindingType
+from gpurun.records.result import StepSplit
+
+ADVICE = (
+    "batches of like cost on all ranks: bucket by length, or deal out whole batches in turn",
+    "look for what only one rank does in a step: logging, saving, evaluation",
+)
+
+
+class LoadImbalance(DiagnosisBase):
+    """One rank works longer in each step, and the others wait for it.
+
+    Triggered by the slowest rank's work above 1.1 times the fastest's. A rank works until it
+    arrives at a collective: the duration of a collective holds the wait for others and says nothing
+    of the rank.
+    """
+
+    type: ClassVar[FindingType] = FindingType.LOAD_IMBALANCE
+    sources: ClassVar[tuple[Source, ...]] = (Source.RANKS, Source.TIMELINE)
+    thresholds: ClassVar[tuple[str, ...]] = ("imbalance",)
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """Which rank is the slowest; the bound is work shared out evenly."""
+        work, source = _work_by_timeline(evidence), Source.TIMELINE
+        if work is None:
+            work, source = _work_by_steps(evidence), Source.STEPS
+        if work is None or min(work) <= 0:
+            return None
+        slowest, mean = max(range(len(work)), key=work.__getitem__), sum(work) / len(work)
+        ratio = work[slowest] / min(work)
+        return self.finding(
+            evidence,
+            evidence.thresholds.severity("imbalance", ratio - 1),
+            f"rank {slowest} works {percent(ratio - 1)} longer a step than the fastest rank, and "
+            "the others wait for it",
+            [
+                figure("slowest_rank", slowest, source),
+                figure("imbalance", ratio, source),
+                figure("slowest_work_ms", work[slowest], source),
+                figure("fastest_work_ms", min(work), source),
+            ],
+            ADVICE,
+            gain=work[slowest] / mean,
+        )
+
+
+def _work_by_timeline(evidence: Evidence) -> list[float] | None:
+    """Milliseconds a step that each rank does not wait in a collective."""
+    if len(evidence.rank_figures) < 2:
+        return None
+    work = []
+    for figures in evidence.rank_figures:
+        if figures.step_ms is None or figures.communication is None:
+            return None
+        work.append(figures.step_ms * (1 - figures.communication.exposed_share))
+    return work
+
+
+def _work_by_steps(evidence: Evidence) -> list[float] | None:
+    """Milliseconds of the parts of a step in which no gradients are exchanged."""
+    if len(evidence.rank_splits) < 2:
+        return None
+    work = [_own_ms(split) for split in evidence.rank_splits]
+    return None if None in work else [value for value in work if value is not None]
+
+
+def _own_ms(split: StepSplit) -> float | None:
+    if split.data_wait_ms is None or split.forward_ms is None:
+        return None
+    return split.data_wait_ms + split.forward_ms + (split.rest_ms or 0.0)

@@ -1,0 +1,91 @@
+"""Why a loader is slow: too few workers, transforms that compute, or storage that is waited for."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+
+from gpurun.diagnoses.evidence import Evidence
+from gpurun.timeline.model import HostFunction, Phase
+
+BUSY = 0.85
+"""Cores in use, of those there are, from which on more workers find none."""
+COMPUTES = 0.5
+"""Share of the wait in which a processor works, from which on the wait is computation."""
+MOST = 0.6
+"""A function that holds this part of a time is the place to look at."""
+WAITING = (
+    "sleep", "read", "recv", "open", "poll", "select", "acquire", "wait", "readinto", "get",
+    "readline", "seek", "stat", "connect", "fsync",
+)  # fmt: skip
+"""Functions in which a thread waits for storage, network or others."""
+
+
+class Cause(enum.Enum):
+    """Why the script waits for its loader."""
+
+    WORKERS = "workers"
+    TRANSFORMS = "transforms"
+    STORAGE = "storage"
+
+
+def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
+    """The cause, as far as CPU use and a host profile tell; `WORKERS` where neither decides."""
+    if evidence.workers:
+        return _behind_workers(evidence)
+    computing = _profiled_computing(evidence)
+    low, high = (computing, computing) if computing is not None else _bounds(evidence, wait_share)
+    if high is not None and high < COMPUTES:
+        return Cause.STORAGE
+    if low is not None and low >= COMPUTES:
+        return Cause.TRANSFORMS
+    return Cause.WORKERS
+
+
+def loader_function(evidence: Evidence) -> HostFunction | None:
+    """The innermost function of the user's in which most of the wait for data passes."""
+    return innermost([f for f in evidence.host_functions if f.phase is Phase.DATA])
+
+
+def innermost(functions: Sequence[HostFunction]) -> HostFunction | None:
+    """Of the user's functions, the innermost that holds most of what all of these take."""
+    most = MOST * sum(f.seconds_self for f in functions)
+    holding = [f for f in functions if f.users_own and f.seconds_total >= most]
+    return min(holding, key=lambda f: (f.seconds_total, -f.seconds_self), default=None)
+
+
+def _behind_workers(evidence: Evidence) -> Cause:
+    used, cores, workers = evidence.cores_used, evidence.cores_available, evidence.workers or 0
+    if used is None or not cores:
+        return Cause.TRANSFORMS if cores and workers >= cores else Cause.WORKERS
+    if used >= BUSY * cores:
+        return Cause.TRANSFORMS
+    return Cause.WORKERS if used >= COMPUTES * min(workers, cores) else Cause.STORAGE
+
+
+def _profiled_computing(evidence: Evidence) -> float | None:
+    """Share of the wait in which Python or a library computes, by the host profile."""
+    functions = [f for f in evidence.host_functions if f.phase is Phase.DATA]
+    total = sum(f.seconds_self for f in functions)
+    if not total:
+        return None
+    waiting = sum(f.seconds_self for f in functions if _name(f) in WAITING)
+    return 1 - waiting / total
+
+
+def _name(function: HostFunction) -> str:
+    """The bare name: "<built-in method time.sleep>" is "sleep"."""
+    return function.function.strip("<>").split()[-1].rpartition(".")[2]
+
+
+def _bounds(evidence: Evidence, wait_share: float) -> tuple[float | None, float | None]:
+    """Least and most of the wait in which a core works, by the CPU use of the whole run.
+
+    The rest of the step keeps between none and all threads of torch busy.
+    """
+    used = evidence.cores_used
+    if used is None or not wait_share:
+        return None, None
+    rest = 1 - wait_share
+    threads = 1 if evidence.on_gpu else max(evidence.threads or 1, 1)
+    return (used - rest * threads) / wait_share, used / wait_share

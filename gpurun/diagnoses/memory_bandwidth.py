@@ -1,0 +1,109 @@
+"""Kernels that move more data than they compute."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.ncu_kernels import weighty
+from gpurun.records.finding import EvidenceFigure, Finding, FindingType
+from gpurun.timeline.model import Group, KernelMetrics
+
+ADVICE = (
+    "torch.compile fuses chains of elementwise operations: each value is read and written once",
+    "bfloat16 halves the bytes that such kernels move",
+    "use the fused forms: F.scaled_dot_product_attention, fused norms and optimizers",
+)
+MOVING = (Group.ELEMENTWISE, Group.NORM, Group.REDUCTION, Group.OPTIMIZER)
+"""Kinds of kernels that wait for memory rather than for arithmetic."""
+FUSABLE = (Group.ELEMENTWISE.value, Group.NORM.value, Group.REDUCTION.value)
+COMPUTING = 0.30
+"""Tensor activity from which on full bandwidth feeds arithmetic and is as it should be."""
+
+
+class MemoryBandwidth(DiagnosisBase):
+    """The device's memory sets the pace.
+
+    Triggered by DRAM above 80 % of its peak while arithmetic units have time, by elementwise
+    kernels, norms and reductions above 30 % of the step, or by such a kernel that reaches less than
+    60 % of the bandwidth (Nsight Compute). The bound leaves out all time of fusable kernels.
+    """
+
+    type: ClassVar[FindingType] = FindingType.MEMORY_BANDWIDTH
+    sources: ClassVar[tuple[Source, ...]] = (Source.TIMELINE, Source.ACTIVITY, Source.KERNELS)
+    thresholds: ClassVar[tuple[str, ...]] = (
+        "dram_activity",
+        "sm_throughput",
+        "bandwidth_kernel",
+        "elementwise_share",
+    )
+
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The bandwidth in use and the kernels that use it."""
+        rate = evidence.thresholds.severity
+        share, dram = _fusable_share(evidence), _dram_activity(evidence)
+        kernel, by_kernel = _worst_kernel(evidence)
+        severity = max(rate("elementwise_share", share), rate("dram_activity", dram), by_kernel)
+        if share is not None:
+            text = f"elementwise kernels, norms and reductions take {percent(share)} of the step"
+        elif kernel is not None and by_kernel == severity:
+            text = f"a kernel waits for memory: {kernel.name[:60]}"
+        else:
+            text = f"DRAM is active {percent(dram)} of the time"
+        return self.finding(
+            evidence,
+            severity,
+            text,
+            [
+                figure("fusable_kernels_share", share, Source.TIMELINE),
+                figure("dram_activity", dram, Source.ACTIVITY),
+                *_kernel_figures(kernel),
+            ],
+            ADVICE,
+            knob="compile",
+            gain=gain_without(share),
+        )
+
+
+def _fusable_share(evidence: Evidence) -> float | None:
+    figures = evidence.figures
+    if figures is None or figures.group_shares is None or figures.kernel_share is None:
+        return None
+    return sum(figures.group_shares.get(name, 0.0) for name in FUSABLE) * figures.kernel_share
+
+
+def _dram_activity(evidence: Evidence) -> float | None:
+    """DRAM activity of the device; None where it is not known or feeds tensor cores."""
+    for device in evidence.devices:
+        dram, tensor = device.dram_activity_percent, device.tensor_activity_percent
+        if dram is not None and (tensor or 0.0) / 100 < COMPUTING:
+            return dram / 100
+    return None
+
+
+def _worst_kernel(evidence: Evidence) -> tuple[KernelMetrics | None, float]:
+    """The kernel that suffers most from memory, and how much."""
+    rate = evidence.thresholds.severity
+    worst: tuple[KernelMetrics | None, float] = (None, 0.0)
+    for kernel in weighty(evidence.kernel_metrics):
+        if kernel.dram_percent is None:
+            continue
+        dram, sm = kernel.dram_percent / 100, kernel.sm_percent
+        severity = min(
+            rate("dram_activity", dram), rate("sm_throughput", None if sm is None else sm / 100)
+        )
+        if kernel.group in MOVING:
+            severity = max(severity, rate("bandwidth_kernel", dram))
+        worst = max(worst, (kernel, severity), key=lambda pair: pair[1])
+    return worst
+
+
+def _kernel_figures(kernel: KernelMetrics | None) -> list[EvidenceFigure | None]:
+    if kernel is None:
+        return []
+    return [
+        figure("kernel", kernel.name, Source.KERNELS),
+        figure("kernel_dram_percent", kernel.dram_percent, Source.KERNELS),
+        figure("kernel_sm_percent", kernel.sm_percent, Source.KERNELS),
+    ]

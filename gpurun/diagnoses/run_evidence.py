@@ -1,0 +1,109 @@
+"""Evidence from a run folder: its result, its events and the samples of its devices."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpurun.diagnoses.evidence import Evidence
+from gpurun.diagnoses.thresholds import Thresholds
+from gpurun.errors import GpurunError
+from gpurun.measure.events import ProcessLog, decode_lenient, read_run
+from gpurun.measure.summary import summarise_run
+from gpurun.measure.use import read_samples
+from gpurun.measure.window import Window, measured_window
+from gpurun.records.codec import RecordError
+from gpurun.records.events import LoaderEvent
+from gpurun.records.result import RunResult
+from gpurun.records.samples import DeviceSample
+from gpurun.timeline.figures_of import figures_of
+from gpurun.timeline.model import Timeline
+from gpurun.timeline.steady_window import steady
+
+RESULT_FILE = "result.json"
+
+
+def evidence_of_run(
+    folder: Path, thresholds: Thresholds, timelines: Sequence[Timeline] = ()
+) -> Evidence:
+    """What a run folder tells, with the timelines of its ranks where it was profiled."""
+    run = read_run(folder)
+    if not run.processes:
+        raise GpurunError(f"{folder} holds no record of a run", "name a folder below .gpurun/runs")
+    result = read_result(folder)
+    windows = _training(run.processes, result)
+    logs = [window.log for window in windows] or list(run.processes)
+    splits = [window.split() for window in windows]
+    waits = next((log.waits for log in logs if log.waits is not None), None)
+    seen = evidence_of_timelines(timelines, thresholds)
+    return Evidence(
+        result=result,
+        figures=seen.figures,
+        timeline=seen.timeline,
+        rank=seen.rank,
+        rank_figures=seen.rank_figures,
+        rank_splits=tuple(split for split in splits if split is not None),
+        device_samples=_samples(folder, windows),
+        loaders=_training_loaders(windows),
+        roots=tuple(root for log in logs for root in log.roots),
+        reads=None if waits is None else waits.reads,
+        read_steps=None if waits is None else waits.steps,
+        traits={trait.trait: trait.detail for log in logs for trait in log.traits},
+        switches=tuple(dict.fromkeys(s for log in logs if log.torch for s in log.torch.switches)),
+        threads=next((log.torch.threads for log in logs if log.torch), None),
+        thresholds=thresholds,
+    )
+
+
+def evidence_of_timelines(timelines: Sequence[Timeline], thresholds: Thresholds) -> Evidence:
+    """What recordings alone tell, one a rank; the rank that works longest is looked at."""
+    if not timelines:
+        return Evidence(thresholds=thresholds)
+    timelines = tuple(map(steady, timelines))
+    figures = tuple(map(figures_of, timelines))
+    exposed = [f.communication.exposed_share if f.communication else 0.0 for f in figures]
+    slowest = min(range(len(figures)), key=exposed.__getitem__)
+    return Evidence(
+        figures=figures[slowest],
+        timeline=timelines[slowest],
+        rank=timelines[slowest].rank,
+        rank_figures=figures if len(figures) > 1 else (),
+        thresholds=thresholds,
+    )
+
+
+def read_result(folder: Path) -> RunResult:
+    """The result of a run; of one that crashed, what its events tell."""
+    path = folder / RESULT_FILE
+    if not path.exists():
+        return summarise_run(folder, exit_code=None, wall_seconds=0.0)
+    try:
+        return decode_lenient(RunResult, json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, RecordError, AttributeError) as error:
+        raise GpurunError(f"{path} cannot be read: {error}", "run the script again") from None
+
+
+def _training(processes: Sequence[ProcessLog], result: RunResult) -> list[Window]:
+    """The windows of the processes that train, by rank."""
+    windows = [window for log in processes if (window := measured_window(log)) is not None]
+    found = [window for window in windows if window.clock.kind == result.clock]
+    return sorted(found, key=lambda window: window.log.process.rank or 0)
+
+
+def _training_loaders(windows: Sequence[Window]) -> tuple[LoaderEvent, ...]:
+    """The loaders that feed the first rank's training, the busiest first."""
+    if not windows:
+        return ()
+    by_number = {loader.loader: loader for loader in windows[0].log.loaders}
+    return tuple(by_number[n] for n in windows[0].clock.training_loaders if n in by_number)
+
+
+def _samples(folder: Path, windows: Sequence[Window]) -> tuple[DeviceSample, ...]:
+    """The devices' samples while all ranks were measured."""
+    samples = read_samples(folder).device
+    if not windows:
+        return samples
+    begin = max(window.bounds_ns[0] for window in windows)
+    end = min(window.bounds_ns[1] for window in windows)
+    return tuple(s for s in samples if begin <= s.unix_time_ns <= end)

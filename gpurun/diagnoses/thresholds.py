@@ -1,0 +1,117 @@
+"""All thresholds of the diagnoses in one table, and the severity that they give a figure.
+
+A figure at its warning threshold has severity 0.4, at its critical one 0.7. `[diagnose]` in
+gpurun.toml sets any of them: `data_wait_share = [0.10, 0.30]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from gpurun.errors import GpurunError
+from gpurun.records.finding import CRITICAL, WARNING
+
+FADING = 3.0
+"""How fast a figure that is bad when small stops to matter above its warning threshold: at a third
+above it is of no interest."""
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """Where a figure becomes a warning and where it is critical. `meaning`: of the figure.
+
+    A critical threshold below the warning one says that small figures are bad.
+    """
+
+    warning: float
+    critical: float
+    meaning: str
+
+    def severity(self, figure: float) -> float:
+        """0 to 1: linear up to the critical threshold, then ever slower towards 1."""
+        low, high = self.warning, self.critical
+        if low <= figure <= high or high <= figure <= low:
+            return WARNING + (CRITICAL - WARNING) * (figure - low) / (high - low)
+        if low < high:
+            if figure < low:
+                return WARNING * max(figure, 0.0) / low
+            return CRITICAL + (1 - CRITICAL) * (1 - high / figure)
+        if figure > low:
+            return WARNING * max(1 - FADING * (figure / low - 1), 0.0)
+        return CRITICAL + (1 - CRITICAL) * (1 - max(figure, 0.0) / high)
+
+
+DEFAULTS: dict[str, Threshold] = {
+    "data_wait_share": Threshold(0.05, 0.20, "wait for data, of the step"),
+    "first_kernel_gap_ms": Threshold(5, 20, "idle time before the first kernel of a step, ms"),
+    "h2d_share": Threshold(0.10, 0.25, "host-to-device copies, of the step"),
+    "exposed_h2d_share": Threshold(0.05, 0.20, "such copies that no kernel hides, of the step"),
+    "pageable_h2d_share": Threshold(
+        0.02, 0.10, "exposed copies from memory not pinned, of the step"
+    ),
+    "sync_idle_share": Threshold(
+        0.05, 0.20, "device idle after the host waited for it, of the step"
+    ),
+    "short_kernel_us": Threshold(10, 5, "mean duration of a kernel, µs (small is bad)"),
+    "launch_gap_ms": Threshold(1, 5, "device idle for want of launches, ms a step"),
+    "launch_idle_share": Threshold(0.05, 0.20, "device idle for want of launches, of the step"),
+    "kernel_calls_per_step": Threshold(1000, 5000, "launches of one kernel a step"),
+    "one_kernel_share": Threshold(0.50, 0.80, "one kernel, of the step"),
+    "sm_activity": Threshold(0.60, 0.40, "SM activity while the device is busy"),
+    "small_grid_share": Threshold(0.30, 0.60, "kernels with fewer blocks than SMs, of kernel time"),
+    "little_memory": Threshold(0.50, 0.25, "device memory in use, where SMs are idle too"),
+    "outside_tensor_cores": Threshold(
+        0.10, 0.30, "matmul, convolution and attention outside tensor cores, of the step"
+    ),
+    "dram_activity": Threshold(0.80, 0.90, "DRAM bandwidth in use"),
+    "sm_throughput": Threshold(0.60, 0.40, "SM throughput of a kernel (ncu)"),
+    "bandwidth_kernel": Threshold(0.60, 0.40, "DRAM throughput of a bandwidth-type kernel (ncu)"),
+    "elementwise_share": Threshold(0.30, 0.60, "elementwise kernels and norms, of the step"),
+    "occupancy": Threshold(0.30, 0.15, "occupancy of a kernel (ncu)"),
+    "warp_efficiency": Threshold(0.80, 0.60, "threads active in a warp (ncu)"),
+    "allocator_retries": Threshold(1, 10, "allocations that first failed, in the run"),
+    "device_allocations_per_step": Threshold(1, 10, "cudaMalloc and cudaFree a step"),
+    "fragmentation": Threshold(0.30, 0.50, "reserved memory that is unusable, of the reserved"),
+    "memory_used": Threshold(0.90, 0.98, "device memory in use"),
+    "exposed_communication": Threshold(0.10, 0.25, "collectives that no kernel hides, of the step"),
+    "imbalance": Threshold(0.10, 0.30, "work of the slowest rank over the fastest, less 1"),
+    "host_share": Threshold(0.10, 0.30, "Python outside torch's operators, of the step"),
+    "unexplained_share": Threshold(0.30, 0.60, "step outside data, model and optimizer"),
+    "throttled_share": Threshold(0.10, 0.50, "samples with a thermal or power slow-down"),
+    "clock_loss": Threshold(0.05, 0.15, "SM clock below its highest, while throttled"),
+}
+"""By name, as in gpurun.toml."""
+
+
+class Thresholds:
+    """The table as the user has it."""
+
+    def __init__(self, changed: Mapping[str, tuple[float, float]] | None = None) -> None:
+        self._table = dict(DEFAULTS)
+        for name, (warning, critical) in (changed or {}).items():
+            self._table[name] = _checked(name, warning, critical)
+
+    def __getitem__(self, name: str) -> Threshold:
+        return self._table[name]
+
+    def severity(self, name: str, figure: float | None) -> float:
+        """The severity of a figure; 0 for one that was not measured."""
+        return 0.0 if figure is None else self._table[name].severity(figure)
+
+
+def _checked(name: str, warning: float, critical: float) -> Threshold:
+    if name not in DEFAULTS:
+        near = get_close_matches(name, DEFAULTS, n=1)
+        todo = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(DEFAULTS)}"
+        raise GpurunError(f"[diagnose] has no threshold {name!r}", todo)
+    default = DEFAULTS[name]
+    rises = default.warning < default.critical
+    if warning == critical or (warning < critical) is not rises:
+        order = "below" if rises else "above"
+        raise GpurunError(
+            f"[diagnose] {name}: the warning threshold must be {order} the critical one",
+            f"write two numbers, as in {name} = [{default.warning:g}, {default.critical:g}]",
+        )
+    return Threshold(warning, critical, default.meaning)

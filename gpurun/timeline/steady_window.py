@@ -1,0 +1,49 @@
+"""Recordings made elsewhere begin with a script's first steps: the window without them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+import numpy as np
+
+from gpurun.timeline.device_work import Timed, begins, ends
+from gpurun.timeline.model import Timeline
+
+E = TypeVar("E", bound=Timed)
+
+SPIKE = 1.5
+"""A leading step that takes this many times the median is warm-up, with those before it."""
+
+
+def steady(timeline: Timeline) -> Timeline:
+    """The timeline from its first steady step on; as it is where no steps are marked."""
+    if not timeline.steps or len(timeline.steps) < 4:
+        return timeline
+    start = begins(timeline.steps)
+    lengths = ends(timeline.steps) - start
+    early = lengths[: len(lengths) // 2] > SPIKE * np.median(lengths)
+    spikes = np.flatnonzero(early)
+    if not len(spikes):
+        return timeline
+    return _since(timeline, int(start[spikes[-1] + 1]))
+
+
+def _since(timeline: Timeline, begin: int) -> Timeline:
+    """The timeline without what began before a time."""
+
+    def later(events: Sequence[E] | None) -> Sequence[E] | None:
+        return None if events is None else [event for event in events if event.begin_ns >= begin]
+
+    return replace(
+        timeline,
+        window_begin_ns=begin,
+        steps=later(timeline.steps),
+        ranges=later(timeline.ranges),
+        kernels=later(timeline.kernels),
+        copies=later(timeline.copies),
+        syncs=later(timeline.syncs),
+        runtime_calls=later(timeline.runtime_calls),
+        collectives=later(timeline.collectives),
+    )

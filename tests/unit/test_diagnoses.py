@@ -1,0 +1,396 @@
+"""Each fault is the first finding; a healthy training has none above 0.4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from gpurun.diagnoses import all_diagnoses, diagnose
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.diagnoses.thresholds import DEFAULTS, Thresholds
+from gpurun.knobs import all_knobs
+from gpurun.records.events import ValueRead
+from gpurun.records.finding import WARNING, FindingType, Location
+from gpurun.records.profile_figures import (
+    CommunicationFigures,
+    CopyFigures,
+    KernelShare,
+    LaunchFigures,
+    PrecisionFigures,
+    ProfileFigures,
+    SyncFigures,
+)
+from gpurun.records.result import HostUse, StepSplit
+from gpurun.records.topology import Topology
+from gpurun.timeline.model import Group, HostFunction, Memory, Phase, Timeline
+from tests.unit.diagnosis_cases import (
+    FIGURES,
+    IDLE,
+    SPLIT,
+    first,
+    found,
+    function,
+    gpu,
+    healthy_cpu,
+    healthy_gpu,
+    kernel,
+    loader,
+    measured_kernels,
+    profiled,
+    result,
+    sample,
+)
+
+
+def idle(**changes: float) -> ProfileFigures:
+    return replace(FIGURES, idle=replace(IDLE, **changes))
+
+
+@pytest.mark.parametrize("evidence", [healthy_gpu(), healthy_cpu(), Evidence()])
+def test_a_healthy_training_has_no_warning(evidence: Evidence) -> None:
+    assert [f for f in diagnose(evidence) if f.severity > WARNING] == []
+
+
+@pytest.mark.parametrize(
+    ("figures", "kind", "gain"),
+    [
+        (idle(total=0.5, data=0.4), FindingType.DATA_LOADING, 1 / 0.6),
+        (idle(total=0.3, sync=0.25), FindingType.CPU_GPU_SYNC, 1 / 0.75),
+        (
+            replace(FIGURES, copies=CopyFigures(0.3, 0.25, 0.3, 0.25, 1e8, 1)),
+            FindingType.H2D_COPY,
+            1 / 0.75,
+        ),
+        (
+            replace(
+                idle(total=0.6, launch=0.55),
+                launches=LaunchFigures(1500, 3.0, 6.0, 0.5, 0.9, 0.0),
+            ),
+            FindingType.LAUNCH_BOUND,
+            1 / 0.45,
+        ),
+        (
+            replace(FIGURES, precision=PrecisionFigures(0.0, 0.7)),
+            FindingType.PRECISION,
+            1 / (1 - 0.7 * 14 / 15),
+        ),
+        (
+            replace(FIGURES, group_shares={"elementwise": 0.9, "matmul": 0.1}),
+            FindingType.MEMORY_BANDWIDTH,
+            1 / (1 - 0.9 * 0.97),
+        ),
+        (
+            replace(FIGURES, launches=replace(FIGURES.launches, device_allocations_per_step=20.0)),
+            FindingType.MEMORY_ALLOCATION,
+            None,
+        ),
+        (
+            replace(FIGURES, communication=CommunicationFigures(0.4, 0.3, 5, 1e8)),
+            FindingType.MULTI_GPU_COMM,
+            1 / 0.7,
+        ),
+        (
+            replace(FIGURES, top_kernels=(KernelShare("slow", "other", 0.9, 1, 9e3, None),)),
+            FindingType.KERNEL_EFFICIENCY,
+            None,
+        ),
+    ],
+)
+def test_a_fault_in_the_timeline_is_the_first_finding(
+    figures: ProfileFigures, kind: FindingType, gain: float | None
+) -> None:
+    finding = first(healthy_gpu(figures))
+    assert finding.type is kind
+    assert finding.severity > WARNING
+    assert finding.gain_upper_bound == (gain if gain is None else pytest.approx(gain, rel=1e-3))
+    assert all(f.type is kind or f.severity <= WARNING for f in diagnose(healthy_gpu(figures)))
+
+
+def test_severities_pass_through_their_thresholds() -> None:
+    for name, threshold in DEFAULTS.items():
+        rate = Thresholds().severity
+        assert rate(name, threshold.warning) == pytest.approx(0.4), name
+        assert rate(name, threshold.critical) == pytest.approx(0.7), name
+        worse = threshold.critical * (2 if threshold.critical > threshold.warning else 0.5)
+        better = threshold.warning * (0.5 if threshold.critical > threshold.warning else 1.5)
+        assert 0 <= rate(name, better) < 0.4 < 0.7 < rate(name, worse) < 1, name
+        assert rate(name, None) == 0
+
+
+def test_a_wait_for_data_beside_a_busy_device_is_no_finding() -> None:
+    waits = result(replace(SPLIT, data_wait_ms=6.0), devices=(gpu(),))
+    assert found(healthy_gpu(result=waits), FindingType.DATA_LOADING) is None
+
+
+def cpu_bound_data(cores: float, workers: int, functions: Sequence[HostFunction] = ()) -> Evidence:
+    split = StepSplit(8.0, None, 1.0, 0.6, 0.2, 0.2)
+    return healthy_cpu(
+        result=result(split, host=HostUse(cores * 100, 8.0, 1, 1)),
+        loaders=(loader(workers),),
+        timeline=profiled(functions) if functions else None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "cause"),
+    [
+        (0.3, 0, "storage"),
+        (1.0, 0, "transforms"),
+        (0.5, 0, "workers"),
+        (7.8, 8, "transforms"),
+        (1.9, 2, "workers"),
+        (0.2, 4, "storage"),
+    ],
+)
+def test_cpu_use_and_workers_tell_why_data_are_late(cores: float, workers: int, cause: str) -> None:
+    finding = first(cpu_bound_data(cores, workers))
+    assert finding.type is FindingType.DATA_LOADING
+    assert finding.location == Location("train.py", 31)
+    assert {e.name: e.value for e in finding.evidence}["cause"] == cause
+    assert finding.gain_upper_bound == pytest.approx(5.0)
+    assert Source.HOST.value in finding.missing_sources
+
+
+def test_a_host_profile_names_the_line_in_the_data_set() -> None:
+    functions = [
+        function("__getitem__", 0.01, 0.8, Phase.DATA, line=20),
+        function("resize", 0.02, 0.75, Phase.DATA, line=44),
+        function("<built-in method time.sleep>", 0.7, 0.7, Phase.DATA, users_own=False, file="~"),
+    ]
+    finding = first(cpu_bound_data(1.0, 0, functions))
+    assert finding.location == Location("/home/me/train.py", 44, "resize")
+    assert {e.name: e.value for e in finding.evidence}["cause"] == "storage"
+
+
+def test_a_wait_names_its_line_and_the_knob_only_where_one_helps() -> None:
+    waits = replace(idle(total=0.3, sync=0.25), syncs=SyncFigures(0.4, 2, (("train.py:57", 0.3),)))
+    finding = first(healthy_gpu(waits))
+    assert finding.location == Location("train.py", 57)
+    assert finding.knob is None
+    explicit = first(healthy_gpu(waits, traits={"synchronize": "train.py:60"}))
+    assert explicit.knob == "needless_sync"
+
+
+def test_reads_without_a_timeline_are_a_warning_at_most_and_say_what_is_missing() -> None:
+    reads = (ValueRead("train.py:57", ".item()", "cuda", 9, 9),)
+    idle_gpu = result(devices=(gpu(graphics_activity_percent=50.0),))
+    evidence = healthy_gpu(ProfileFigures(), result=idle_gpu, reads=reads, read_steps=9)
+    finding = found(evidence, FindingType.CPU_GPU_SYNC)
+    assert finding is not None
+    assert finding.severity == WARNING
+    assert finding.gain_upper_bound is None
+    assert finding.missing_sources == (Source.TIMELINE.value,)
+    on_cpu = healthy_cpu(reads=reads, read_steps=9)
+    assert found(on_cpu, FindingType.CPU_GPU_SYNC) is None
+
+
+def test_a_host_profile_names_what_python_does_between_operators() -> None:
+    functions = [
+        function("main", 0.05, 1.0),
+        function("bookkeeping", 0.35, 0.4, line=70),
+        function("forward", 0.4, 0.4, Phase.FORWARD),
+        function("cross_entropy", 0.1, file="/lib/torch/nn/functional.py", users_own=False),
+    ]
+    finding = first(healthy_cpu(timeline=profiled(functions)))
+    assert finding.type is FindingType.HOST_BOUND
+    assert finding.location is not None
+    assert finding.location.line == 70
+    assert finding.gain_upper_bound == pytest.approx(1 / 0.6, rel=1e-3)
+
+
+def test_writing_in_each_step_is_named() -> None:
+    functions = [
+        function("log", 0.02, 0.4, line=33),
+        function("<method 'write' of '_io.TextIOWrapper' objects>", 0.1, file="~", users_own=False),
+        function("<built-in method posix.fsync>", 0.28, file="~", users_own=False),
+    ]
+    finding = first(healthy_cpu(timeline=profiled(functions)))
+    assert "writes or logs in each step" in finding.description
+    assert finding.location == Location("/home/me/train.py", 33, "log")
+
+
+def test_the_rest_of_the_step_is_all_that_a_plain_run_knows_of_python() -> None:
+    finding = first(healthy_cpu(StepSplit(0.1, None, 1.0, 1.0, 0.4, 7.5)))
+    assert finding.type is FindingType.HOST_BOUND
+    assert finding.severity > 0.7
+    assert finding.location is None
+    assert finding.missing_sources == (Source.HOST.value, Source.TIMELINE.value)
+
+
+def test_a_device_that_waits_for_the_host_is_host_bound_without_a_host_profile() -> None:
+    finding = first(healthy_gpu(idle(total=0.5, host=0.45)))
+    assert finding.type is FindingType.HOST_BOUND
+    assert finding.gain_upper_bound == pytest.approx(1 / 0.55, rel=1e-3)
+
+
+def test_python_beside_a_busy_device_is_no_finding() -> None:
+    split = StepSplit(0.1, None, 1.0, 1.0, 0.4, 7.5)
+    busy = healthy_gpu(result=result(split, devices=(gpu(),)))
+    assert found(busy, FindingType.HOST_BOUND) is None
+
+
+def test_a_small_batch_leaves_memory_and_multiprocessors_unused() -> None:
+    use = gpu(memory_used_bytes=8 << 30, sm_activity_percent=30.0)
+    small = healthy_gpu(result=result(devices=(use,), batch_size=4.0))
+    finding = found(small, FindingType.SMALL_BATCH)
+    assert finding is not None
+    assert finding.severity > 0.7
+    assert finding.knob == "batch_size"
+    assert finding.gain_upper_bound is None
+    waiting = replace(small, figures=idle(total=0.7, data=0.6))
+    assert found(waiting, FindingType.SMALL_BATCH) is None
+
+
+def test_room_in_memory_on_a_busy_device_is_a_note() -> None:
+    roomy = healthy_gpu(result=result(devices=(gpu(memory_used_bytes=20 << 30),)))
+    finding = found(roomy, FindingType.MEMORY_ALLOCATION)
+    assert finding is not None
+    assert finding.level == "note"
+    assert finding.knob == "batch_size"
+
+
+@pytest.mark.parametrize(
+    ("memory", "text"),
+    [
+        (Memory(0, retries=20), "tried again 20 times"),
+        (Memory(0, reserved_bytes=100, inactive_split_bytes=60), "60 % of the reserved memory"),
+        (Memory(0, reserved_bytes=99, total_bytes=100), "99 % of the device's memory"),
+        (Memory(0, device_allocations=200), "20.0 times a step"),
+    ],
+)
+def test_memory_that_costs_time_or_runs_out(memory: Memory, text: str) -> None:
+    figures = replace(FIGURES, launches=None)
+    timeline = Timeline(("kineto",), 0, 10, memory=[memory])
+    finding = first(healthy_gpu(figures, timeline=timeline))
+    assert finding.type is FindingType.MEMORY_ALLOCATION
+    assert text in finding.description
+
+
+def test_precision_without_a_timeline_is_a_warning_without_a_bound() -> None:
+    use = gpu(tensor_activity_percent=0.0)
+    finding = first(healthy_gpu(ProfileFigures(), result=result(devices=(use,))))
+    assert finding.type is FindingType.PRECISION
+    assert finding.severity == WARNING
+    assert finding.gain_upper_bound is None
+    old = replace(healthy_gpu(), roots=(), timeline=None)
+    assert found(old, FindingType.PRECISION) is None
+
+
+def test_no_tensor_cores_no_finding() -> None:
+    outside = replace(FIGURES, precision=PrecisionFigures(0.0, 0.7))
+    pascal = replace(healthy_gpu(outside).roots[0], compute_capability=(6, 1))
+    assert found(healthy_gpu(outside, roots=(pascal,)), FindingType.PRECISION) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind", "text"),
+    [
+        ({"occupancy_percent": 10.0, "sm_percent": 20.0}, FindingType.OCCUPANCY, "registers"),
+        (
+            {"occupancy_percent": 10.0, "sm_percent": 20.0, "grid": (16, 1, 1)},
+            FindingType.OCCUPANCY,
+            "grid",
+        ),
+        ({"branch_efficiency_percent": 40.0}, FindingType.DIVERGENCE, "40 %"),
+        ({"dram_percent": 95.0, "sm_percent": 20.0}, FindingType.MEMORY_BANDWIDTH, "memory"),
+        (
+            {"dram_percent": 20.0, "group": Group.ELEMENTWISE},
+            FindingType.MEMORY_BANDWIDTH,
+            "memory",
+        ),
+    ],
+)
+def test_a_kernel_is_diagnosed_by_its_counters(
+    changes: dict[str, object], kind: FindingType, text: str
+) -> None:
+    finding = first(Evidence(timeline=measured_kernels(kernel(), kernel(**changes))))
+    assert finding.type is kind
+    assert finding.severity > WARNING
+    assert text in finding.description
+    assert finding.gain_upper_bound is None
+
+
+def test_a_fast_kernel_at_low_occupancy_and_a_short_one_are_none() -> None:
+    fast = kernel(occupancy_percent=10.0, sm_percent=90.0)
+    short = kernel(occupancy_percent=5.0, sm_percent=2.0, duration_ns=3000.0)
+    assert diagnose(Evidence(timeline=measured_kernels(fast, short))) == ()
+
+
+def test_the_slowest_rank_is_named_by_its_arrival() -> None:
+    waiting = replace(FIGURES, communication=CommunicationFigures(0.45, 0.40, 1, None))
+    working = replace(FIGURES, communication=CommunicationFigures(0.05, 0.02, 1, None))
+    evidence = healthy_gpu(working, rank_figures=(waiting, working, waiting))
+    finding = first(evidence)
+    assert finding.type is FindingType.LOAD_IMBALANCE
+    assert "rank 1" in finding.description
+    assert finding.gain_upper_bound == pytest.approx(9.8 / ((6 + 9.8 + 6) / 3), rel=1e-3)
+    assert found(evidence, FindingType.MULTI_GPU_COMM) is None
+
+
+def test_ranks_of_a_plain_run_are_compared_by_what_they_do_alone() -> None:
+    slow = StepSplit(0.1, None, 6.0, 2.9, 0.5, 0.5)
+    finding = found(healthy_cpu(rank_splits=(SPLIT, slow)), FindingType.LOAD_IMBALANCE)
+    assert finding is not None
+    assert "rank 1" in finding.description
+
+
+def test_switches_matter_where_they_bite_and_only_their_names_are_told() -> None:
+    switches = ("CUDA_LAUNCH_BLOCKING", "NCCL_P2P_DISABLE", "TORCHDYNAMO_DISABLE")
+    finding = first(healthy_gpu(switches=switches))
+    assert finding.type is FindingType.ENVIRONMENT
+    assert [e.value for e in finding.evidence] == ["CUDA_LAUNCH_BLOCKING"]
+    several = healthy_gpu(result=result(ranks=4), switches=switches)
+    assert [e.value for e in first(several).evidence] == list(switches[:2])
+    assert found(healthy_cpu(switches=switches), FindingType.ENVIRONMENT) is None
+
+
+def test_topology_is_told_where_ranks_meet() -> None:
+    barred = Topology((8,), findings=("GPUs 0-1 cannot read each other's memory (P2P): …",))
+    finding = first(healthy_gpu(result=result(devices=(gpu(),), topology=barred)))
+    assert finding.type is FindingType.TOPOLOGY
+    assert finding.severity == 0.7
+
+
+def test_heat_is_a_finding_and_the_power_cap_only_if_it_costs_clock() -> None:
+    hot = [sample(["hardware thermal slowdown"], 1500.0), sample(), sample()]
+    finding = first(healthy_gpu(device_samples=tuple(hot)))
+    assert finding.type is FindingType.THROTTLING
+    assert "hardware thermal slowdown" in finding.description
+    assert finding.gain_upper_bound == pytest.approx(1900 / 1500, rel=1e-3)
+    capped = tuple([sample(["software power cap"], 1880.0)] * 5 + [sample()])
+    assert found(healthy_gpu(device_samples=capped), FindingType.THROTTLING) is None
+
+
+def test_findings_change_when_a_source_is_withheld() -> None:
+    figures = replace(idle(total=0.4, sync=0.3), syncs=SyncFigures(0.4, 2, (("train.py:57", 0.3),)))
+    whole = healthy_gpu(figures)
+    assert first(whole).type is FindingType.CPU_GPU_SYNC
+    withheld = replace(whole, figures=None)
+    assert Source.TIMELINE not in withheld.sources
+    assert found(withheld, FindingType.CPU_GPU_SYNC) is None
+
+
+def test_every_type_has_one_diagnosis_with_documentation_known_thresholds_and_knobs() -> None:
+    diagnoses = all_diagnoses()
+    assert [d.type for d in diagnoses] == list(FindingType)
+    for diagnosis in diagnoses:
+        assert type(diagnosis).__doc__
+        assert set(diagnosis.thresholds) <= set(DEFAULTS)
+    used = {name for d in diagnoses for name in d.thresholds}
+    assert used == set(DEFAULTS)
+
+
+def test_recommended_knobs_exist() -> None:
+    knobs = {knob.name for knob in all_knobs()}
+    spoilt = replace(
+        idle(total=0.9, data=0.3, sync=0.3, launch=0.3),
+        launches=LaunchFigures(1500, 3.0, 6.0, 0.5, 0.9, 20.0),
+        copies=CopyFigures(0.3, 0.25, 0.3, 0.25, 1e8, 1),
+        precision=PrecisionFigures(0.0, 0.7),
+        group_shares={"elementwise": 0.9},
+    )
+    named = {f.knob for f in diagnose(healthy_gpu(spoilt)) if f.knob is not None}
+    assert len(named) >= 4
+    assert named <= knobs
