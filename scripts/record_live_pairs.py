@@ -26,8 +26,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from gpurun.bench.benchmark_launcher import STEADY_MALLOC, Launcher, Start, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.launches import STEADY_MALLOC, Launcher, Start, warm_up_rule
 from gpurun.isolation.api import require
 
 RECORDINGS = Path(__file__).resolve().parent / "recordings" / "live_pairs.json"

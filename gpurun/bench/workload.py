@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpurun.bench.launches import Launch
+from gpurun.bench.benchmark_launcher import Launch
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.figures import known
 from gpurun.records.metrics import Metric

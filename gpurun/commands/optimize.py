@@ -336,7 +336,7 @@ def _write(tuned: Tuned, options: Options) -> list[str]:
 
 def _enter(tuned: Tuned, options: Options) -> None:
     """Among the records of benchmarks, too; whatever is wrong there, the tuning stands."""
-    from gpurun.bench.tuned import keep_tuning
+    from gpurun.bench.records_of_tuning import keep_tuning
 
     try:
         keep_tuning(tuned.report, options, tuned.folder, tuned.folder.parent.parent)

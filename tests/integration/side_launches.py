@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpurun.bench.trees.git import open_repository
-from gpurun.bench.trees.origin import check_origins
-from gpurun.bench.trees.sides import Preparation, Side, Sides, compared_sides
+from gpurun.bench.trees.module_origins import check_origins
+from gpurun.bench.trees.prepared_sides import Preparation, Side, Sides, compared_sides
 from gpurun.errors import GpurunError
 from gpurun.launch.environment import child_environment
 from gpurun.measure.events import read_run

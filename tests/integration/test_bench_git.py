@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.trees.baseline import choose_baseline
+from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.errors import ExitCode, GpurunError
 from tests.repositories import commit, git, new_repository

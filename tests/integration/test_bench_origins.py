@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.trees.environment import make_environment
-from gpurun.bench.trees.installed import Tree
-from gpurun.bench.trees.sides import Preparation
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.prepared_sides import Preparation
+from gpurun.bench.trees.virtual_environment import make_environment
 from gpurun.errors import ExitCode
 from tests.integration.side_launches import faults, faults_under
 from tests.repositories import commit, new_repository

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.store import open_store
-from gpurun.bench.store.store import BenchmarkStore
+from gpurun.bench.store.benchmark_store import BenchmarkStore
 from gpurun.records.benchmark import BenchmarkPurpose
 from tests.conftest import REPOSITORY
 from tests.integration.postgres_server import PASSWORD, Server, binaries, free_port, running

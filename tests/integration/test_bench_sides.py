@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.trees import worktree
+from gpurun.bench.trees import worktrees
 from gpurun.bench.trees.git import open_repository
+from gpurun.bench.trees.prepared_sides import Preparation, Sides, compared_sides
 from gpurun.bench.trees.setup_command import SetupFailed
-from gpurun.bench.trees.sides import Preparation, Sides, compared_sides
-from gpurun.bench.trees.worktree import SIDES, checked_out
+from gpurun.bench.trees.worktrees import SIDES, checked_out
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import find_home
 from tests.conftest import REPOSITORY
@@ -30,7 +30,7 @@ HOLD = """
 import sys, time
 from pathlib import Path
 from gpurun.bench.trees.git import open_repository
-from gpurun.bench.trees.worktree import checked_out
+from gpurun.bench.trees.worktrees import checked_out
 
 repository = open_repository(Path(sys.argv[1]))
 print("ready", flush=True)
@@ -482,7 +482,7 @@ def test_a_worktree_that_git_will_not_forget_yet_goes_with_a_later_comparison(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something of a killed setup command still writes into it."""
-    git_itself = worktree.run_git
+    git_itself = worktrees.run_git
 
     def refuses(*words: object, **named: object) -> object:
         if "remove" in words:
@@ -490,7 +490,7 @@ def test_a_worktree_that_git_will_not_forget_yet_goes_with_a_later_comparison(
         return git_itself(*words, **named)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
-        patch.setattr(worktree, "run_git", refuses)
+        patch.setattr(worktrees, "run_git", refuses)
         with both(folder):
             pass
         assert git(folder, "worktree", "list").count("\n") == 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from gpurun.bench.benchmark_launcher import Launch, Start
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.launches import Launch, Start
 from gpurun.records.events import OriginsEvent
 from gpurun.records.result import DeviceUse, RunResult, StepTime
 

@@ -12,19 +12,23 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.bisect.bisection import SearchPlan
-from gpurun.bench.bisect.document import Findings, bisection_report
-from gpurun.bench.bisect.line import Line
-from gpurun.bench.bisect.measuring import Measuring
-from gpurun.bench.bisect.pool import TreePool
-from gpurun.bench.bisect.searching import Searching, so_far
-from gpurun.bench.bisect.state import SearchState, StateFile, fresh_state, state_file
-from gpurun.bench.compare.pairs import MOST_AGAIN
-from gpurun.bench.launches import Launch, Launcher, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.bisect.bisect_document import Findings, bisection_report
+from gpurun.bench.bisect.bisect_runner import Searching, so_far
+from gpurun.bench.bisect.bisect_state import (
+    SearchPlan,
+    SearchState,
+    StateFile,
+    fresh_state,
+    state_file,
+)
+from gpurun.bench.bisect.commit_launches import Measuring, TreePool
+from gpurun.bench.bisect.commit_range import Line
+from gpurun.bench.compare.pair_runner import MOST_AGAIN
 from gpurun.bench.trees.git import Repository
-from gpurun.bench.trees.installed import Tree
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.trees.setup_command import SetupFailed
-from gpurun.bench.trees.sides import Side, Sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord

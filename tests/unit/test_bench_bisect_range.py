@@ -8,7 +8,7 @@ import pytest
 
 from gpurun import main
 from gpurun.arguments.bench_subcommand_flags import BISECT, parse_bisect
-from gpurun.bench.bisect.line import branch_of, line_between
+from gpurun.bench.bisect.commit_range import branch_of, line_between
 from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.bisect import HELP
 from gpurun.errors import GpurunError

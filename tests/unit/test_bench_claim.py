@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.trees.claim import abandoned, claimed
+from gpurun.bench.trees.folder_locks import abandoned, claimed
 from tests.conftest import REPOSITORY
 
 HOLD = """
@@ -23,7 +23,7 @@ if sys.argv[2] == "none":
     def flock(*args):
         raise OSError(38, "Function not implemented")
     fcntl.flock = flock
-from gpurun.bench.trees.claim import claimed
+from gpurun.bench.trees.folder_locks import claimed
 with claimed(Path(sys.argv[1]), Path("/repository")) as folder:
     folder.mkdir()
     print("held", flush=True)

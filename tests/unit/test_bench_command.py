@@ -17,13 +17,13 @@ import pytest
 from gpurun import main
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.driver import Search, not_searched
-from gpurun.bench.compare.comparison import Asked, hold_against, not_compared
+from gpurun.bench.bisect.bisect_runner import Search, not_searched
+from gpurun.bench.compare.compare_commits import Asked, hold_against, not_compared
 from gpurun.bench.compare.gate import GatePlan
-from gpurun.bench.compare.pairs import Findings, Pair
-from gpurun.bench.ending import Ending
-from gpurun.bench.selftest.selftest import not_tried
-from gpurun.bench.trees.sides import BASELINE, CURRENT
+from gpurun.bench.compare.pair_runner import Findings, Pair
+from gpurun.bench.selftest.selftest_runner import not_tried
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT
+from gpurun.bench.unfinished import Ending
 from gpurun.commands.bench import bisect as bisect_command
 from gpurun.commands.bench import run as command
 from gpurun.commands.bench import selftest as selftest_command

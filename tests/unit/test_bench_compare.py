@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.compare.gate import GatePlan, Verdict
-from gpurun.bench.compare.pairs import Comparing, Findings
-from gpurun.bench.launches import Launch, Launcher, Start
-from gpurun.bench.trees.installed import Tree
-from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
+from gpurun.bench.compare.pair_runner import Comparing, Findings
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.metrics import Metric

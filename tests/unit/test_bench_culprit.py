@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisection import Done, Pair, SearchPlan
-from gpurun.bench.bisect.line import line_between
-from gpurun.bench.bisect.search import next_action
-from gpurun.bench.bisect.state import fresh_state, state_file
-from gpurun.bench.compare.comparison import Asked
+from gpurun.bench.bisect.bisect_policy import next_action
+from gpurun.bench.bisect.bisect_state import Done, Pair, SearchPlan, fresh_state, state_file
+from gpurun.bench.bisect.commit_range import line_between
+from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.culprit import with_culprit

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.compare.document import Compared, comparison, together
+from gpurun.bench.compare.comparison_document import Compared, comparison, together
 from gpurun.bench.compare.gate import judge
 from gpurun.bench.compare.gated_metric import Gated
-from gpurun.bench.compare.pairs import Findings, Pair
-from gpurun.bench.ending import Ending
-from gpurun.bench.record import Version, record_of
+from gpurun.bench.compare.pair_runner import Findings, Pair
+from gpurun.bench.record_of_launches import Version, record_of
+from gpurun.bench.unfinished import Ending
 from gpurun.bench.workload import check_workload, disturbance
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.compare import from_history
-from gpurun.bench.compare.comparison import Asked
-from gpurun.bench.compare.from_history import compare_with_history
+from gpurun.bench.compare import compare_with_history as from_history
+from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.compare.compare_with_history import compare_with_history
 from gpurun.bench.compare.gate import GatePlan
-from gpurun.bench.history.accepted import with_accepted
+from gpurun.bench.history.accepted_baselines import with_accepted
 from gpurun.bench.store import open_store
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.codec import from_json, to_json

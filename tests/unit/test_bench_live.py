@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from gpurun.bench.benchmark_launcher import Launch, Launcher, LivePair, Start
 from gpurun.bench.compare.gate import GatePlan, Verdict
-from gpurun.bench.compare.pairs import Comparing, Findings
-from gpurun.bench.launches import Launch, Launcher, LivePair, Start
+from gpurun.bench.compare.pair_runner import Comparing, Findings
+from gpurun.bench.live_or_in_turn import Pairing, obstacle
 from gpurun.bench.loss_curve import curve_of
-from gpurun.bench.pairing import Pairing, obstacle
-from gpurun.bench.trees.installed import Tree
-from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.metrics import Metric

@@ -13,7 +13,7 @@ import pytest
 
 from gpurun import main
 from gpurun.bench.loss_curve import curve_of
-from gpurun.bench.record import version_here
+from gpurun.bench.record_of_launches import version_here
 from gpurun.bench.store import open_store
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord

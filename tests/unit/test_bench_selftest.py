@@ -10,11 +10,11 @@ from typing import ClassVar
 
 import pytest
 
-from gpurun.bench.compare import comparison
-from gpurun.bench.compare.comparison import Asked
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.compare import compare_commits
+from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.compare.gate import GatePlan
-from gpurun.bench.launches import Launch, Launcher, Start
-from gpurun.bench.selftest.selftest import selftest
+from gpurun.bench.selftest.selftest_runner import selftest
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import from_json, to_json
@@ -82,7 +82,7 @@ def tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Selfte
     def run(machine: Machine | None = None, **changes: object) -> Selftest:
         monkeypatch.setattr(OnMachine, "machine", machine or Machine())
         monkeypatch.setattr(OnMachine, "count", 0)
-        monkeypatch.setattr(comparison, "Launcher", OnMachine)
+        monkeypatch.setattr(compare_commits, "Launcher", OnMachine)
         benchmark = replace(BENCHMARK, name="train", folder=folder, **changes)  # type: ignore[arg-type]
         asked = Asked(
             "HEAD", folder / ".gpurun", GatePlan(), float("inf"), True, KEPT.append, TOLD.append

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.bench.selftest.module import plant_in_tree
-from gpurun.bench.trees.installed import Tree
+from gpurun.bench.selftest.planted_module import plant_in_tree
+from gpurun.bench.trees.installed_packages import Tree
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.events import OriginsEvent
 

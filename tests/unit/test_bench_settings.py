@@ -9,11 +9,11 @@ from typing import ClassVar
 
 import pytest
 
-from gpurun.bench.compare import comparison
-from gpurun.bench.compare.comparison import Asked
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.compare import compare_commits
+from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.compare.compare_settings import compare_settings, read_settings
 from gpurun.bench.compare.gate import GatePlan
-from gpurun.bench.compare.settings import compare_settings, read_settings
-from gpurun.bench.launches import Launch, Launcher, Start
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -50,7 +50,7 @@ class Turned(Launcher):
 def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Comparison]:
     """Compares files of these texts in a folder that is in no repository."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(comparison, "Launcher", Turned)
+    monkeypatch.setattr(compare_commits, "Launcher", Turned)
     (tmp_path / ".gpurun").mkdir()
 
     def run(

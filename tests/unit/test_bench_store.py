@@ -16,7 +16,7 @@ import jsonschema
 import pytest
 
 from gpurun.bench.store import open_store
-from gpurun.bench.store.store import BenchmarkStore
+from gpurun.bench.store.benchmark_store import BenchmarkStore
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import (
     AcceptedBaseline,

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.store import open_store
-from gpurun.bench.store.store import BenchmarkStore
+from gpurun.bench.store.benchmark_store import BenchmarkStore
 from tests.conftest import REPOSITORY
 from tests.integration.small_disk import on_a_small_disk
 from tests.unit.benchmark_records import record

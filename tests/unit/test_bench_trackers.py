@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments.bench_flags import EXPORT_KINDS
-from gpurun.bench.compare.document import together
-from gpurun.bench.trackers import (
+from gpurun.bench.compare.comparison_document import together
+from gpurun.bench.tracker_formats import (
     TRACKERS,
     bencher,
     bigger_is_better,

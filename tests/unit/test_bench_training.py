@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.compare.document import together
+from gpurun.bench.compare.compare_training import compare_training
+from gpurun.bench.compare.comparison_document import together
 from gpurun.bench.compare.gate import judge
 from gpurun.bench.compare.gated_metric import Gated
-from gpurun.bench.compare.pairs import Findings, Pair
-from gpurun.bench.compare.training import compare_training
-from gpurun.bench.ending import Ending
+from gpurun.bench.compare.pair_runner import Findings, Pair
 from gpurun.bench.loss_curve import blocks, curve_of
+from gpurun.bench.unfinished import Ending
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison

@@ -9,9 +9,9 @@ import pytest
 
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.main_flags import parse
-from gpurun.bench.record import Version
+from gpurun.bench.record_of_launches import Version
+from gpurun.bench.records_of_tuning import benchmark_of, keep_tuning, records_of, tuned_note
 from gpurun.bench.store import open_store
-from gpurun.bench.tuned import benchmark_of, keep_tuning, records_of, tuned_note
 from gpurun.commands.optimize import Tuned, _enter
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.codec import from_json

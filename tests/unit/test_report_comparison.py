@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpurun.bench.compare.document import together
-from gpurun.bench.ending import Ending
+from gpurun.bench.compare.comparison_document import together
+from gpurun.bench.unfinished import Ending
 from gpurun.report.comparison import MARKER, comparison_markdown
 from tests.conftest import REPOSITORY
 from tests.unit.bench_launches import launch

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gpurun.bench.launches import Launch
+from gpurun.bench.benchmark_launcher import Launch
 from gpurun.stats.descriptive import mean, standard_deviation
 from gpurun.stats.student_t import t_quantile
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.changepoints import Change
-from gpurun.bench.history.measured import (
+from gpurun.bench.history.measured_records import (
     Measured,
     changes_of,
     counts_samples,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gpurun.bench.store.store import BenchmarkStore
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 PATIENCE_SECONDS = 30.0
 
@@ -29,10 +29,10 @@ def open_store(
     are looked at (`GpurunError`): the database is touched when something is asked of it, and a lock
     there is waited for as long as `patience` (seconds).
     """
-    from gpurun.bench.store.files import RecordFiles
-    from gpurun.bench.store.place import database_at
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
+    from gpurun.bench.store.database_url import database_at
+    from gpurun.bench.store.record_files import RecordFiles
     from gpurun.bench.store.sqlite import SqliteDatabase
-    from gpurun.bench.store.store import BenchmarkStore
 
     database = database_at(home, url, patience)
     beside = database.path.parent if isinstance(database, SqliteDatabase) else home

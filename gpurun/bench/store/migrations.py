@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import sqlalchemy as sa
 
-from gpurun.bench.store.tables import METADATA, SCHEMA
+from gpurun.bench.store.database_tables import METADATA, SCHEMA
 from gpurun.errors import GpurunError
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.bench_subcommand_flags import parse_accept
 from gpurun.arguments.options import AcceptOptions
 from gpurun.bench.history.branch import BASELINES
-from gpurun.bench.history.measured import series_key
+from gpurun.bench.history.measured_records import series_key
 from gpurun.bench.store import open_store
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.commands.bench.chosen import records_home
@@ -23,7 +23,7 @@ from gpurun.records.codec import to_json
 from gpurun.report.format import number
 
 if TYPE_CHECKING:
-    from gpurun.bench.store.store import BenchmarkStore
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 HELP = """\
 usage: gpurun bench accept [NAME] [flags]      move the baseline on purpose

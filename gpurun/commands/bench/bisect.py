@@ -8,9 +8,9 @@ import time
 
 from gpurun.arguments.bench_subcommand_flags import parse_bisect
 from gpurun.arguments.options import BisectOptions
-from gpurun.bench.bisect.bisection import SearchPlan
-from gpurun.bench.bisect.document import together
-from gpurun.bench.bisect.driver import Search, bisect, not_searched
+from gpurun.bench.bisect.bisect_document import together
+from gpurun.bench.bisect.bisect_runner import Search, bisect, not_searched
+from gpurun.bench.bisect.bisect_state import SearchPlan
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen import chosen, records_home
 from gpurun.commands.bench.each import of_each

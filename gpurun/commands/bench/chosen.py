@@ -8,8 +8,8 @@ from pathlib import Path
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
-from gpurun.bench.compare.document import SPEED
-from gpurun.bench.trees.worktree import SIDES, remove_abandoned
+from gpurun.bench.compare.comparison_document import SPEED
+from gpurun.bench.trees.worktrees import SIDES, remove_abandoned
 from gpurun.errors import GpurunError
 from gpurun.records.metrics import Metric
 from gpurun.rundir import find_home

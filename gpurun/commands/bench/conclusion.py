@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpurun.arguments.options import BenchOptions
-from gpurun.bench.compare.document import together
-from gpurun.bench.trackers import tracked
+from gpurun.bench.compare.comparison_document import together
+from gpurun.bench.tracker_formats import tracked
 from gpurun.commands.bench.output import emit_exports, emit_json, emit_markdown
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.records.codec import to_json

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.driver import Search, bisect
-from gpurun.bench.bisect.line import branch_of, line_between
-from gpurun.bench.compare.comparison import Asked
-from gpurun.bench.compare.document import SPEED
+from gpurun.bench.bisect.bisect_runner import Search, bisect
+from gpurun.bench.bisect.commit_range import branch_of, line_between
+from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.compare.comparison_document import SPEED
 from gpurun.bench.trees.git import open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.records.comparison import Comparison

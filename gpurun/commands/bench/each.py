@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.ending import Ending, failure
+from gpurun.bench.unfinished import Ending, failure
 from gpurun.errors import GpurunError
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.trials.interruption import Interruption

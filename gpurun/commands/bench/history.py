@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.bench_subcommand_flags import parse_history
 from gpurun.arguments.options import HistoryOptions
 from gpurun.bench.history.branch import PURPOSES, Branch, branch_here
-from gpurun.bench.history.measured import PLAN
+from gpurun.bench.history.measured_records import PLAN
 from gpurun.bench.history.trends import Accepted, trends
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen import records_home
@@ -27,7 +27,7 @@ from gpurun.report.history import history_grid, history_lines, title
 from gpurun.report.tables import print_grid
 
 if TYPE_CHECKING:
-    from gpurun.bench.store.store import BenchmarkStore
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 HELP = f"""\
 usage: gpurun bench history [NAME] [flags]      what the records show over time

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpurun.bench.trackers import TRACKERS, Tracked
+from gpurun.bench.tracker_formats import TRACKERS, Tracked
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.rundir import check_output, json_text, write_json, write_whole
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.gpurun_toml import Config, load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import GATED, Benchmark, benchmarks
-from gpurun.bench.compare.comparison import Asked, not_compared
+from gpurun.bench.compare.compare_commits import Asked, not_compared
+from gpurun.bench.compare.compare_stored_results import compare_stored, read_results
 from gpurun.bench.compare.gate import GatePlan
-from gpurun.bench.compare.stored import compare_stored, read_results
 from gpurun.commands.bench.chosen import gated
 from gpurun.commands.bench.conclusion import conclude, shown
 from gpurun.commands.bench.each import of_each
@@ -21,7 +21,7 @@ from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.trials.interruption import Interruption
 
 if TYPE_CHECKING:
-    from gpurun.bench.store.store import BenchmarkStore
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 
 def judge_results(options: BenchOptions, home: Path, store: BenchmarkStore) -> int:

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.comparison import Asked, compare, keep, not_compared
-from gpurun.bench.compare.from_history import compare_with_history
+from gpurun.bench.compare.compare_commits import Asked, compare, keep, not_compared
+from gpurun.bench.compare.compare_settings import compare_settings, read_settings
+from gpurun.bench.compare.compare_with_history import compare_with_history
 from gpurun.bench.compare.gate import GatePlan
-from gpurun.bench.compare.settings import compare_settings, read_settings
-from gpurun.bench.history.accepted import with_accepted
-from gpurun.bench.record import Version, version_here
-from gpurun.bench.series import DEFAULT_LAUNCHES, measure
+from gpurun.bench.history.accepted_baselines import with_accepted
+from gpurun.bench.record_of_launches import Version, version_here
+from gpurun.bench.records_of_tuning import tuned_note
+from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
-from gpurun.bench.trackers import tracked_records
-from gpurun.bench.tuned import tuned_note
+from gpurun.bench.tracker_formats import tracked_records
 from gpurun.commands.bench.chosen import chosen_by, records_home
 from gpurun.commands.bench.conclusion import conclude, shown
 from gpurun.commands.bench.culprit import with_culprit
@@ -48,7 +48,7 @@ from gpurun.rundir import new_run
 from gpurun.trials.interruption import Interruption
 
 if TYPE_CHECKING:
-    from gpurun.bench.store.store import BenchmarkStore
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 HELP = f"""\
 usage: gpurun bench [flags] [script.py args...]                measure it, and keep a record

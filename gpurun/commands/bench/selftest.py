@@ -8,9 +8,9 @@ import time
 
 from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
 from gpurun.arguments.options import BenchOptions
-from gpurun.bench.compare.comparison import Asked
+from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.compare.gate import GatePlan
-from gpurun.bench.selftest.selftest import not_tried, selftest, together
+from gpurun.bench.selftest.selftest_runner import not_tried, selftest, together
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.chosen import chosen_by, records_home
 from gpurun.commands.bench.each import of_each

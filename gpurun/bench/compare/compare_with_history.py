@@ -13,17 +13,16 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.comparison import Asked, keep
-from gpurun.bench.compare.document import Compared, comparison
+from gpurun.bench.compare.compare_commits import Asked, keep
+from gpurun.bench.compare.compare_training import compare_training
+from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.gate import Verdict
-from gpurun.bench.compare.pairs import Findings
-from gpurun.bench.compare.training import compare_training
-from gpurun.bench.ending import ANSWERS, Ending, failure
-from gpurun.bench.history.accepted import of_same_work
+from gpurun.bench.compare.pair_runner import Findings
+from gpurun.bench.history.accepted_baselines import of_same_work
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT, Held, hold
-from gpurun.bench.history.measured import Measured, measured, pooled
-from gpurun.bench.history.past import (
+from gpurun.bench.history.measured_records import Measured, measured, pooled
+from gpurun.bench.history.past_records import (
     comparable,
     last_change,
     newest,
@@ -31,10 +30,11 @@ from gpurun.bench.history.past import (
     since_accepted,
     usable,
 )
-from gpurun.bench.record import Version, version_of
-from gpurun.bench.series import DEFAULT_LAUNCHES, measure
-from gpurun.bench.trees.baseline import choose_baseline
+from gpurun.bench.record_of_launches import Version, version_of
+from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
+from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
+from gpurun.bench.unfinished import ANSWERS, Ending, failure
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
@@ -43,7 +43,7 @@ from gpurun.records.metrics import Metric
 from gpurun.rundir import new_run
 
 if TYPE_CHECKING:
-    from gpurun.bench.store.store import BenchmarkStore
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
     from gpurun.trials.interruption import Interruption
 
 MOST_LAUNCHES = 16

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpurun.bench.trees.installed import Tree
+from gpurun.bench.trees.installed_packages import Tree
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.events import OriginsEvent
 

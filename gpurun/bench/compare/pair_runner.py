@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Start, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
+from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.gate import GatePlan, GateResult, Verdict, judge
 from gpurun.bench.compare.gated_metric import Gated
 from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
-from gpurun.bench.compare.training import compare_training
-from gpurun.bench.launches import Launch, Launcher, Start, warm_up_rule
-from gpurun.bench.pairing import Pairing
-from gpurun.bench.trees.origin import check_origins
-from gpurun.bench.trees.sides import Side, Sides
+from gpurun.bench.live_or_in_turn import Pairing
+from gpurun.bench.trees.module_origins import check_origins
+from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.workload import (
     check_workload,
     disturbance,

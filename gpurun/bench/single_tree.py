@@ -6,10 +6,10 @@ import os
 import sys
 from pathlib import Path
 
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.pairs import Tell
-from gpurun.bench.launches import Launch, Launcher, Start
-from gpurun.bench.record import Version, record_of
+from gpurun.bench.compare.pair_runner import Tell
+from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.trees.git import without_redirection
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord

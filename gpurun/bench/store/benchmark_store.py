@@ -17,14 +17,21 @@ import sqlalchemy as sa
 
 from gpurun.bench.store import Notice
 from gpurun.bench.store.database import Database, EmptyDatabase, T, UnusableDatabase, Work
-from gpurun.bench.store.exchange import read_import, write_export
-from gpurun.bench.store.files import (
+from gpurun.bench.store.database_tables import (
+    BASELINES,
+    BENCHMARKS,
+    TABLES,
+    insert_new,
+    rows_of,
+    searchable,
+)
+from gpurun.bench.store.import_export import read_import, write_export
+from gpurun.bench.store.record_files import (
     Document,
     Kept,
     RecordFiles,
     parsed,
 )
-from gpurun.bench.store.tables import BASELINES, BENCHMARKS, TABLES, insert_new, rows_of, searchable
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import (
     AcceptedBaseline,

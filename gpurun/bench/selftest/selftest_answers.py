@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpurun.bench.compare.document import SPEED
-from gpurun.bench.launches import Launch
+from gpurun.bench.benchmark_launcher import Launch
+from gpurun.bench.compare.comparison_document import SPEED
 from gpurun.errors import ExitCode
 from gpurun.records.comparison import Comparison, MetricComparison
 from gpurun.records.selftest import SelftestPart

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.comparison import Asked, Contest, hold_against
-from gpurun.bench.compare.document import Compared, Labelled
-from gpurun.bench.record import version_here
-from gpurun.bench.series import users_variables
-from gpurun.bench.trees.installed import Tree
-from gpurun.bench.trees.sides import BASELINE, CURRENT, Side, Sides
+from gpurun.bench.compare.compare_commits import Asked, Contest, hold_against
+from gpurun.bench.compare.comparison_document import Compared, Labelled
+from gpurun.bench.record_of_launches import version_here
+from gpurun.bench.single_tree import users_variables
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.errors import ExitCode
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.comparison import Comparison

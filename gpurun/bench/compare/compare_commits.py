@@ -8,16 +8,16 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.document import Compared, comparison
+from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.gate import GatePlan
-from gpurun.bench.compare.pairs import Comparing, Findings, Tell
-from gpurun.bench.ending import ANSWERS, Ending, failure
-from gpurun.bench.launches import Launch, Launcher
-from gpurun.bench.record import Version, record_of, version_of
-from gpurun.bench.trees.baseline import choose_baseline
+from gpurun.bench.compare.pair_runner import Comparing, Findings, Tell
+from gpurun.bench.record_of_launches import Version, record_of, version_of
+from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
-from gpurun.bench.trees.sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
+from gpurun.bench.unfinished import ANSWERS, Ending, failure
 from gpurun.errors import GpurunError
 from gpurun.isolation.api import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord

@@ -8,10 +8,10 @@ from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.gate import SPEED_PRIOR, MetricResult, Verdict
-from gpurun.bench.compare.pairs import Findings
-from gpurun.bench.ending import Ending
-from gpurun.bench.record import Version
+from gpurun.bench.compare.pair_runner import Findings
+from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
+from gpurun.bench.unfinished import Ending
 from gpurun.errors import ExitCode
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.comparison import (

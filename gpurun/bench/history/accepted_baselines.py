@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT
-from gpurun.bench.history.measured import measured
-from gpurun.bench.history.past import changed_work, last_change, newest, usable
+from gpurun.bench.history.measured_records import measured
+from gpurun.bench.history.past_records import changed_work, last_change, newest, usable
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
@@ -19,7 +19,7 @@ from gpurun.records.metrics import Metric
 from gpurun.stats.descriptive import geometric_mean
 
 if TYPE_CHECKING:
-    from gpurun.bench.store.store import BenchmarkStore
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 
 def with_accepted(

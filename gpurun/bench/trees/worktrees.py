@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.bench.trees import submodules
-from gpurun.bench.trees.claim import abandoned, alone_with, claimed
+from gpurun.bench.trees.folder_locks import abandoned, alone_with, claimed
 from gpurun.bench.trees.git import Repository, failure, run_git
 from gpurun.errors import GpurunError
 from gpurun.rundir import own_folder

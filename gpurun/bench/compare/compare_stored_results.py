@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.comparison import Asked
-from gpurun.bench.compare.document import Compared
-from gpurun.bench.compare.from_history import Course
+from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.compare.compare_with_history import Course
+from gpurun.bench.compare.comparison_document import Compared
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.expectation import DEFAULT
-from gpurun.bench.history.past import no_baseline, usable
-from gpurun.bench.record import Version
-from gpurun.bench.store.exchange import read_documents
+from gpurun.bench.history.past_records import no_baseline, usable
+from gpurun.bench.record_of_launches import Version
+from gpurun.bench.store.import_export import read_documents
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkRecord, utc_moment
@@ -28,7 +28,7 @@ from gpurun.records.comparison import Comparison
 from gpurun.trials.interruption import Interruption
 
 if TYPE_CHECKING:
-    from gpurun.bench.store.store import BenchmarkStore
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 ELSEWHERE = "name past records of it: --baseline FILE, as gpurun bench export writes it"
 UNDECIDED = (

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from gpurun.arguments.gpurun_toml import Config, load_config
 from gpurun.arguments.options import Options, Target, TargetKind
+from gpurun.bench.benchmark_launcher import Launch, Start, parameters_of
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
-from gpurun.bench.launches import Launch, Start, parameters_of
-from gpurun.bench.record import TURNED, Version, record_of, version_here
-from gpurun.bench.store.files import RecordFiles
+from gpurun.bench.record_of_launches import TURNED, Version, record_of, version_here
+from gpurun.bench.store.record_files import RecordFiles
 from gpurun.errors import GpurunError
 from gpurun.measure.events import read_run
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord

@@ -14,7 +14,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from gpurun.bench.trees.installed import Tree, leads_to
+from gpurun.bench.trees.installed_packages import Tree, leads_to
 
 FIRST = "~0.pth"
 """Path files are read in the order of their names: after whatever a setup command installs."""

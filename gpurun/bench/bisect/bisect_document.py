@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisection import Done, Outcome, SearchPlan, Suspect
-from gpurun.bench.bisect.line import Line
-from gpurun.bench.bisect.state import SearchState
-from gpurun.bench.ending import Ending
+from gpurun.bench.bisect.bisect_state import Done, Outcome, SearchPlan, SearchState, Suspect
+from gpurun.bench.bisect.commit_range import Line
 from gpurun.bench.trees.git import short
+from gpurun.bench.unfinished import Ending
 from gpurun.errors import ExitCode
 from gpurun.records.bisection import BisectionReport, SecondDrop, SuspectedCommits
 

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpurun.bench.bisect.bisection import (
+from gpurun.bench.bisect.bisect_state import (
     Another,
     Bisection,
     Confirm,

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from gpurun import __version__
+from gpurun.bench.benchmark_launcher import Launch
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.launches import Launch
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.measure.figures import known, mean

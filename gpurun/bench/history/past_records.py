@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpurun.bench.history.branch import Branch
-from gpurun.bench.history.measured import Measured, changes_of, counts_samples, work_of
+from gpurun.bench.history.measured_records import Measured, changes_of, counts_samples, work_of
 from gpurun.bench.trees.git import Repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkFingerprint, BenchmarkRecord

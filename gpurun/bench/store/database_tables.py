@@ -8,7 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from gpurun.bench.store.files import Document, document_text
+from gpurun.bench.store.record_files import Document, document_text
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord, utc_moment
 
 METADATA = sa.MetaData()

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpurun.bench.store.files import UNREADABLE, Document, document_text
+from gpurun.bench.store.record_files import UNREADABLE, Document, document_text
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import (
     BASELINE_SCHEMA,

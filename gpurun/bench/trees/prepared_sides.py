@@ -9,12 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpurun.bench.trees.environment import activated, make_environment
 from gpurun.bench.trees.git import Repository, short, without_redirection
-from gpurun.bench.trees.installed import Tree
-from gpurun.bench.trees.needed import copy_needed
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.needed_files import copy_needed
 from gpurun.bench.trees.setup_command import run_setup
-from gpurun.bench.trees.worktree import checked_out
+from gpurun.bench.trees.virtual_environment import activated, make_environment
+from gpurun.bench.trees.worktrees import checked_out
 from gpurun.errors import GpurunError
 from gpurun.records.spec import Trees
 from gpurun.tuner.settled import Settled

@@ -12,8 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.bench.trees.installed import Install, Tree, copies, editable_installs, site_folders
-from gpurun.bench.trees.sides import Side, Sides
+from gpurun.bench.trees.installed_packages import (
+    Install,
+    Tree,
+    copies,
+    editable_installs,
+    site_folders,
+)
+from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.fingerprint import INSTALLED
 from gpurun.records.events import OriginsEvent

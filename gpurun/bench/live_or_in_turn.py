@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpurun.bench.launches import Launch, Launcher, LivePair, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher, LivePair, Start
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.figures import known
 from gpurun.measure.machine import available_memory

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.comparison import Asked, Contest, hold_against, preparation_of
-from gpurun.bench.compare.document import SPEED, Compared
-from gpurun.bench.compare.pairs import Findings
-from gpurun.bench.ending import ANSWERS, Ending, failure
-from gpurun.bench.record import Version
-from gpurun.bench.selftest.answers import (
+from gpurun.bench.compare.compare_commits import Asked, Contest, hold_against, preparation_of
+from gpurun.bench.compare.comparison_document import SPEED, Compared
+from gpurun.bench.compare.pair_runner import Findings
+from gpurun.bench.record_of_launches import Version
+from gpurun.bench.selftest.planted_module import plant_in_tree
+from gpurun.bench.selftest.selftest_answers import (
     EXIT_CODES,
     FACTOR,
     MODULE,
@@ -26,9 +26,9 @@ from gpurun.bench.selftest.answers import (
     seconds_a_step,
     verdict_of,
 )
-from gpurun.bench.selftest.module import plant_in_tree
 from gpurun.bench.trees.git import Repository, open_repository, short
-from gpurun.bench.trees.sides import BASELINE, CURRENT, Sides, compared_sides, set_up
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides, set_up
+from gpurun.bench.unfinished import ANSWERS, Ending, failure
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.selftest import Selftest, SelftestPart
