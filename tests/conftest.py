@@ -88,10 +88,7 @@ def clean_environment() -> dict[str, str]:
 
 @pytest.fixture
 def gpurun(tmp_path: Path, clean_environment: dict[str, str]) -> Gpurun:
-    """Run `python -m gpurun ...` in `tmp_path` (or `cwd`), with `env` added, stdin closed.
-
-    A launch that torch's gloo aborts at its very end is repeated.
-    """
+    """Run `python -m gpurun ...` in `tmp_path` (or `cwd`), with `env` added, stdin closed."""
 
     def run(
         *arguments: str | Path,
@@ -99,18 +96,15 @@ def gpurun(tmp_path: Path, clean_environment: dict[str, str]) -> Gpurun:
         env: Mapping[str, str] | None = None,
         timeout: float = 600,
     ) -> subprocess.CompletedProcess[bytes]:
-        def launch() -> subprocess.CompletedProcess[bytes]:
-            return subprocess.run(
-                [sys.executable, "-m", "gpurun", *map(str, arguments)],
-                cwd=cwd,
-                env={**clean_environment, **(env or {})},
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=timeout,
-                check=False,
-            )
-
-        return unless_aborted(launch)
+        return subprocess.run(
+            [sys.executable, "-m", "gpurun", *map(str, arguments)],
+            cwd=cwd,
+            env={**clean_environment, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=timeout,
+            check=False,
+        )
 
     return run
 

@@ -46,6 +46,16 @@ while True:
     time.sleep(0.05)
 """
 
+LATE = """
+import sys
+import torch.distributed
+
+sys.setswitchinterval(100)  # threads of gloo get Python's lock late, as on busy cores
+torch.distributed.init_process_group("gloo")
+for _ in range(300):
+    torch.distributed.all_reduce(torch.ones(1), async_op=True)
+"""
+
 CHANGING = re.compile(r"PORT|RUN_ID|ERROR_FILE|^_$|^VIEW$")
 
 
@@ -168,3 +178,11 @@ print(codes, before == (dict(os.environ), signal.getsignal(signal.SIGTERM)))
         [sys.executable, "-c", call], cwd=tmp_path, env=clean_environment, stderr=subprocess.DEVNULL
     )
     assert output.split() == b"[0, 0] True".split()
+
+
+def test_ranks_whose_gloo_threads_finish_late_are_not_aborted(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    """The same script under python ends by SIGABRT after its work is done, every time."""
+    done = gpurun("--nproc-per-node=2", write(tmp_path, LATE))
+    assert done.returncode == 0, done.stderr.decode()

@@ -34,6 +34,9 @@ def activate(spec_path: str) -> None:
     is_rank = lifeline.is_rank()
     if is_rank:
         lifeline.end_with_agent()
+        from gpurun.runtime.boot import gloo_threads
+
+        gloo_threads.settle_before_exit()
     with open(spec_path) as file:
         spec = from_json(RunSpec, json.load(file))
     if spec.standby:
