@@ -32,7 +32,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpurun.isolation.api import LaunchSpec, Mode, Sandbox
-from gpurun.launch.environment import child_environment
+from gpurun.launch.child_environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json

@@ -28,8 +28,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.measure.events import read_run
 from gpurun.measure.machine import available_cores
+from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
@@ -135,7 +135,7 @@ def _run(script: Path, folder: Path) -> int:
     import runpy
     import traceback
 
-    from gpurun.launch.environment import child_environment
+    from gpurun.launch.child_environment import child_environment
     from gpurun.runtime.boot.activate import activate
 
     os.environ.update(child_environment(folder / "spec.json", os.environ))

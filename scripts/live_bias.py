@@ -26,12 +26,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpurun.isolation.api import LaunchSpec, Mode, Sandbox
-from gpurun.launch.environment import child_environment
+from gpurun.launch.child_environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json
 from gpurun.trials.live_pair import make_fifos
-from gpurun.trials.live_trials import PairSide, run_live
+from gpurun.trials.live_pair_launch import PairSide, run_live_pair
 from scripts.bench_overhead import interval
 
 LOOP = """
@@ -151,7 +151,7 @@ def live(folder: Path, pair: Sequence[Setting], draws: random.Random) -> float:
         run_dir = place / name
         words = [str(folder / "loop.py"), *setting.words(ENDLESS)]
         sides.append(PairSide(name, partial(launched, place, run_dir, words), run_dir, 120.0))
-    end = run_live((sides[0], sides[1]), lambda: None, draws, time.monotonic() + 60)
+    end = run_live_pair((sides[0], sides[1]), lambda: None, draws, time.monotonic() + 60)
     if end.ratio is None:
         raise SystemExit(f"no ratio: {end.failure}")
     return end.ratio.log

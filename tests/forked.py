@@ -137,7 +137,7 @@ def become(order: Mapping[str, Any]) -> tuple[CodeType, ModuleType]:
     main.__dict__.update(__file__=script, __builtins__=__builtins__)
     sys.modules["__main__"] = main
     if order["spec"] is not None:
-        from gpurun.launch.environment import child_environment
+        from gpurun.launch.child_environment import child_environment
         from gpurun.runtime.boot.activate import activate
 
         os.environ.update(child_environment(Path(order["spec"]), os.environ))

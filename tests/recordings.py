@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from gpurun.measure.summary import summarise_run
+from gpurun.measure.run_summary import summarise_run
 from gpurun.records.codec import from_json
 from gpurun.records.result import RunResult
 from tests.conftest import REPOSITORY

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gpurun.arguments.options import Options
 
@@ -39,12 +39,20 @@ TORCHRUN_VALUES = (
 def asks_for_ranks(environment: Mapping[str, str]) -> bool:
     """Whether a `PET_*` variable sets one of torchrun's flags."""
 
-    def variable(name: str) -> str:
-        return environment.get("PET_" + name.upper().replace("-", "_"), "")
+    values = [environment.get(torchrun_variable(name), "") for name in TORCHRUN_VALUES]
+    switches = [environment.get(torchrun_variable(name), "") for name in TORCHRUN_SWITCHES]
+    return any(values) or any(value not in ("", "0") for value in switches)
 
-    return any(variable(n) for n in TORCHRUN_VALUES) or any(
-        variable(n) not in ("", "0") for n in TORCHRUN_SWITCHES
-    )
+
+def is_given(name: str, torchrun: Sequence[str], environment: Mapping[str, str]) -> bool:
+    """Whether the flag `name` ("nnodes") is among the words, or `PET_NNODES` is set."""
+    typed = (word.replace("_", "-").partition("=")[0] for word in torchrun)
+    return f"--{name}" in typed or bool(environment.get(torchrun_variable(name)))
+
+
+def torchrun_variable(name: str) -> str:
+    """The variable that stands for a flag of torchrun: "PET_NNODES" for "nnodes"."""
+    return f"PET_{name.upper().replace('-', '_')}"
 
 
 def nodes_asked_for(options: Options, environment: Mapping[str, str]) -> str | None:

@@ -15,18 +15,18 @@ from gpurun.arguments.options import Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.loss_curve import loss_curve
 from gpurun.isolation.api import Mode
-from gpurun.measure.events import ProcessLog
+from gpurun.measure.run_events import ProcessLog
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule, Trees, TrialSpec
-from gpurun.trials.ending import printed
-from gpurun.trials.launcher import TrialLauncher
-from gpurun.trials.live_trials import STRETCH_SECONDS, TURN_SECONDS
+from gpurun.trials.failure_cause import printed
+from gpurun.trials.launch_request import LaunchRequest
+from gpurun.trials.live_pair_launch import STRETCH_SECONDS, TURN_SECONDS
 from gpurun.trials.outcome import Outcome
-from gpurun.trials.request import LaunchRequest
 from gpurun.trials.stop_rules import first_rule
+from gpurun.trials.trial_launcher import TrialLauncher
 from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner.settled import Settled
 

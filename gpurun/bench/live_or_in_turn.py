@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, LivePair, Start
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.measure.figures import known
 from gpurun.measure.machine import available_memory
+from gpurun.measure.optional_figures import known
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
 from gpurun.trials.turn_ratio import TurnRatio

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from gpurun.measure.clock import step_clock
-from gpurun.measure.events import ProcessLog
+from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_clock import step_clock
 from gpurun.records.benchmark import LossCurve
 
 LEVEL = 16

@@ -13,8 +13,8 @@ from gpurun.bench.benchmark_launcher import Launch
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import GpurunError
-from gpurun.measure.figures import known, mean
 from gpurun.measure.fingerprint import fingerprint
+from gpurun.measure.optional_figures import known, mean
 from gpurun.records.benchmark import (
     BenchmarkFingerprint,
     BenchmarkLaunch,

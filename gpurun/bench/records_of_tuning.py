@@ -21,12 +21,12 @@ from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.record_of_launches import TURNED, Version, record_of, version_here
 from gpurun.bench.store.record_files import RecordFiles
 from gpurun.errors import GpurunError
-from gpurun.measure.events import read_run
+from gpurun.measure.run_events import read_run
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import TrialRecord, TuningReport
-from gpurun.trials.ending import main_log
+from gpurun.trials.failure_cause import main_log
 from gpurun.tuner.settled import Settled
 
 USABLE = ("stopped", "completed")

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpurun.measure.figures import known
+from gpurun.measure.optional_figures import known
 from gpurun.records.benchmark import BenchmarkLaunch, BenchmarkRecord
 from gpurun.records.comparison import ComparedSide, Comparison
 from gpurun.stats.descriptive import standard_deviation

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpurun.bench.benchmark_launcher import Launch
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.measure.figures import known
+from gpurun.measure.optional_figures import known
 from gpurun.records.metrics import Metric
 
 WAITS_APART = 3.0

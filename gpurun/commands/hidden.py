@@ -12,8 +12,8 @@ from pathlib import Path
 from gpurun.arguments.options import Options
 from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.errors import GpurunError
-from gpurun.launch.hidden import hidden_flags, in_layers, of_a_rank
-from gpurun.launch.share import check_devices, shared_gpus
+from gpurun.launch.hidden_ranks import hidden_flags, layered_target, rank_environment
+from gpurun.launch.rank_resources import check_devices, shared_gpus
 from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Share
 
@@ -36,7 +36,7 @@ def hidden_ranks(
     flags, ranks = hidden_flags(options.torchrun, run_dir / "ranks")
     shared = shared_gpus(ranks, check_devices(ranks, options.oversubscribe))
     told = parallel(with_reduction(options, environment, run_dir.parent.parent), shared)
-    options, environment = replace(options, torchrun=flags), of_a_rank(environment, ranks)
+    options, environment = replace(options, torchrun=flags), rank_environment(environment, ranks)
     if ranks == 1 or options.shared_writes:
         return options, environment, told, ""
     from gpurun.isolation.rank_layers.layer_command import available
@@ -47,7 +47,8 @@ def hidden_ranks(
             f"ranks would write the same files, for they cannot have layers of their own: {reason}",
             "allow it with --shared-writes if the script writes nothing, or the same in every rank",
         )
-    return replace(options, target=in_layers(options.target, run_dir)), environment, told, reason
+    options = replace(options, target=layered_target(options.target, run_dir))
+    return options, environment, told, reason
 
 
 def with_reduction(options: Options, environment: Mapping[str, str], home: Path) -> Options:
@@ -60,7 +61,7 @@ def with_reduction(options: Options, environment: Mapping[str, str], home: Path)
     _, ranks = hidden_flags(options.torchrun, None)
     if ranks == 1 and nodes_asked_for(options, os.environ) is None:
         return options
-    from gpurun.probing.probe import reduction_of
+    from gpurun.probing.gradient_probe import reduction_of
 
     found = reduction_of(options, environment, max(ranks, 2), home)
     return replace(options, loss_reduction=found)
@@ -88,7 +89,7 @@ def clean_up(run_dir: Path) -> None:
 
 def distributed_by_itself(run_dir: Path) -> bool:
     """Whether the script's own ranks met: it needed no others, and lost what they have written."""
-    from gpurun.measure.events import read_run
+    from gpurun.measure.run_events import read_run
 
     logs = read_run(run_dir).processes
     return any(trait.trait in DISTRIBUTED_TRAITS for log in logs for trait in log.traits)
@@ -96,7 +97,7 @@ def distributed_by_itself(run_dir: Path) -> bool:
 
 def remarks(run_dir: Path) -> list[str]:
     """What whoever knows the script from one device must know of what it printed, in lines."""
-    from gpurun.measure.events import read_run
+    from gpurun.measure.run_events import read_run
 
     logs = read_run(run_dir).processes
     if not any(trait.trait == REDUCED for log in logs for trait in log.traits):
@@ -124,7 +125,7 @@ def refused(run_dir: Path) -> bool:
 
 def _refusals(run_dir: Path) -> dict[int, str]:
     """Why ranks gave up."""
-    from gpurun.measure.events import read_run
+    from gpurun.measure.run_events import read_run
 
     return {
         log.process.rank or 0: trait.detail

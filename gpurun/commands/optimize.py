@@ -26,7 +26,7 @@ from gpurun.report.markdown import tuning_markdown
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.report.tuning import TuningView, tuning_view
 from gpurun.rundir import check_output, find_home, json_text, new_run, write_json, write_whole
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner import cache
 from gpurun.tuner.document import document
 from gpurun.tuner.findings import Ended
@@ -99,7 +99,7 @@ class Tuned:
 def optimize(options: Options) -> int:
     """Tune; then, unless `--tune-only`, train with what was proven (or as it is)."""
     _check(options)
-    with Interruption() as interruption:
+    with SignalGuard() as interruption:
         tuned = _tune(options, interruption)
         unwritten = _write(tuned, options)
         if tuned.failure is None:
@@ -190,7 +190,7 @@ def _no_records(error: OSError) -> GpurunError:
 # -- the tuning ------------------------------------------------------------------------------------
 
 
-def _tune(options: Options, interruption: Interruption) -> Tuned:
+def _tune(options: Options, interruption: SignalGuard) -> Tuned:
     """Carry the tuning through to whichever end; what was measured until then is reported."""
     started = time.monotonic()
     budget = options.budget_seconds or DEFAULT_BUDGET_SECONDS

@@ -133,12 +133,12 @@ def uses_torch(run_dir: Path) -> bool:
 def _launch(options: Options, environment: Mapping[str, str], watch: Watch) -> int:
     try:
         if options.elastic:
-            from gpurun.launch.elastic import run_elastic
+            from gpurun.launch.elastic_agent import run_elastic
 
             return run_elastic(
                 options.torchrun, options.target, environment, watch.tick, SAMPLE_SECONDS
             )
-        from gpurun.launch.command import command_line
+        from gpurun.launch.command_line import command_line
         from gpurun.launch.process import run_process
 
         return run_process(command_line(options.target), environment, watch.tick, SAMPLE_SECONDS)
@@ -216,7 +216,7 @@ def _prepared(
 
     `told`: what ranks of a script are told that knows of none.
     """
-    from gpurun.launch.environment import child_environment
+    from gpurun.launch.child_environment import child_environment
     from gpurun.launch.spec_file import write_spec
 
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
@@ -267,7 +267,7 @@ def _conclude(
             outcome.run_dir, exit_code=outcome.exit_code, wall_seconds=outcome.wall_seconds
         )
         if options.elastic:
-            from gpurun.measure.topology import topology
+            from gpurun.measure.machine_topology import topology
 
             result = replace(result, topology=topology())
     else:
@@ -317,7 +317,7 @@ def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunRes
     """The result of a program in which there was nothing to measure, as far as that is known."""
     from dataclasses import MISSING, fields
 
-    from gpurun.measure.attempts import read_attempts
+    from gpurun.measure.read_attempts import read_attempts
     from gpurun.records.result import RunResult, status_of
 
     unmeasured = {f.name: None for f in fields(RunResult) if f.default is MISSING}

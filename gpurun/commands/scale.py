@@ -19,7 +19,7 @@ from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
-from gpurun.launch.cluster import AUTO
+from gpurun.launch.cluster_nodes import AUTO
 from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
@@ -32,7 +32,7 @@ from gpurun.scaling.launches import Launcher
 from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict
 from gpurun.scaling.rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
 from gpurun.scaling.trying import Trying, told
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import later_rule
 
 OF_NODES = ("--nnodes", "--nproc-per-node", "--rdzv", "--node-rank", "--master", "--local-addr")
@@ -43,7 +43,7 @@ def scale(options: Options) -> int:
     """Measure and report; 0, 5 where the script fails, 3 where the budget ended too early."""
     asked = options.scale
     assert asked is not None
-    with Interruption() as interruption:
+    with SignalGuard() as interruption:
         place, here = _rendezvous(options), devices()
         _check(options, asked, here, place)
         if place is not None:
@@ -58,7 +58,7 @@ def _on_nodes(
     asked: ScaleOptions,
     here: Devices,
     place: Rendezvous,
-    interruption: Interruption,
+    interruption: SignalGuard,
 ) -> int:
     """Measure together with the other nodes: the first one reports, the others end like it."""
     tell = teller(options.quiet)
@@ -177,7 +177,7 @@ def _measure(
     asked: ScaleOptions,
     here: Devices,
     nodes: Nodes | None,
-    interruption: Interruption,
+    interruption: SignalGuard,
 ) -> tuple[ScalingReport, Path, Measurements]:
     """Launch until there is enough; what was measured is reported whatever ends it."""
     started = time.monotonic()

@@ -9,10 +9,10 @@ from pathlib import Path
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError
-from gpurun.measure.events import ProcessLog, decode_lenient, read_run
-from gpurun.measure.summary import summarise_run
-from gpurun.measure.use import read_samples
-from gpurun.measure.window import Window, measured_window
+from gpurun.measure.measured_window import Window, measured_window
+from gpurun.measure.resource_use import read_samples
+from gpurun.measure.run_events import ProcessLog, decode_lenient, read_run
+from gpurun.measure.run_summary import summarise_run
 from gpurun.records.codec import RecordError
 from gpurun.records.events import LoaderEvent
 from gpurun.records.result import RunResult

@@ -11,7 +11,7 @@ from gpurun.doctor.probe import Machine
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_cores
-from gpurun.measure.topology import topology
+from gpurun.measure.machine_topology import topology
 from gpurun.records.doctor import Check, State
 from gpurun.records.topology import GpuPair, GpuPlace, Interface, Topology
 

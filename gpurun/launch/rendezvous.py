@@ -18,10 +18,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
 
+from gpurun.arguments.torchrun_flags import is_given
 from gpurun.errors import GpurunError
-from gpurun.launch.attempts import gone_nodes, nodes_there
-from gpurun.launch.cluster import AUTO, node_of, with_nodes
-from gpurun.launch.elastic import (
+from gpurun.launch.attempt_log import gone_nodes, nodes_there
+from gpurun.launch.cluster_nodes import AUTO, node_of, with_nodes
+from gpurun.launch.elastic_agent import (
     PAGES_OF_TEXT,
     PATIENCE,
     first_line,
@@ -29,7 +30,6 @@ from gpurun.launch.elastic import (
     local_ranks,
     usage_error,
 )
-from gpurun.launch.said import is_said
 
 T = TypeVar("T")
 Look = Callable[[], None]
@@ -92,7 +92,7 @@ def rendezvous_of(torchrun: Sequence[str], environment: Mapping[str, str]) -> Re
             f"write one of {' and '.join(BACKENDS)}",
         )
     auto = AUTO in torchrun
-    if not auto and not any(is_said(name, torchrun, environment) for name in ADDRESSES):
+    if not auto and not any(is_given(name, torchrun, environment) for name in ADDRESSES):
         raise GpurunError(
             f"--nnodes {flags.nnodes}: nobody says where the nodes meet",
             "add --rdzv-backend c10d --rdzv-endpoint HOST:PORT, with the first node's HOST",
@@ -104,7 +104,7 @@ def rendezvous_of(torchrun: Sequence[str], environment: Mapping[str, str]) -> Re
     is_host = flags.node_rank == 0 if static else None
     if "is_host" in conf:
         is_host = conf["is_host"] in ("1", "true", "t", "yes", "y")
-    ranks = is_said("nproc-per-node", torchrun, environment)
+    ranks = is_given("nproc-per-node", torchrun, environment)
     return Rendezvous(
         nodes=int(least),
         host=host,

@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpurun.measure.summary import summarise_run
+    from gpurun.measure.run_summary import summarise_run
 
 __all__ = ["summarise_run"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "summarise_run":
-        from gpurun.measure.summary import summarise_run
+        from gpurun.measure.run_summary import summarise_run
 
         return summarise_run
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gpurun.measure.events import ProcessLog
-from gpurun.measure.use import Samples
+from gpurun.measure.resource_use import Samples
+from gpurun.measure.run_events import ProcessLog
 from gpurun.records.result import DeviceUse
 
 CPU_BUILD = "this torch is built without CUDA"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from gpurun.measure.gpm import Activity
-from gpurun.measure.gpus import Gpu, ask, said, text, visible_gpus
-from gpurun.measure.links import links
+from gpurun.measure.gpm_counters import GpmActivity
+from gpurun.measure.gpu_links import links
+from gpurun.measure.visible_gpus import Gpu, ask, error_text, text, visible_gpus
 from gpurun.records.samples import DeviceSample
 from gpurun.records.topology import GpuPair, GpuPlace
 
@@ -80,7 +80,7 @@ class DeviceSampler:
     def __init__(self) -> None:
         self._nvml = _started_nvml()
         self._gpus = visible_gpus(self._nvml) if self._nvml is not None else []
-        self._activity = {g.uuid: Activity(self._nvml, g.handle) for g in self._gpus}
+        self._activity = {g.uuid: GpmActivity(self._nvml, g.handle) for g in self._gpus}
         self._strangers: dict[str, set[int]] = {}
 
     def look_around(self) -> None:
@@ -164,7 +164,7 @@ class _Questions:
             return getattr(self.nvml, query)(self._handle, *arguments)
         except Exception as error:  # NVMLError, or an old driver's library that lacks the function
             if figure is not None:
-                self.refused.append(f"{figure}: {said(error)}")
+                self.refused.append(f"{figure}: {error_text(error)}")
             return None
 
 

@@ -8,12 +8,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.measure.use import SAMPLES_FILE
+from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.records.codec import to_json
 from gpurun.records.samples import DeviceSample, HostSample
 
 if TYPE_CHECKING:
-    from gpurun.measure.host import HostSampler
+    from gpurun.measure.host_sampler import HostSampler
     from gpurun.measure.nvml import DeviceSampler
 
 SHORTEST_SECONDS = 0.2
@@ -68,7 +68,7 @@ class Sampler:
 
     def _host_lines(self, pid: int) -> list[bytes]:
         if self._host is None or self._pid != pid:
-            from gpurun.measure.host import HostSampler
+            from gpurun.measure.host_sampler import HostSampler
 
             self._host, self._pid = HostSampler(pid, self.beside), pid
         sample = self._host.sample()

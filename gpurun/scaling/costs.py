@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
-from gpurun.measure.figures import mean
+from gpurun.measure.optional_figures import mean
 from gpurun.records.result import StepSplit
 from gpurun.scaling.figures import Figures
 from gpurun.scaling.launch import Launch

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpurun.errors import GpurunError
-from gpurun.launch.share import threads_for
+from gpurun.launch.rank_resources import threads_for
 
 CORES = "CPU cores"
 VISIBLE = "CUDA_VISIBLE_DEVICES"

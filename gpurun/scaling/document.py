@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpurun.arguments.options import ScaleOptions
 from gpurun.errors import ExitCode
-from gpurun.measure.figures import known, mean
+from gpurun.measure.optional_figures import known, mean
 from gpurun.records.scaling import (
     ProjectedPoint,
     ScalingFinding,

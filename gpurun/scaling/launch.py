@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.measure.events import ProcessLog
+from gpurun.measure.run_events import ProcessLog
 from gpurun.records.failure import FailureKind
 from gpurun.records.result import RunResult
 from gpurun.scaling.figures import NOT_AT_ONCE, Figures, figures, work_together
 from gpurun.scaling.requests import Order
-from gpurun.trials.ending import printed
+from gpurun.trials.failure_cause import printed
 from gpurun.trials.outcome import Outcome
 
 OWN_EXCHANGE = "ddp"

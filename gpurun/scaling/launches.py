@@ -12,9 +12,9 @@ from gpurun.scaling.devices import Devices
 from gpurun.scaling.launch import Launch, launch_of
 from gpurun.scaling.nodes import Nodes
 from gpurun.scaling.requests import SHARED, NodeShare, Order, Requests
-from gpurun.trials.launcher import TrialLauncher
-from gpurun.trials.request import LaunchRequest
+from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.stop_rules import LEAST_STEPS, later_rule
+from gpurun.trials.trial_launcher import TrialLauncher
 
 
 class Launcher:

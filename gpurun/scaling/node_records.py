@@ -12,11 +12,11 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpurun.measure.use import SAMPLES_FILE
+from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.failure import Failure
 from gpurun.records.samples import DeviceSample
-from gpurun.trials.ending import AT_THE_END, rank_logs
+from gpurun.trials.failure_cause import AT_THE_END, rank_logs
 
 TIME = "unix_time_ns"
 

@@ -17,15 +17,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.launch.elastic import NODE_LOST
+from gpurun.launch.elastic_agent import NODE_LOST
 from gpurun.launch.rendezvous import NodeGone, NodeGroup, free_port
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.scaling.node_records import Ended, NodeRecords, files_of, keep_files, number_logs
 from gpurun.scaling.requests import SHARED, NodeShare, Order
-from gpurun.trials.launcher import TrialLauncher
+from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
-from gpurun.trials.request import LaunchRequest
+from gpurun.trials.trial_launcher import TrialLauncher
 
 LOOK_SECONDS = 0.5
 """How often the others are looked at while a launch runs."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.arguments.options import Options
-from gpurun.launch.share import shared_gpus
+from gpurun.launch.rank_resources import shared_gpus
 from gpurun.records.spec import Exchange, Parallel, Setting, Share, StopRule, TrialSpec
 from gpurun.scaling.devices import Devices
-from gpurun.trials.request import LaunchRequest, Ranks
+from gpurun.trials.launch_request import LaunchRequest, Ranks
 
 SEED = 1234
 SHARED = "script"

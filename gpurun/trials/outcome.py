@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.measure import summarise_run
-from gpurun.measure.events import ProcessLog, read_run
+from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import RunResult
 from gpurun.rundir import write_json
-from gpurun.trials.ending import ending_status, failure_of, main_log, while_compiling
-from gpurun.trials.request import LaunchRequest
+from gpurun.trials.failure_cause import failure_of, main_log, outcome_status, while_compiling
+from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.turn_ratio import TurnRatio
 
 STATUSES = {
@@ -85,7 +85,7 @@ def conclude(
     run_dir = request.run_dir
     logs = read_run(run_dir).processes
     needed = (request.ranks and request.ranks.to_finish) or 1
-    status = ending_status(logs, exit_code, given_up is not None, needed)
+    status = outcome_status(logs, exit_code, given_up is not None, needed)
     result = summarise_run(run_dir, exit_code=exit_code, wall_seconds=seconds, status=status)
     write_json(run_dir / "result.json", to_json(result))
     if given_up is not None:

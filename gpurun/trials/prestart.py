@@ -17,8 +17,8 @@ from gpurun.errors import GpurunError
 from gpurun.isolation.api import LaunchSpec, Sandbox
 from gpurun.knobs.api import Skip
 from gpurun.launch.spec_file import write_spec
-from gpurun.measure.events import ProcessLog
 from gpurun.measure.machine import available_cores, available_memory
+from gpurun.measure.run_events import ProcessLog
 from gpurun.records.spec import RunSpec
 
 LEAST_CORES = 2
@@ -29,15 +29,15 @@ MEMORY_EACH = 4 << 30
 """Bytes: a process that has imported much takes a fourth of it."""
 
 
-def places() -> int:
+def prestart_slots() -> int:
     """How many processes may wait on this machine at a time."""
     by_cores = max(1, int(available_cores() / CORES_EACH))
     return min(MOST, by_cores, max(1, available_memory() // MEMORY_EACH))
 
 
-def several() -> bool:
+def has_several_slots() -> bool:
     """Whether more than one may wait: one alone would disturb the launch beside it, or be late."""
-    return places() > 1
+    return prestart_slots() > 1
 
 
 class Prestarted:

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gpurun.measure.figures import known
 from gpurun.measure.nvml import exclusive_gpu
-from gpurun.measure.use import read_samples
+from gpurun.measure.optional_figures import known
+from gpurun.measure.resource_use import read_samples
 from gpurun.records.samples import DeviceSample
 from gpurun.records.turns import Turn
 

@@ -34,7 +34,7 @@ class Supervision:
     look: Look = lambda *_: None
 
 
-def wait(
+def supervise(
     sandbox: Sandbox, run_dir: Path, sampler: Sampler, supervision: Supervision
 ) -> Failure | None:
     """Wait for the end of a sandbox; why it must be given up, None if it ended by itself."""

@@ -19,7 +19,7 @@ from gpurun.arguments.gpurun_toml import load_config, parse_toml
 from gpurun.arguments.gpurun_toml_keys import type_in_words
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.errors import GpurunError
-from gpurun.launch.command import typed_words
+from gpurun.launch.command_line import typed_words
 from gpurun.measure.fingerprint import differences, fingerprint, module_file
 from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.tuning import APPLICABLE, SETTINGS_SCHEMA, SavedSettings, Unproven

@@ -9,8 +9,8 @@ from typing import Any
 
 from gpurun.arguments.options import Objective, Options
 from gpurun.knobs.batching.batch_size import side_effects
-from gpurun.measure.figures import known, mean
-from gpurun.measure.others import shared_cores
+from gpurun.measure.cpu_contention import shared_cores
+from gpurun.measure.optional_figures import known, mean
 from gpurun.records.result import RunResult, StepTime
 from gpurun.records.tuning import (
     Candidate,

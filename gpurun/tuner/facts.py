@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.arguments.options import Options, TargetKind
-from gpurun.measure.clock import step_clock
-from gpurun.measure.events import ProcessLog
+from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_clock import step_clock
 from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.facts import BatchFlag, Facts, Machine
 from gpurun.records.result import RunResult

@@ -9,10 +9,10 @@ from pathlib import Path
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
 from gpurun.isolation.api import Mode
-from gpurun.launch.hidden import hidden_flags, of_a_rank
-from gpurun.launch.share import check_devices, shared_gpus
+from gpurun.launch.hidden_ranks import hidden_flags, rank_environment
+from gpurun.launch.rank_resources import check_devices, shared_gpus
 from gpurun.records.spec import LossReduction, Parallel, Share
-from gpurun.trials.request import Ranks
+from gpurun.trials.launch_request import Ranks
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class HiddenRanks:
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """The environment with the cores divided among the ranks."""
-        return of_a_rank(environment, self.count)
+        return rank_environment(environment, self.count)
 
 
 def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:

@@ -10,7 +10,7 @@ from typing import Any
 from gpurun.records.result import RunResult
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.trials.live_pair import LEAST_STEPS
-from gpurun.trials.live_trials import STRETCH_SECONDS, TURN_SECONDS
+from gpurun.trials.live_pair_launch import STRETCH_SECONDS, TURN_SECONDS
 from gpurun.trials.turn_ratio import LEAST_ROUNDS
 
 AUDIT_STEPS = 8

@@ -15,7 +15,7 @@ from gpurun.records.result import RunResult
 from gpurun.records.tuning import Proof
 from gpurun.stats.intervals import says_nothing
 from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, sequential_look
-from gpurun.trials.live_trials import TURN_SECONDS
+from gpurun.trials.live_pair_launch import TURN_SECONDS
 from gpurun.tuner.guard.evidence import Evidence
 from gpurun.tuner.plan import PROOF_ROUNDS
 from gpurun.tuner.trial import Trial

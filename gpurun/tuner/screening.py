@@ -16,7 +16,7 @@ from gpurun.records.facts import Facts
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
 from gpurun.report.format import byte_size, duration, number
-from gpurun.trials.ending import recompiled
+from gpurun.trials.failure_cause import recompiled
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.measure.events import ProcessLog
+from gpurun.measure.run_events import ProcessLog
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule

@@ -13,16 +13,16 @@ from gpurun.arguments.options import Objective, Options
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.knobs import find
-from gpurun.measure.figures import known
+from gpurun.measure.optional_figures import known
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import Exchange, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
-from gpurun.trials.launcher import LEAST_PATIENCE, TrialLauncher
+from gpurun.trials.launch_request import LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome
-from gpurun.trials.prestart import places
-from gpurun.trials.request import LaunchRequest, Ranks
+from gpurun.trials.prestart import prestart_slots
+from gpurun.trials.trial_launcher import LEAST_PATIENCE, TrialLauncher
 from gpurun.tuner import asking
 from gpurun.tuner.asking import KnobRaised
 from gpurun.tuner.guard.evidence import evidence
@@ -184,7 +184,7 @@ class TrialSeries:
         settings = request.following or itertools.repeat(request.settings)
         found = []
         for coming, each in enumerate(
-            itertools.islice(settings, 1 if request.hold else places()), number
+            itertools.islice(settings, 1 if request.hold else prestart_slots()), number
         ):
             try:
                 found.append(self._request(coming, replace(request, settings=each, hold=False)))

@@ -10,15 +10,15 @@ from typing import Any
 from gpurun.arguments.options import Objective, Options
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.measure.cpu_contention import shared_cores
 from gpurun.measure.gpu_notes import is_about_gpus
 from gpurun.measure.machine import machine
-from gpurun.measure.others import shared_cores
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow, TrialRecord, Unproven
 from gpurun.report.format import count
 from gpurun.report.tuning import TuningView
-from gpurun.trials.prestart import MOST, several, what_to_import
+from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
 from gpurun.tuner.asking import KnobRaised
@@ -262,7 +262,7 @@ class Tuning:
 
     def _import_early(self, facts: Facts) -> None:
         """Let the processes on standby import what only some settings need, if they are several."""
-        if not self._trials.standby_modules or not several():
+        if not self._trials.standby_modules or not has_several_slots():
             return
         for knob in self._knobs():
             if knob.early_imports and knob.effect in self._allowed:

@@ -8,7 +8,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 from gpurun.isolation.api import LaunchSpec, Mode, Sandbox
-from gpurun.launch.environment import child_environment
+from gpurun.launch.child_environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json

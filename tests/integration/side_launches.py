@@ -13,8 +13,8 @@ from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Preparation, Side, Sides, compared_sides
 from gpurun.errors import GpurunError
-from gpurun.launch.environment import child_environment
-from gpurun.measure.events import read_run
+from gpurun.launch.child_environment import child_environment
+from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.events import OriginsEvent
 from gpurun.records.spec import RunSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gpurun.measure.events import read_run
+from gpurun.measure.run_events import read_run
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
 from gpurun.tuner.guard.evidence import evidence
 from tests.forked import run_recorded

@@ -10,7 +10,7 @@ import pytest
 
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect
-from gpurun.measure.events import read_run
+from gpurun.measure.run_events import read_run
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner.guard.evidence import Evidence, evidence

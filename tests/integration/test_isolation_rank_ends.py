@@ -43,7 +43,7 @@ LAUNCH = """
 import os, sys
 from pathlib import Path
 from gpurun.isolation.rank_layers.layer_command import finish, rank_command
-from gpurun.launch.elastic import run_elastic
+from gpurun.launch.elastic_agent import run_elastic
 from gpurun.arguments.options import Target, TargetKind
 run = Path("run folder")
 words = rank_command([sys.executable, "-B", "script.py", *sys.argv[1:]], run, ())

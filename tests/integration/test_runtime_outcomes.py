@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.summary import summarise_run
+from gpurun.measure.run_summary import summarise_run
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import RunSpec, Setting
 from gpurun.tuner.screening import not_applied

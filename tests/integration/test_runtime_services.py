@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpurun.launch.environment import child_environment
+from gpurun.launch.child_environment import child_environment
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.events import ProcessLog, read_run
-from gpurun.measure.window import Window, measured_window
+from gpurun.measure.measured_window import Window, measured_window
+from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.records.events import StepRow
 from tests.once import once
 from tests.run_events import run_in

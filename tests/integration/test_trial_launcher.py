@@ -13,10 +13,10 @@ from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.api import Mode, require
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import Setting, TrialSpec
-from gpurun.trials.launcher import TrialLauncher
+from gpurun.trials.launch_request import LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome
-from gpurun.trials.request import LaunchRequest, Ranks
 from gpurun.trials.stop_rules import first_rule
+from gpurun.trials.trial_launcher import TrialLauncher
 
 TRAINS = """
 import os, sys, time, torch

@@ -8,12 +8,12 @@ import pytest
 
 from gpurun.arguments.main_flags import parse
 from gpurun.arguments.options import Options
-from gpurun.measure import use
+from gpurun.measure import resource_use
 from gpurun.records.codec import from_json
 from gpurun.records.spec import RunSpec
 from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import conclude
-from gpurun.trials.request import LaunchRequest
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.trial_series import trial_of
 from tests.recordings import CORES, document
@@ -27,7 +27,7 @@ def concluded(recorded: Path, told: TuningReport) -> list[Trial]:
     """Every trial of an unpacked tuning."""
     options = parse(["--optimize", *told.command], {})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(use, "available_cores", lambda: float(CORES))
+        patch.setattr(resource_use, "available_cores", lambda: float(CORES))
         return [_concluded(options, recorded, record) for record in told.trials]
 
 

@@ -19,14 +19,14 @@ KNOB_TOP = (*WIRE, "gpurun.knobs")
 RUNTIME = ("gpurun.runtime", "gpurun.knobs", *WIRE)
 
 OWNERS = {
-    "torch": ("gpurun.launch.elastic", "gpurun.launch.rendezvous"),
+    "torch": ("gpurun.launch.elastic_agent", "gpurun.launch.rendezvous"),
     "rich": ("gpurun.report",),
     "scipy": ("gpurun.stats",),
     "matplotlib": ("gpurun.report.plots",),
     "sqlalchemy": ("gpurun.bench.store",),
     "psycopg": ("gpurun.bench.store.postgres",),
     "pynvml": ("gpurun.measure.nvml",),
-    "psutil": ("gpurun.measure.host", "gpurun.launch"),
+    "psutil": ("gpurun.measure.host_sampler", "gpurun.launch"),
 }
 """Who may import each heavy library in the launcher; knobs and runtime live beside torch anyway."""
 
@@ -189,7 +189,7 @@ def package() -> list[Source]:
 
 def test_imports_go_down(package: list[Source]) -> None:
     assert floor_faults(all_imports(package)) == []
-    up = Import("gpurun.trials.ending", "gpurun.tuner.plan", top=False)
+    up = Import("gpurun.trials.failure_cause", "gpurun.tuner.plan", top=False)
     assert len(floor_faults([up])) == 1
 
 

@@ -36,7 +36,7 @@ from gpurun.records.bisection import BisectedCommit, BisectionReport
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.spec import StopRule
 from gpurun.report.bisection import bisection_lines, bisection_markdown
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from tests.unit.bench_launches import BENCHMARK, device, launch
 
 COMMITS = 16
@@ -93,7 +93,7 @@ class Course:
         self.records: list[BenchmarkRecord] = []
         self.file = StateFile(folder / "state.json", state)
         self.machine = Machine(folder, odd or {})
-        interruption = Interruption()
+        interruption = SignalGuard()
         pool = TreePool(self.tree, self.machine.forget)
         measuring = Measuring(BENCHMARK, self.machine, pool, interruption, self.lines.append)
         self.searching = Searching(

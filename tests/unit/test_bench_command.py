@@ -31,12 +31,12 @@ from gpurun.commands.bench.chosen import records_home
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.comparison import Comparison
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.benchmark_records import record
 
 TWO = "".join(f'[[bench.benchmark]]\nname = "{x}"\nscript = "{x}.py"\n' for x in "ab")
-Compare = Callable[[Benchmark, Asked, Interruption], Comparison]
+Compare = Callable[[Benchmark, Asked, SignalGuard], Comparison]
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, compare: Compare) -> tupl
 def test_an_error_in_one_benchmark_leaves_the_others_their_verdicts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+    def compare(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
         if benchmark.name == "b":
             raise GpurunError("needed = data/*.bin matches nothing", "check it")
         return slower(benchmark)
@@ -81,7 +81,7 @@ def test_an_error_in_one_benchmark_leaves_the_others_their_verdicts(
 def test_a_signal_between_two_benchmarks_is_no_pass(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+    def compare(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
         interruption.hold()
         os.kill(os.getpid(), signal.SIGTERM)
         return replace(slower(benchmark), verdict="pass", exit_code=0, regression_detected=False)
@@ -96,7 +96,7 @@ def test_a_signal_after_the_last_comparison_changes_nothing_of_it(
 ) -> None:
     (folder / "gpurun.toml").write_text('[bench]\nscript = "a.py"\n')
 
-    def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+    def compare(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
         interruption.hold()
         os.kill(os.getpid(), signal.SIGTERM)
         return slower(benchmark)
@@ -105,10 +105,10 @@ def test_a_signal_after_the_last_comparison_changes_nothing_of_it(
     assert (code, found["verdict"]) == (1, "regression")
 
 
-Searched = Callable[[Benchmark, Any, Interruption], Any]
+Searched = Callable[[Benchmark, Any, SignalGuard], Any]
 
 
-def failing_first(benchmark: Benchmark, asked: Any, interruption: Interruption) -> Any:
+def failing_first(benchmark: Benchmark, asked: Any, interruption: SignalGuard) -> Any:
     if benchmark.name == "a":
         raise GpurunError("needed = data/*.bin matches nothing", "check it")
     interruption.hold()
@@ -124,7 +124,7 @@ def not_searched_or_tried(benchmark: Benchmark, asked: Any) -> Any:
     return replace(tried, verdict="pass", exit_code=0, error=None)
 
 
-def signalled(benchmark: Benchmark, asked: Any, interruption: Interruption) -> Any:
+def signalled(benchmark: Benchmark, asked: Any, interruption: SignalGuard) -> Any:
     interruption.hold()
     os.kill(os.getpid(), signal.SIGTERM)
     return not_searched_or_tried(benchmark, asked)
@@ -193,7 +193,7 @@ def test_pairs_that_were_finished_are_kept_whatever_ends_the_comparison(
         raise error
 
     def compare() -> Comparison:
-        with Interruption() as interruption:
+        with SignalGuard() as interruption:
             return hold_against(BENCHMARK, asked, interruption, fail, findings)
 
     if told is None:

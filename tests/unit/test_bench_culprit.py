@@ -18,7 +18,7 @@ from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.culprit import with_culprit
 from gpurun.records.bisection import BisectedPair
 from gpurun.records.comparison import Comparison
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import commit, git, new_repository
 from tests.unit.bench_launches import BENCHMARK
 from tests.unit.test_bench_document import document, found
@@ -74,7 +74,7 @@ def test_the_culprit_of_a_regression_is_named_with_its_author(folder: Path) -> N
     benchmark, lines = replace(BENCHMARK, folder=folder), list[str]()
     good, _, culprit, bad = commits(folder)
     searched_before(folder, benchmark, good, bad, culprit)
-    one = with_culprit(regression(good, bad), benchmark, asked(folder, lines), Interruption())
+    one = with_culprit(regression(good, bad), benchmark, asked(folder, lines), SignalGuard())
     assert one.likely_culprit_commit == culprit
     assert one.recommendation == f'look at commit {culprit[:9]} "Change 2" by a'
     assert (one.verdict, one.exit_code) == ("regression", 1)
@@ -87,7 +87,7 @@ def test_where_the_commits_lose_nothing_the_uncommitted_changes_are_left(folder:
     good, *_, bad = commits(folder)
     searched_before(folder, benchmark, good, bad, None)
     before = regression(good, bad, dirty=True)
-    one = with_culprit(before, benchmark, asked(folder, []), Interruption())
+    one = with_culprit(before, benchmark, asked(folder, []), SignalGuard())
     assert one.likely_culprit_commit is None
     assert one.recommendation.startswith("look at the uncommitted changes")
 
@@ -101,7 +101,7 @@ def test_where_head_is_a_merge_the_branch_is_searched(folder: Path) -> None:
     searched_before(folder, benchmark, good, bad, culprit)
     merge = git(folder, "rev-parse", "HEAD")
     before = regression(target, merge)
-    one = with_culprit(before, benchmark, asked(folder, lines), Interruption())
+    one = with_culprit(before, benchmark, asked(folder, lines), SignalGuard())
     assert lines[0] == f"search for the culprit in {good[:9]}..{bad[:9]}"
     assert one.likely_culprit_commit == culprit
 
@@ -110,16 +110,16 @@ def test_what_keeps_the_search_from_an_answer_is_a_note(folder: Path) -> None:
     benchmark = replace(BENCHMARK, folder=folder)
     good, *_, bad = commits(folder)
     before = regression(bad, good)
-    one = with_culprit(before, benchmark, asked(folder, []), Interruption())
+    one = with_culprit(before, benchmark, asked(folder, []), SignalGuard())
     assert one == replace(before, notes=one.notes)
     assert "is not an ancestor of" in one.notes[-1]
 
     memory = replace(before.metrics[0], metric="peak_memory")
     grown = replace(before, metrics=(memory,))
-    one = with_culprit(grown, benchmark, asked(folder, []), Interruption())
+    one = with_culprit(grown, benchmark, asked(folder, []), SignalGuard())
     assert one.notes == ("no search for the culprit: it looks for lost throughput only",)
 
 
 def test_a_comparison_that_passed_is_left_as_it_is(folder: Path) -> None:
     one = document(found([1000.0] * 4))
-    assert with_culprit(one, BENCHMARK, asked(folder, []), Interruption()) == one
+    assert with_culprit(one, BENCHMARK, asked(folder, []), SignalGuard()) == one

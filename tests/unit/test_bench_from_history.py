@@ -22,7 +22,7 @@ from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
 from gpurun.report.comparison import comparison_lines
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import git, new_repository
 from tests.unit.bench_launches import BENCHMARK
 from tests.unit.benchmark_records import FINGERPRINT, LAUNCH, record
@@ -79,7 +79,7 @@ class Bench:
         asked = Asked(
             "main", self.home, GatePlan(), math.inf, False, self.store.add, self.told.append
         )
-        found = compare_with_history(benchmark, asked, self.store, None, Interruption())
+        found = compare_with_history(benchmark, asked, self.store, None, SignalGuard())
         assert from_json(Comparison, to_json(found)) == found
         assert found.pairs == 0
         return found

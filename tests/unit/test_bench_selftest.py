@@ -23,7 +23,7 @@ from gpurun.records.metrics import Metric
 from gpurun.records.selftest import Selftest
 from gpurun.records.spec import StopRule
 from gpurun.report.selftest import selftest_lines
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import commit, git, new_repository
 from tests.unit.bench_launches import BENCHMARK, launch
 
@@ -89,7 +89,7 @@ def tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Selfte
         )
         KEPT.clear()
         TOLD.clear()
-        found = selftest(benchmark, asked, Interruption())
+        found = selftest(benchmark, asked, SignalGuard())
         assert from_json(Selftest, to_json(found)) == found
         assert len(git(folder, "worktree", "list").splitlines()) == 1
         return found
@@ -200,4 +200,4 @@ def test_outside_of_git_it_says_so(
     (bare / "train.py").touch()
     asked = Asked("HEAD", tmp_path, GatePlan(), float("inf"), True, KEPT.append, TOLD.append)
     with pytest.raises(GpurunError, match="is in no git repository"):
-        selftest(replace(BENCHMARK, folder=bare), asked, Interruption())
+        selftest(replace(BENCHMARK, folder=bare), asked, SignalGuard())

@@ -22,7 +22,7 @@ from gpurun.records.metrics import Metric
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison import comparison_lines, comparison_markdown
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from tests.unit.bench_launches import BENCHMARK, launch
 
 DEFAULT = ("pipeline", "numerics")
@@ -69,7 +69,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., C
         if metrics is not None:
             thresholds = {metric: metric.default_threshold for metric in metrics}
             benchmark = replace(benchmark, metrics=metrics, thresholds=thresholds)
-        return compare_settings(benchmark, both, asked, Interruption(), (), allow)
+        return compare_settings(benchmark, both, asked, SignalGuard(), (), allow)
 
     return run
 

@@ -12,7 +12,7 @@ from gpurun.arguments.main_flags import parse, with_configuration
 from gpurun.arguments.options import TargetKind
 from gpurun.arguments.torchrun_flags import asks_for_ranks, nodes_asked_for
 from gpurun.errors import GpurunError
-from gpurun.launch.command import interpreter_flags
+from gpurun.launch.command_line import interpreter_flags
 
 
 def test_everything_after_the_script_is_the_scripts() -> None:

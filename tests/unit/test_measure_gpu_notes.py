@@ -10,7 +10,7 @@ import pytest
 from gpurun.records.events import TorchEvent
 from gpurun.records.samples import HostSample
 from tests.unit.recorded_runs import MS, UNIX_NS, end, root, steady, write_events
-from tests.unit.test_measure_summary import device, summary, write_samples
+from tests.unit.test_measure_run_summary import device, summary, write_samples
 
 WHEN = range(1010, 1590, 50)
 """Milliseconds after the start at which steps are measured."""

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.measure.cpu_contention import busy_seconds_in
 from gpurun.measure.fingerprint import differences, fingerprint
-from gpurun.measure.gpus import visible_order
 from gpurun.measure.machine import available_cores, available_memory, machine
-from gpurun.measure.others import busy_seconds_in
+from gpurun.measure.resource_use import host_use, read_samples
 from gpurun.measure.sampler import Sampler
-from gpurun.measure.use import host_use, read_samples
+from gpurun.measure.visible_gpus import visible_order
 
 ALIKE = [("GPU-aaa", "H200"), ("GPU-bbb", "H200"), ("GPU-ccc", "H200")]
 MIXED = [("GPU-aaa", "T4"), ("GPU-bbb", "H200")]
@@ -180,7 +180,8 @@ def test_the_sampler_outlives_the_process_that_it_watches(tmp_path: Path) -> Non
 
 def test_measuring_imports_neither_numpy_nor_torch_and_psutil_only_to_sample() -> None:
     code = (
-        "import sys, gpurun.measure.summary, gpurun.measure.sampler, gpurun.measure.fingerprint;"
+        "import sys, gpurun.measure.run_summary, gpurun.measure.sampler;"
+        "import gpurun.measure.fingerprint;"
         "print(*{'numpy', 'torch', 'scipy', 'psutil', 'pynvml'} & set(sys.modules))"
     )
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout

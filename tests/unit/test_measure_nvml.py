@@ -14,8 +14,8 @@ import pytest
 
 from gpurun.measure.machine import machine
 from gpurun.measure.nvml import DeviceSampler, driver_version, exclusive_gpu
+from gpurun.measure.resource_use import read_samples
 from gpurun.measure.sampler import Sampler
-from gpurun.measure.use import read_samples
 
 
 class NVMLError(Exception):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure import use
-from gpurun.measure.summary import summarise_run
+from gpurun.measure import resource_use
+from gpurun.measure.run_summary import summarise_run
 from gpurun.records.codec import to_json
 from gpurun.records.result import RunResult
 from tests.conftest import REPOSITORY
@@ -19,7 +19,7 @@ TRIALS = ("as_written", "loader_workers_21")
 
 @pytest.fixture(autouse=True)
 def _cores_of_that_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(use, "available_cores", lambda: float(CORES))
+    monkeypatch.setattr(resource_use, "available_cores", lambda: float(CORES))
 
 
 def replayed(trial: str) -> RunResult:

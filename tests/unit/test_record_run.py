@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.measure.summary import summarise_run
+from gpurun.measure.run_summary import summarise_run
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec
 from gpurun.rundir import write_json

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure import use
-from gpurun.measure.events import read_run
+from gpurun.measure import resource_use
+from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.result import DeviceUse, RunResult
 from tests.recordings import CORES, assert_close, document, summed_up_again, unpacked
@@ -23,7 +23,7 @@ OF_SAMPLES = {
 
 @pytest.fixture(autouse=True)
 def _cores_of_that_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(use, "available_cores", lambda: float(CORES))
+    monkeypatch.setattr(resource_use, "available_cores", lambda: float(CORES))
 
 
 @pytest.fixture(scope="module")

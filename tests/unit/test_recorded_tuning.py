@@ -16,7 +16,7 @@ import pytest
 from gpurun.arguments.main_flags import parse
 from gpurun.knobs import find
 from gpurun.knobs.api import Effect
-from gpurun.measure.events import read_run
+from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import LadderRow, TuningReport
 from gpurun.report.ladder import ladder_lines

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.events import read_run
+from gpurun.measure.run_events import read_run
 from gpurun.records.events import TraitEvent
 from gpurun.scaling.figures import Figures, figures, work_together
 from tests.unit.recorded_runs import end, loader, root, row, steady, steps, write_events

@@ -28,8 +28,8 @@ from gpurun.records.spec import StopRule
 from gpurun.scaling.node_records import Ended, files_of, keep_files, number_logs
 from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict, worse
 from gpurun.scaling.requests import NodeShare, Order, Requests
+from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
-from gpurun.trials.request import LaunchRequest
 from tests.unit.scaling_launches import CPU
 
 T = TypeVar("T")

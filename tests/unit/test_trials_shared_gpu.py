@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.use import SAMPLES_FILE
+from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.records.codec import to_json
 from gpurun.records.samples import DeviceSample
 from gpurun.records.turns import Turn

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from gpurun.arguments.main_flags import parse
-from gpurun.measure.events import read_run
+from gpurun.measure.run_events import read_run
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import ValueRead, WaitsEvent
 from gpurun.records.result import StepTime

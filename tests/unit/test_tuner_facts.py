@@ -8,7 +8,7 @@ from typing import Any
 
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.measure import summarise_run
-from gpurun.measure.events import read_run
+from gpurun.measure.run_events import read_run
 from gpurun.records.events import ArgumentsEvent, TraitEvent
 from gpurun.records.facts import BatchFlag, Facts
 from gpurun.tuner.facts import gather, steps_per_epoch, under

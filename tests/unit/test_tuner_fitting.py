@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.measure.events import ProcessLog
-from gpurun.measure.steps import StepTable
+from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_table import StepTable
 from gpurun.records.events import ProcessEvent, StepRow
 from gpurun.records.facts import Facts
 from gpurun.tuner.fitting import make_it_fit

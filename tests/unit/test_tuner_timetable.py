@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.events import ProcessLog
+from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import EpochEvent, ProcessEvent
 from gpurun.tuner.screening import Startup
 from gpurun.tuner.timetable import Timetable

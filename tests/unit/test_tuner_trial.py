@@ -9,10 +9,10 @@ import pytest
 
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.isolation.api import Mode
-from gpurun.measure.events import ProcessLog, read_run
+from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.trials.ending import OUT_OF_MEMORY, last_words, recompiled, while_compiling
+from gpurun.trials.failure_cause import OUT_OF_MEMORY, last_error_line, recompiled, while_compiling
 from gpurun.trials.progress import Progress
 from gpurun.tuner.plan import PROBE
 from gpurun.tuner.source import other_uses
@@ -34,12 +34,12 @@ from tests.unit.recorded_runs import MS, START_NS, UNIX_NS, steady, write_events
 def test_the_last_words_name_the_exception(tmp_path: Path, printed: str, words: str) -> None:
     log = tmp_path / "output.log"
     log.write_text(printed)
-    assert last_words(log).startswith(words)
-    assert bool(last_words(log)) == bool(words)
+    assert last_error_line(log).startswith(words)
+    assert bool(last_error_line(log)) == bool(words)
 
 
 def test_a_trial_that_printed_nowhere_has_no_last_words(tmp_path: Path) -> None:
-    assert last_words(tmp_path / "missing.log") == ""
+    assert last_error_line(tmp_path / "missing.log") == ""
 
 
 @pytest.mark.parametrize(

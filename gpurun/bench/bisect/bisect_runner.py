@@ -47,7 +47,7 @@ from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.bisection import BisectedPair, BisectionReport
 from gpurun.records.metrics import Metric
 from gpurun.rundir import new_run, own_folder
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import WHOLE, later_rule
 
 
@@ -70,7 +70,7 @@ class Search:
     tell: Tell
 
 
-def bisect(benchmark: Benchmark, asked: Search, interruption: Interruption) -> BisectionReport:
+def bisect(benchmark: Benchmark, asked: Search, interruption: SignalGuard) -> BisectionReport:
     """Search, keep the records of all launches, and say what was found.
 
     A benchmark that fails, a range that cannot be searched, what the system refuses (a full disk)
@@ -142,7 +142,7 @@ def _launch(
     asked: Search,
     file: StateFile,
     findings: Findings,
-    interruption: Interruption,
+    interruption: SignalGuard,
 ) -> None:
     """Everything that is launched; at its end nothing may cut the cleaning short."""
     assert findings.line is not None
@@ -195,7 +195,7 @@ class Searching:
         launcher: Launcher,
         keep: Callable[[BenchmarkRecord], None],
         tell: Tell,
-        interruption: Interruption,
+        interruption: SignalGuard,
         deadline: float = math.inf,
     ) -> None:
         self.ended: str | None = None

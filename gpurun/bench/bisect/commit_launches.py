@@ -24,7 +24,7 @@ from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.spec import Trees
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import WHOLE, first_rule
 
 MOST_TREES = 4
@@ -114,7 +114,7 @@ class Measuring:
         benchmark: Benchmark,
         launcher: Launcher,
         pool: TreePool,
-        interruption: Interruption,
+        interruption: SignalGuard,
         tell: Tell,
     ) -> None:
         self.settled: Settled | None = None

@@ -23,7 +23,7 @@ from gpurun.isolation.api import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.comparison import Comparison
 from gpurun.rundir import new_run
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Contest:
     notes: tuple[str, ...] = ()
 
 
-def compare(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+def compare(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
     """Hold the user's tree against the commit that is its baseline; see `hold_against`."""
     return hold_against(benchmark, asked, interruption, lambda: _with_baseline(benchmark, asked))
 
@@ -90,7 +90,7 @@ def preparation_of(benchmark: Benchmark) -> Preparation:
 def hold_against(
     benchmark: Benchmark,
     asked: Asked,
-    interruption: Interruption,
+    interruption: SignalGuard,
     prepare: Callable[[], Contest],
     findings: Findings | None = None,
 ) -> Comparison:
@@ -142,7 +142,7 @@ def _launch(
     folder: Path,
     asked: Asked,
     findings: Findings,
-    interruption: Interruption,
+    interruption: SignalGuard,
     contest: Contest,
 ) -> None:
     """Everything that is launched; at its end nothing may cut the cleaning short."""

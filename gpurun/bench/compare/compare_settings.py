@@ -19,7 +19,7 @@ from gpurun.errors import ExitCode
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.comparison import Comparison
 from gpurun.records.tuning import SavedSettings
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner import cache
 from gpurun.tuner.settled import Settled, settled
 
@@ -45,7 +45,7 @@ def compare_settings(
     benchmark: Benchmark,
     both: tuple[Settings, Settings],
     asked: Asked,
-    interruption: Interruption,
+    interruption: SignalGuard,
     knob_paths: Sequence[str],
     allow: Sequence[str],
 ) -> Comparison:

@@ -25,7 +25,7 @@ from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkRecord, utc_moment
 from gpurun.records.comparison import Comparison
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
@@ -67,7 +67,7 @@ def compare_stored(
     baseline: Path | None,
     asked: Asked,
     store: BenchmarkStore,
-    interruption: Interruption,
+    interruption: SignalGuard,
 ) -> Comparison:
     """Hold a record against those in the file `baseline`, by default those of the store that are of
     commits before its own.

@@ -44,7 +44,7 @@ from gpurun.rundir import new_run
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
-    from gpurun.trials.interruption import Interruption
+    from gpurun.trials.signal_guard import SignalGuard
 
 MOST_LAUNCHES = 16
 """As many as a comparison in turn takes at most, unless more are asked for."""
@@ -59,7 +59,7 @@ def compare_with_history(
     asked: Asked,
     store: BenchmarkStore,
     launches: int | None,
-    interruption: Interruption,
+    interruption: SignalGuard,
 ) -> Comparison:
     """Measure the user's tree, keep its record, and hold it against those of the baseline's branch.
 
@@ -88,7 +88,7 @@ class Course:
     undecided: str = UNDECIDED
 
     def document(
-        self, started: float, work: Callable[[], None], interruption: Interruption
+        self, started: float, work: Callable[[], None], interruption: SignalGuard
     ) -> Comparison:
         """Do the work, and tell what came of it; errors of ours and of the command line are raised.
 
@@ -120,7 +120,7 @@ class Course:
             found = replace(found, recommendation=self.undecided)
         return replace(found, baseline_records=len(self.used))
 
-    def run(self, interruption: Interruption) -> None:
+    def run(self, interruption: SignalGuard) -> None:
         """Measure the user's tree, and judge it."""
         repository = open_repository(self.benchmark.folder)
         baseline = choose_baseline(repository, self.asked.ref)

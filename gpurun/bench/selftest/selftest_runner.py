@@ -33,7 +33,7 @@ from gpurun.errors import GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.selftest import Selftest, SelftestPart
 from gpurun.rundir import new_run
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 
 WORST_FIRST = ("interrupted", "wrong", "failed", "inconclusive", "pass")
 TRUSTED = "nothing to do: the gate can fail, and does so for the right reason"
@@ -52,7 +52,7 @@ class _Course:
     notes: list[str] = field(default_factory=list)
 
 
-def selftest(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Selftest:
+def selftest(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Selftest:
     """Try the gate, and say whether each of its answers is right.
 
     A benchmark that fails, what the system refuses (a full disk) and an interruption are told by
@@ -144,7 +144,7 @@ def _carry_through(
     benchmark: Benchmark,
     slowdown: float,
     asked: Asked,
-    interruption: Interruption,
+    interruption: SignalGuard,
     course: _Course,
 ) -> None:
     repository = open_repository(benchmark.folder)
@@ -176,7 +176,7 @@ def _compare_thrice(
     slowdown: float,
     sides: Sides,
     asked: Asked,
-    interruption: Interruption,
+    interruption: SignalGuard,
     course: _Course,
 ) -> None:
     """Each comparison of its own, as long as the one before came to an end."""

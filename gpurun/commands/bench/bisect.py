@@ -27,7 +27,7 @@ from gpurun.errors import ExitCode
 from gpurun.records.bisection import BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.report.bisection import bisection_lines, bisection_markdown
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 
 HELP = f"""\
 usage: gpurun bench bisect GOOD..BAD [flags] [script.py args...]   (or: GOOD BAD)
@@ -79,7 +79,7 @@ def run_bisect(options: BisectOptions) -> int:
         keep=store.add,
         tell=teller(options.quiet),
     )
-    with Interruption() as interruption:
+    with SignalGuard() as interruption:
         documents = of_each(
             wanted,
             interruption,

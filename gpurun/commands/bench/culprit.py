@@ -13,11 +13,11 @@ from gpurun.bench.trees.git import open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.records.comparison import Comparison
 from gpurun.report.bisection import bisection_lines
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 
 
 def with_culprit(
-    found: Comparison, benchmark: Benchmark, asked: Asked, interruption: Interruption
+    found: Comparison, benchmark: Benchmark, asked: Asked, interruption: SignalGuard
 ) -> Comparison:
     """The comparison with the commit of its regression, searched for in the time that is left.
 

@@ -9,7 +9,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.unfinished import Ending, failure
 from gpurun.errors import GpurunError
 from gpurun.report.terminal import PREFIX, write_plain
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 
 
 class Document(Protocol):
@@ -25,7 +25,7 @@ Found = TypeVar("Found", bound=Document)
 
 def of_each(
     wanted: Sequence[Benchmark],
-    interruption: Interruption,
+    interruption: SignalGuard,
     find: Callable[[Benchmark], Found],
     without: Callable[[Benchmark, Ending], Found],
     shown: Callable[[Found], Sequence[str]],

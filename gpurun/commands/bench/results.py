@@ -18,7 +18,7 @@ from gpurun.commands.bench.conclusion import conclude, shown
 from gpurun.commands.bench.each import of_each
 from gpurun.commands.bench.output import teller
 from gpurun.records.benchmark import BenchmarkRecord
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
@@ -41,7 +41,7 @@ def judge_results(options: BenchOptions, home: Path, store: BenchmarkStore) -> i
         tell=teller(options.quiet),
         fail_on_training_change=options.fail_on_training_change,
     )
-    with Interruption() as interruption:
+    with SignalGuard() as interruption:
         documents = of_each(
             wanted,
             interruption,

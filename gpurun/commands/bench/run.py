@@ -45,7 +45,7 @@ from gpurun.records.comparison import Comparison
 from gpurun.report.benchmark import record_lines
 from gpurun.report.terminal import PREFIX, write_plain
 from gpurun.rundir import new_run
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
@@ -126,7 +126,7 @@ def run_bench(options: BenchOptions) -> int:
     compared = None if options.compare is None else _of_commits(store, options)
     if options.ab is not None:
         compared = _of_settings(options.ab, options.allow)
-    with Interruption() as interruption:
+    with SignalGuard() as interruption:
         if compared is None:
             return _measure(wanted, versions, options, home, store.add, interruption)
         asked = Asked(
@@ -144,12 +144,12 @@ def run_bench(options: BenchOptions) -> int:
 
 # -- a comparison ----------------------------------------------------------------------------------
 
-How = Callable[[Benchmark, Asked, Interruption], Comparison]
+How = Callable[[Benchmark, Asked, SignalGuard], Comparison]
 """Compares one benchmark."""
 
 
 def _of_commits(store: BenchmarkStore, options: BenchOptions) -> How:
-    def compared(benchmark: Benchmark, asked: Asked, interruption: Interruption) -> Comparison:
+    def compared(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
         if options.from_history:
             found = compare_with_history(benchmark, asked, store, options.launches, interruption)
         else:
@@ -179,7 +179,7 @@ def _compare(
     wanted: Sequence[Benchmark],
     options: BenchOptions,
     asked: Asked,
-    interruption: Interruption,
+    interruption: SignalGuard,
     compared: How,
 ) -> int:
     documents = of_each(
@@ -202,7 +202,7 @@ def _measure(
     options: BenchOptions,
     home: Path,
     into: Callable[[BenchmarkRecord], None],
-    interruption: Interruption,
+    interruption: SignalGuard,
 ) -> int:
     tell = teller(options.quiet)
     records: list[BenchmarkRecord] = []

@@ -20,7 +20,7 @@ from gpurun.errors import ExitCode
 from gpurun.records.codec import to_json
 from gpurun.records.selftest import Selftest
 from gpurun.report.selftest import pairs_in_all, selftest_lines
-from gpurun.trials.interruption import Interruption
+from gpurun.trials.signal_guard import SignalGuard
 
 HELP = f"""\
 usage: gpurun bench selftest [flags] [script.py args...]
@@ -66,7 +66,7 @@ def run_selftest(argv: list[str]) -> int:
         keep=store.add,
         tell=teller(options.quiet),
     )
-    with Interruption() as interruption:
+    with SignalGuard() as interruption:
         documents = of_each(
             wanted,
             interruption,

@@ -13,7 +13,7 @@ from gpurun.runtime.boot import last_words, lifeline
 from gpurun.runtime.core.imports import when_imported
 from gpurun.runtime.core.recorder import RECORDER
 
-HELPERS = ("compile_worker", "resource_tracker", "gpurun.launch.elastic")
+HELPERS = ("compile_worker", "resource_tracker", "gpurun.launch.elastic_agent")
 """Python processes that torch, multiprocessing and we start: the runtime stays inert there."""
 
 HEARTBEAT_SECONDS = str(24 * 3600)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpurun.knobs.api import Effect
-from gpurun.measure.clock import step_clock
-from gpurun.measure.events import ProcessLog
+from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_clock import step_clock
 from gpurun.records.events import (
     AuditEvent,
     LoaderEvent,

@@ -1,0 +1,161 @@
+"""Each start of the ranks, as torch's agent sees it: noted, told, and watched for a lost node.
+
+The agent is torch's own (`LocalElasticAgent`); the methods by which it starts the ranks of this
+node, looks whether they run and starts them again are wrapped for the while of one launch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from gpurun.launch.rank_failures import failures_of
+from gpurun.records.codec import to_json
+from gpurun.records.ranks import ATTEMPTS_FILE, Attempt
+
+WRAPPED = ("_start_workers", "_monitor_workers", "_restart_workers")
+
+
+class NodeLost(Exception):
+    """A node of the job is gone; the text says which."""
+
+
+class AttemptLog:
+    """The attempts of one launch. They are kept in `run_dir` as each ends, where there is one."""
+
+    def __init__(self, run_dir: Path | None) -> None:
+        self.done: list[Attempt] = []
+        self._run_dir = run_dir
+        self._started: float | None = None
+        self._world_size = 0
+        self._nodes: dict[Any, str] = {}
+
+    @property
+    def running(self) -> bool:
+        """Whether the ranks run, as far as was seen."""
+        return self._started is not None
+
+    @contextlib.contextmanager
+    def watching(self, agent: type[Any]) -> Iterator[None]:
+        """Note what agents of this class do meanwhile; nothing where torch has other methods."""
+        if not all(hasattr(agent, name) for name in WRAPPED):
+            yield
+            return
+        start, monitor, restart = (getattr(agent, name) for name in WRAPPED)
+        before = {name: vars(agent).get(name) for name in WRAPPED}
+
+        def start_workers(it: Any, group: Any) -> Any:
+            self._begin(group)
+            return start(it, group)
+
+        def monitor_workers(it: Any, group: Any) -> Any:
+            return self._looked(it, group, monitor(it, group))
+
+        def restart_workers(it: Any, group: Any) -> Any:
+            _forget_store(group.spec.rdzv_handler)
+            return restart(it, group)
+
+        for name, method in zip(
+            WRAPPED, (start_workers, monitor_workers, restart_workers), strict=True
+        ):
+            setattr(agent, name, method)
+        try:
+            yield
+        finally:
+            for name, method in before.items():
+                delattr(agent, name) if method is None else setattr(agent, name, method)
+
+    def end(self, outcome: str, detail: str = "") -> None:
+        """The attempt that runs, if one does, has ended without a verdict of the agent."""
+        if self.running:
+            self._end(outcome, detail=detail)
+
+    def _begin(self, group: Any) -> None:
+        self.end("regrouped")
+        self._started = time.monotonic()
+        self._world_size = int(group.workers[0].world_size) if group.workers else 0
+        self._nodes = {}
+
+    def _looked(self, agent: Any, group: Any, result: Any) -> Any:
+        state = result.state.name
+        restarts = getattr(agent, "_remaining_restarts", 0)
+        if state == "SUCCEEDED":
+            self._end("succeeded")
+        elif state == "FAILED" and self.running:
+            logs = getattr(agent._pcontext, "stderrs", {})
+            self._end("failed", failures=failures_of(result.failures, self._run_dir, logs))
+            if restarts:
+                first = self.done[-1].failures[0]
+                self._tell_restart(f"rank {first.rank} failed first: {first.how}", restarts)
+        elif state == "HEALTHY":
+            lost = self._lost_nodes(group.spec.rdzv_handler)
+            if lost:
+                self._end("node lost", detail=lost)
+                if not restarts:
+                    raise NodeLost(lost)
+                self._tell_restart(lost, restarts)
+                result.state = type(result.state).UNHEALTHY
+        return result
+
+    def _lost_nodes(self, handler: Any) -> str:
+        """Which nodes have gone since the ranks started, by the heartbeats of the rendezvous."""
+        self._nodes = self._nodes or nodes_there(handler)
+        gone = gone_nodes(handler, self._nodes)
+        if not gone:
+            return ""
+        return f"node {', '.join(gone)} is gone: its launcher gives no sign of life"
+
+    def _tell_restart(self, why: str, restarts: int) -> None:
+        number = self.done[-1].number
+        left = f"{restarts} {'restart' if restarts == 1 else 'restarts'} left"
+        say(f"attempt {number}: {why}; starting the ranks again ({left})")
+
+    def _end(self, outcome: str, failures: Any = (), detail: str = "") -> None:
+        seconds = 0.0 if self._started is None else time.monotonic() - self._started
+        self._started = None
+        number = len(self.done) + 1
+        attempt = Attempt(number, self._world_size, seconds, outcome, failures, detail)
+        self.done.append(attempt)
+        if self._run_dir is not None:
+            try:
+                with open(self._run_dir / ATTEMPTS_FILE, "a") as file:
+                    file.write(json.dumps(to_json(attempt)) + "\n")
+            except OSError:
+                pass  # the folder is gone or full: the ranks go on
+
+
+def nodes_there(handler: Any) -> dict[Any, str]:
+    """The addresses of the nodes in a rendezvous, by node; a static one has no heartbeats."""
+    holder = getattr(handler, "_state_holder", None)
+    return {} if holder is None else {node: node.addr for node in holder.state.participants}
+
+
+def gone_nodes(handler: Any, known: Mapping[Any, str]) -> list[str]:
+    """The addresses of the nodes that are not in a rendezvous any more, by their heartbeats."""
+    here = nodes_there(handler)
+    own = getattr(handler, "_this_node", None)  # late itself, it would take itself for dead
+    return sorted(addr for node, addr in known.items() if node not in here and node != own)
+
+
+def _forget_store(handler: Any) -> None:
+    """Have the rendezvous make a new store for the ranks that are started again.
+
+    torch 2.13 hands them the store of the ranks before, whose addresses are still in it: a process
+    group then connects to ranks that are gone, and every restart fails.
+    """
+    for name in ("_bootstrap_store_info", "_shared_tcp_store_server"):
+        if hasattr(handler, name):
+            setattr(handler, name, None)
+
+
+def say(text: str) -> None:
+    """One line of ours on stderr, where there is still one."""
+    try:
+        sys.stderr.write(f"gpurun: {text}\n")
+    except OSError:
+        pass  # stderr is gone

@@ -1,0 +1,57 @@
+"""What many short launches of one program compile once: torch's kernels, python's bytecode.
+
+What a launch in isolation compiles is thrown away with all else that it wrote. Where torch was
+installed without bytecode (installers such as uv leave it to the first import, images of containers
+often forbid it), each launch would compile a few thousand modules again, for five seconds and more.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+PACKAGE = "torch"
+MODULES = ("__init__.py", "_inductor/compile_fx.py")
+"""Files of it whose bytecode is looked for: a run that never compiled has not imported the last."""
+NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
+ELSEWHERE = "PYTHONPYCACHEPREFIX"
+
+
+def shared_cache_environment(
+    environment: Mapping[str, str], cache: Path, program: str = sys.executable
+) -> dict[str, str]:
+    """`environment` for one of many launches that share the folder `cache` and hash alike.
+
+    Where the user set one of these folders, or the hash, it stays. `program`: what is launched;
+    bytecode is only taken care of where that is this interpreter.
+    """
+    shared = {"TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"), "PYTHONHASHSEED": "0"}
+    launched = {**shared, **environment}
+    ours = program == sys.executable and ELSEWHERE not in environment
+    if ours and not _never_written() and not _has_bytecode():
+        launched[ELSEWHERE] = str(cache / "bytecode")
+        launched.pop(NO_BYTECODE, None)
+    return launched
+
+
+def _never_written() -> bool:
+    """Whether python was given `-B`, which the launched one is given as well."""
+    return bool(sys.flags.dont_write_bytecode) and not os.environ.get(NO_BYTECODE)
+
+
+def _has_bytecode() -> bool:
+    """Whether python has compiled torch already; True also where there is none to compile."""
+    try:
+        spec = importlib.util.find_spec(PACKAGE)
+        if spec is None or not spec.has_location or spec.origin is None:
+            return True
+        sources = [Path(spec.origin).parent / name for name in MODULES]
+        compiled = [importlib.util.cache_from_source(str(x)) for x in sources if x.is_file()]
+        return all(Path(path).exists() for path in compiled)
+    except OSError:  # what we may not read the launched one may not either
+        return False
+    except (ImportError, ValueError, NotImplementedError):  # a stand-in, or no bytecode at all
+        return True

@@ -1,0 +1,86 @@
+"""Ranks of a script that knows of none: how many, where they print, how many threads each takes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpurun.arguments.options import Target, TargetKind
+from gpurun.arguments.torchrun_flags import is_given, torchrun_variable
+from gpurun.errors import GpurunError
+from gpurun.launch.rank_resources import threads_for
+
+THREADS = "OMP_NUM_THREADS"
+RANKS = "--nproc-per-node"
+MEETING = (
+    "nnodes", "node-rank", "standalone", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf",
+    "master-addr", "master-port",
+)  # fmt: skip
+"""Flags that say where ranks meet."""
+
+
+def hidden_flags(
+    torchrun: Sequence[str], log_dir: Path | None, environment: Mapping[str, str] = os.environ
+) -> tuple[tuple[str, ...], int]:
+    """The flags for torch's agent, and how many ranks this host has.
+
+    Rank 0 prints to the terminal and the others into files below `log_dir`, unless the user said
+    where; they meet at a port of their own, unless the user said at which. Without a number there,
+    and in torchrun's own variable, there are as many ranks as GPUs; `GpurunError` where there is
+    none.
+    """
+    flags = list(torchrun)
+    ranks = _ranks(flags)
+    if ranks is None:
+        ranks = _number(environment.get(torchrun_variable(RANKS[2:])) or "gpu")
+        flags += [RANKS, str(ranks)]
+    if not any(is_given(name, flags, environment) for name in MEETING):
+        flags.append("--standalone")
+    if not any(word.startswith(("--redirects", "--tee", "-r", "-t")) for word in flags):
+        elsewhere = ",".join(f"{rank}:3" for rank in range(1, ranks))
+        if elsewhere and log_dir is not None:
+            flags += ["--redirects", elsewhere]
+            if not any(word.startswith("--log-dir") for word in flags):
+                flags += ["--log-dir", str(log_dir)]
+    return tuple(flags), ranks
+
+
+def rank_environment(environment: Mapping[str, str], ranks: int) -> dict[str, str]:
+    """The environment of a rank: its share of the cores, and texts that hash alike in all ranks,
+    for the order of a set may number the words of a vocabulary. What the user has set stays.
+    """
+    return {THREADS: str(threads_for(ranks)), "PYTHONHASHSEED": "0", **environment}
+
+
+def layered_target(target: Target, run_dir: Path, writable: Sequence[Path] = ()) -> Target:
+    """What each rank starts so that all but the first write into layers of their own: a script that
+    knows of no ranks writes the same files in all of them. See `isolation.rank_layers`.
+    """
+    from gpurun.isolation.rank_layers.layer_command import rank_command
+    from gpurun.launch.command_line import command_line
+
+    words = rank_command(command_line(target), run_dir, writable)
+    return Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
+
+
+def _ranks(flags: Sequence[str]) -> int | None:
+    """What the flags say; None where they say nothing."""
+    for position, word in enumerate(flags):
+        name, equals, value = word.replace("_", "-").partition("=")
+        if name == RANKS:
+            return _number(value if equals else flags[position + 1])
+    return None
+
+
+def _number(word: str) -> int:
+    if word.isdigit():
+        return int(word)
+    from gpurun.launch.elastic_agent import local_ranks
+
+    try:
+        return local_ranks(word)
+    except ValueError as error:
+        raise GpurunError(
+            "there is no GPU to count ranks by", f"say how many: {RANKS} 2"
+        ) from error

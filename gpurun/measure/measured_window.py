@@ -1,0 +1,149 @@
+"""The measured window of one process: its steps after warm-up, and what they took."""
+
+from __future__ import annotations
+
+import bisect
+from array import array
+from dataclasses import dataclass
+from itertools import pairwise
+
+from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_clock import StepClock, step_clock, sum_known
+from gpurun.measure.step_table import UNKNOWN
+from gpurun.measure.warmup import warmup_steps
+from gpurun.records.events import StepRow
+from gpurun.records.result import StepSplit, StepTime
+from gpurun.stats.descriptive import median, percentile_of_sorted
+
+NS = 1e9
+MS = 1e6
+"""Nanoseconds in a second and in a millisecond."""
+USUAL_AMONG = 4096
+"""The usual batch is that of so many first steps."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """Rows `first` to `last` - 1 of the clock are measured; the row before them opens the window.
+
+    `durations_ns` has one entry a measured step. `device_time` tells that they are the device's.
+    """
+
+    log: ProcessLog
+    clock: StepClock
+    first: int
+    last: int
+    durations_ns: array[int]
+    device_time: bool
+
+    @property
+    def measured_steps(self) -> int:
+        """Steps in the window."""
+        return self.last - self.first
+
+    @property
+    def seconds(self) -> float | None:
+        """Wall time of the window; None if no step was measured."""
+        return sum(self.durations_ns) / NS if self.measured_steps else None
+
+    @property
+    def bounds_ns(self) -> tuple[int, int]:
+        """Wall-clock begin and end of the window."""
+        ends = self.clock.steps[StepRow.END_NS]
+        begin, end = ends[max(self.first - 1, 0)], ends[self.last - 1]
+        return self.log.unix_time_ns(begin), self.log.unix_time_ns(end)
+
+    @property
+    def samples(self) -> int | None:
+        """Samples of the measured steps; None if they cannot be counted."""
+        return sum_known(self.clock.samples[self.first : self.last])
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples of the measured steps over their wall time."""
+        return _rate(self.samples, self.seconds)
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens over wall time, None where no sequences are fed."""
+        tokens = sum_known(self.clock.steps[StepRow.TOKENS][self.first : self.last])
+        return _rate(tokens, self.seconds)
+
+    @property
+    def batch_size(self) -> float | None:
+        """Samples of the usual batch of this process."""
+        clock = self.clock
+        counts = clock.batches if clock.loaders else clock.steps[StepRow.INPUT_CALLS]
+        some = zip(clock.samples[:USUAL_AMONG], counts[:USUAL_AMONG], strict=True)
+        sizes = [samples / max(batches, 1) for samples, batches in some if samples > 0]
+        return median(sizes) if sizes else None
+
+    def step_time(self) -> StepTime | None:
+        """Distribution of the measured steps' durations."""
+        if not self.measured_steps:
+            return None
+        ordered = sorted(self.durations_ns)
+        p50, p95, p99 = (percentile_of_sorted(ordered, p) / MS for p in (50, 95, 99))
+        return StepTime(mean=sum(ordered) / len(ordered) / MS, p50=p50, p95=p95, p99=p99)
+
+    def split(self) -> StepSplit | None:
+        """What the mean step waits for; the rest is what no part accounts for."""
+        if not self.measured_steps:
+            return None
+        data, copy, forward, backward, optimizer = (
+            self._mean_ms(column)
+            for column in (
+                StepRow.DATA_NS,
+                StepRow.COPY_NS,
+                StepRow.FORWARD_NS,
+                StepRow.BACKWARD_NS,
+                StepRow.OPTIMIZER_NS,
+            )
+        )
+        parts = sum(x for x in (data, copy, forward, backward, optimizer) if x is not None)
+        rest = sum(self.durations_ns) / self.measured_steps / MS - parts
+        # parts that overlap (a loader read by another thread) add up to more than the step
+        return StepSplit(data, copy, forward, backward, optimizer, rest if rest >= 0 else None)
+
+    def _mean_ms(self, column: int) -> float | None:
+        total = self.clock.steps.total(column, self.first, self.last)
+        return None if total is None else total / self.measured_steps / MS
+
+
+def measured_window(log: ProcessLog) -> Window | None:
+    """The window of a process; None if it took no step."""
+    clock = step_clock(log)
+    if clock is None:
+        return None
+    ends = clock.steps[StepRow.END_NS]
+    host = array("q", (b - a for a, b in pairwise(ends)))
+    host.insert(0, ends[0] - log.process.clock_ns)
+    last, known = len(ends), 0
+    if log.stop is not None:
+        last = bisect.bisect_right(ends, log.stop.window_end_ns)
+        if log.stop.window_begin_ns is not None:
+            known = bisect.bisect_right(ends, log.stop.window_begin_ns)
+    queue = _queue_in_steps(log, clock)
+    first = min(warmup_steps(host[:last], queue, known), last) if last > 1 else last
+    device = clock.steps[StepRow.DEVICE_NS][first:last]
+    host = host[first:last]
+    # the host may run ahead of the device's queue and then looks faster than the training is
+    device_time = len(device) > 0 and UNKNOWN not in device and sum(device) > sum(host)
+    return Window(log, clock, first, last, device if device_time else host, device_time)
+
+
+def _queue_in_steps(log: ProcessLog, clock: StepClock) -> int:
+    """How many steps the read-ahead of the training loader lasts."""
+    if not clock.training_loaders:
+        return 0
+    number = clock.training_loaders[0]
+    loader = next((x for x in log.loaders if x.loader == number), None)
+    if loader is None or not loader.workers:
+        return 0
+    batches = sum(b for _, n, _, b in clock.steps.yields if n == number)
+    per_step = max(batches / len(clock.steps), 1.0)
+    return round(loader.workers * (loader.prefetch_factor or 2) / per_step)
+
+
+def _rate(count: int | None, seconds: float | None) -> float | None:
+    return None if count is None or not seconds else count / seconds

@@ -1,0 +1,138 @@
+"""Devices and host over a span of time, from the launcher's `samples.jsonl`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+from gpurun.measure.machine import available_cores
+from gpurun.measure.optional_figures import known, mean
+from gpurun.measure.run_events import decode_lenient
+from gpurun.records.codec import RecordError
+from gpurun.records.result import DeviceUse, HostUse
+from gpurun.records.samples import DeviceSample, HostSample
+
+ENERGY_SECONDS = 1.0
+"""The energy counter moves about every 100 ms: shorter spans are not measured."""
+
+OTHERS_SECONDS = 1.0
+"""What others use is counted in hundredths of a second: shorter spans are not measured."""
+
+SAMPLES_FILE = "samples.jsonl"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """All samples of a run, in the order of writing."""
+
+    host: tuple[HostSample, ...]
+    device: tuple[DeviceSample, ...]
+
+
+def read_samples(run_dir: Path) -> Samples:
+    """Read the samples of a run folder; lines that cannot be read are left out."""
+    host: list[HostSample] = []
+    device: list[DeviceSample] = []
+    for line in _lines(run_dir / SAMPLES_FILE):
+        try:
+            document = json.loads(line)
+            if document["event"] == HostSample.kind:
+                host.append(decode_lenient(HostSample, document))
+            elif document["event"] == DeviceSample.kind:
+                device.append(decode_lenient(DeviceSample, document))
+        except (ValueError, TypeError, KeyError, RecordError):
+            continue  # a torn line at the end of a killed launcher
+    return Samples(tuple(host), tuple(device))
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            yield from file
+    except OSError:
+        return  # a run that was never sampled
+
+
+def host_use(samples: Samples) -> HostUse | None:
+    """The process tree over the whole run; None if it was never sampled."""
+    if not samples.host:
+        return None
+    first, last = samples.host[0], samples.host[-1]
+    seconds = (last.unix_time_ns - first.unix_time_ns) / 1e9
+    cpu = max(last.cpu_seconds - first.cpu_seconds, 0.0) / seconds * 100 if seconds > 0 else None
+    return HostUse(
+        cpu_percent=cpu,
+        cores_available=available_cores(),
+        peak_rss_bytes=max(s.rss_bytes for s in samples.host),
+        processes=max(s.processes for s in samples.host),
+        others_cpu_percent=_others(samples.host),
+    )
+
+
+def _others(samples: Sequence[HostSample]) -> float | None:
+    told = [(s.unix_time_ns / 1e9, x) for s in samples if (x := s.others_cpu_seconds) is not None]
+    if not told or told[-1][0] - told[0][0] < OTHERS_SECONDS:
+        return None
+    (begin, first), (end, last) = told[0], told[-1]
+    return max(0.0, (last - first) / (end - begin) * 100)
+
+
+def device_uses(samples: Samples, begin_ns: int, end_ns: int) -> list[tuple[int | None, DeviceUse]]:
+    """Each sampled device between two wall-clock times, with its CUDA index (None: not certain)."""
+    by_uuid: dict[str, list[DeviceSample]] = {}
+    for sample in samples.device:
+        if begin_ns <= sample.unix_time_ns <= end_ns:
+            by_uuid.setdefault(sample.uuid, []).append(sample)
+    return [(group[0].cuda_index, _device_use(group)) for group in by_uuid.values()]
+
+
+def _device_use(group: Sequence[DeviceSample]) -> DeviceUse:
+    first, last = group[0], group[-1]
+    seconds = (last.unix_time_ns - first.unix_time_ns) / 1e9
+    sm_activity = _activity(group, lambda s: s.sm_activity_percent)
+    nvml = mean(s.utilization_percent for s in group)
+    return DeviceUse(
+        device=first.name,
+        uuid=first.uuid,
+        gpu_utilization_percent=nvml if sm_activity is None else sm_activity,
+        gpu_utilization_source=(
+            "gpm_sm_activity" if sm_activity is not None else None if nvml is None else "nvml"
+        ),
+        sm_activity_percent=sm_activity,
+        tensor_activity_percent=_activity(group, lambda s: s.tensor_activity_percent),
+        dram_activity_percent=_activity(group, lambda s: s.dram_activity_percent),
+        graphics_activity_percent=_activity(group, lambda s: s.graphics_activity_percent),
+        memory_used_bytes=max(known(s.memory_used_bytes for s in group), default=None),
+        memory_total_bytes=last.memory_total_bytes,
+        power_watts=mean(s.power_watts for s in group),
+        energy_joules=_energy(first, last, seconds),
+        temperature_celsius=max(known(s.temperature_celsius for s in group), default=None),
+        sm_clock_mhz=mean(s.sm_clock_mhz for s in group),
+        throttle_reasons=tuple(sorted({r for s in group for r in s.throttle_reasons})),
+        foreign_processes=max(known(s.foreign_processes for s in group), default=None),
+        window_seconds=seconds,
+        refused=tuple(dict.fromkeys(figure for s in group for figure in s.refused)),
+    )
+
+
+def _energy(first: DeviceSample, last: DeviceSample, seconds: float) -> float | None:
+    if first.energy_joules is None or last.energy_joules is None or seconds < ENERGY_SECONDS:
+        return None
+    return last.energy_joules - first.energy_joules
+
+
+def _activity(
+    group: Sequence[DeviceSample], figure: Callable[[DeviceSample], float | None]
+) -> float | None:
+    """Mean by time of a figure that covers the time since the sample before."""
+    weighted = covered = 0.0
+    for before, sample in pairwise(group):
+        value = figure(sample)
+        if value is not None:
+            span = sample.unix_time_ns - before.unix_time_ns
+            weighted += value * span
+            covered += span
+    return weighted / covered if covered else None

@@ -1,0 +1,208 @@
+"""Read the event files of a run folder into typed logs, one a process.
+
+Nothing here raises on what a file holds: a process may have been killed in the middle of a line,
+the disk may have been full, and a newer gpurun may have written fields that this one does not know.
+What could not be read, and what could not be written, is said in `notes`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpurun.measure.step_table import StepTable
+from gpurun.records import events as records
+from gpurun.records.codec import RecordError, from_json
+from gpurun.rundir import INCOMPLETE, lost_events
+
+T = TypeVar("T")
+
+EVENT_TYPES: dict[str, type[Any]] = {
+    kind: cls
+    for cls in vars(records).values()
+    if isinstance(cls, type) and isinstance(kind := getattr(cls, "kind", None), str)
+}
+"""Record class of each kind of event line."""
+
+
+@dataclass(frozen=True)
+class ProcessLog:
+    """Everything one process recorded. Tuples are in the order of writing."""
+
+    path: Path
+    process: records.ProcessEvent
+    torch: records.TorchEvent | None = None
+    imports: records.ImportsEvent | None = None
+    origins: tuple[records.OriginsEvent, ...] = ()
+    planted: tuple[records.PlantedEvent, ...] = ()
+    arguments: tuple[records.ArgumentsEvent, ...] = ()
+    loaders: tuple[records.LoaderEvent, ...] = ()
+    optimizers: tuple[records.OptimizerEvent, ...] = ()
+    roots: tuple[records.RootEvent, ...] = ()
+    steps: dict[str, StepTable] = field(default_factory=dict)
+    """Step rows by clock: "optimizer", "backward", "forward"."""
+    epochs: tuple[records.EpochEvent, ...] = ()
+    knobs: tuple[records.KnobEvent, ...] = ()
+    hooks: tuple[records.HookEvent, ...] = ()
+    compiles: tuple[records.CompileEvent, ...] = ()
+    traits: tuple[records.TraitEvent, ...] = ()
+    audits: tuple[records.AuditEvent, ...] = ()
+    samples: tuple[records.SamplesEvent, ...] = ()
+    outputs: tuple[records.OutputsEvent, ...] = ()
+    rates: records.RatesEvent | None = None
+    waits: records.WaitsEvent | None = None
+    stop: records.StopEvent | None = None
+    gradients: tuple[records.GradientEvent, ...] = ()
+    probe: records.ProbeEvent | None = None
+    cores: records.CoresEvent | None = None
+    end: records.EndEvent | None = None
+
+    def unix_time_ns(self, clock_ns: int) -> int:
+        """The wall-clock time of a reading of this process's clock."""
+        return clock_ns - self.process.clock_ns + self.process.unix_time_ns
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """The processes of a run in the order they started, and what could not be read."""
+
+    processes: tuple[ProcessLog, ...]
+    notes: tuple[str, ...]
+
+
+def read_run(run_dir: Path) -> RunLog:
+    """Read every `events-*.jsonl` of a run folder."""
+    logs: list[ProcessLog] = []
+    lost = lost_events(run_dir)
+    notes = [] if lost is None else [f"{INCOMPLETE}: {lost}"]
+    for path in sorted(run_dir.glob("events-*.jsonl")):
+        reader = _Reader(path, incomplete=lost is not None)
+        reader.read()
+        logs += reader.logs
+        notes += reader.notes()
+    logs.sort(key=lambda log: log.process.unix_time_ns)
+    return RunLog(tuple(logs), tuple(notes))
+
+
+def decode_lenient(cls: type[T], document: dict[str, Any]) -> T:
+    """Build a record from a line, ignoring fields that this version does not know."""
+    names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    return from_json(cls, {k: v for k, v in document.items() if k in names})
+
+
+class _Reader:
+    """Reads one file. A process that replaced itself (exec) starts a second log in it."""
+
+    def __init__(self, path: Path, incomplete: bool) -> None:
+        self.path = path
+        self._incomplete = incomplete
+        self.logs: list[ProcessLog] = []
+        self._process: records.ProcessEvent | None = None
+        self._events: dict[str, list[Any]] = {}
+        self._steps: dict[str, StepTable] = {}
+        self._problems: Counter[str] = Counter()
+
+    def read(self) -> None:
+        try:
+            with self.path.open("rb") as file:
+                for line in file:
+                    self._line(line)
+        except OSError as error:
+            self._problems[f"unreadable ({error.strerror})"] += 1
+        self._close()
+
+    def notes(self) -> Iterable[str]:
+        return [
+            f"{self.path.name}: {problem}" + (f" ({count} times)" if count > 1 else "")
+            for problem, count in self._problems.items()
+        ]
+
+    def _line(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            document = json.loads(line)
+            kind = document["event"]
+        except (ValueError, TypeError, KeyError):
+            torn = not line.endswith(b"\n")
+            if not torn or not self._incomplete:  # which says more
+                self._problems["the last line is torn" if torn else "a line is unreadable"] += 1
+            return
+        if kind == records.StepsEvent.kind:
+            self._step_rows(document)
+        elif kind in EVENT_TYPES:
+            self._record(kind, document)
+        else:
+            self._problems[f"unknown event {kind!r}"] += 1
+
+    def _record(self, kind: str, document: dict[str, Any]) -> None:
+        try:
+            record = decode_lenient(EVENT_TYPES[kind], document)
+        except RecordError as error:
+            self._problems[f"a {kind} event is unreadable ({error})"] += 1
+            return
+        if isinstance(record, records.ProcessEvent):
+            self._close()
+            self._process = record
+        else:
+            self._events.setdefault(kind, []).append(record)
+
+    def _step_rows(self, document: dict[str, Any]) -> None:
+        rows = document.get("rows")
+        table = self._steps.setdefault(str(document.get("clock")), StepTable())
+        for row in rows if isinstance(rows, list) else ():
+            try:
+                table.append(row)
+            except ValueError:
+                self._problems["a step row is unreadable"] += 1
+
+    def _close(self) -> None:
+        """Make a log of what was read since the last process line."""
+        if self._process is None:
+            if self._events or self._steps:
+                self._problems["no process line; its events are left out"] += 1
+        else:
+            self.logs.append(self._log(self._process))
+        self._process, self._events, self._steps = None, {}, {}
+
+    def _log(self, process: records.ProcessEvent) -> ProcessLog:
+        def every(cls: type[T]) -> tuple[T, ...]:
+            return tuple(self._events.get(cls.kind, ()))  # type: ignore[attr-defined]
+
+        def latest(cls: type[T]) -> T | None:
+            found = every(cls)
+            return found[-1] if found else None
+
+        return ProcessLog(
+            path=self.path,
+            process=process,
+            torch=latest(records.TorchEvent),
+            imports=latest(records.ImportsEvent),
+            origins=every(records.OriginsEvent),
+            planted=every(records.PlantedEvent),
+            arguments=every(records.ArgumentsEvent),
+            loaders=every(records.LoaderEvent),
+            optimizers=every(records.OptimizerEvent),
+            roots=every(records.RootEvent),
+            steps=self._steps,
+            epochs=every(records.EpochEvent),
+            knobs=every(records.KnobEvent),
+            hooks=every(records.HookEvent),
+            compiles=every(records.CompileEvent),
+            traits=every(records.TraitEvent),
+            audits=every(records.AuditEvent),
+            samples=every(records.SamplesEvent),
+            outputs=every(records.OutputsEvent),
+            rates=latest(records.RatesEvent),
+            waits=latest(records.WaitsEvent),
+            stop=latest(records.StopEvent),
+            gradients=every(records.GradientEvent),
+            probe=latest(records.ProbeEvent),
+            cores=latest(records.CoresEvent),
+            end=latest(records.EndEvent),
+        )

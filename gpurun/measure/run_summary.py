@@ -1,0 +1,277 @@
+"""A run folder's `RunResult`: the figures of all its training processes put together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from gpurun.measure.epoch_duration import epoch_seconds
+from gpurun.measure.gpu_notes import gpu_notes
+from gpurun.measure.measured_window import NS, Window, measured_window
+from gpurun.measure.optional_figures import known, mean
+from gpurun.measure.read_attempts import read_attempts
+from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
+from gpurun.measure.run_events import ProcessLog, read_run
+from gpurun.measure.step_clock import CLOCKS
+from gpurun.records.events import PARALLEL_REFUSED, KnobEvent, StepRow
+from gpurun.records.result import DeviceUse, KnobOutcome, RunResult, status_of
+
+N = TypeVar("N", int, float)
+
+TOGETHER = 0.5
+"""Processes trained at the same time if their windows share this much of the shorter one."""
+FEW_STEPS = 10
+"""Fewer measured steps than this are said to be few."""
+WORST_FIRST = ("failed", "revoked", "applied", "skipped")
+"""Of several outcomes of one knob the first of these counts; one that was revoked is skipped."""
+
+
+def summarise_run(
+    run_dir: Path,
+    *,
+    exit_code: int | None,
+    wall_seconds: float,
+    status: str | None = None,
+    command: tuple[str, ...] | None = None,
+) -> RunResult:
+    """Read a run folder and sum it up.
+
+    `exit_code` is the launcher's (128+n for a signal); `status` overrides what it and the events
+    say; `command` defaults to the first process's arguments.
+    """
+    run = read_run(run_dir)
+    samples = read_samples(run_dir)
+    windows = [w for w in map(measured_window, run.processes) if w is not None]
+    group, apart = _trained_together(windows)
+    main = group[0] if group else None
+    slowest = max(group, key=_mean_step) if group else None
+    step_time = slowest.step_time() if slowest else None
+    logs = [w.log for w in group] or list(run.processes)
+    devices, energy_rate = _devices(samples, group)
+    throughput = _sum(w.samples_per_second for w in group)
+    seconds = slowest.seconds if slowest else None
+    return RunResult(
+        status=status or _status(exit_code, run.processes),
+        exit_code=exit_code,
+        clock=main.clock.kind if main else None,
+        steps=slowest.last if slowest else 0,
+        warmup_steps=slowest.first if slowest else 0,
+        measured_steps=slowest.measured_steps if slowest else 0,
+        measured_seconds=seconds,
+        samples=_sum(w.samples for w in group),
+        samples_per_second=throughput,
+        tokens_per_second=_sum(w.tokens_per_second for w in group),
+        batch_size=main.batch_size if main else None,
+        step_time_ms=step_time,
+        epoch_seconds=epoch_seconds(main) if main else None,
+        split=slowest.split() if slowest else None,
+        peak_memory_bytes=_peak_memory(logs),
+        peak_reserved_bytes=_largest(x.end.peak_reserved_bytes for x in logs if x.end),
+        allocator_retries=_sum(x.end.allocator_retries if x.end else None for x in logs),
+        host=host_use(samples),
+        devices=tuple(devices),
+        gpu_utilization_percent=mean(d.gpu_utilization_percent for d in devices),
+        gpu_utilization_source=_common(d.gpu_utilization_source for d in devices),
+        energy_joules=_sum(d.energy_joules for d in devices),
+        joules_per_sample=energy_rate / throughput if energy_rate and throughput else None,
+        seconds_to_first_step=_seconds_to_first_step(run.processes, main) if main else None,
+        wall_seconds=wall_seconds,
+        final_loss=_final_loss(main) if main else None,
+        knobs=_knobs(logs),
+        hook_errors=_hook_errors(run_dir, run.processes),
+        notes=(
+            *run.notes,
+            *gpu_notes([w.log for w in group], samples, devices),
+            *_notes(group, apart),
+        ),
+        ranks=max(len(group), 1),
+        command=_command(run.processes) if command is None else command,
+        environment=_environment(logs),
+        seconds_to_torch=_seconds_to_torch(main.log) if main else None,
+        startup_seconds=_startup_seconds(main) if main else None,
+        attempts=read_attempts(run_dir),
+        cores_lost_percent=max(known(map(_cores_lost, logs)), default=None),
+    )
+
+
+def _cores_lost(log: ProcessLog) -> float | None:
+    seen = log.cores
+    if seen is None or seen.end_ns <= seen.begin_ns:
+        return None
+    lost = known((seen.waited_ns, seen.stolen_ns))
+    return min(100.0 * sum(lost) / (seen.end_ns - seen.begin_ns), 100.0) if lost else None
+
+
+def _trained_together(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
+    """The processes whose figures belong together, lowest rank first, and those apart from them.
+
+    They share the best clock seen and ran at the same time as the one with most steps; an actor
+    that only runs forward passes, or a job before a restart, is apart.
+    """
+    if not windows:
+        return [], []
+    best = min(windows, key=lambda w: CLOCKS.index(w.clock.kind)).clock.kind
+    longest = max((w for w in windows if w.clock.kind == best), key=lambda w: len(w.clock.steps))
+    group = [w for w in windows if w.clock.kind == best and _overlap(w, longest)]
+    group.sort(key=lambda w: w.log.process.rank or 0)
+    return group, [w for w in windows if w not in group]
+
+
+def _overlap(one: Window, other: Window) -> bool:
+    (begin, end), (other_begin, other_end) = one.bounds_ns, other.bounds_ns
+    shared = min(end, other_end) - max(begin, other_begin)
+    return one is other or shared > TOGETHER * min(end - begin, other_end - other_begin)
+
+
+def _mean_step(window: Window) -> float:
+    return (window.seconds or 0.0) / max(window.measured_steps, 1)
+
+
+def _status(exit_code: int | None, processes: Sequence[ProcessLog]) -> str:
+    if any(log.stop is not None for log in processes) and exit_code == 0:
+        return "stopped"
+    status = status_of(exit_code)
+    given_up = any(t.trait == PARALLEL_REFUSED for log in processes for t in log.traits)
+    return "refused" if given_up and status == "failed" else status
+
+
+def _devices(samples: Samples, group: Sequence[Window]) -> tuple[list[DeviceUse], float | None]:
+    """The devices that the group used while all of it was measured, and their watts in sum."""
+    if not group:
+        return [], None
+    begin = max(w.bounds_ns[0] for w in group)
+    end = min(w.bounds_ns[1] for w in group)
+    used = _cuda_indices(group)
+    found = device_uses(samples, begin, end)
+    devices = [use for index, use in found if used is None or index in used]
+    rate = _sum(
+        None if d.energy_joules is None else d.energy_joules / d.window_seconds for d in devices
+    )
+    return devices, rate
+
+
+def _cuda_indices(group: Sequence[Window]) -> set[int | None] | None:
+    """CUDA indices of the root modules' devices; None if that does not tell all that was used.
+
+    Where some are used the index None is too: CUDA's order may not be certain.
+    """
+    used: set[int | None] = set()
+    for log in (w.log for w in group):
+        if any(t.trait == "data_parallel" for t in log.traits):
+            return None
+        for root in log.roots:
+            name, _, number = root.device.partition(":")
+            if name == "cuda":
+                used.add(int(number) if number.isdigit() else 0)
+    # ranks that hide the others' devices from themselves all say cuda:0
+    if not used:
+        return used
+    return None if len(used) < len(group) else {*used, None}
+
+
+def _final_loss(window: Window) -> float | None:
+    loss = window.clock.steps.last_loss()
+    return None if loss == math.inf else loss
+
+
+def _peak_memory(logs: Sequence[ProcessLog]) -> int | None:
+    """Peak of the process that needed most: on its device where CUDA is used, else resident."""
+    ends = [log.end for log in logs if log.end is not None]
+    if any(root.device.startswith("cuda") for log in logs for root in log.roots):
+        return _largest(end.peak_allocated_bytes for end in ends)
+    return _largest(end.peak_rss_bytes for end in ends)
+
+
+def _seconds_to_first_step(processes: Sequence[ProcessLog], main: Window) -> float:
+    first = main.log.unix_time_ns(main.clock.steps[StepRow.END_NS][0])
+    return (first - min(log.process.unix_time_ns for log in processes)) / NS
+
+
+def _seconds_to_torch(log: ProcessLog) -> float | None:
+    if log.torch is None or log.torch.clock_ns is None:
+        return None
+    return (log.torch.clock_ns - log.process.clock_ns) / NS
+
+
+def _startup_seconds(main: Window) -> float | None:
+    """None for a run that ended before it was steady."""
+    if not main.first or not main.measured_steps:
+        return None
+    until = main.clock.steps[StepRow.END_NS][main.first - 1] - main.log.process.clock_ns
+    mean = sum(main.durations_ns) / main.measured_steps
+    return max(until - main.first * mean, 0.0) / NS
+
+
+def _knobs(logs: Sequence[ProcessLog]) -> tuple[KnobOutcome, ...]:
+    """One outcome a knob, in the order they were turned."""
+    events: dict[str, list[KnobEvent]] = {}
+    for log in logs:
+        for event in log.knobs:
+            events.setdefault(event.knob, []).append(event)
+    outcomes = []
+    for knob, seen in events.items():
+        known = [o for o in WORST_FIRST if any(e.outcome == o for e in seen)]
+        outcome = known[0] if known else seen[0].outcome
+        details = dict.fromkeys(e.detail for e in seen if e.outcome == outcome and e.detail)
+        shown = "skipped" if outcome == "revoked" else outcome
+        outcomes.append(KnobOutcome(knob, shown, "; ".join(details)))
+    return tuple(outcomes)
+
+
+def _hook_errors(run_dir: Path, processes: Sequence[ProcessLog]) -> tuple[str, ...]:
+    errors = dict.fromkeys(f"{e.hook}: {e.error}" for log in processes for e in log.hooks)
+    try:
+        start = (run_dir / "spec.json.error").read_text(errors="replace").strip()
+    except OSError:
+        return tuple(errors)
+    return (f"start: {start}", *errors)
+
+
+def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:
+    if not group:
+        return ["no training was seen"]
+    notes = []
+    if group[0].clock.kind == "forward":
+        notes.append("no training step was seen: the figures are those of forward passes")
+    if any(w.measured_steps < FEW_STEPS for w in group):
+        notes.append(f"only {min(w.measured_steps for w in group)} steps after warm-up")
+    if not all(w.clock.loaders for w in group) and all(w.samples for w in group):
+        notes.append("samples are counted at the model's input: no loader hands out indices")
+    if any(w.log.end is None for w in group):
+        notes.append("a process ended without its closing line: its peak memory is not known")
+    if group[0].clock.steps.last_loss() == math.inf:
+        notes.append("the last loss was not finite")
+    if apart:
+        processes = "process" if len(apart) == 1 else "processes"
+        notes.append(f"{len(apart)} further {processes} took steps at other times or only forward")
+    return notes
+
+
+def _command(processes: Sequence[ProcessLog]) -> tuple[str, ...]:
+    return processes[0].process.argv if processes else ()
+
+
+def _environment(logs: Sequence[ProcessLog]) -> dict[str, object]:
+    if not logs:
+        return {}
+    torch = logs[0].torch
+    return {"python": logs[0].process.python, "torch": torch.version if torch else None}
+
+
+def _sum(values: Iterable[N | None]) -> N | None:
+    """The sum; None if there is nothing to add or a part is not known."""
+    listed = list(values)
+    measured = known(listed)
+    return sum(measured[1:], measured[0]) if measured and len(measured) == len(listed) else None
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max(known(values), default=None)
+
+
+def _common(values: Iterable[str | None]) -> str | None:
+    """The one value that all share; None if they differ."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None

@@ -1,0 +1,123 @@
+"""Which rows are the steps of a process, and how many samples each step took.
+
+The clock is the optimizer that steps most often (ties: the one that stepped first); a slower one's
+rows, such as a GAN's generator's, fall inside its steps. A process without optimizer steps is
+clocked by its backward passes, one without those by the forward passes of its root module.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from dataclasses import dataclass
+
+from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_table import UNKNOWN, StepTable, merge_into
+from gpurun.records.events import StepRow
+
+CLOCKS = ("optimizer", "backward", "forward")
+"""Best first."""
+
+SHARED_ROWS = 0.1
+"""Two loaders that share more of their rows than this feed the same steps, not other epochs'."""
+
+
+@dataclass(frozen=True)
+class StepClock:
+    """The steps of a process. `kind` is "optimizer", "backward" or "forward".
+
+    `training_loaders` are the numbers of the loaders that feed training steps, `loaders` those of
+    them whose data-set indices are the samples, the busiest first; none if samples are counted at
+    the root module's input. `samples` and `batches` have one entry a step (`UNKNOWN`: not seen).
+    """
+
+    kind: str
+    steps: StepTable
+    training_loaders: tuple[int, ...]
+    loaders: tuple[int, ...]
+    samples: array[int]
+    batches: array[int]
+
+
+def step_clock(log: ProcessLog) -> StepClock | None:
+    """The clock of a process; None if it took no step."""
+    kind = next((k for k in CLOCKS if len(log.steps.get(k, ()))), None)
+    if kind is None:
+        return None
+    table = log.steps[kind]
+    counts = Counter(table[StepRow.SOURCE])
+    if len(counts) > 1:
+        # Counter keeps the order of first sight and max the first of equals
+        table = merge_into(table, max(counts, key=lambda source: counts[source]))
+    training = () if kind == "forward" else _training_loaders(log, table)
+    loaders = _sample_loaders(table, training)
+    samples, batches = _per_step(table, loaders)
+    if not any(samples):
+        loaders, samples = (), table[StepRow.INPUT_SAMPLES]
+    return StepClock(kind, table, training, loaders, samples, batches)
+
+
+def _training_loaders(log: ProcessLog, table: StepTable) -> tuple[int, ...]:
+    """Numbers of the loaders that feed training steps, the one with most batches first.
+
+    A loader trains if after at least half of its yields, those with gradients enabled, a backward
+    pass came before the next: known from finished epochs, else judged from the step rows.
+    """
+    yields, trained = _finished_epochs(log)
+    row_yields: Counter[int] = Counter()
+    row_trained: Counter[int] = Counter()
+    for row, loader, _, batches in table.yields:
+        row_yields[loader] += batches
+        row_trained[loader] += min(batches, max(table[StepRow.MICROBATCHES][row], 1))
+    for loader in row_yields:
+        if not yields[loader]:
+            yields[loader], trained[loader] = row_yields[loader], row_trained[loader]
+    training = [n for n in yields if trained[n] and 2 * trained[n] >= yields[n]]
+    return tuple(sorted(training, key=lambda n: (-max(trained[n], row_trained[n]), n)))
+
+
+def _finished_epochs(log: ProcessLog) -> tuple[Counter[int], Counter[int]]:
+    yields: Counter[int] = Counter()
+    trained: Counter[int] = Counter()
+    for epoch in log.epochs:
+        if epoch.phase == "end":
+            yields[epoch.loader] += epoch.batches or 0
+            trained[epoch.loader] += epoch.training_batches or 0
+    return yields, trained
+
+
+def _sample_loaders(table: StepTable, training: tuple[int, ...]) -> tuple[int, ...]:
+    """The busiest training loader, and those that take its place in other steps.
+
+    A script may build a new loader each epoch; two loaders read side by side in one step (labelled
+    and unlabelled data, say) must not be added up.
+    """
+    if len(training) == 1:
+        return training
+    rows: dict[int, set[int]] = {n: set() for n in training}
+    for row, loader, indices, _ in table.yields:
+        if loader in rows and indices:
+            rows[loader].add(row)
+    chosen: list[int] = []
+    taken: set[int] = set()
+    for loader in training:
+        own = rows[loader]
+        if own and len(own & taken) <= SHARED_ROWS * len(own):
+            chosen.append(loader)
+            taken |= own
+    return tuple(chosen)
+
+
+def _per_step(table: StepTable, loaders: tuple[int, ...]) -> tuple[array[int], array[int]]:
+    samples = array("q", bytes(8 * len(table)))
+    batches = array("q", bytes(8 * len(table)))
+    for row, loader, indices, count in table.yields:
+        if loader in loaders:
+            samples[row] += indices
+            batches[row] += count
+    return samples, batches
+
+
+def sum_known(values: array[int]) -> int | None:
+    """The sum of one entry a step; None if an entry was not seen or all are 0."""
+    return None if UNKNOWN in values else sum(values) or None

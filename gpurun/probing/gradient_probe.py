@@ -1,0 +1,308 @@
+"""How does the script's loss reduce? Measured before ranks begin, and kept until it changes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpurun.arguments.options import Options
+from gpurun.errors import GpurunError, Refused, ScriptFailed
+from gpurun.isolation.api import Mode, discard, require
+from gpurun.measure.fingerprint import differences
+from gpurun.probing.loss_reduction import ReductionVerdict, judge_reduction
+from gpurun.probing.probe_launch import LIMIT_SECONDS, ProbeLaunch, ProbeRun
+from gpurun.records.codec import RecordError, from_json, to_json
+from gpurun.records.record import record
+from gpurun.records.spec import LossReduction, ProbeSpec
+from gpurun.rundir import write_json
+from gpurun.scaling.distributed import by_source
+from gpurun.trials.failure_cause import out_of_memory
+from gpurun.tuner.cache import fingerprint_of
+from gpurun.tuner.source import other_uses
+
+SEED = 1234
+SAY_REDUCTION = (
+    "say how the loss reduces with --loss-reduction mean or sum; it is not measured then"
+)
+HALVES = ("first", "second")
+SIZES = (
+    "take the number of samples from the batch, as in x.size(0), where that line uses the batch "
+    "size; or run it without --ddp"
+)
+OF_SHELLS = ("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES")
+OF_TERMINALS = ("SSH_", "TERM", "TMUX", "WINDOW")
+"""Variables that differ from one shell to the next and say nothing to a training."""
+SHOWN = 3
+"""Lines that read the batch size."""
+LAST_CHARACTERS = 20_000
+
+
+@record
+class StoredReduction:
+    """What the probe found. `residual`: by what part of the gradient halves of a batch differ from
+    it; `remark`: what the user must know of that, "" if nothing; `seconds`: what it took.
+
+    `reduction` is None for a script that is distributed by itself. `files`: size and time of the
+    last change (ns) of the files that it has read, None if they are not known.
+    """
+
+    reduction: LossReduction | None
+    residual: float
+    remark: str
+    seconds: float
+    fingerprint: dict[str, Any]
+    files: dict[str, tuple[int, int] | None] | None = None
+
+    def holds(self, fingerprint: dict[str, Any]) -> bool:
+        """Whether nothing that the script is made of has changed since."""
+        if self.files is None or differences(fingerprint, self.fingerprint):
+            return False
+        return _stamps(self.files) == self.files
+
+
+def reduction_of(
+    options: Options, environment: Mapping[str, str], ranks: int, home: Path
+) -> LossReduction | None:
+    """How the loss reduces: as the user says, as it was measured before, or as the probe finds.
+
+    None for a script that is distributed by itself. `Refused` where ranks cannot train the script;
+    `ScriptFailed` where it fails by itself.
+    """
+    name = _name(options, ranks)
+    place, folder = home / "probes" / f"{name}.json", home / "probes" / f"{name}.{os.getpid()}"
+    fingerprint = {
+        **fingerprint_of(options),
+        "ranks": ranks,
+        "environment_sha256": _digest(f"{k}={v}" for k, v in os.environ.items() if _matters(k)),
+    }
+    found = _kept(place)
+    if found is not None and found.holds(fingerprint):
+        _tell(options, found, "measured before")
+        return found.reduction
+    try:
+        found = _measure(options, environment, ranks, folder, fingerprint)
+    finally:
+        discard(folder)
+    _tell(options, found, f"measured in {found.seconds:.1f} s, before any rank began")
+    with suppress(OSError):
+        write_json(place, to_json(found))
+    return found.reduction
+
+
+def _stamps(files: Iterable[str]) -> dict[str, tuple[int, int] | None]:
+    """Size and time of the last change of each file, None for one that is not there."""
+    found: dict[str, tuple[int, int] | None] = dict.fromkeys(files)
+    for name in found:
+        with suppress(OSError):
+            stat = os.stat(name)
+            found[name] = stat.st_size, stat.st_mtime_ns
+    return found
+
+
+def _matters(variable: str) -> bool:
+    """Whether a variable of the environment may be one that the script reads."""
+    return variable not in OF_SHELLS and not variable.startswith(OF_TERMINALS)
+
+
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(sorted(words)).encode()).hexdigest()[:16]
+
+
+def _name(options: Options, ranks: int) -> str:
+    said = "" if options.loss_reduction is None else options.loss_reduction.value
+    script = str(Path(options.target.path).resolve())
+    words = "\0".join((script, *options.target.args, str(ranks), said))
+    return hashlib.sha256(words.encode()).hexdigest()[:16]
+
+
+def _kept(path: Path) -> StoredReduction | None:
+    import json
+
+    try:
+        return from_json(StoredReduction, json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, RecordError):
+        return None
+
+
+def _tell(options: Options, found: StoredReduction, when: str) -> None:
+    if options.loss_reduction is not None:
+        return  # nothing was measured
+    if found.remark:
+        _say(found.remark)
+    if not options.quiet and found.reduction is not None:
+        _say(f"the loss is a {found.reduction.value} over samples ({when})")
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"gpurun: {line}\n")
+
+
+# -- the launches ----------------------------------------------------------------------------------
+
+
+def _measure(
+    options: Options,
+    environment: Mapping[str, str],
+    ranks: int,
+    folder: Path,
+    fingerprint: dict[str, Any],
+) -> StoredReduction:
+    said = options.loss_reduction
+    try:
+        mode, _ = require(Path.cwd(), in_place=False)
+    except GpurunError as error:
+        if said is not None:
+            return StoredReduction(said, 0.0, "", 0.0, fingerprint)
+        raise Refused(
+            f"how the loss reduces cannot be measured: {error.what}", SAY_REDUCTION
+        ) from None
+    began = time.monotonic()
+    probing = _Probing(options, environment, mode, folder, ranks)
+    whole = probing.whole()
+    read = None if whole is None or whole.probe is None else whole.probe.files
+    # what only the probe has written is gone with its layer, and a part of no later run either
+    files = None if read is None else _stamps(read)
+    if whole is None or said is not None:
+        return StoredReduction(said, 0.0, "", time.monotonic() - began, fingerprint, files)
+    judgement = probing.judged(whole)
+    uses = () if judgement.exact else _uses_of_batch_size(options, whole)
+    what = f"{judgement.what}{_reads(uses)}"
+    if judgement.reduction is None:
+        raise Refused(what, SIZES if uses else judgement.todo)
+    seconds = time.monotonic() - began
+    return StoredReduction(
+        judgement.reduction, judgement.residual, what, seconds, fingerprint, files
+    )
+
+
+class _Probing:
+    """The launches of one probe."""
+
+    def __init__(
+        self,
+        options: Options,
+        environment: Mapping[str, str],
+        mode: Mode,
+        folder: Path,
+        ranks: int,
+    ) -> None:
+        self._options = options
+        self._environment = environment
+        self._mode = mode
+        self._folder = folder
+        self._ranks = ranks
+
+    def whole(self) -> ProbeRun | None:
+        """The launch on whole batches; None for a script that is distributed by itself."""
+        seen = self._start("whole", 0, 1).wait()
+        if seen.refusal:
+            raise _refused(seen.refusal)
+        if seen.probe is not None and seen.probe.reason == "distributed":
+            return None
+        said = self._options.loss_reduction is not None
+        if said and (seen.exit_code is None or out_of_memory(seen.log) is not None):
+            return seen  # that one device cannot take it is why the user says it
+        if seen.exit_code is None:
+            raise Refused(
+                f"no optimizer has stepped after {LIMIT_SECONDS:.0f} s: how the loss reduces could "
+                "not be measured",
+                SAY_REDUCTION,
+            )
+        if seen.failed:
+            if by_source(self._options.target) is not None:
+                return None  # it needs ranks of its own to run at all
+            if out_of_memory(seen.log) is not None:
+                raise Refused(
+                    "a whole batch needs more memory than one device has: how the loss reduces "
+                    "cannot be measured",
+                    SAY_REDUCTION,
+                )
+            raise self._failed(seen)
+        if seen.probe is not None and seen.probe.missed:
+            again = self._start("again", 0, 1, seen.probe.loaders).wait()
+            seen = replace(again, probe=seen.probe)
+        return seen
+
+    def judged(self, whole: ProbeRun) -> ReductionVerdict:
+        """The launches on the halves of each batch, beside each other, and the verdict."""
+        loaders = () if whole.probe is None else whole.probe.loaders
+        launches = [self._start(name, i, 2, loaders) for i, name in enumerate(HALVES)]
+        try:
+            halves = [launch.wait() for launch in launches]
+        finally:
+            for launch in launches:
+                launch.close()
+        for i, half in enumerate(halves):
+            if out_of_memory(half.log) is not None:  # both at once may be too much for a device
+                halves[i] = self._start(f"{HALVES[i]}-alone", i, 2, loaders).wait()
+        for half in halves:
+            if half.refusal:
+                raise _refused(half.refusal)
+            if half.exit_code is None:
+                raise Refused(
+                    f"a part of each batch did not train within {LIMIT_SECONDS:.0f} s: how the "
+                    "loss reduces could not be measured",
+                    SAY_REDUCTION,
+                )
+            if half.failed:
+                raise _half_failed(half, _uses_of_batch_size(self._options, whole))
+        return judge_reduction(whole.gradients, halves[0].gradients, halves[1].gradients)
+
+    def _start(
+        self, name: str, start: int, step: int, loaders: tuple[str, ...] = ()
+    ) -> ProbeLaunch:
+        probe = ProbeSpec(start, step, self._ranks, SEED)
+        folder = self._folder / name
+        try:
+            return ProbeLaunch(self._options, self._environment, self._mode, folder, probe, loaders)
+        except GpurunError as error:
+            what = f"how the loss reduces could not be measured: {error.what}"
+            raise Refused(what, SAY_REDUCTION) from None
+
+    def _failed(self, seen: ProbeRun) -> ScriptFailed:
+        """Show how the script ended, as it would have shown it itself."""
+        with suppress(OSError):
+            text = seen.log.read_text(errors="replace").replace("\r\n", "\n")
+            sys.stderr.write(text[-LAST_CHARACTERS:])
+        what = "the script failed on one device, before any rank began"
+        return ScriptFailed(what, seen.exit_code or 1)
+
+
+def _refused(told: str) -> Refused:
+    what, _, todo = told.partition("\n")
+    return Refused(what, todo)
+
+
+def _uses_of_batch_size(options: Options, whole: ProbeRun) -> tuple[str, ...]:
+    """Lines of the script that read its batch size outside of a DataLoader's call."""
+    training = () if whole.probe is None else whole.probe.loaders
+    expressions = {
+        loader.batch_size_argument
+        for loader in whole.loaders
+        if loader.key in training and loader.batch_size_argument is not None
+    }
+    script = Path(options.target.path)
+    return tuple(line for x in sorted(expressions) for line in other_uses(script, x) or ())
+
+
+def _reads(uses: tuple[str, ...]) -> str:
+    return f"; the script reads its batch size at {' and at '.join(uses[:SHOWN])}" if uses else ""
+
+
+def _half_failed(half: ProbeRun, uses: tuple[str, ...]) -> Refused:
+    probe = half.probe
+    where = "" if probe is None or not probe.where else f" at {probe.where}"
+    error = "" if probe is None or not probe.error else f" ({probe.error})"
+    return Refused(
+        f"the script runs on whole batches only; on a part of one it fails{where}{error}"
+        f"{_reads(uses)}",
+        SIZES,
+    )

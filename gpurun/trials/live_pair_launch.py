@@ -1,0 +1,146 @@
+"""A live pair of trials: both sides of a round launched beside each other, measured in turns."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.isolation.api import Sandbox
+from gpurun.measure.sampler import Sampler
+from gpurun.records.turns import Turn
+from gpurun.trials.live_pair import PairFailed, Round, Side, await_both, take_turns
+from gpurun.trials.shared_gpu import shared_gpu_notes
+from gpurun.trials.turn_ratio import LEAST_ROUNDS, TurnRatio, turn_ratio
+
+STRETCH_SECONDS = 2.0
+"""Each side first has the machine for so long without a break: GPU activity, power and memory
+cannot be told from turns of some milliseconds."""
+TURN_SECONDS = 8.0
+"""The turns of a pair last so long at most, unless the fewest rounds take longer."""
+EPOCH_SECONDS = 16.0
+"""They go on for so long to see epochs begin on both sides."""
+SMALL_ERROR = 0.004
+"""Turns end sooner once their ratio is known so well: launches differ by more."""
+EXIT_SECONDS = 30.0
+"""A side whose turns are over writes its record and leaves within this time."""
+POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True)
+class PairSide:
+    """What is to be launched as one side: its sandbox, its folder, and how to wait for it."""
+
+    name: str
+    start: Callable[[], Sandbox]
+    run_dir: Path
+    patience_seconds: float
+
+
+@dataclass(frozen=True)
+class PairEnd:
+    """How a live pair ended. `ratio`: step time of the second over the first side's, by turns.
+
+    `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
+    `notes`: what disturbed the GPU meanwhile, a clause each.
+    """
+
+    ratio: TurnRatio | None
+    exit_codes: tuple[int | None, int | None]
+    seconds: float
+    failure: str
+    notes: tuple[str, ...] = ()
+
+
+def run_live_pair(
+    sides: tuple[PairSide, PairSide],
+    ready: Callable[[], None],
+    draws: random.Random,
+    deadline: float,
+) -> PairEnd:
+    """Launch both sides, let them warm up side by side, and have them take turns.
+
+    `ready` is called when both are warmed up, before anything is measured. Turns end at `deadline`
+    (monotonic clock) at the latest, with the rounds that there are by then. Ends both sides on
+    KeyboardInterrupt and on any failure.
+    """
+    began = time.monotonic()
+    rounds: list[Round] = []
+    stretches: tuple[Turn, Turn] | None = None
+    failure = ""
+    with ExitStack() as stack:
+        sandboxes: list[Sandbox] = []
+        live: list[Side] = []
+        samplers = [stack.enter_context(closing(Sampler(side.run_dir))) for side in sides]
+        for sampler in samplers:
+            sampler.look_around()
+        for side in sides:
+            sandboxes.append(stack.enter_context(side.start()))
+        for number, side in enumerate(sides):
+            samplers[number].beside = (sandboxes[1 - number].pid,)
+            tick = _ticking(samplers[number], sandboxes[number].pid)
+            live.append(stack.enter_context(closing(_side(side, sandboxes[number], tick))))
+        pair = (live[0], live[1])
+        try:
+            await_both(pair)
+            ready()
+            nanoseconds = int(STRETCH_SECONDS * 1e9)
+            stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
+            rounds = take_turns(pair, draws, _enough(deadline))
+            for side_of_pair in pair:
+                side_of_pair.end()
+            codes = [_exit_code(sandbox) for sandbox in sandboxes]
+        except PairFailed as failed:
+            failure = str(failed)
+            codes = [sandbox.poll() for sandbox in sandboxes]
+    ratio = turn_ratio(rounds)
+    notes = shared_gpu_notes([side.run_dir for side in sides], stretches)
+    return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure, notes)
+
+
+def _side(side: PairSide, sandbox: Sandbox, tick: Callable[[], None]) -> Side:
+    control = side.run_dir / "control"
+    return Side(side.name, sandbox, control, side.patience_seconds, tick)
+
+
+def _ticking(sampler: Sampler, pid: int) -> Callable[[], None]:
+    return lambda: sampler.tick(pid)
+
+
+def _enough(deadline: float) -> Callable[[Sequence[Round]], bool]:
+    begun: list[float] = []
+
+    def enough(rounds: Sequence[Round]) -> bool:
+        begun.append(time.monotonic())
+        taken = begun[-1] - begun[0]
+        if begun[-1] > deadline:
+            return True
+        ratio = turn_ratio(rounds)
+        if ratio is None:
+            return False
+        if _misses_epochs(rounds, ratio):
+            return taken > EPOCH_SECONDS
+        return taken > TURN_SECONDS or ratio.error < SMALL_ERROR
+
+    return enough
+
+
+def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
+    """Whether there are epochs, too long for a turn, of which too few were seen to begin."""
+    last = (rounds[-1].first, rounds[-1].second)
+    whole = all(r.first.whole_epochs and r.second.whole_epochs for r in rounds[-LEAST_ROUNDS:])
+    return any(turn.epoch_steps for turn in last) and not whole and not ratio.epoch_starts
+
+
+def _exit_code(sandbox: Sandbox) -> int | None:
+    """How a side left; None for one that had to be killed."""
+    deadline = time.monotonic() + EXIT_SECONDS
+    while (code := sandbox.poll()) is None:
+        if time.monotonic() > deadline:
+            sandbox.kill()
+            return None
+        time.sleep(POLL_SECONDS)
+    return code

@@ -1,0 +1,329 @@
+"""Launches scripts for measuring: the one place that makes their specs, sandboxes and supervision.
+
+`run` launches one request, `run_pair` two as a live pair; both give outcomes. A request with
+`ranks` runs on torch's elastic agent: the caller says its flags, number of nodes, rendezvous and
+log folder included, and divides the cores in `environment`. The launcher stacks the layers of
+hidden ranks, and ends ranks that outlive the first one's end by `GRACE_SECONDS`. With `to_finish`
+they have as long as the first one took, and the launch fails with `RANK_LEFT_BEHIND`.
+
+Launches that share a name share caches and, once one of them kept it, a layer: the files that the
+script wrote before its first step. `prestarted` holds processes of requests that are to follow.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, discard
+from gpurun.isolation.quiet_services import quiet_services
+from gpurun.knobs.api import Skip
+from gpurun.launch.child_environment import child_environment
+from gpurun.launch.command_line import agent_command_line, command_line
+from gpurun.launch.compile_caches import shared_cache_environment
+from gpurun.launch.hidden_ranks import layered_target
+from gpurun.launch.spec_file import write_spec
+from gpurun.measure.run_events import read_run
+from gpurun.measure.sampler import Sampler
+from gpurun.records.codec import to_json
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.spec import ORDER, RunSpec
+from gpurun.rundir import write_json
+from gpurun.trials.launch_request import LaunchRequest
+from gpurun.trials.live_pair import make_fifos
+from gpurun.trials.live_pair_launch import PairEnd, PairSide, run_live_pair
+from gpurun.trials.outcome import Outcome, PairOutcome, conclude
+from gpurun.trials.prestart import Prestarted, has_several_slots, prestart_slots, what_to_import
+from gpurun.trials.progress import Progress
+from gpurun.trials.shared_gpu import sharing_obstacle
+from gpurun.trials.supervision import Look, Supervision, supervise
+
+LEAST_PATIENCE = 120.0
+"""A launch may be silent for so many seconds at least; longer where earlier ones took long."""
+FIRST_PATIENCE = 1800.0
+"""One that keeps its layer may be silent for so long: it may download its data or compile."""
+GRACE_SECONDS = 10.0
+"""Once a process has seen enough and left, the others have so long: they may wait for it forever.
+"""
+
+OnSteps = Callable[[int, int], None]
+"""Hears (steps so far, steps at least) while a launch runs."""
+
+
+class TrialLauncher:
+    """Launches requests below one folder. `close` removes what launches shared.
+
+    `longest`: seconds of the longest launch so far.
+    """
+
+    def __init__(
+        self, folder: Path, mode: Mode, on_steps: OnSteps = lambda steps, of: None
+    ) -> None:
+        self.folder = folder
+        self.mode = mode
+        self.longest = 0.0
+        self.prestarted = Prestarted()
+        self._launched = 0
+        self._on_steps = on_steps
+        self._layers: dict[str, Path] = {}
+
+    def run(
+        self, request: LaunchRequest, ended_elsewhere: Callable[[], bool] = lambda: False
+    ) -> Outcome:
+        """Launch, and wait for the end; KeyboardInterrupt kills it first.
+
+        `ended_elsewhere`: whether ranks of it on other nodes have ended; what it raises kills ours.
+        `GpurunError` if it cannot be started.
+        """
+        started = time.monotonic()
+        supervision = self._supervision(request, ended_elsewhere)
+        with closing(Sampler(request.run_dir)) as sampler:
+            sampler.look_around()
+            try:
+                with self._start(request) as sandbox:
+                    self._start_following(request)
+                    sampler.beside = self.prestarted.pids
+                    given_up = supervise(sandbox, request.run_dir, sampler, supervision)
+                    if given_up is not None:
+                        sandbox.kill()
+                    exit_code = None if given_up else sandbox.poll()
+            finally:
+                self.prestarted.go_on()
+        return self._conclude(request, exit_code, time.monotonic() - started, given_up)
+
+    def run_pair(self, first: LaunchRequest, second: LaunchRequest) -> PairOutcome:
+        """Launch two requests as a live pair, and wait for its end.
+
+        It is over by the smaller limit of both; with few turns by then it is a failure.
+        """
+        if in_turn := self.in_turn_reason(ranks=bool(first.ranks or second.ranks)):
+            return PairOutcome(None, None, None, 0.0, Failure(FailureKind.NOT_LIVE, in_turn))
+        requests = (first, second)
+        began = time.monotonic()
+        deadline = began + min(request.limit_seconds for request in requests)
+        draws = random.Random(self._launched)
+        try:
+            sides = (self._side(first), self._side(second))
+            end = run_live_pair(sides, self.prestarted.stop, draws, deadline)
+        except GpurunError as error:
+            failed = Failure(FailureKind.NOT_STARTED, error.what)
+            return PairOutcome(None, None, None, time.monotonic() - began, failed)
+        finally:
+            self.prestarted.go_on()
+        outcomes = [
+            self._conclude(request, code, end.seconds / 2, _given_up(end, side))
+            for side, (request, code) in enumerate(zip(requests, end.exit_codes, strict=True))
+        ]
+        pair_failure = _pair_failure(end, outcomes)
+        return PairOutcome(
+            outcomes[0], outcomes[1], end.ratio, end.seconds, pair_failure, end.notes
+        )
+
+    def in_turn_reason(self, *, ranks: bool) -> str:
+        """Why two launches cannot be a live pair, "" if they can. `ranks`: they run in several."""
+        if ranks:
+            return "the script runs in several ranks"
+        if self.mode is Mode.IN_PLACE:
+            return "trials work on the real files"
+        return sharing_obstacle(os.environ)
+
+    def has_layer(self, shared: str) -> bool:
+        """Whether launches of this name start on top of what one of them wrote."""
+        return shared in self._layers
+
+    def drop_layer(self, shared: str) -> None:
+        """Later launches of this name start from the untouched folder."""
+        self._layers.pop(shared, None)
+
+    def forget(self, shared: str) -> None:
+        """Remove what launches of this name shared: none will follow."""
+        self.drop_layer(shared)
+        discard(self._shared(shared))
+
+    def close(self) -> None:
+        """End what waits, and remove what only launches needed."""
+        self.prestarted.close()
+        self._layers.clear()
+        discard(self.folder / "shared")
+
+    # -- before --------------------------------------------------------------------------------
+
+    def _shared(self, name: str) -> Path:
+        return self.folder / "shared" / name
+
+    def _start(self, request: LaunchRequest, *, live: bool = False) -> Sandbox:
+        """Start it, or give the process that waits for it its spec."""
+        spec, control = self._launch_spec(request), request.run_dir / "control"
+        waiting = self.prestarted.take(spec, request.run_dir)
+        control.mkdir(parents=True, exist_ok=True)
+        if live:
+            make_fifos(control)
+        run_spec = _run_spec(request, hold=self._holds(request) and not live, live=live)
+        write_spec(run_spec)
+        if waiting is not None:
+            write_json(control / ORDER, to_json(run_spec))
+        return waiting or Sandbox(spec)
+
+    def _start_following(self, request: LaunchRequest) -> None:
+        """Have the processes of the next launches import what they need meanwhile."""
+        if self.prestarted.modules:
+            for later in request.following[: prestart_slots()]:
+                self.prestarted.start(self._launch_spec(later), later.run_dir)
+
+    def _holds(self, request: LaunchRequest) -> bool:
+        """Whether it waits at its first step, until those beside it are stopped."""
+        return request.keep_layer or bool(self.prestarted.modules)
+
+    def _launch_spec(self, request: LaunchRequest) -> LaunchSpec:
+        cache = self._shared(request.shared) / "cache"
+        cache.mkdir(parents=True, exist_ok=True)
+        environment = child_environment(request.run_dir / "spec.json", request.environment)
+        environment = {**quiet_services(environment), **request.settings_environment}
+        argv = self._argv(request, cache)
+        layer = self._layers.get(request.shared)
+        return LaunchSpec(
+            argv=argv,
+            env=shared_cache_environment(environment, cache, argv[0]),
+            cwd=request.cwd,
+            writable=(request.run_dir, cache),
+            layers=() if layer is None else (layer,),
+            mode=self.mode,
+            log=request.run_dir / "output.log",
+        )
+
+    def _argv(self, request: LaunchRequest, cache: Path) -> tuple[str, ...]:
+        ranks, target = request.ranks, request.target
+        if ranks is None:
+            return command_line(target, request.python)
+        if ranks.parallel is not None and self.mode is Mode.OVERLAY:
+            target = layered_target(target, request.run_dir, (cache,))
+        return agent_command_line(ranks.torchrun, target)
+
+    def _side(self, request: LaunchRequest) -> PairSide:
+        return PairSide(
+            name=request.name,
+            start=partial(self._start, request, live=True),
+            run_dir=request.run_dir,
+            patience_seconds=self._patience(request),
+        )
+
+    # -- while it runs -------------------------------------------------------------------------
+
+    def _patience(self, request: LaunchRequest) -> float:
+        if request.patience_seconds is not None:
+            return request.patience_seconds
+        return FIRST_PATIENCE if request.keep_layer else max(LEAST_PATIENCE, 4 * self.longest)
+
+    def _supervision(
+        self, request: LaunchRequest, ended_elsewhere: Callable[[], bool]
+    ) -> Supervision:
+        def at_first_step(sandbox: Sandbox, go: Callable[[], None]) -> None:
+            if request.keep_layer:
+                self._keep_layer(request, sandbox)
+            self.prestarted.stop()
+            go()
+            if request.keep_layer and request.following and has_several_slots():
+                self._start_second(request)
+
+        patience = self._patience(request)
+        look = _look(request, self._on_steps, ended_elsewhere)
+        return Supervision(patience, at_first_step if self._holds(request) else None, look)
+
+    def _keep_layer(self, request: LaunchRequest, sandbox: Sandbox) -> None:
+        layer = self._shared(request.shared) / "layer"
+        if sandbox.capture_layer(layer):
+            self._layers[request.shared] = layer
+
+    def _start_second(self, first: LaunchRequest) -> None:
+        """Start the second launch's process while the first is measured: only the first one is
+        disturbed, and nothing is claimed of it.
+        """
+        logs = read_run(first.run_dir).processes
+        log = next((x for x in logs if x.imports is not None), None)
+        if log is not None:
+            modules = what_to_import(first.target, log, ranks=first.ranks is not None)
+            if not isinstance(modules, Skip):
+                self.prestarted.modules = modules
+                self._start_following(first)
+
+    # -- afterwards ----------------------------------------------------------------------------
+
+    def _conclude(
+        self,
+        request: LaunchRequest,
+        exit_code: int | None,
+        seconds: float,
+        given_up: Failure | None,
+    ) -> Outcome:
+        self._launched += 1
+        self.longest = max(self.longest, seconds)
+        return conclude(request, exit_code, seconds, given_up)
+
+
+def _run_spec(request: LaunchRequest, *, hold: bool, live: bool) -> RunSpec:
+    return RunSpec(
+        run_dir=str(request.run_dir),
+        launcher_pid=os.getpid(),
+        settings=request.settings,
+        training_loaders=request.training_loaders,
+        knob_paths=request.knob_paths,
+        trees=request.trees,
+        parallel=None if request.ranks is None else request.ranks.parallel,
+        exchange=request.exchange,
+        trial=replace(request.trial, hold_at_first_step=hold),
+        turns_after_steps=0 if live else None,
+    )
+
+
+def _look(request: LaunchRequest, on_steps: OnSteps, ended_elsewhere: Callable[[], bool]) -> Look:
+    """Tells of steps; gives up a launch after its limit, and ends processes that outlive others."""
+    told, left = -1, math.inf
+    all_finish = request.ranks is not None and request.ranks.to_finish is not None
+
+    def look(sandbox: Sandbox, progress: Progress, seconds: float) -> Failure | None:
+        nonlocal told, left
+        if progress.steps != told:
+            told = progress.steps
+            on_steps(told, request.trial.stop.min_steps)
+        if ended_elsewhere() or progress.stopped:
+            left = min(left, seconds)
+        if seconds - left > max(GRACE_SECONDS, left if all_finish else 0.0):
+            if all_finish:
+                text = "some of its ranks did not end with the others"
+                return Failure(FailureKind.RANK_LEFT_BEHIND, text)
+            sandbox.kill()
+            return None
+        if seconds > request.limit_seconds:
+            text = f"not done after {request.limit_seconds:.3g} s"
+            return Failure(FailureKind.OUT_OF_TIME, text)
+        return None
+
+    return look
+
+
+def _given_up(end: PairEnd, side: int) -> Failure | None:
+    """Why a side of a failed pair was ended, None for one that ended by itself."""
+    if not end.failure or end.exit_codes[side] is not None:
+        return None
+    partner_ended = end.exit_codes[1 - side] is not None
+    return Failure(FailureKind.PARTNER_ENDED if partner_ended else FailureKind.HUNG, end.failure)
+
+
+def _pair_failure(end: PairEnd, outcomes: list[Outcome]) -> Failure | None:
+    """Why there is no ratio: what befell the side that failed first."""
+    if end.failure:
+        failures = [x.failure for x in outcomes if x.failure is not None]
+        own = [x for x in failures if x.kind is not FailureKind.PARTNER_ENDED]
+        kind = own[0].kind if own else FailureKind.TOO_FEW_STEPS
+        return Failure(kind, end.failure)
+    if end.ratio is None:
+        return Failure(FailureKind.TOO_FEW_STEPS, "both sides took too few turns to compare them")
+    return None
