@@ -29,7 +29,7 @@ import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
-from gpurun.runtime.trial.turns import Turns
+from gpurun.runtime.trial.live_pair_turns import Turns
 for leave in (os.setpgrp, os.setsid):
     if os.fork() == 0:
         leave()

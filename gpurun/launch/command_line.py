@@ -9,7 +9,7 @@ from pathlib import Path
 from gpurun.arguments.options import Target, TargetKind
 
 PACKAGE = Path(__file__).resolve().parent.parent
-IN_MAIN = PACKAGE / "runtime" / "boot" / "in_main.py"
+ISOLATED_MAIN = PACKAGE / "runtime" / "boot" / "isolated_main.py"
 AGENT = (
     f"import sys; sys.path[0] = {str(PACKAGE.parent)!r}; "
     "from gpurun.launch.elastic_agent import main; sys.exit(main(sys.argv[1:]))"
@@ -26,13 +26,14 @@ def command_line(target: Target, python: str = sys.executable) -> tuple[str, ...
 
     Flags given to the interpreter that runs us (`python -W error -m gpurun ...`) are carried over.
     Where they switch python's start-up hook off (`-I`, `-E`, `-S`), the target is run by
-    `runtime/boot/in_main.py`, so that it is still observed. `python`: the interpreter that runs it.
+    `runtime/boot/isolated_main.py`, so that it is still observed. `python`: the interpreter that
+    runs it.
     """
     if target.kind is TargetKind.COMMAND:
         return (target.path, *target.args)
     words = (*KIND_FLAGS[target.kind], target.path, *target.args)
     if sys.flags.ignore_environment or sys.flags.no_site:
-        words = (str(IN_MAIN), *words)
+        words = (str(ISOLATED_MAIN), *words)
     return (python, *interpreter_flags(sys.orig_argv), *words)
 
 

@@ -1,8 +1,8 @@
-"""Which rank failed first, and why: the agent's exit codes put together with ranks' last words.
+"""Which rank failed first, and why: the agent's exit codes put together with ranks' exit records.
 
 The agent looks from time to time and finds several ranks dead at once, in no order. A rank's own
-last words (`runtime/boot/last_words.py`) tell when and why it ended; `torch.distributed.elastic`'s
-`@record` leaves a file that tells why.
+exit record (`runtime/boot/exit_record.py`) tells when and why it ended; the `@record` of
+`torch.distributed.elastic` leaves a file that tells why.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ with torch.no_grad():
     for _ in range(9):
         model(torch.randn(8, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-from gpurun.runtime.observe.steps import CLOCK
+from gpurun.runtime.observe.step_clock import CLOCK
 for step in range(40):
     optimizer.zero_grad()
     model(torch.randn(8, 4)).square().mean().backward()

@@ -180,11 +180,12 @@ def test_the_traceback_of_a_model_has_no_frame_of_its_wrapper(
     assert "mat1 and mat2 shapes cannot be multiplied (16x3 and 8x1)" in said
     assert "return super().forward(x" in said
     assert "parallel/" not in said
+    assert "runtime/ddp/" not in said
 
 
 def test_a_rank_for_which_the_others_wait_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
     """It may have its reasons, and is not ended."""
-    shorter = "import gpurun.runtime.parallel.standing as standing\nstanding.STILL_SECONDS = 3.0\n"
+    shorter = "import gpurun.runtime.ddp.stall_report as report\nreport.STILL_SECONDS = 3.0\n"
     (tmp_path / "fails.py").write_text(shorter + FAILS.replace("range(50)", "range(1)"))
     words = ("--ddp", "--nproc-per-node", "2", "fails.py", "import time; time.sleep(9)")
     done = gpurun(*words, cwd=tmp_path)

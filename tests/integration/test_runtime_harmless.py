@@ -53,12 +53,13 @@ def test_every_hook_may_break(tmp_path: Path, gpurun: Gpurun) -> None:
 import sys
 from gpurun.runtime.observe import loaders
 from gpurun.runtime.observe import optimizers
-from gpurun.runtime.observe import roots
-from gpurun.runtime.observe import steps
+from gpurun.runtime.observe import root_modules
+from gpurun.runtime.observe import step_clock
 def broken(*args, **kwargs):
     raise RuntimeError("a hook of ours")
 for owner, name in (
-    (steps.StepClock, "_close"), (roots.Roots, "_is_root"), (roots, "sizes"),
+    (step_clock.StepClock, "_close"), (root_modules.RootModules, "_is_root"),
+    (root_modules, "sizes"),
     (loaders.Loaders, "_opened"), (loaders.Loaders, "_built"), (loaders.Loaders, "_exhausted"),
     (optimizers, "_optimizer_event"),
 ):

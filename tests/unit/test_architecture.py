@@ -33,6 +33,9 @@ OWNERS = {
 BELOW = {"gpurun.trials": ("gpurun.tuner", "gpurun.bench", "gpurun.scaling", "gpurun.commands")}
 """Packages, and what stands above them: they must not import it, not even on demand."""
 
+STAIRS = ("core", "observe", "trial", "ddp", "probe", "boot", "bootstrap")
+"""The rooms of `gpurun.runtime` from the lowest: a room imports itself and those before it."""
+
 HEAVY = (
     "torch", "rich", "scipy", "matplotlib", "numpy", "psutil", "pynvml", "sqlalchemy", "psycopg",
 )  # fmt: skip
@@ -129,6 +132,17 @@ def floor_faults(imports: list[Import]) -> list[str]:
     ]
 
 
+def stair_faults(imports: list[Import]) -> list[str]:
+    """Imports that go up between the rooms of the runtime."""
+    zones = [(f"gpurun.runtime.{room}",) for room in STAIRS]
+    return [
+        f"{i.of} imports {i.what}, which stands above it"
+        for i in imports
+        for number, zone in enumerate(zones)
+        if within(i.of, zone) and any(within(i.what, above) for above in zones[number + 1 :])
+    ]
+
+
 def owner_faults(imports: list[Import]) -> list[str]:
     faults = []
     for i in imports:
@@ -193,6 +207,18 @@ def test_imports_go_down(package: list[Source]) -> None:
     assert len(floor_faults([up])) == 1
 
 
+def test_rooms_of_the_runtime_import_one_way(package: list[Source]) -> None:
+    assert stair_faults(all_imports(package)) == []
+    up = Import("gpurun.runtime.observe.loaders", "gpurun.runtime.trial.trial_run", top=False)
+    assert len(stair_faults([up])) == 1
+    rooms = {
+        source.name.split(".")[2]
+        for source in package
+        if source.name.count(".") > 1 and within(source.name, ("gpurun.runtime",))
+    }
+    assert rooms == set(STAIRS)
+
+
 def test_zones_are_kept(package: list[Source]) -> None:
     assert zone_faults(all_imports(package)) == []
 
@@ -246,7 +272,7 @@ def bad_tree(root: Path, files: dict[str, str]) -> list[Source]:
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("tuner.trial", "from gpurun.runtime.observe.steps import Clock"),
+        ("tuner.trial", "from gpurun.runtime.observe.step_clock import Clock"),
         ("tuner.trial", "def f():\n    from gpurun.runtime import steps"),
         ("tuner.trial", "from gpurun import runtime"),
         ("runtime.steps", "import torch"),
@@ -256,7 +282,7 @@ def bad_tree(root: Path, files: dict[str, str]) -> list[Source]:
         ("records.spec", "from gpurun.arguments.gpurun_toml import Config"),
         ("records.spec", "def f():\n    import torch"),
         ("knobs.compile", "import torch"),
-        ("knobs.compile", "from gpurun.runtime.observe.steps import Clock"),
+        ("knobs.compile", "from gpurun.runtime.observe.step_clock import Clock"),
         ("knobs.compile", "def f():\n    from gpurun.tuner import trial"),
     ],
 )

@@ -12,7 +12,7 @@ from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
 from gpurun.records.outputs import OutputsEvent, TensorFigures
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
-from gpurun.runtime.trial.tensor_figures import MOST_VALUES, TURNS, places
+from gpurun.runtime.trial.tensor_figures import MOST_VALUES, ROTATIONS, places
 from gpurun.tuner.guard.evidence import Evidence
 from gpurun.tuner.guard.judging import judge, may_be_rounding
 from gpurun.tuner.screening import rounding_rule
@@ -247,7 +247,7 @@ def test_calls_take_turns_so_that_each_row_of_a_long_output_is_looked_at() -> No
     rows, columns = 4096, 10
     seen = {
         place // columns
-        for turn in range(TURNS)
+        for turn in range(ROTATIONS)
         for place in places((rows, columns), MOST_VALUES, turn)
     }
     alone = {place // columns for place in places((rows, columns), MOST_VALUES)}

@@ -15,14 +15,14 @@ import pytest
 
 from gpurun.records.events import HookEvent, TraitEvent
 from gpurun.records.frames import drop_frame
-from gpurun.runtime.core.identity import IdentityMap
-from gpurun.runtime.core.imports import PostImportFinder
-from gpurun.runtime.core.outcomes import Outcomes
+from gpurun.runtime.core.batch_size_source import batch_size_expression
+from gpurun.runtime.core.identity_map import IdentityMap
+from gpurun.runtime.core.knob_outcomes import KnobOutcomes
 from gpurun.runtime.core.patching import build_edited, guarded, replace
+from gpurun.runtime.core.post_import import PostImportFinder
 from gpurun.runtime.core.recorder import Recorder
-from gpurun.runtime.core.source import batch_size_expression
-from gpurun.runtime.observe.hooks import KnobHooks
-from gpurun.runtime.observe.main_guard import runs_again
+from gpurun.runtime.observe.knob_hooks import KnobHooks
+from gpurun.runtime.observe.main_guard import lacks_main_guard
 from tests.run_events import events, processes
 
 
@@ -116,8 +116,8 @@ def test_what_a_knob_says_of_itself_may_be_anything(
 ) -> None:
     recorder = Recorder()
     recorder.open(str(tmp_path), eager=True)
-    monkeypatch.setattr("gpurun.runtime.core.outcomes.RECORDER", recorder)
-    monkeypatch.setattr("gpurun.runtime.observe.hooks.OUTCOMES", Outcomes())
+    monkeypatch.setattr("gpurun.runtime.core.knob_outcomes.RECORDER", recorder)
+    monkeypatch.setattr("gpurun.runtime.observe.knob_hooks.OUTCOMES", KnobOutcomes())
     hooks = KnobHooks("odd")
     hooks.applied(["a", "list"])  # type: ignore[arg-type]
     hooks.skipped({})  # type: ignore[arg-type]
@@ -173,7 +173,7 @@ def test_a_broken_module_fails_as_it_does_without_us(tmp_path: Path) -> None:
     with pytest.raises(LookupError) as caught:
         _finder(tmp_path, "broken_module", "raise LookupError", print)
     files = [frame.filename for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert not any(file.endswith("runtime/core/imports.py") for file in files)
+    assert not any(file.endswith("runtime/core/post_import.py") for file in files)
 
 
 def test_threads_in_a_fork_do_not_keep_the_child_from_recording(tmp_path: Path) -> None:
@@ -224,14 +224,14 @@ def test_reading_the_source_is_not_heard(tmp_path: Path) -> None:
         warnings.simplefilter("error")  # the parser's warning would be a SyntaxError
         filters = list(warnings.filters)
         assert batch_size_expression(str(script), 2) == "4"
-        assert runs_again(main)
+        assert lacks_main_guard(main)
         assert warnings.filters == filters
 
 
 def test_reading_the_source_does_not_bring_back_warnings_that_were_shown(tmp_path: Path) -> None:
     script = """
 import sys, warnings
-from gpurun.runtime.core.source import batch_size_expression
+from gpurun.runtime.core.batch_size_source import batch_size_expression
 for line in range(3):
     warnings.warn("once")
     batch_size_expression(sys.argv[0], line)
@@ -246,7 +246,7 @@ for line in range(3):
 FORKS = """
 import os
 from types import SimpleNamespace
-from gpurun.runtime.observe.steps import StepClock
+from gpurun.runtime.observe.step_clock import StepClock
 
 class OfTheDevice:
     def __init__(self, **options): pass

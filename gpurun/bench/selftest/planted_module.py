@@ -14,7 +14,8 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.events import OriginsEvent
 
 LINE = (
-    '__import__("gpurun.runtime.trial.planting", fromlist=["plant"]).plant({seconds!r}, __file__)'
+    '__import__("gpurun.runtime.trial.planted_delay", fromlist=["plant"])'
+    ".plant({seconds!r}, __file__)"
     "  # gpurun bench selftest\n"
 )
 """Asks the runtime, which is in the process already, to delay every step from now on."""

@@ -21,7 +21,7 @@ class ReplacedForwards(Generic[E]):
     """
 
     def __init__(self, run: Callable[[Any, E, Any, Any, Any], Any]) -> None:
-        from gpurun.runtime.core.identity import IdentityMap
+        from gpurun.runtime.core.identity_map import IdentityMap
 
         self._run = run
         self._entries: IdentityMap[E | None] = IdentityMap()

@@ -110,7 +110,7 @@ class Prefetch:
         return pin_memory
 
     def _arrived(self, data: Any, pinned: Any) -> None:
-        from gpurun.runtime.core.tensors import tensors
+        from gpurun.runtime.core.tensor_values import tensors
 
         before = {id(part) for part in tensors(data)}  # pinned already: the script's own buffer
         fresh = [x for x in tensors(pinned) if id(x) not in before and self._plain(x)]

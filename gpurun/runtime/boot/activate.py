@@ -9,8 +9,8 @@ from types import ModuleType
 
 from gpurun.records.codec import from_json
 from gpurun.records.spec import RunSpec
-from gpurun.runtime.boot import last_words, lifeline
-from gpurun.runtime.core.imports import when_imported
+from gpurun.runtime.boot import exit_record, orphan_ranks
+from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
 
 HELPERS = ("compile_worker", "resource_tracker", "gpurun.launch.elastic_agent")
@@ -31,48 +31,48 @@ def activate(spec_path: str) -> None:
     if any(FORK_SERVER in word for word in command):
         when_imported("torch.utils.data._utils.worker", _guard_workers)
         return
-    is_rank = lifeline.is_rank()
+    is_rank = orphan_ranks.is_rank()
     if is_rank:
-        lifeline.end_with_agent()
+        orphan_ranks.end_with_agent()
         from gpurun.runtime.boot import gloo_threads
 
         gloo_threads.settle_before_exit()
     with open(spec_path) as file:
         spec = from_json(RunSpec, json.load(file))
     if spec.standby:
-        from gpurun.runtime.boot import standby
+        from gpurun.runtime.boot import prestart_wait
 
-        spec = standby.await_order(spec)
+        spec = prestart_wait.await_order(spec)
     if spec.turns_after_steps is not None:
         # torch's watchdog takes a rank that is frozen for long for one that hangs
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", HEARTBEAT_SECONDS)
     start = dict(os.environ)
     RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
     if is_rank:
-        last_words.expect()
+        exit_record.write_at_exit()
     if spec.trees is not None:
-        from gpurun.runtime.observe import origins
+        from gpurun.runtime.observe import module_origins
 
-        origins.watch(spec.trees)
+        module_origins.watch(spec.trees)
     if spec.parallel is not None:
-        from gpurun.runtime.parallel import install
+        from gpurun.runtime.ddp import install_ddp
 
-        install.prepare(spec.parallel, trial=spec.trial is not None)
+        install_ddp.prepare(spec.parallel, trial=spec.trial is not None)
     if spec.probe is not None:
-        from gpurun.runtime.probe import install as probe
+        from gpurun.runtime.probe import install_probe
 
-        probe.prepare(spec.probe, spec.run_dir)
+        install_probe.prepare(spec.probe, spec.run_dir)
     if spec.trial is not None:
-        from gpurun.runtime.trial import trial
+        from gpurun.runtime.trial import trial_run
 
-        trial.prepare(spec.trial)
+        trial_run.prepare(spec.trial)
 
     def torch_is_here(torch: ModuleType) -> None:
         try:
-            from gpurun.runtime.boot import session
-            from gpurun.runtime.observe.imported import changed_variables
+            from gpurun.runtime.boot import install_hooks
+            from gpurun.runtime.observe.import_log import changed_variables
 
-            session.start(spec, torch, changed_variables(start))
+            install_hooks.start(spec, torch, changed_variables(start))
         except Exception as error:
             RECORDER.hook_failed("session", error)
 
@@ -80,6 +80,6 @@ def activate(spec_path: str) -> None:
 
 
 def _guard_workers(worker: ModuleType) -> None:
-    from gpurun.runtime.observe import worker_guard
+    from gpurun.runtime.observe import orphan_workers
 
-    worker_guard.guard(worker)
+    orphan_workers.guard(worker)

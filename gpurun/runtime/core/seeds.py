@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from gpurun.runtime.core.imports import when_imported
 from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.post_import import when_imported
 
 NUMPY_SEEDS = 2**32
 

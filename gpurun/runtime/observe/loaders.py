@@ -17,15 +17,15 @@ from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.callers import is_ours
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame
-from gpurun.runtime.core.identity import IdentityMap
-from gpurun.runtime.core.outcomes import OUTCOMES
+from gpurun.runtime.core.batch_size_source import batch_size_expression
+from gpurun.runtime.core.identity_map import IdentityMap
+from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.core.source import batch_size_expression
-from gpurun.runtime.core.tensors import tensors
-from gpurun.runtime.observe.steps import CLOCK, LoaderState
-from gpurun.runtime.observe.traits import TRAITS
-from gpurun.runtime.trial.stock import STOCK
+from gpurun.runtime.core.tensor_values import tensors
+from gpurun.runtime.observe.prefetched_batches import PREFETCHED
+from gpurun.runtime.observe.script_traits import TRAITS
+from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
 
 now = time.perf_counter_ns
 
@@ -164,7 +164,7 @@ class Loaders:
         if state is not None:
             iterator._gpurun_state = state
             place = state.key.partition("#")[0]  # a loop may build its loader anew for each epoch
-            STOCK.opened(place, iterator, state.training_batches > 0)
+            PREFETCHED.opened(place, iterator, state.training_batches > 0)
             state.batches = state.training_batches = 0
             state.passes += 1
             state.recipe = (loader.dataset, loader.collate_fn, loader._auto_collation)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 from types import ModuleType
 
-from gpurun.runtime.core.parsing import parsed
+from gpurun.runtime.core.source_syntax import parsed
 
 
-def runs_again(main: ModuleType) -> bool:
+def lacks_main_guard(main: ModuleType) -> bool:
     """Whether the main module is imported by spawned workers and has no guard; False if unknown."""
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name.rpartition(".")[2] == "__main__":

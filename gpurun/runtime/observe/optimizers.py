@@ -10,10 +10,10 @@ from typing import Any
 from gpurun.knobs.api import OptimizerCall
 from gpurun.records.events import OptimizerEvent
 from gpurun.records.frames import drop_frame
-from gpurun.runtime.core.outcomes import OUTCOMES
+from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.steps import CLOCK
+from gpurun.runtime.observe.step_clock import CLOCK
 
 
 class Optimizers:

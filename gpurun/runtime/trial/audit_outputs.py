@@ -18,9 +18,9 @@ from gpurun.records.spec import OUTPUT_CALLS
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.seeds import generator_state
-from gpurun.runtime.observe.inputs import first_tensor
-from gpurun.runtime.observe.roots import ROOTS
-from gpurun.runtime.observe.steps import CLOCK
+from gpurun.runtime.observe.root_inputs import first_tensor
+from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.trial.tensor_figures import Sampler, Taken, tensors_in
 
 OTHER_SIZES = 4

@@ -19,7 +19,7 @@ from typing import Any
 from gpurun.records.events import SamplesEvent
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.core.tensors import (
+from gpurun.runtime.core.tensor_values import (
     checksum,
     is_tensor,
     leaves,
@@ -27,7 +27,7 @@ from gpurun.runtime.core.tensors import (
     plain,
     tensors,
 )
-from gpurun.runtime.observe.steps import CLOCK, LoaderState
+from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
 
 REFETCH_SEED = 20011
 REFETCH_SECONDS = 2.0

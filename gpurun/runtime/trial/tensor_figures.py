@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpurun.records.outputs import TensorFigures
-from gpurun.runtime.core.tensors import is_tensor, plain
+from gpurun.runtime.core.tensor_values import is_tensor, plain
 
 MOST_TENSORS = 512
 """Tensors of one output that are looked at."""
@@ -23,7 +23,7 @@ MOST_DEPTH = 6
 LEAST_VALUES = 64
 MOST_VALUES = 1024
 VALUES_A_CALL = 4096
-TURNS = 16
+ROTATIONS = 16
 """Calls after which the same places come again."""
 ROWS = 64
 """Rows whose largest number is looked for."""
@@ -84,7 +84,7 @@ class Sampler:
     def take(self, found: list[tuple[str, Any]], call: int, most: int = MOST_VALUES) -> list[Taken]:
         """Take the figures of what `tensors_in` found in a call; nothing waits for a device."""
         each = max(LEAST_VALUES, min(most, VALUES_A_CALL // max(1, len(found))))
-        return [self._figures(path, value, each, call % TURNS) for path, value in found]
+        return [self._figures(path, value, each, call % ROTATIONS) for path, value in found]
 
     def values(self, tensor: Any, count: int, turn: int = 0) -> Any:
         """At most `count` numbers of a tensor, on its device."""

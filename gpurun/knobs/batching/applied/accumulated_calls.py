@@ -31,7 +31,7 @@ class AccumulatedCalls:
         from torch.nn.utils import clip_grad
         from torch.optim import lr_scheduler
 
-        from gpurun.runtime.core.identity import IdentityMap
+        from gpurun.runtime.core.identity_map import IdentityMap
         from gpurun.runtime.core.patching import replace
 
         torch = self._torch

@@ -31,7 +31,7 @@ class LossScale:
     """
 
     def __init__(self, hooks: Hooks, on: Callable[[], bool], refuse: Callable[[str], None]) -> None:
-        from gpurun.runtime.core.identity import IdentityMap
+        from gpurun.runtime.core.identity_map import IdentityMap
 
         self._hooks = hooks
         self._on = on

@@ -1,0 +1,52 @@
+"""Keep torch.compile's frame evaluation off our functions.
+
+While a compiled function runs, dynamo looks at every python frame below it, ours too: it would
+compile the hooks as if they were the model, and leave out of them what depends on `is_compiling`.
+Marked code runs as it is; not marked is what a knob compiles (`compiler_requirements.traced`).
+(What dynamo inlines into a graph, such as a root's `__call__`, asks `is_compiling` first thing and
+is then a plain call.)
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+from gpurun.knobs.compiling.compiler_requirements import TRACED
+from gpurun.runtime.core.post_import import when_imported
+
+
+def install(torch: Any) -> None:
+    """Mark our code as soon as dynamo is there: every optimizer brings it, `import torch` not."""
+    when_imported("torch._dynamo.eval_frame", lambda dynamo: _mark(torch, dynamo.skip_code))
+
+
+def _mark(torch: Any, skip: Callable[[CodeType], None]) -> None:
+    """Mark all our modules, and the function of torch that runs the optimizers' hooks."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("gpurun."):
+            for value in vars(module).values():
+                for code in _codes(value, name):
+                    skip(code)
+    skip(torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__)
+
+
+def _codes(value: Any, module: str) -> Iterator[CodeType]:
+    if getattr(value, "__module__", None) != module or getattr(value, TRACED, False):
+        return
+    if isinstance(value, FunctionType):
+        yield from _with_inner(value.__code__)
+    elif isinstance(value, type):
+        for member in vars(value).values():
+            function = member.fget if isinstance(member, property) else member
+            if isinstance(function, FunctionType):
+                yield from _with_inner(function.__code__)
+
+
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _with_inner(constant)

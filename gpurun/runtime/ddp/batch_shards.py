@@ -1,0 +1,109 @@
+"""What of a batch is a rank's own, and what its loss then weighs."""
+
+from __future__ import annotations
+
+import operator
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+LEAST = 2
+"""Samples that a rank needs at least of a batch that is smaller than usual: layers that normalise
+over the batch refuse a single one."""
+
+
+@dataclass(frozen=True)
+class BatchShard:
+    """`own` of the `total` samples of a batch that all ranks share.
+
+    `repeated`: every rank has all of them, so that each gradient is already that of the batch.
+    `order`: a hash of which samples these are, of the whole batch.
+    """
+
+    own: int
+    total: int
+    repeated: bool = False
+    order: int = field(default=0, compare=False)
+
+    def weight(self, ranks: int) -> float:
+        """What the mean over this rank's samples counts in the mean over `ranks` of these means,
+        for that to be the mean over all samples.
+        """
+        return 1.0 if self.repeated else ranks * self.own / self.total
+
+
+WHOLE_BATCH = BatchShard(1, 1, repeated=True)
+
+
+def shard_of(
+    indices: Sequence[Any], rank: int, size: int, usual: int | None = None
+) -> tuple[Sequence[Any], BatchShard]:
+    """The rank's share of a batch of indices, every `size`-th of them, and what part that is.
+
+    Shares differ by one sample at most. Of a batch with less than a sample for each rank, or with
+    less than `LEAST` and fewer than the `usual` number of samples (the last of an epoch), every
+    rank has all: each must take part in each step.
+    """
+    total = len(indices)
+    last = usual is not None and total < usual
+    if total < size * (LEAST if last else 1):
+        return indices, BatchShard(total, total, repeated=True)
+    own = indices[rank::size]
+    return own, BatchShard(len(own), total)
+
+
+def ordered(shard: BatchShard, indices: Any) -> BatchShard:
+    """The part of a batch of these indices, with their order if that is alike on all ranks."""
+    try:
+        return replace(shard, order=hash(tuple(map(operator.index, indices))))
+    except TypeError:  # texts, or batches: their hashes are a process's own
+        text = repr(indices)
+        return shard if " at 0x" in text else replace(shard, order=zlib.crc32(text.encode()))
+
+
+class StreamShard(list[Any]):
+    """The places of a batch of a stream, on their way to whoever reads it: see `read_share`."""
+
+    def __init__(self, places: Sequence[Any], rank: int, size: int, whole: bool) -> None:
+        super().__init__(places)
+        self.rank, self.size, self.whole = rank, size, whole
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StreamShard, (list(self), self.rank, self.size, self.whole)
+
+
+class RepeatedBatch:
+    """A collated batch that every rank has whole, on its way out of a loader and its worker."""
+
+    def __init__(self, batch: Any) -> None:
+        self.batch = batch
+
+    def pin_memory(self, *device: Any) -> RepeatedBatch:
+        """What a loader calls that pins."""
+        from torch.utils.data._utils import pin_memory
+
+        pin: Any = pin_memory.pin_memory
+        return RepeatedBatch(pin(self.batch, *device))
+
+
+def read_shard(samples: Any, places: StreamShard, drop_last: bool) -> tuple[list[Any], bool] | None:
+    """The rank's share of the next batch of a stream, and whether all ranks have it; None at the
+    end.
+
+    Every rank reads the whole stream, so that all end after the same batch. `places.whole`: a batch
+    a rank, in turn; else each takes its part of one batch. Of a last batch that is shorter than the
+    others every rank has all.
+    """
+    read: list[Any] = []
+    wanted = len(places) * (places.size if places.whole else 1)
+    for sample in samples:
+        read.append(sample)
+        if len(read) == wanted:
+            break
+    if places.whole:
+        begin = places.rank * len(places)
+        return (read[begin : begin + len(places)], False) if len(read) == wanted else None
+    if len(read) == wanted:
+        return read[places.rank :: places.size], False
+    return None if drop_last or not read else (read, True)

@@ -1,0 +1,197 @@
+"""Do the ranks still train the same model? Compared now and then, and at the end of each.
+
+Ranks that part ways (another learning rate, another number of steps, an early stop that only one
+makes) would wait for each other for ever; here they end by name.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
+from gpurun.runtime.ddp.rank_info import DIVERGED, RankInfo, or_stop_rank, stop_rank
+from gpurun.runtime.ddp.stall_report import StallReport
+from gpurun.runtime.observe.step_clock import CLOCK
+
+EVERY = 256
+"""Steps between two comparisons; the first are at 1, 2, 4, 8, ..."""
+CALLS = (8, 64, 512)
+"""After so many calls of the model they are compared where no optimizer has stepped."""
+POLL_SECONDS = 1.0
+BLAME_SECONDS = 2.0
+"""A rank whose script is over or has failed says so before it is gone; one that was killed never
+does."""
+EXIT_SECONDS = 5.0
+"""A rank has so long to be gone: where it failed the agent then ends the others, and tells why."""
+GRACE_SECONDS = 10.0
+"""A rank may go on so long after another has ended: it may be writing its last words."""
+ADVICE = "see the logs of the ranks; without --ddp the script runs on one device"
+
+
+class DivergenceCheck:
+    """The comparison of one rank with the others. `order`: that of the data, as a number."""
+
+    def __init__(
+        self, torch: Any, rank_info: RankInfo, ddp: HiddenDDP, order: Callable[[], int]
+    ) -> None:
+        self._order = order
+        self._torch = torch
+        self._rank_info = rank_info
+        self._ddp = ddp
+        self._steps = 0
+        self._calls = 0
+        """Calls of the model before the first step."""
+        self._ended = False
+        self.stall_report = StallReport(rank_info)
+        self._last: Callable[[], Any] = lambda: None
+        """The optimizer that made the last step."""
+        self._watching: threading.Thread | None = None
+
+    def install(self) -> None:
+        """Compare before steps."""
+        CLOCK.before_step.append(or_stop_rank("agreement of ranks", self._before_step))
+        self._ddp.on_call.append(or_stop_rank("agreement of ranks", self._called))
+
+    def _before_step(self, optimizer: Any) -> None:
+        self._steps = count = self._steps + 1
+        self._last = weakref.ref(optimizer)
+        if not self._ddp.together():
+            return
+        if self._watching is None:
+            self._watching = threading.Thread(target=self._watch, daemon=True)
+            self._watching.start()
+        if count & (count - 1) == 0 or count % EVERY == 0:
+            self._compare(count)
+
+    def _called(self) -> None:
+        """A script may step by hand, with gradients that nobody averages."""
+        if self._steps or not self._ddp.fed:
+            return
+        self._calls += 1
+        if self._calls in CALLS and self._ddp.together():
+            self._compare(0)
+
+    def _compare(self, count: int) -> None:
+        torch = self._torch
+        rates = [g.get("lr", 0.0) for o in CLOCK.optimizers for g in o.param_groups]
+        rate = float(sum(float(rate) for rate in rates))
+        mine = [float(count), rate, float(self._order()), self._weights()]
+        device = self._ddp.device()
+        own = torch.tensor(mine, dtype=torch.float64, device=device)
+        every = [torch.empty_like(own) for _ in range(self._rank_info.world_size)]
+        with self.stall_report.exchanging():
+            torch.distributed.all_gather(every, own)
+        compared = zip(*(one.tolist() for one in every), strict=True)
+        names = ("number of steps", "learning rates", "order of the data", "weights")
+        for name, values in zip(names, compared, strict=True):
+            if len(set(values)) > 1 and not all(value != value for value in values):
+                shown = ", ".join(f"{value:.9g}" for value in values)
+                when = f"at step {count}" if count else "before any step of an optimizer"
+                stop_rank(f"{when} the ranks differ in their {name}: {shown}", ADVICE, DIVERGED)
+
+    def _weights(self) -> float:
+        """A sum over all weights: alike to the last bit where the same updates were made."""
+        total = 0.0
+        with self._torch.no_grad():
+            for parameter in self._ddp.parameters():
+                total += _sum(parameter)
+        return total
+
+    def _last_weights(self) -> float:
+        """The same over what was stepped with last; NaN where the script has dropped it."""
+        optimizer = self._last()
+        if optimizer is None:
+            return math.nan
+        groups = optimizer.param_groups
+        return sum(_sum(parameter) for group in groups for parameter in group["params"])
+
+    def _store(self) -> Any:
+        return self._torch.distributed.distributed_c10d._get_default_store()
+
+    def ended(self) -> None:
+        """Tell the others that this rank's script is over; the last compares what all have."""
+        self._ended = True
+        if self._watching is None:
+            return
+        if getattr(sys, "last_value", None) is not None:  # by an exception, which tells more
+            self._store().set(f"gpurun/failed/{self._rank_info.rank}", str(self._steps))
+            return
+        mine = self._last_weights()
+        self._store().set(f"gpurun/weights/{self._rank_info.rank}", mine.hex())
+        self._store().set(f"gpurun/ended/{self._rank_info.rank}", str(self._steps))
+        theirs = {self._rank_info.rank: mine}
+        for rank in self._gone():
+            if int(self._store().get(f"gpurun/ended/{rank}")) == self._steps:
+                theirs[rank] = float.fromhex(self._store().get(f"gpurun/weights/{rank}").decode())
+        if len({value for value in theirs.values() if value == value}) > 1:
+            shown = ", ".join(f"{value:.9g}" for _, value in sorted(theirs.items()))
+            what = f"at their end, after step {self._steps}, the ranks differ in their weights"
+            stop_rank(f"{what}: {shown}", ADVICE, DIVERGED)
+
+    def blame(self) -> None:
+        """An exchange of gradients failed: end by name where the cause is a rank that is done. One
+        that failed tells the cause itself.
+        """
+        if self._watching is None:
+            return
+        deadline = time.monotonic() + BLAME_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                failed, gone = self._gone("failed"), self._gone()
+            except Exception:
+                return
+            if failed:
+                time.sleep(GRACE_SECONDS)  # the agent ends this one
+                return
+            if gone:
+                self._parted(gone[0])
+            time.sleep(POLL_SECONDS / 10)
+
+    def _gone(self, how: str = "ended") -> list[int]:
+        """The ranks whose scripts are over, or have failed."""
+        others = (
+            rank for rank in range(self._rank_info.world_size) if rank != self._rank_info.rank
+        )
+        return [rank for rank in others if self._store().check([f"gpurun/{how}/{rank}"])]
+
+    def _parted(self, gone: int) -> None:
+        last = int(self._store().get(f"gpurun/ended/{gone}"))
+        time.sleep(EXIT_SECONDS)
+        stop_rank(
+            f"rank {gone} ended after {last} steps, and rank {self._rank_info.rank} waits for it "
+            f"in step {self._steps + 1}: they no longer train alike",
+            ADVICE,
+            DIVERGED,
+        )
+
+    def _watch(self) -> None:
+        """In a thread: a rank that has ended leaves those that go on waiting for it."""
+        since, at = 0.0, 0
+        while not self._ended:
+            time.sleep(POLL_SECONDS)
+            try:
+                self.stall_report.look(self._steps, self._store())
+                gone = self._gone()
+            except Exception:
+                return  # the store is gone with the agent, which ends this rank too
+            if not gone or self._ended:
+                continue
+            if not since or self._steps != at:
+                since, at = time.monotonic(), self._steps
+            elif time.monotonic() - since > GRACE_SECONDS:
+                if int(self._store().get(f"gpurun/ended/{gone[0]}")) != self._steps:
+                    self._parted(gone[0])  # else both are done, and this one has other work left
+
+
+def _sum(parameter: Any) -> float:
+    """Over all numbers of a parameter, both parts of complex ones."""
+    numbers = parameter.detach()
+    if numbers.is_complex():
+        numbers = numbers.real + numbers.imag
+    return float(numbers.double().sum())

@@ -1,0 +1,429 @@
+"""Each root module in a real DistributedDataParallel that the script does not see.
+
+The script's object stays what it is: its class, keys, pickles and copies. Its calls are routed
+through the wrapper, which calls it again, this time itself. The first steps are averaged here
+rather than by the wrapper: they show which parameters get gradients, which it must be told.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
+from gpurun.records.frames import drop_frame, drop_frames
+from gpurun.records.spec import Exchange, Setting
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.recorder import RECORDER, error_text
+from gpurun.runtime.ddp.ddp_wrapper import wrapped
+from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
+from gpurun.runtime.ddp.rank_rng import RankRNG
+from gpurun.runtime.ddp.unwrapped_parameters import UnwrappedParameters
+from gpurun.runtime.ddp.wrapped_root import RemovedParameter, WrappedRoot
+from gpurun.runtime.observe.root_inputs import first_tensor
+from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.script_traits import TRAITS
+from gpurun.runtime.observe.step_clock import CLOCK
+
+MUTE_MEETINGS = 3
+"""Ranks that exchange nothing wait for each other so many times nevertheless: a first step imports
+and compiles, and what they do afterwards is to be measured at the same time."""
+MOST_IDLE = 4
+"""After so many steps without a call a root is not looked after, until it is called again."""
+
+
+class HiddenDDP:
+    """The root modules of one rank, kept alike with those of the others.
+
+    `shared_gpus`: several ranks have one device, which NCCL refuses and gloo does not.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        rank_info: RankInfo,
+        rng: RankRNG,
+        exchange: Exchange,
+        *,
+        shared_gpus: bool = False,
+    ) -> None:
+        self._shared_gpus = shared_gpus
+        self._torch = torch
+        self._rank_info = rank_info
+        self._rng = rng
+        self._exchange = not exchange.left_out
+        self._static = Setting("static_graph", True) in exchange.options  # each pass like the first
+        self._of: dict[int, WrappedRoot] = {}
+        """Of modules, by identity."""
+        self._at_work: list[WrappedRoot] = []
+        """Those that were called of late, in the order in which all ranks called them."""
+        self._unwrapped = UnwrappedParameters()
+        self.called_with: int | None = None
+        """Rows of the tensor that a root was last called with, None where it was given none."""
+        self.fed = False
+        """Whether a loader hands out shares."""
+        self.on_call: list[Callable[[], None]] = []
+        """Who hears that a root is called."""
+        self._ours = False
+        """Whether the process group is ours."""
+        self._frozen: list[Any] = []
+        self._passes = 0
+        """Backward passes since the last step of an optimizer."""
+        self._accumulated: deque[int] = deque(maxlen=2)
+        """How many there were in each of the last steps."""
+        self._calls = 0
+        """Calls of roots since then."""
+        self.left: int | None = None
+        """Batches that the loader which was read last has left, None if that is not known."""
+        self._accumulates = True
+        """Whether passes between two steps add up, as far as is seen: else the script reads the
+        gradients of each.
+        """
+        self._seen = (0, 0)
+        """A parameter and its version, at the last call of a root."""
+
+    def install(self) -> None:
+        """Meet new roots and stand in for their calls."""
+        self._grad_enabled = self._torch.is_grad_enabled
+        self._pass = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
+        self._of_torch = inspect.getfile(self._torch.nn.parallel.DistributedDataParallel)
+        modules = self._torch.nn.modules.module
+        modules.register_module_module_registration_hook(self._registered)
+        modules.register_module_parameter_registration_hook(self._registered)
+        ROOTS.on_root.append(self._root_found)
+        ROOTS.route = self._route
+        CLOCK.before_step.append(or_stop_rank("gradients of ranks", self._before_step))
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            replace(self._torch.nn.utils, name, self._before_clipping)
+        replace(self._torch.amp.GradScaler, "unscale_", self._before_unscaling)
+
+    def _before_clipping(self, original: Any) -> Any:
+        """The norm is that of the gradients of the whole batch."""
+
+        @functools.wraps(original)
+        def call(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                single = isinstance(parameters, self._torch.Tensor)
+                found = [parameters] if single else list(parameters)
+                self._settle(found)
+                return original(parameters if single else found, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return call
+
+    def _before_unscaling(self, original: Any) -> Any:
+        """All ranks find the same gradients to be infinite."""
+
+        @functools.wraps(original)
+        def call(scaler: Any, optimizer: Any) -> Any:
+            try:
+                self._settle(_parameters_of(optimizer))
+                return original(scaler, optimizer)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return call
+
+    def _settle(self, parameters: Iterable[Any]) -> None:
+        """Average what is not averaged yet: somebody is about to read or use these gradients."""
+        if not self._exchange or not self.active():
+            return
+        for root in list(self._at_work):
+            if root.waiting:
+                self._accumulated.clear()
+                self._average(root)
+        covered: set[int] = set()
+        for root in self._of.values():
+            covered |= root.wrapped.keys() or {id(p) for p in root.parameters()}
+        new = self._unwrapped.meet(parameters, covered)
+        if new:
+            self.meet(new[0].device)
+            for parameter in new:
+                self._torch.distributed.broadcast(parameter.data, 0)
+            self._average_gradients(self._unwrapped, new)
+
+    def active(self) -> bool:
+        """Whether the script leaves it to us: one that is distributed by itself runs as it is."""
+        return not any(trait in TRAITS.seen for trait in DISTRIBUTED_TRAITS) and (
+            self._ours or not self._torch.distributed.is_initialized()
+        )
+
+    def in_backward(self) -> bool:
+        """Whether a backward pass is under way: of checkpoints it calls modules again."""
+        return bool(self._pass() != -1)
+
+    def together(self) -> bool:
+        """Whether there is anything to keep alike."""
+        return self._ours and self._exchange and any(True for _ in self.parameters())
+
+    def parameters(self) -> Iterator[Any]:
+        """Those that are trained at present, alike on all ranks."""
+        for root in list(self._at_work):
+            if root.idle <= 1:
+                yield from root.parameters()
+        yield from self._unwrapped.parameters()
+
+    def device(self) -> Any:
+        """Where the first of them lies, None if there is none."""
+        return next((parameter.device for parameter in self.parameters()), None)
+
+    # -- a root is met -------------------------------------------------------------------------
+
+    def _root_found(self, module: Any) -> None:
+        if not self.active() or not self._grad_enabled():
+            return
+        try:
+            parameters = [p for p in module.parameters() if p.requires_grad]
+            if not parameters:
+                return
+            self.meet(parameters[0].device)
+            self._make_alike(module)
+        except Exception as error:
+            stop_rank(
+                f"the ranks did not meet: {error_text(error)}",
+                "see the logs of the ranks; without --ddp the script runs on one device",
+            )
+        key = id(module)
+        self._of[key] = WrappedRoot(module)
+        weakref.finalize(module, self._of.pop, key, None)
+
+    def _registered(self, module: Any, name: str, value: Any) -> None:
+        """Some module gets a layer or a parameter."""
+        for root in list(self._of.values()):
+            root.stale = True
+
+    def meet(self, device: Any) -> None:
+        """Begin the process group, where there is none yet."""
+        distributed = self._torch.distributed
+        if distributed.is_initialized():
+            return
+        self._ours = True
+        if device.type == "cuda" and not self._shared_gpus:
+            index = self._torch.cuda.current_device() if device.index is None else device.index
+            distributed.init_process_group("nccl", device_id=self._torch.device("cuda", index))
+        else:
+            distributed.init_process_group("gloo")
+
+    def _make_alike(self, module: Any) -> None:
+        """Parameters and buffers as rank 0 has them."""
+        for tensor in (*module.parameters(), *module.buffers()):
+            self._torch.distributed.broadcast(tensor.data, 0)
+
+    # -- its calls -----------------------------------------------------------------------------
+
+    def _route(self, original: Any, module: Any) -> Any:
+        """What is called in place of `original`, torch's own `__call__`."""
+        root = self._of.get(id(module))
+        if root is None or not self.active():
+            return original
+        if not self._grad_enabled():
+            if root.moved:
+                root.moved = False
+                self._share_buffers(module)
+            return original
+        root.moved = True
+        if not self.fed:
+            self._rng.draw_apart()  # the script makes its batches itself: each rank others
+
+        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                with (
+                    self._rng.apart_inside()
+                ):  # of `next(iter(loader))` the iterator is gone by now
+                    return self._called(root, original, module, args, kwargs)
+            except BaseException as error:
+                drop_frames(error, (__file__, self._of_torch))
+                raise
+
+        return call
+
+    def _called(
+        self, root: WrappedRoot, original: Any, module: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
+        first = first_tensor(args, kwargs, self._torch.Tensor)
+        self.called_with = None if first is None else int(first.shape[0])
+        for callback in self.on_call:
+            callback()
+        self._take_up(root, module)
+        self._look_between(root)
+        root.called = True
+        wrapper = root.usable()
+        if wrapper is None:
+            if self._exchange:
+                self._share_buffers(module)
+            result = original(module, *args, **kwargs)
+        else:
+            last = self._is_last_pass()
+            wrapper.require_backward_grad_sync = last
+            root.waiting = not last
+            result = wrapper(*args, **kwargs)
+        return result
+
+    def _take_up(self, root: WrappedRoot, module: Any) -> None:
+        """It is at work again, with the parameters that it has now."""
+        self._calls += 1
+        root.idle = 0
+        if root not in self._at_work:
+            self._at_work.append(root)
+        if root.stale and root.renewed():
+            self._make_alike(module)
+            root.unwrap()
+
+    def _is_last_pass(self) -> bool:
+        """Whether the step follows on this backward pass, as far as the last steps tell.
+
+        Gradients that are accumulated need be averaged but once. Where several models or optimizers
+        take turns each pass counts.
+        """
+        alternate = len(self._at_work) > 1 or len(CLOCK.optimizers) > 1 or not self._accumulates
+        if alternate or self._static or len(set(self._accumulated)) != 1:
+            return True
+        to_come = self._accumulated[0] - 1 - self._passes
+        return to_come <= 0 or (self.left is not None and self.left < to_come)
+
+    def _look_between(self, root: WrappedRoot) -> None:
+        """Between two passes of a step: were the gradients read, and the weights moved by them?"""
+        if not self._accumulates:
+            return
+        one = root.one
+        if one is None:
+            return
+        seen, self._seen = self._seen, (id(one), one._version)
+        moved = seen[0] == id(one) and seen != self._seen
+        if self._passes and (moved or one.grad is None):
+            self._accumulates = False
+
+    def _share_buffers(self, module: Any) -> None:
+        """As rank 0 has them: statistics of a batch are those of its share."""
+        for buffer in module.buffers():
+            self._torch.distributed.broadcast(buffer.data, 0)
+
+    # -- gradients -----------------------------------------------------------------------------
+
+    def before_backward(self) -> None:
+        """Remember what the wrappers must leave alone, and what gradients are."""
+        self._frozen = [p for x in self._at_work for p in x.frozen_without_gradient()]
+        for root in self._at_work:
+            if root.wrapper is None or not root.called:
+                root.mark()
+
+    def after_backward(self) -> None:
+        """Average what the wrappers do not; what was averaged before stays what it is."""
+        for parameter in self._frozen:
+            parameter.grad = None
+        self._passes += 1
+        for root in list(self._at_work):
+            if root.wrapper is None:
+                root.partly = len(root.touched()) > 1 or root.partly
+                self._average(root)
+            elif not root.called and True in root.touched():
+                self._average(root)  # a wrapper hears of one pass for each call
+            root.called, root.retired = False, None
+        self._average(self._unwrapped)
+
+    def _average(self, root: WrappedRoot | UnwrappedParameters) -> None:
+        root.waiting = False
+        parameters = root.stand_ins()
+        if parameters and self._exchange:
+            self._average_gradients(root, parameters)
+
+    def _average_gradients(
+        self, root: WrappedRoot | UnwrappedParameters, parameters: list[Any]
+    ) -> None:
+        torch, distributed = self._torch, self._torch.distributed
+        present = torch.tensor(
+            [p.grad is not None for p in parameters],
+            dtype=torch.float32,
+            device=parameters[0].device,
+        )
+        distributed.all_reduce(present)
+        for parameter, ranks in zip(parameters, present.tolist(), strict=True):
+            if ranks == 0:
+                continue
+            if parameter.grad is None:
+                parameter.grad = _nothing(torch, parameter)
+            root.partly = root.partly or ranks < self._rank_info.world_size
+            root.reached.add(id(parameter))
+            distributed.all_reduce(parameter.grad)
+            parameter.grad.div_(self._rank_info.world_size)
+
+    def _before_step(self, optimizer: Any) -> None:
+        """Nothing that waits may be stepped with, nor may anything be missing."""
+        # passes of one call are not accumulated: the script may look at each
+        self._accumulated.append(self._passes if self._calls == self._passes else 1)
+        self._passes, self._calls = 0, 0
+        stepping = _parameters_of(optimizer)
+        self._unwrapped.stepped()
+        self._settle(stepping)
+        stepped = set(map(id, stepping))
+        for root in list(self._at_work):
+            root.idle += 1
+            if root.idle > MOST_IDLE and not root.waiting:
+                self._at_work.remove(root)
+            mine = [p for p in root.trainable() if id(p) in stepped]
+            if not mine:
+                continue
+            root.steps += 1
+            if not self._exchange:
+                if self._ours and root.steps <= MUTE_MEETINGS:
+                    self._torch.distributed.all_reduce(self._torch.zeros_like(mine[0]))
+            elif root.wrapper is None:
+                if root.steps > root.look_steps and not root.apart:
+                    self._wrap(root)
+            elif root.idle == 1 and not root.wrapper.find_unused_parameters:
+                self._look_for_missing(root, mine)
+
+    def _look_for_missing(self, root: WrappedRoot, stepping: list[Any]) -> None:
+        """A parameter that got gradients in the first steps, and none now, was left waited for by
+        the wrapper, and others with it.
+        """
+        if any(p.grad is None for p in stepping if id(p) in root.reached):
+            self._average(root)
+            root.unwrap()
+            root.partly, root.retired = True, None
+
+    def _wrap(self, root: WrappedRoot) -> None:
+        module, unused = root.module(), root.unused
+        if module is None or not root.reached:
+            return
+        try:
+            root.wrapper = wrapped(self._torch, module, unused)
+            root.wrapped = {id(p): p for p in root.trainable()}
+        except Exception as error:
+            stop_rank(
+                f"DistributedDataParallel refuses the model: {error_text(error)}",
+                "run it without --ddp",
+            )
+        detail = type(module).__name__ + (", some parameters unused" if unused else "")
+        RECORDER.event(TraitEvent(trait="hidden_ddp", detail=detail))
+
+    def end(self) -> None:
+        """End the process group, where it is ours.
+
+        A reducer that is the last to hold the group ends it with Python's lock held, and waits for
+        threads of gloo that may need the lock to let go of their last work: for ever. So its group
+        outlives it.
+        """
+        if self._ours and self._torch.distributed.is_initialized():
+            for root in self._of.values():
+                if root.wrapper is not None:
+                    for holder in ("logger", "reducer"):
+                        root.wrapper.__dict__.pop(holder, None)
+            self._torch.distributed.destroy_process_group()
+
+
+def _nothing(torch: Any, parameter: Any) -> Any:
+    if isinstance(parameter, RemovedParameter):
+        return torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
+    return torch.zeros_like(parameter)
+
+
+def _parameters_of(optimizer: Any) -> list[Any]:
+    return [p for group in optimizer.param_groups for p in group["params"]]

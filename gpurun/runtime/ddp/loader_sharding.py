@@ -1,0 +1,372 @@
+"""Training loaders hand each rank its share; those of an evaluation hand all of it to every rank.
+
+The share is taken where an iterator asks the batch sampler for indices, so that the script's own
+sampler, order and number of batches stay. All ranks draw the order alike.
+
+Which of both a loader is shows once it was read (`uses`). Before that the model's mode tells, and
+gradients that are switched off.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+from gpurun.records.frames import drop_frame
+from gpurun.records.spec import Share
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.ddp.batch_shards import (
+    WHOLE_BATCH,
+    BatchShard,
+    RepeatedBatch,
+    StreamShard,
+    ordered,
+    read_shard,
+    shard_of,
+)
+from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
+from gpurun.runtime.ddp.loader_roles import LoaderPass, LoaderRoles
+from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
+from gpurun.runtime.ddp.rank_rng import RankRNG
+from gpurun.runtime.observe.loaders import LOADERS
+from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.step_clock import CLOCK
+
+LATELY = 8
+"""So many batches are at hand at once at most."""
+ORDERS = 2**48
+"""So many orders are told apart: a float can say them."""
+
+
+class LoaderSharding:
+    """The loaders of one rank; `replicas` hear that one hands out shares."""
+
+    def __init__(
+        self, torch: Any, share: Share, rank_info: RankInfo, rng: RankRNG, ddp: HiddenDDP
+    ) -> None:
+        self.order = 0
+        """A hash of which samples were handed out to all ranks together, and in which order."""
+        self._handed: deque[BatchShard] = deque(maxlen=LATELY)
+        """The parts of the batches that were handed out lately."""
+        self._last: BatchShard | None = None
+        """The part of a batch that was handed out last, None before any."""
+        self._torch = torch
+        self._share = share
+        self._rank_info = rank_info
+        self._rng = rng
+        self._active = ddp.active
+        self._ddp = ddp
+        self._local = threading.local()
+        self._shuffled = False
+        """Whether a loader was seen that draws its order."""
+        self._roles = LoaderRoles(strict=share is Share.GLOBAL)
+
+    def install(self) -> None:
+        """Stand between DataLoaders and their samplers."""
+        from torch.utils.data import dataloader
+        from torch.utils.data._utils import fetch
+
+        iterator: Any = dataloader._BaseDataLoaderIter
+        iterator._gpurun_shards, iterator._gpurun_aligned = None, False
+        iterator._gpurun_pass, iterator._gpurun_dealt = None, False
+        self._ddp.on_call.append(lambda: self._roles.called(_in_training()))
+        CLOCK.before_step.append(or_stop_rank("loaders of ranks", self._stepped))
+        replace(dataloader.DataLoader, "__init__", self._watch_built)
+        replace(dataloader.DataLoader, "__iter__", self._watch_iter)
+        replace(iterator, "__init__", self._watch_init)
+        replace(iterator, "_reset", self._watch_reset)
+        replace(iterator, "_next_index", self._watch_next_index)
+        replace(iterator, "__next__", self._watch_next)
+        replace(fetch._IterableDatasetFetcher, "fetch", self._watch_fetch)
+        if self._share is Share.LOCAL:
+            replace(dataloader.DataLoader, "__len__", self._watch_len)
+
+    def trains(self, loader: Any) -> bool:
+        """Whether a loader that is now read feeds the training, as far as can be told."""
+        if not self._torch.is_grad_enabled():
+            return False
+        if LOADERS.training_keys:
+            return LOADERS.key_of(loader) in LOADERS.training_keys
+        in_training = _in_training()
+        ordered = not self._draws_order(loader)
+        known = self._roles.known(loader, ordered, in_training)
+        if known is not None:
+            return known
+        # a loader in order beside one that is shuffled is there to evaluate
+        return in_training and not (ordered and self._shuffled)
+
+    @property
+    def shard(self) -> BatchShard | None:
+        """What of the batch at hand is this rank's; None where no loader feeds the training."""
+        if self._roles.repeated(_in_training()):
+            return WHOLE_BATCH
+        if self._last is None or self._last is WHOLE_BATCH:
+            return self._last
+        # of batches that were read ahead, or of several loaders, the one that the model was given
+        rows = self._ddp.called_with
+        return next((shard for shard in reversed(self._handed) if shard.own == rows), self._last)
+
+    def went_back(self) -> None:
+        """A backward pass is over."""
+        self._roles.went_back(_in_training())
+        self._ddp.called_with = None
+
+    def finish(self) -> None:
+        """The script is over."""
+        self._roles.finish()
+
+    def _stepped(self, optimizer: Any) -> None:
+        self._roles.stepped(_in_training())
+
+    def _draws_order(self, loader: Any) -> bool:
+        """Whether it shuffles, as far as can be told: a batch sampler of the script's own may."""
+        data = self._torch.utils.data
+        own = type(loader.batch_sampler) not in (data.BatchSampler, type(None))
+        sampler = getattr(loader.batch_sampler, "sampler", None if own else loader.sampler)
+        return not isinstance(sampler, data.SequentialSampler)
+
+    def _watch_built(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                original(loader, *args, **kwargs)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            self._shuffled = self._shuffled or self._draws_order(loader)
+
+        return __init__
+
+    def _watch_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __iter__(loader: Any) -> Any:
+            try:
+                if not self._active():
+                    return original(loader)
+                self._local.shards = deque() if self.trains(loader) else None
+                self._local.loader_pass = self._new_pass(loader)
+                self._rng.draw_alike()
+                try:
+                    return original(loader)
+                finally:
+                    self._local.shards = self._local.loader_pass = None
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return __iter__
+
+    def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        def __init__(iterator: Any, loader: Any) -> None:
+            self._open(iterator)
+            if iterator._gpurun_shards is not None:
+                # `break` frees it: what follows is no step any more
+                weakref.finalize(iterator, self._abandoned).atexit = False
+            original(iterator, loader)
+            if iterator._gpurun_shards is not None and iterator._dataset_kind == 0:
+                # workers augment samples of their own: their draws shall not repeat a peer's; of a
+                # stream every rank reads the whole, in the same order
+                iterator._base_seed = self._rng.own_seed(iterator._base_seed)
+
+        return __init__
+
+    def _abandoned(self) -> None:
+        """An iterator is gone."""
+        if _in_script():
+            self._rng.draw_alike()
+
+    def _watch_reset(self, original: Callable[..., None]) -> Callable[..., None]:
+        def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+            self._open(iterator)
+            original(iterator, loader, first_iter)
+
+        return _reset
+
+    def _open(self, iterator: Any) -> None:
+        iterator._gpurun_shards = getattr(self._local, "shards", None)
+        iterator._gpurun_pass = getattr(self._local, "loader_pass", None)
+        iterator._gpurun_aligned = self._active()
+        iterator._gpurun_dealt, iterator._gpurun_handed = False, 0
+
+    def _new_pass(self, loader: Any) -> LoaderPass | None:
+        """What is remembered of a loader that is opened; nothing of one that cannot train."""
+        if LOADERS.training_keys or not self._torch.is_grad_enabled():
+            return None
+        shared = self._local.shards is not None
+        return self._roles.opened(loader, not self._draws_order(loader), _in_training(), shared)
+
+    def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def _next_index(iterator: Any) -> Any:
+            try:
+                shared = iterator._gpurun_shards is not None
+                take = functools.partial(self._shared, iterator, original) if shared else None
+                if not iterator._gpurun_aligned:
+                    return take() if take is not None else original(iterator)
+                iterator._gpurun_aligned = _draws_later(iterator._index_sampler)
+                with self._rng.alike_inside():
+                    return take() if take is not None else original(iterator)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return _next_index
+
+    def _shared(self, iterator: Any, original: Callable[..., Any]) -> Any:
+        """The indices of this rank's share of the next batch."""
+        rank, size = self._rank_info.rank, self._rank_info.world_size
+        whole = self._share is Share.LOCAL
+        if iterator._dataset_kind == 1:  # a stream: its reader takes the share
+            places = original(iterator)
+            if not iterator._auto_collation:
+                return self._refuse(iterator, "a stream of whole batches") if not whole else places
+            if not whole and len(places) < size:
+                return self._refuse(iterator, f"a stream by {len(places)} samples at a time")
+            count = len(places) if whole else len(places[rank::size])
+            iterator._gpurun_shards.append(BatchShard(count, len(places)))
+            return self._to_read(places, StreamShard(places, rank, size, whole))
+        if whole:
+            return self._in_turn(iterator, original)
+        indices = original(iterator)
+        if not iterator._auto_collation:
+            return self._refuse(iterator, "a loader without a batch size")
+        usual = getattr(iterator._index_sampler, "batch_size", None)
+        try:
+            own, shard = shard_of(indices, rank, size, usual if isinstance(usual, int) else None)
+        except (TypeError, IndexError, KeyError):
+            return self._refuse(iterator, f"a batch sampler that yields {type(indices).__name__}s")
+        iterator._gpurun_shards.append(ordered(shard, indices))
+        return self._to_read(indices, own)
+
+    def _to_read(self, whole: Any, share: Any) -> Any:
+        """Of the indices of a batch those that this process reads."""
+        return share
+
+    def _in_turn(self, iterator: Any, original: Callable[..., Any]) -> Any:
+        """One of the next batches, of which every rank takes one; an incomplete round ends it."""
+        batches: list[Any] = []
+        try:
+            while len(batches) < self._rank_info.world_size:
+                batches.append(original(iterator))
+        except StopIteration:
+            if batches and not iterator._gpurun_dealt:
+                stop_rank(
+                    f"an epoch has {len(batches)} of its batches for {self._rank_info.world_size} "
+                    "ranks, of which each takes whole ones",
+                    "take a smaller batch or more data; --strong gives each rank a part of a batch",
+                )
+            raise
+        iterator._gpurun_dealt = True
+        iterator._gpurun_shards.append(ordered(BatchShard(1, 1), batches))
+        return batches[self._rank_info.rank]
+
+    def _refuse(self, iterator: Any, what: str) -> Any:
+        loader_pass = iterator._gpurun_pass
+        where = f" ({loader_pass.where})" if loader_pass is not None and loader_pass.where else ""
+        stop_rank(
+            f"the training reads {what}{where}: no share of a batch can be given to each rank",
+            "build the loader with a batch size of at least a sample for each rank, or run it "
+            "without --ddp",
+        )
+
+    def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def __next__(iterator: Any) -> Any:
+            shards = iterator._gpurun_shards
+            try:
+                if shards is not None:
+                    self._rng.draw_apart()
+                batch = original(iterator)
+            except BaseException as error:
+                if shards is not None:
+                    self._rng.draw_alike()
+                loader_pass = iterator._gpurun_pass
+                if isinstance(error, StopIteration) and _in_script() and loader_pass is not None:
+                    self._roles.ended(loader_pass)
+                drop_frame(error)
+                raise
+            loader_pass = iterator._gpurun_pass
+            if loader_pass is not None and self._torch.is_grad_enabled() and _in_script():
+                self._roles.handed(loader_pass)
+            if shards:
+                self._last = shards.popleft()
+                self._handed.append(self._last)
+                self._ddp.fed = True
+                iterator._gpurun_handed += 1
+                self._ddp.left = self._left(iterator)
+                if _in_script():
+                    self.order = hash((self.order, self._last.order)) % ORDERS
+            if isinstance(batch, RepeatedBatch):
+                self._last = WHOLE_BATCH
+                return batch.batch
+            return batch
+
+        return __next__
+
+    def _left(self, iterator: Any) -> int | None:
+        """Batches that an iterator has left for this rank, None for one that does not tell."""
+        try:
+            batches = len(iterator._index_sampler)
+        except (TypeError, NotImplementedError):
+            return None
+        if self._share is Share.LOCAL:
+            batches //= self._rank_info.world_size
+        return batches - int(iterator._gpurun_handed)
+
+    def _watch_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        from torch.utils.data import get_worker_info
+
+        def fetch(fetcher: Any, places: Any) -> Any:
+            try:
+                if not isinstance(places, StreamShard):
+                    return original(fetcher, places)
+                samples, found = fetcher.dataset_iter, None
+                if not fetcher.ended:
+                    # each rank reads the whole stream, which may draw its order
+                    alike = self._rng.alike_inside() if get_worker_info() is None else nullcontext()
+                    with alike:
+                        found = read_shard(samples, places, fetcher.drop_last)
+                if found is None:
+                    fetcher.ended = True
+                    raise StopIteration
+                share, repeated = found
+                batch = fetcher.collate_fn(share)
+                return RepeatedBatch(batch) if repeated else batch
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return fetch
+
+    def _watch_len(self, original: Callable[..., int]) -> Callable[..., int]:
+        def __len__(loader: Any) -> int:
+            try:
+                batches = original(loader)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+            shared = self._active() and loader._dataset_kind == 0 and self.trains(loader)
+            # with fewer batches than ranks the first one ends it by name: see `_in_turn`
+            return (
+                max(batches // self._rank_info.world_size, min(batches, 1)) if shared else batches
+            )
+
+        return __len__
+
+
+def _in_script() -> bool:
+    """Not in a thread that reads ahead: how far it is differs between ranks."""
+    return threading.get_ident() == CLOCK.thread
+
+
+def _in_training() -> bool:
+    """Whether the model is in training mode, as far as there is one."""
+    roots = ROOTS.modules()
+    return not roots or any(root.training for root in roots)
+
+
+def _draws_later(sampler: Any) -> bool:
+    """Whether a batch sampler may draw after its first batch: torch's own seed themselves then."""
+    samplers = (sampler, getattr(sampler, "sampler", sampler))
+    return not all(type(one).__module__ == "torch.utils.data.sampler" for one in samplers)

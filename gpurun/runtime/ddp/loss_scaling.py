@@ -1,0 +1,123 @@
+"""The gradients of a rank's share, made those of the whole batch.
+
+DistributedDataParallel averages gradients over ranks. A loss that is a mean over samples counts by
+the rank's part of them, one that is a sum as often as there are ranks. Which of both it is was
+measured before the ranks began (`runtime/probe`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gpurun.records.events import TraitEvent
+from gpurun.records.frames import drop_frame
+from gpurun.records.spec import LossReduction
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.ddp.batch_shards import BatchShard
+from gpurun.runtime.ddp.divergence_check import DivergenceCheck
+from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
+from gpurun.runtime.ddp.loader_sharding import LoaderSharding
+from gpurun.runtime.ddp.rank_info import RankInfo, line_of, stop_rank
+
+
+class LossScaling:
+    """Scales losses, and tells the replicas when a backward pass is over.
+
+    `shared`: each rank has a part of every batch; else each has whole ones, and nothing is scaled.
+    `reduction`: how the loss of a batch is made of its samples'; None if that was not measured.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        rank_info: RankInfo,
+        sharding: LoaderSharding,
+        ddp: HiddenDDP,
+        divergence: DivergenceCheck,
+        reduction: LossReduction | None,
+        shared: bool,
+    ) -> None:
+        self._torch = torch
+        self._divergence = divergence
+        self._rank_info = rank_info
+        self._sharding = sharding
+        self._ddp = ddp
+        self._reduction = reduction
+        self._shared = shared
+        self._told = False
+
+    def install(self) -> None:
+        """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
+        replace(self._torch.autograd, "backward", self._watch)
+
+    def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        compiling = self._torch.compiler.is_dynamo_compiling
+
+        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            try:
+                if compiling() or self._ddp.in_backward() or not self._ddp.active():
+                    return original(tensors, *args, **kwargs)
+                with self._divergence.stall_report.exchanging():
+                    scaled = self._scaled(tensors)
+                    self._ddp.before_backward()
+                    result = original(scaled, *args, **kwargs)
+                    self._ddp.after_backward()
+                self._sharding.went_back()
+                return result
+            except BaseException as error:
+                if isinstance(error, RuntimeError):
+                    self._divergence.blame()
+                drop_frame(error)
+                raise
+
+        return backward
+
+    def _scaled(self, tensors: Any) -> Any:
+        """The loss as it counts in the average over ranks."""
+        if not self._shared:
+            return tensors
+        if self._reduction is None:
+            stop_rank(
+                "the script was taken for one that is distributed by itself, and is not: how its "
+                "loss reduces was not measured",
+                "say it with --loss-reduction mean or sum, or run it without --ddp",
+            )
+        shard = shard_of_loss(tensors, self._sharding.shard)
+        if not self._told:
+            self._told = True
+            RECORDER.event(TraitEvent(trait="loss_reduction", detail=self._reduction.value))
+        summed = self._reduction is LossReduction.SUM and not shard.repeated
+        factor = (
+            float(self._rank_info.world_size)
+            if summed
+            else shard.weight(self._rank_info.world_size)
+        )
+        if isinstance(tensors, (list, tuple)):
+            return [t if t.grad_fn is None else t * factor for t in tensors]
+        return tensors if tensors.grad_fn is None else tensors * factor
+
+
+def shard_of_loss(tensors: Any, shard: BatchShard | None) -> BatchShard:
+    """The part of the batch that a loss is of. A loss that no rank can scale ends the process."""
+    if shard is None:
+        stop_rank(
+            f"no DataLoader feeds the training{_at_line()}: the script makes its batches itself, "
+            "and no share of them can be given to each rank",
+            "read them through a DataLoader, or run it without --ddp",
+        )
+    every = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+    if any(tensor.grad_fn is not None and tensor.numel() != 1 for tensor in every):
+        stop_rank(
+            f"backward() is called on a tensor of several numbers{_at_line()}: how they count in "
+            "the loss of the batch cannot be seen",
+            "sum them up or take their mean before, or run it without --ddp",
+        )
+    return shard
+
+
+def _at_line() -> str:
+    line = line_of(sys._getframe(1))
+    return f" ({line})" if line else ""

@@ -1,0 +1,98 @@
+"""Which rank this process is, and how a rank ends that cannot go on."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import time
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, NoReturn
+
+from gpurun.errors import ExitCode
+from gpurun.knobs.callers import is_users
+from gpurun.records.events import PARALLEL_REFUSED, TraitEvent
+from gpurun.runtime.core.recorder import RECORDER
+
+AFTER_YOU_SECONDS = 1.0
+"""What goes wrong on every rank is told by rank 0, whose words the terminal shows."""
+DIVERGED = 1
+"""Exit code of ranks that no longer train the same model."""
+
+
+@dataclass(frozen=True)
+class RankInfo:
+    """Rank `rank` of `world_size`."""
+
+    rank: int
+    world_size: int
+
+
+def current_rank(environment: MutableMapping[str, str] = os.environ) -> RankInfo:
+    """That of this process by torchrun's variables; alone where there are none."""
+    return RankInfo(int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1")))
+
+
+def show_one_device(
+    shared_gpus: int = 0, environment: MutableMapping[str, str] = os.environ
+) -> None:
+    """Leave this rank one GPU, so that `cuda` and `cuda:0` are its own, or that of a few ranks.
+
+    To be called before CUDA starts. `LOCAL_RANK` becomes 0, as with torchrun's
+    `--virtual-local-rank`, for a script that chooses its device by it. `shared_gpus`: so many there
+    are where there are fewer than ranks.
+    """
+    local = int(environment.get("LOCAL_RANK", "0"))
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    count = shared_gpus or local + 1
+    words = [str(i) for i in range(count)] if visible is None else visible.split(",")
+    devices = [word for word in words if word.strip()]
+    if devices:
+        environment["CUDA_VISIBLE_DEVICES"] = devices[local % len(devices)]
+    environment["LOCAL_RANK"] = "0"
+
+
+def or_stop_rank(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A call-back without which ranks would train apart: where it fails, they end by name."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:
+            told = " ".join(f"{type(error).__name__}: {error}".split())
+            stop_rank(f"the {name} failed: {told}", "without --ddp the script runs on one device")
+
+    return call
+
+
+def line_of(frame: FrameType | None) -> str:
+    """The innermost line of the user's own code that runs in a frame; "" for none."""
+    while frame is not None:
+        if is_users(frame) and not frame.f_code.co_filename.startswith("<"):
+            return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def warn(what: str) -> None:
+    """One line for the user, from the first rank, if anybody listens."""
+    if current_rank().rank == 0:
+        with suppress(OSError, ValueError, AttributeError):
+            sys.stderr.write(f"gpurun: {what}\n")
+            sys.stderr.flush()
+
+
+def stop_rank(what: str, todo: str, code: int = int(ExitCode.USAGE)) -> NoReturn:
+    """End this process by name: no `except` of the script may go on with a wrong training."""
+    RECORDER.event(TraitEvent(trait=PARALLEL_REFUSED, detail=f"{what}\n{todo}"))
+    RECORDER.flush()
+    if current_rank().rank:
+        time.sleep(AFTER_YOU_SECONDS)
+    sys.stdout.flush()
+    sys.stderr.write(f"gpurun: {what}\ngpurun: {todo}\n")
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,85 @@
+"""For which rank the others wait, where none has taken a step for long.
+
+Nobody is ended for that: a rank may compile, load or evaluate for as long as it likes. But whoever
+looks at a training that stands still learns where.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpurun.runtime.ddp.rank_info import RankInfo, line_of, warn
+
+STILL_SECONDS = 60.0
+"""Ranks that have taken no step for so long say where they are."""
+
+
+class StallReport:
+    """What one rank does, and what all do, as the first one tells it. Looked at by a thread."""
+
+    def __init__(self, rank_info: RankInfo) -> None:
+        self._rank_info = rank_info
+        self._exchanges = 0
+        self._step = -1
+        self._since = 0.0
+        self._told = -1
+        """The step of which it was told last."""
+
+    @contextmanager
+    def exchanging(self) -> Iterator[None]:
+        """Inside it may wait for others."""
+        self._exchanges += 1
+        try:
+            yield
+        finally:
+            self._exchanges -= 1
+
+    def look(self, step: int, store: Any) -> None:
+        """Say where this rank is, if it has been in this step for long, and for whom others wait.
+
+        `store`: torch's, in which ranks tell each other.
+        """
+        if step != self._step:
+            self._step, self._since = step, time.monotonic()
+        if self._told == step or time.monotonic() - self._since < STILL_SECONDS:
+            return
+        line = "" if self._exchanges else _line()
+        store.set(self._key(self._rank_info.rank), f"{step} {line}")
+        if self._rank_info.rank == 0:
+            self._tell(step, store)
+
+    def _tell(self, step: int, store: Any) -> None:
+        lines = {}
+        for rank in range(self._rank_info.world_size):
+            if not store.check([self._key(rank)]):
+                return
+            at, _, line = store.get(self._key(rank)).decode().partition(" ")
+            if int(at) != step:
+                return
+            lines[rank] = line
+        busy = {rank: line for rank, line in lines.items() if line}
+        if len(busy) == len(lines):
+            return  # none waits for another
+        self._told = step
+        since = f"in step {step + 1} for {STILL_SECONDS:.0f} s and more"
+        if not busy:
+            warn(f"{since} all ranks wait for each other: they take part in other exchanges")
+        for rank, line in busy.items():
+            warn(f"{since} the others wait for rank {rank}, which is at {line}")
+
+    def _key(self, rank: int) -> str:
+        return f"gpurun/stands/{rank}"
+
+
+def _line() -> str:
+    """Where the script is: its own line, or whichever is the innermost."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    if frame is None:
+        return "an unknown line"
+    return line_of(frame) or f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"

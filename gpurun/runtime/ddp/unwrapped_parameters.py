@@ -1,0 +1,55 @@
+"""Parameters that are stepped with, and that no replica has."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from typing import Any
+
+FORGOTTEN = 512
+"""After so many steps of others a parameter that no replica has is not averaged any more."""
+
+
+class UnwrappedParameters:
+    """Those of layers that are called beside the model, of a model that is not called itself, or
+    thawed after its wrapper was made.
+
+    Those of a training that is over are forgotten after some steps of others, on all ranks alike:
+    when their memory is free is not alike.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, int]] = {}
+        self._steps = 0
+        self.partly = False
+        self.waiting = False
+        self.reached: set[int] = set()
+
+    def parameters(self) -> list[Any]:
+        """Those that are or were trained, in the order in which they were met."""
+        return [p for p, _ in self._known.values()]
+
+    def stand_ins(self) -> list[Any]:
+        """The same: they are kept."""
+        return self.parameters()
+
+    def meet(self, parameters: Iterable[Any], covered: Container[int]) -> list[Any]:
+        """Those of some parameters that are new, and that are not `covered`: one that is frozen is
+        still stepped with, if it has a gradient.
+        """
+        new = []
+        for parameter in parameters:
+            key = id(parameter)
+            if key in covered:
+                self._known.pop(key, None)
+            elif parameter.is_leaf and (parameter.requires_grad or parameter.grad is not None):
+                if key not in self._known:
+                    new.append(parameter)
+                self._known[key] = parameter, self._steps
+        return new
+
+    def stepped(self) -> None:
+        """Another step is about to be made."""
+        self._steps += 1
+        old = [key for key, (_, step) in self._known.items() if self._steps - step > FORGOTTEN]
+        for key in old:
+            del self._known[key]

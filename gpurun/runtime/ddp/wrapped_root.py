@@ -1,0 +1,153 @@
+"""One root module, and the wrapper that stands behind it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+LOOK_STEPS = 2
+"""After so many steps of a module the parameters that get gradients are known."""
+LATER = 4
+"""Each time a wrapper is undone the next one is made after so many times as many steps."""
+
+
+class RemovedParameter:
+    """Stands for a parameter of a module that is gone here, and perhaps not yet on other ranks."""
+
+    grad: Any = None
+
+    def __init__(self, parameter: Any) -> None:
+        self.shape, self.dtype = parameter.shape, parameter.dtype
+        self.device = parameter.device
+
+
+class WrappedRoot:
+    """One root module and, once the first steps are over, its wrapper.
+
+    `reached`: the parameters that got gradients on every rank so far; `partly`: some got them on
+    some ranks only. `moved`: trained since its buffers were last made alike. `waiting`: gradients
+    that are accumulated here are not averaged yet. `called`: since the last backward pass.
+    `wrapped`: the parameters that the wrapper was made for, by identity. `look_steps`: so many
+    steps are looked at before it is made. `idle`: steps of optimizers since its last call. `stale`:
+    modules or parameters were registered since it was looked at.
+    """
+
+    def __init__(self, module: Any) -> None:
+        self.module = weakref.ref(module)
+        self.wrapper: Any = None
+        self.reached: set[int] = set()
+        self.partly = False
+        self.moved = False
+        self.waiting = False
+        self.called = False
+        self.wrapped: dict[int, Any] = {}
+        self.steps = 0
+        self.look_steps = LOOK_STEPS
+        self.retired: Any = None
+        """The wrapper that was undone since the last backward pass: a graph may still need it."""
+        self.idle = 0
+        self.stale = False
+        self._removed: list[RemovedParameter] = []
+        self._marks: dict[int, Any] = {}
+        self._has = [weakref.ref(p) for p in module.parameters()]
+        self._trained: set[int] = set()
+        self._by_call: set[int] = set()
+        """Parameters that got gradients in passes after calls, and in others."""
+        self._by_itself: set[int] = set()
+        self._one: Callable[[], Any] = lambda: None
+        self.stand_ins()
+
+    def parameters(self) -> list[Any]:
+        """Those that are or were trained, in an order that all ranks have: one that was frozen in
+        the middle of a step is still stepped with.
+        """
+        module = self.module()
+        every = [] if module is None else list(module.parameters())
+        self._trained.update(id(p) for p in every if p.requires_grad)
+        return [p for p in every if id(p) in self._trained]
+
+    def stand_ins(self) -> list[Any]:
+        """Its parameters, also where the module is gone: when that is differs between ranks."""
+        parameters = self.parameters()
+        if self.module() is None:
+            return [RemovedParameter(removed) for removed in self._removed]
+        if len(parameters) != len(self._removed):
+            self._removed = [RemovedParameter(p) for p in parameters]
+        return parameters
+
+    def renewed(self) -> bool:
+        """Whether it has other parameters than when it was last looked at."""
+        self.stale, module = False, self.module()
+        has = [] if module is None else list(module.parameters())
+        if len(has) == len(self._has) and all(
+            r() is p for r, p in zip(self._has, has, strict=True)
+        ):
+            return False
+        self._has, self._removed = [weakref.ref(p) for p in has], []
+        return True
+
+    def mark(self) -> None:
+        """Remember what its gradients are before a backward pass."""
+        self._marks = {id(p): _state(p.grad) for p in self.trainable()}
+
+    def touched(self) -> set[bool]:
+        """Of its parameters whether the pass since `mark` gave them a gradient: not one answer
+        where it did so to some. Those are remembered for `apart`.
+        """
+        found = {id(p): _state(p.grad) != self._marks.get(id(p)) for p in self.trainable()}
+        (self._by_call if self.called else self._by_itself).update(p for p in found if found[p])
+        return set(found.values())
+
+    @property
+    def apart(self) -> bool:
+        """Whether some parameter gets gradients only in passes that no call of the module began:
+        no wrapper would wait for them.
+        """
+        return bool(self._by_itself - self._by_call)
+
+    def trainable(self) -> list[Any]:
+        """Those that are trained now."""
+        return [p for p in self.parameters() if p.requires_grad]
+
+    @property
+    def one(self) -> Any:
+        """One that gets gradients, None before any did; it is looked for once."""
+        if self._one() is None:
+            found = next((p for p in self.trainable() if id(p) in self.reached), None)
+            if found is not None:
+                self._one = weakref.ref(found)
+        return self._one()
+
+    def usable(self) -> Any:
+        """The wrapper, for a call that is about to be made; None where there is none for it.
+
+        One that was made before parameters were frozen would wait for their gradients. Where all
+        are (a discriminator, while the generator learns) it stands by; where some are it is undone.
+        """
+        frozen = sum(not parameter.requires_grad for parameter in self.wrapped.values())
+        if frozen and frozen < len(self.wrapped):
+            self.unwrap()
+        return None if frozen else self.wrapper
+
+    def unwrap(self) -> None:
+        """Begin again, as if it had just been met: the next steps show what gets gradients."""
+        self.retired, self.wrapper, self.wrapped, self.steps = self.wrapper, None, {}, 0
+        self.reached, self.partly = set(), False
+        self._one = lambda: None
+        self.look_steps *= LATER
+
+    @property
+    def unused(self) -> bool:
+        """Whether some parameter got no gradient, or not on every rank."""
+        return self.partly or any(id(p) not in self.reached for p in self.trainable())
+
+    def frozen_without_gradient(self) -> list[Any]:
+        """Those that the wrapper gives zeros for, where there would be nothing: frozen after the
+        forward pass.
+        """
+        return [p for p in self.wrapped.values() if not p.requires_grad and p.grad is None]
+
+
+def _state(gradient: Any) -> tuple[int, int] | None:
+    return None if gradient is None else (id(gradient), gradient._version)

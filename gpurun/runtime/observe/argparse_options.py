@@ -1,0 +1,55 @@
+"""Watching argparse in trials: the script's options, so that it can be tuned by its own flags."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from gpurun.records.events import ArgumentsEvent
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.core.patching import guarded, replace
+from gpurun.runtime.core.post_import import when_imported
+from gpurun.runtime.core.recorder import RECORDER
+
+
+def install() -> None:
+    """Record the options of every parser that parses a command line from now on."""
+    when_imported("argparse", _argparse_is_here)
+
+
+def _argparse_is_here(argparse: ModuleType) -> None:
+    replace(argparse.ArgumentParser, "parse_known_args", _watch_parse)
+
+
+def _watch_parse(original: Callable[..., Any]) -> Callable[..., Any]:
+    tell = guarded("arguments", _tell)
+
+    def parse_known_args(parser: Any, args: Any = None, namespace: Any = None) -> Any:
+        try:
+            result = original(parser, args, namespace)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+        if args is None:
+            tell(parser, result[0])
+        return result
+
+    return parse_known_args
+
+
+def _tell(parser: Any, namespace: Any) -> None:
+    options = tuple(
+        {
+            "flags": list(action.option_strings),
+            "dest": action.dest,
+            "value": _scalar(getattr(namespace, action.dest, None)),
+        }
+        for action in parser._actions
+        if action.option_strings and action.dest != "help"
+    )
+    RECORDER.event(ArgumentsEvent(options=options))
+
+
+def _scalar(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)[:200]

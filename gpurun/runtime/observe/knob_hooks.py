@@ -1,0 +1,128 @@
+"""The places of the user's process that a knob can reach: implements `knobs.api.Hooks`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import ModuleType
+from typing import Any
+
+from gpurun.knobs.api import LoaderCall, OptimizerCall
+from gpurun.records.spec import Setting
+from gpurun.runtime.core.knob_outcomes import OUTCOMES
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.post_import import when_imported
+from gpurun.runtime.observe.backward_passes import BACKWARD
+from gpurun.runtime.observe.loaders import LOADERS
+from gpurun.runtime.observe.optimizers import OPTIMIZERS
+from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.script_traits import TRAITS
+from gpurun.runtime.observe.step_clock import CLOCK
+
+
+class KnobHooks:
+    """What one knob sees. Each call-back is guarded: a knob of which one raised has failed."""
+
+    def __init__(self, knob: str) -> None:
+        self._knob = knob
+
+    def on_import(self, module: str, callback: Callable[[ModuleType], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        when_imported(module, self._guard(callback))
+
+    def before_loader(self, edit: Callable[[LoaderCall], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        LOADERS.edits.append(self._guard(_whole(edit)))
+
+    def before_optimizer(self, edit: Callable[[OptimizerCall], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        OPTIMIZERS.edits.append(self._guard(_whole(edit)))
+
+    def after_optimizer(self, callback: Callable[[Any], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        OPTIMIZERS.built.append(self._guard(callback))
+
+    def on_root(self, callback: Callable[[Any], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        ROOTS.on_root.append(self._guard(callback))
+
+    def around_root_call(
+        self,
+        context: Callable[[], AbstractContextManager[Any]],
+        output: Callable[[Any], Any] | None = None,
+        inputs: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """See `knobs.api.Hooks`."""
+        ROOTS.around.add(f"knob {self._knob}", lambda _: context(), output, self._failed, inputs)
+
+    def around_root(self, context: Callable[[Any], AbstractContextManager[Any]]) -> None:
+        """See `knobs.api.Hooks`."""
+        ROOTS.around.add(f"knob {self._knob}", context, None, self._failed)
+
+    def around_backward(self, begins: Callable[[Any], Any], ended: Callable[[], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        BACKWARD.around.append((self._guard(begins), self._guard(ended)))
+
+    def on_step(self, callback: Callable[[int], None]) -> None:
+        """See `knobs.api.Hooks`."""
+        CLOCK.listeners.append(self._guard(callback))
+
+    def applied(self, detail: str = "") -> None:
+        """See `knobs.api.Hooks`."""
+        OUTCOMES.tell(self._knob, "applied", str(detail))
+
+    def skipped(self, reason: str) -> None:
+        """See `knobs.api.Hooks`."""
+        OUTCOMES.tell(self._knob, "skipped", str(reason))
+
+    def revoked(self, reason: str) -> None:
+        """See `knobs.api.Hooks`."""
+        OUTCOMES.revoked(self._knob, str(reason))
+
+    def has_trait(self, trait: str) -> str | None:
+        """See `knobs.api.Hooks`."""
+        return TRAITS.seen.get(trait)
+
+    def _guard(self, callback: Callable[..., Any]) -> Callable[..., Any]:
+        return guarded(f"knob {self._knob}", callback, self._failed)
+
+    def _failed(self, error: Exception) -> None:
+        OUTCOMES.failed(self._knob, error)
+
+
+def _whole(edit: Callable[[Any], None]) -> Callable[[Any], None]:
+    """An edit that raises half-way leaves the arguments as they were, and says nothing."""
+
+    def edit_or_not(call: Any) -> None:
+        before = dict(call.arguments)
+        try:
+            with OUTCOMES.held() as held:
+                edit(call)
+        except Exception:
+            call.arguments.clear()
+            call.arguments.update(before)
+            raise
+        OUTCOMES.settle(held)
+
+    return edit_or_not
+
+
+def apply_settings(settings: tuple[Setting, ...], paths: tuple[str, ...]) -> None:
+    """Turn every knob of the spec; one that raises is recorded as failed and left out.
+
+    In the knobs' own order, whatever the order of a settings file: prefetching and lasting workers
+    need the workers first.
+    """
+    if not settings:
+        return
+    from gpurun.knobs import all_knobs, find
+
+    try:
+        names = [knob.name for knob in all_knobs(paths)]
+    except Exception:
+        names = []  # each setting tells below what is wrong with the knobs
+    for setting in sorted(settings, key=lambda s: names.index(s.knob) if s.knob in names else -1):
+        try:
+            find(setting.knob, paths).apply(setting.value, KnobHooks(setting.knob))
+        except Exception as error:
+            OUTCOMES.failed(setting.knob, error)

@@ -1,0 +1,88 @@
+"""Whether a model's attention is written by hand, read from the backward graph of a first call.
+
+Looked for in trials only, once: the graph of torch's autograd names its operations, so that a
+product of a softmax of a product shows without anything being wrapped. torch's own attention goes
+by other names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+from gpurun.runtime.core.tensor_values import tensors
+from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.script_traits import TRAITS
+
+TRAIT = "manual_attention"
+CALLS = 8
+"""Calls of roots that are looked at: those of an evaluation have no graph."""
+MOST_NODES = 200_000
+PRODUCTS = ("BmmBackward", "BaddbmmBackward")
+SOFTMAX = "SoftmaxBackward"
+BETWEEN = tuple(
+    f"{name}Backward" for name in (
+    "UnsafeView", "View", "Reshape", "Expand", "Clone", "ToCopy", "Mul", "Div", "Add", "Sub",
+    "MaskedFill", "Where", "Permute", "Transpose", "Unsqueeze", "Squeeze", "NativeDropout",
+    "FusedDropout", "Alias",
+    )
+)  # fmt: skip
+"""Operations that may stand between the products and the softmax."""
+LONGEST = 24
+
+
+def watch() -> None:
+    """Look at what the next root calls return."""
+    left = CALLS
+
+    def returned(result: Any) -> Any:
+        nonlocal left
+        left -= 1
+        graphs = [t.grad_fn for t in tensors(result) if t.grad_fn is not None]
+        if graphs or not left:
+            ROOTS.around.entries[:] = [e for e in ROOTS.around.entries if e[2] is not returned]
+        if any(map(_is_weighted_sum, _nodes(graphs))):
+            TRAITS.note(TRAIT, "in the backward graph of a root")
+        return result
+
+    ROOTS.around.add("look for attention", nullcontext, returned, lambda error: None)
+
+
+def _nodes(roots: list[Any]) -> Iterator[Any]:
+    """The operations of backward graphs."""
+    seen, waiting = set(roots), list(roots)
+    while waiting and len(seen) < MOST_NODES:
+        node = waiting.pop()
+        yield node
+        for source, _ in node.next_functions:
+            if source is not None and source not in seen:
+                seen.add(source)
+                waiting.append(source)
+
+
+def _is_weighted_sum(node: Any) -> bool:
+    """Whether an operation multiplies a softmax of a product."""
+    if not node.name().startswith(PRODUCTS):
+        return False
+    return any(
+        _reaches(softmax, PRODUCTS) is not None
+        for source, _ in node.next_functions
+        for softmax in (_reaches(source, (SOFTMAX,), itself=True),)
+        if softmax is not None
+    )
+
+
+def _reaches(node: Any, names: tuple[str, ...], itself: bool = False) -> Any:
+    """The first operation of such a name before `node`, through none that is not in between."""
+    waiting = [(node, 0)] if itself else [(n, 0) for n, _ in node.next_functions]
+    while waiting:
+        current, depth = waiting.pop()
+        if current is None or depth > LONGEST:
+            continue
+        name = current.name()
+        if name.startswith(names):
+            return current
+        if name.startswith(BETWEEN):
+            waiting.extend((source, depth + 1) for source, _ in current.next_functions)
+    return None

@@ -1,0 +1,165 @@
+"""Which files a launched side of a comparison loads: its own tree's, or another's.
+
+Each load is seen as it happens, for what is loaded may be gone from `sys.modules` at the end (a
+plug-in, a file run by runpy), and a process may never come to its end (a loader worker, a rank that
+is killed). A file of another tree is recorded at once, the rest at the end of the process. Code
+that a script reads and compiles by itself is not seen.
+
+Packages that are installed inside a tree (an environment in the repository's folder) are not of it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable
+from importlib.machinery import ExtensionFileLoader, SourceFileLoader
+from types import ModuleType
+from typing import Any
+
+from gpurun.records.events import OriginsEvent
+from gpurun.records.frames import drop_frame
+from gpurun.records.spec import Trees
+from gpurun.runtime.core.patching import guarded, replace
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe.import_log import INSTALLED
+
+GPURUN = os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+"""Ours is in the process whichever tree is launched."""
+
+OWN, FOREIGN, INSTALLED_THERE, ELSEWHERE = "own", "foreign", "installed", "elsewhere"
+
+
+class Origins:
+    """The files of modules that this process has loaded, by what they belong to."""
+
+    def __init__(self, trees: Trees) -> None:
+        self._own = trees.own
+        self._roots = sorted((trees.own, *trees.others), key=len, reverse=True)
+        inside = (sys.prefix, sys.exec_prefix, sys.base_prefix)
+        prefixes = {os.path.realpath(prefix) for prefix in inside}
+        self._without = [p for p in prefixes if self._root(p) not in (None, p)]
+        self._folders: dict[str, str] = {}
+        self._loaded: dict[str, str] = {}
+        self._told_foreign: set[str] = set()
+        self._ended: set[int] = set()
+
+    def loaded(self, name: str, file: str) -> None:
+        """A module is about to be run from `file`."""
+        self._loaded[file] = name
+        if file not in self._told_foreign and self.belongs(file) == FOREIGN:
+            self._told_foreign.add(file)
+            self._write(foreign=((name, file),))
+
+    def tell(self) -> None:
+        """Write, once a process, all that it has loaded; a process that has no record starts none.
+
+        (A loader worker has none; what it loads from another tree it has told by then.)
+        """
+        if os.getpid() in self._ended or not RECORDER.recording:
+            return
+        self._ended.add(os.getpid())
+        sorted_out: dict[str, list[tuple[str, str]]] = {OWN: [], FOREIGN: [], INSTALLED_THERE: []}
+        modules = {**self._loaded, **_present()}
+        for file, name in modules.items():
+            where = self.belongs(file)
+            if where in (OWN, FOREIGN) or (where == INSTALLED_THERE and "." not in name):
+                sorted_out[where].append((name, file))
+        self._write(**{key: tuple(value) for key, value in sorted_out.items()}, complete=True)
+
+    def belongs(self, file: str) -> str:
+        """What a file belongs to. Folders are looked at once: torch alone loads 2,000 files."""
+        folder = os.path.dirname(file)
+        where = self._folders.get(folder)
+        if where is None:
+            where = self._folders[folder] = self._of(os.path.realpath(folder))
+        if where != INSTALLED_THERE and os.path.islink(file):
+            return self._of(os.path.realpath(file))
+        return where
+
+    def _of(self, path: str) -> str:
+        if _below(path, GPURUN):
+            return ELSEWHERE
+        root = self._root(path)
+        if any(place in path + os.sep for place in INSTALLED):
+            return INSTALLED_THERE
+        if root is None or any(_below(path, prefix) for prefix in self._without):
+            return ELSEWHERE
+        return OWN if root == self._own else FOREIGN
+
+    def _root(self, path: str) -> str | None:
+        """The innermost tree that holds a path."""
+        return next((root for root in self._roots if _below(path, root)), None)
+
+    def _write(
+        self,
+        own: tuple[tuple[str, str], ...] = (),
+        foreign: tuple[tuple[str, str], ...] = (),
+        installed: tuple[tuple[str, str], ...] = (),
+        complete: bool = False,
+    ) -> None:
+        search_path = tuple(map(str, sys.path))
+        RECORDER.event(OriginsEvent(own, foreign, installed, search_path, complete))
+
+
+_ORIGINS: list[Origins] = []
+
+
+def watch(trees: Trees) -> None:
+    """From now on see what is loaded."""
+    import runpy
+
+    origins = Origins(trees)
+    _ORIGINS.append(origins)
+    seen = guarded("origins", origins.loaded)
+    replace(SourceFileLoader, "get_code", lambda original: _by_loader(original, seen))
+    replace(ExtensionFileLoader, "create_module", lambda original: _by_loader(original, seen))
+    replace(runpy, "_get_code_from_file", lambda original: _by_runpy(original, seen))
+    atexit.register(tell)
+
+
+def tell() -> None:
+    """Write what was loaded, if somebody asked for it."""
+    for origins in _ORIGINS:
+        guarded("origins", origins.tell)()
+
+
+def _by_loader(
+    original: Callable[..., Any], seen: Callable[[str, str], None]
+) -> Callable[..., Any]:
+    def load(loader: Any, *args: Any, **kwargs: Any) -> Any:
+        seen(getattr(loader, "name", ""), getattr(loader, "path", ""))
+        try:
+            return original(loader, *args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+
+    return load
+
+
+def _by_runpy(original: Callable[..., Any], seen: Callable[[str, str], None]) -> Callable[..., Any]:
+    def get_code(*args: Any, **kwargs: Any) -> Any:
+        seen("", os.path.abspath(os.fsdecode(args[-1])))  # before the file: what it shall be called
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+
+    return get_code
+
+
+def _present() -> dict[str, str]:
+    """File and name of what is in `sys.modules`: the script itself is loaded by no loader."""
+    found: dict[str, str] = {}
+    for name, module in list(sys.modules.items()):
+        file = module.__dict__.get("__file__") if isinstance(module, ModuleType) else None
+        if isinstance(file, str):
+            found.setdefault(file, name)
+    return found
+
+
+def _below(path: str, root: str) -> bool:
+    return path == root or path.startswith(root.rstrip(os.sep) + os.sep)

@@ -1,0 +1,94 @@
+"""Loader workers that end with their parent.
+
+A DataLoader's worker outlives a parent that was killed: PyTorch's own check runs only between
+batches, so a worker blocked in a data set stays, with its memory. Here a thread of the worker waits
+on the parent's pidfd. (PR_SET_PDEATHSIG would follow the thread that built the iterator, not the
+process.)
+
+The guarded loop carries torch's own name, by which spawn and forkserver pickle it: a child that
+does not have our hooks then simply finds torch's loop.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.recorder import RECORDER
+
+POLL_SECONDS = 0.5
+
+
+def install(torch: ModuleType) -> None:
+    """Guard every loader worker that this process starts, or that it is."""
+    guard(torch.utils.data._utils.worker)
+
+
+def guard(worker: ModuleType) -> None:
+    """Guard the workers of module `torch.utils.data._utils.worker`."""
+    replace(worker, "_worker_loop", _guarded)
+
+
+def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
+    def worker_loop(*args: Any, **kwargs: Any) -> Any:
+        end_with_parent()
+        try:
+            return original(*args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+
+    return worker_loop
+
+
+def end_with_parent() -> None:
+    """Start the thread that kills this process once the process that asked for it has ended."""
+    try:
+        from multiprocessing import parent_process
+
+        asked_by = parent_process()  # under forkserver not the one that forked
+        parent = asked_by.pid if asked_by is not None else None
+        if parent is None:
+            return
+        name = "gpurun-orphan-workers"
+        threading.Thread(target=_watch, args=(parent,), name=name, daemon=True).start()
+    except Exception as error:
+        RECORDER.hook_failed("orphan workers", error)
+
+
+def _watch(parent: int) -> None:
+    _wait_for_end(parent)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait_for_end(process: int) -> None:
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    except (OSError, AttributeError):
+        _poll_for_end(process)
+        return
+    poller = select.poll()
+    poller.register(descriptor, select.POLLIN)
+    poller.poll()
+
+
+def _poll_for_end(process: int) -> None:
+    """Where the kernel or a sandbox has no pidfd."""
+    while True:
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        except PermissionError:
+            pass  # it is there, under another user
+        time.sleep(POLL_SECONDS)

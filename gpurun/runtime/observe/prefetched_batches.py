@@ -1,0 +1,98 @@
+"""Batches that loader workers have ready, and the passes of training loaders: what turns look at.
+
+Workers fill a stock of batches ahead of the training process. A turn that begins with a fuller
+stock than it ends with has measured the stock and not the workers.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import weakref
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PrefetchLevel:
+    """The stock at one moment, of all loaders with workers.
+
+    `taken`: batches handed out in this pass. `ready`: those made and not handed out. `capacity`:
+    what the workers keep under way. `ending`: a loader nears the end of its pass and asks its
+    workers for less.
+    """
+
+    taken: int
+    ready: int
+    capacity: int
+    ending: bool
+
+
+EMPTY = PrefetchLevel(0, 0, 0, False)
+
+
+class PrefetchedBatches:
+    """The iterators with workers that are alive in this process.
+
+    `passes`: how often a loader that had trained was begun again, which is an epoch start.
+    """
+
+    def __init__(self) -> None:
+        self.passes = 0
+        self._trained: set[str] = set()
+        self._iterators: list[weakref.ref[Any]] = []
+
+    def opened(self, place: str, iterator: Any, trained: bool) -> None:
+        """A loader that is built at `place` was begun; `trained`: its last pass fed training."""
+        if trained:
+            self._trained.add(place)
+        self.passes += place in self._trained
+        if hasattr(iterator, "_workers"):
+            alive = [ref for ref in self._iterators if ref() not in (None, iterator)]
+            self._iterators = [*alive, weakref.ref(iterator)]
+
+    def level(self) -> PrefetchLevel:
+        """How much is ready now."""
+        levels = [_level(iterator) for iterator in self._alive()]
+        return PrefetchLevel(
+            sum(level.taken for level in levels),
+            sum(level.ready for level in levels),
+            sum(level.capacity for level in levels),
+            any(level.ending for level in levels),
+        )
+
+    def stop_workers(self) -> list[int]:
+        """Stop every worker at once: later ones would add to the stock. Who was stopped."""
+        pids = [worker.pid for iterator in self._alive() for worker in iterator._workers]
+        send(pids, signal.SIGSTOP)
+        return pids
+
+    def _alive(self) -> list[Any]:
+        return [iterator for ref in self._iterators if (iterator := ref()) is not None]
+
+
+def send(pids: list[int], number: int) -> None:
+    """Send a signal to each process that is still there."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _level(iterator: Any) -> PrefetchLevel:
+    """What torch's iterator with workers has ready; nothing of one that works differently."""
+    try:
+        under_way = iterator._task_info
+        queues = {id(q): q for q in (iterator._data_queue, iterator._worker_result_queue)}
+        fetched = sum(len(task) == 2 for task in under_way.values())
+        ready = fetched + sum(queue.qsize() for queue in queues.values())
+        capacity = iterator._prefetch_factor * iterator._num_workers
+    except (AttributeError, NotImplementedError, TypeError):
+        return EMPTY
+    if not under_way:  # its pass is over
+        return EMPTY
+    return PrefetchLevel(iterator._rcvd_idx, ready, capacity, len(under_way) < capacity)
+
+
+PREFETCHED = PrefetchedBatches()
+"""The stock of this process."""

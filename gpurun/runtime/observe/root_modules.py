@@ -1,0 +1,291 @@
+"""Finding root modules (the outermost module called while training) and standing in their calls.
+
+Until the roots are known `nn.Module.__call__` is watched; then only the class of each root is. The
+patch sits on the class, so instances, copies, state dicts and pickles are as without us. What is
+traced by torch.compile sees a plain call first thing: no graph break, no guard on our state.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Protocol
+
+from gpurun.records.events import RootEvent, TraitEvent
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.core.call_contexts import CallContexts
+from gpurun.runtime.core.patching import guarded, switched_off
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe.root_inputs import first_tensor, sizes
+from gpurun.runtime.observe.step_clock import CLOCK
+
+GIVE_UP_STEPS = 3
+"""After this many steps without a root the search ends: the model is not called as a module."""
+INFERENCE_CALLS = 3
+COVERAGE = 0.2
+"""A root holds at least this part of some optimizer's parameters: less is a layer called alone."""
+
+now = time.perf_counter_ns
+
+
+class Observer(Protocol):
+    """Looks at root calls without gradients; neither method may raise."""
+
+    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any | None:
+        """Note what a call is given; None: nobody asks for what it returns."""
+
+    def after(self, seen: Any, result: Any) -> None:
+        """Note what the call returned; `seen` is what `before` gave."""
+
+
+class RootModules:
+    """The root modules of this process, and what knobs want done around their calls."""
+
+    def __init__(self) -> None:
+        self.torch: Any = None
+        self.known: dict[int, weakref.ref[Any]] = {}
+        self.on_root: list[Callable[[Any], None]] = []
+        self.around = CallContexts()
+        self.route: Callable[[Any, Any], Any] | None = None
+        """`route(original, module)` is what is called in place of `original`, torch's own."""
+        self.on_inputs: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
+        self.observer: Observer | None = None
+        """Looks at calls without gradients: what they are given and what they return."""
+        self._original: Any = None
+        self._searching = False
+        self._steps_searched = 0
+        self._found = 0
+        self._outermost: set[int] = set()
+        """Threads that are inside an outermost call while the search is on."""
+        self._inside: set[int] = set()
+        """Threads that are inside a root's call."""
+        self._inference: Counter[int] = Counter()
+        self._patched: set[type] = set()
+        self._in_training_mode = False
+
+    def install(self, torch: Any) -> None:
+        """Start the search."""
+        self.torch = torch
+        self._original = torch.nn.Module.__call__
+        self._tensor, self._bool = torch.Tensor, torch.bool
+        self._grad_enabled = torch.is_grad_enabled
+        self._in_backward = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+        self._watch = self._caller(self._original)
+        self._told: Callable[..., None] = self._tell
+        self._listener = guarded("root search", self._stepped)
+        self.search()
+
+    def modules(self) -> list[Any]:
+        """The roots that are still alive."""
+        return [m for m in (ref() for ref in list(self.known.values())) if m is not None]
+
+    # -- the search ----------------------------------------------------------------------------
+
+    def search(self, optimizer: Any = None) -> None:
+        """Look for roots; called again for each new optimizer of parameters that no root holds."""
+        if optimizer is not None and _parameters(optimizer) <= self._covered():
+            return
+        self._steps_searched = 0
+        if not self._searching and self.torch.nn.Module.__call__ is self._original:
+            self._searching = True
+            self.torch.nn.Module.__call__ = self._watch
+            CLOCK.listeners.insert(0, self._listener)
+
+    def _consider(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether this outermost call is a root's; if so it is one from now on."""
+        try:
+            if id(module) in self.known:
+                return True
+            if self.torch.jit.is_tracing() or not self._is_root(module):
+                return False
+            self._promote(module, args, kwargs)
+        except Exception as error:
+            RECORDER.hook_failed("root search", error)
+            self._end_search()
+            return False
+        return True
+
+    def _is_root(self, module: Any) -> bool:
+        parameters = list(module.parameters())
+        if not parameters or any(map(self.torch.nn.parameter.is_lazy, parameters)):
+            return False
+        stepped = [_parameters(o) for o in CLOCK.optimizers]
+        if not self.torch.is_grad_enabled() or not (module.training or stepped):
+            if stepped or CLOCK.backwards:
+                return False
+            self._inference[id(module)] += 1
+            return self._inference[id(module)] > INFERENCE_CALLS
+        mine = {id(p) for p in parameters if p.requires_grad}
+        if not mine:
+            return False
+        return not stepped or any(len(mine & s) >= COVERAGE * len(s) for s in stepped if s)
+
+    def _promote(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for callback in self.on_root:
+            callback(module)
+        known, key = self.known, id(module)
+        known[key] = weakref.ref(module, lambda _: known.pop(key, None))
+        describe = guarded("root event", _root_event)
+        event = describe(self._found, module, first_tensor(args, kwargs, self.torch.Tensor))
+        self._found += 1
+        if event is not None:
+            RECORDER.event(event)
+        self._patch_class(type(module))
+        covered = self._covered()
+        if len(CLOCK.optimizers) and all(_parameters(o) <= covered for o in CLOCK.optimizers):
+            self._end_search()
+
+    def _covered(self) -> set[int]:
+        return {id(p) for m in self.modules() for p in m.parameters()}
+
+    def _stepped(self, count: int) -> None:
+        if not self._searching:
+            return
+        self._steps_searched += 1
+        if self._steps_searched >= GIVE_UP_STEPS and (self._found or not CLOCK.untrained):
+            if not self._found:
+                RECORDER.event(
+                    TraitEvent(
+                        trait="no_root",
+                        detail="the model is never called as a module, so its forward "
+                        "cannot be timed, cast or compiled",
+                    )
+                )
+            self._end_search()
+
+    def _end_search(self) -> None:
+        if self._searching:
+            self._searching = False
+            CLOCK.listeners = [x for x in CLOCK.listeners if x is not self._listener]
+            if self.torch.nn.Module.__call__ is self._watch:
+                self.torch.nn.Module.__call__ = self._original
+
+    # -- a root's own call ---------------------------------------------------------------------
+
+    def _patch_class(self, cls: type) -> None:
+        if any(c in self._patched for c in cls.__mro__):
+            return
+        original: Any = cls.__call__
+        if original is self._watch:
+            original = self._original
+        cls.__call__ = self._caller(original)  # type: ignore[method-assign]
+        self._patched.add(cls)
+
+    def _caller(self, original: Any) -> Any:
+        """What stands in for `__call__`, of all modules while searching, then of roots' classes."""
+        roots, known, inside, outermost = self, self.known, self._inside, self._outermost
+        is_compiling, call_root = self.torch.compiler.is_compiling, self._call_root
+
+        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(module, *args, **kwargs)
+            thread = get_ident()
+            try:
+                if thread in inside:
+                    return original(module, *args, **kwargs)
+                if id(module) in known:
+                    return call_root(original, module, args, kwargs, thread)
+                if not roots._searching or thread in outermost:
+                    return original(module, *args, **kwargs)
+                outermost.add(thread)
+                try:
+                    if roots._consider(module, args, kwargs):
+                        return call_root(original, module, args, kwargs, thread)
+                    return original(module, *args, **kwargs)
+                finally:
+                    outermost.discard(thread)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        return functools.update_wrapper(__call__, original)
+
+    def _call_root(
+        self, original: Any, module: Any, args: Any, kwargs: dict[str, Any], thread: int
+    ) -> Any:
+        self._inside.add(thread)
+        try:
+            if self.on_inputs is not None:
+                self.on_inputs(module, args, kwargs)
+            observer = None if self.observer is None or self._trains(module) else self.observer
+            seen = None if observer is None else observer.before(module, args, kwargs)
+            if self.route is not None:
+                original = self.route(original, module)
+            began = now()
+            if not self.around.entries:
+                result = original(module, *args, **kwargs)
+            else:
+                result = self.around.call(original, module, args, kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+        finally:
+            self._inside.discard(thread)
+        elapsed_ns = now() - began
+        if observer is not None and seen is not None:
+            observer.after(seen, result)
+        try:
+            self._told(elapsed_ns, module, args, kwargs)
+        except Exception as error:
+            self._told = switched_off("forward", error)
+        return result
+
+    def _trains(self, module: Any) -> bool:
+        """Whether a call is a part of training: an evaluation may leave gradients enabled."""
+        return self._grad_enabled() and (module.training or not self._in_training_mode)
+
+    def _tell(
+        self, elapsed_ns: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        training = self._trains(module)
+        if module.training and training:
+            self._in_training_mode = True
+        if self._in_backward() != -1:
+            return  # computed again by a checkpoint: a part of the backward pass
+        samples, tokens = sizes(first_tensor(args, kwargs, self._tensor), self._bool)
+        CLOCK.forward(elapsed_ns, id(module), samples, tokens, training)
+
+
+def _parameters(optimizer: Any) -> set[int]:
+    return {id(p) for group in optimizer.param_groups for p in group["params"]}
+
+
+def _root_event(number: int, module: Any, first: Any) -> RootEvent:
+    parameters = list(module.parameters())
+    capability, memory = _of_gpu(parameters[0].device)
+    return RootEvent(
+        root=number,
+        class_name=type(module).__name__,
+        parameters=sum(p.numel() for p in parameters),
+        parameter_bytes=sum(p.numel() * p.element_size() for p in parameters),
+        dtypes=tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+        device=str(parameters[0].device),
+        module_types=dict(Counter(type(m).__name__ for m in module.modules())),
+        input_shape=None if first is None else tuple(int(n) for n in first.shape),
+        input_dtype=None if first is None else str(first.dtype).removeprefix("torch."),
+        compiled=type(module).__name__ == "OptimizedModule"
+        or getattr(module, "_compiled_call_impl", None) is not None,
+        compute_capability=capability,
+        device_memory_bytes=memory,
+    )
+
+
+def _of_gpu(device: Any) -> tuple[tuple[int, int] | None, int | None]:
+    """Compute capability and memory; where NVML does not answer nobody else tells."""
+    if device.type != "cuda":
+        return None, None
+    import torch
+
+    try:
+        found = torch.cuda.get_device_properties(device)
+        return (found.major, found.minor), found.total_memory
+    except Exception:
+        return None, None  # a stand-in for a GPU
+
+
+ROOTS = RootModules()
+"""The roots of this process."""

@@ -1,0 +1,136 @@
+"""What the script does by itself that knobs must respect: its own autocast, compile, DDP, ..."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from gpurun.knobs.callers import is_ours
+from gpurun.records.events import TraitEvent
+from gpurun.records.frames import drop_frame
+from gpurun.records.loader_keys import joined, keys_in
+from gpurun.runtime.core.call_contexts import CallContexts
+from gpurun.runtime.core.patching import replace
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe.main_guard import lacks_main_guard
+
+OWN_ENDS = (
+    "utils/checkpoint",
+    "nn/parallel/",
+    "_dynamo/",
+    "_inductor/",
+    "_functorch/",
+    "_higher_order_ops/",
+    "fx/",
+)
+"""Parts of torch that use autocast and the like without being asked for it by the script."""
+STANDS_IN_CALLS = "gpurun.runtime.observe.root_modules"
+"""The module whose frames lie between a model's call and its forward, and ask for nothing."""
+MOST_KEYS = 64
+"""So many loaders are told: one that is built anew each epoch must not fill the record."""
+
+
+class Traits:
+    """Traits seen so far: name to where."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, str] = {}
+        self._library = ""
+        self._main_seen = False
+
+    def install(self, torch: Any) -> None:
+        """Watch the places where a script would show one of them."""
+        self._library = os.path.dirname(torch.__file__) + os.sep
+        self._watch(torch.amp.autocast_mode.autocast, "__enter__", "autocast")
+        self._watch(torch, "compile", "compile")
+        self._watch(torch.cuda, "synchronize", "synchronize")
+        self._watch(torch.nn.Module, "compile", "compile")
+        self._watch_class(torch.amp.grad_scaler.GradScaler, "grad_scaler")
+        self._watch_class(torch.nn.DataParallel, "data_parallel")
+        self._watch_class(torch.nn.parallel.DistributedDataParallel, "ddp")
+        self._watch_class(torch.optim.lr_scheduler.OneCycleLR, "scheduler_total_steps")
+        if torch.distributed.is_available():
+            self._watch(torch.distributed, "init_process_group", "process_group")
+
+    def look_at_main(self) -> None:
+        """Look once whether workers that are started afresh would run the script again."""
+        if not self._main_seen:
+            self._main_seen = True
+            main = sys.modules.get("__main__")
+            if main is not None and lacks_main_guard(main):
+                self.note("no_guard", os.path.basename(str(main.__file__)))
+
+    def note(self, trait: str, detail: str) -> None:
+        """Record a trait, once."""
+        if trait not in self.seen:
+            self.seen[trait] = detail
+            RECORDER.event(TraitEvent(trait=trait, detail=detail))
+
+    def note_loader(self, trait: str, key: str) -> None:
+        """Record a trait of one loader; the detail names all of which it was noted so far."""
+        keys = keys_in(self.seen.get(trait))
+        if key not in keys and len(keys) < MOST_KEYS:
+            detail = self.seen[trait] = joined((*keys, key))
+            RECORDER.event(TraitEvent(trait=trait, detail=detail))
+
+    def _watch(self, owner: Any, name: str, trait: str) -> None:
+        traits = self
+
+        def watcher(original: Callable[..., Any]) -> Callable[..., Any]:
+            def watched(*args: Any, **kwargs: Any) -> Any:
+                site = traits._site(sys._getframe(1))
+                if site is not None:
+                    traits.note(trait, site)
+                    if getattr(owner, name, None) is watched:
+                        setattr(owner, name, original)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    drop_frame(error)
+                    raise
+
+            return watched
+
+        replace(owner, name, watcher)
+
+    def _watch_class(self, cls: Any, trait: str) -> None:
+        """Notice instances as they are made: no frame of ours is there when `__init__` warns."""
+        traits = self
+        make = cls.__new__
+
+        def __new__(kind: Any, *args: Any, **kwargs: Any) -> Any:
+            site = None if trait in traits.seen else traits._site(sys._getframe(1))
+            if site is not None:
+                traits.note(trait, site)
+            return make(kind) if make is object.__new__ else make(kind, *args, **kwargs)
+
+        cls.__new__ = staticmethod(__new__)
+
+    def _site(self, frame: Any) -> str | None:
+        """Where the script itself asked for it; None if torch or we did for our own ends."""
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if file.startswith(self._library):
+                inside = file[len(self._library) :].replace(os.sep, "/")
+                if inside.startswith(OWN_ENDS):
+                    return None
+            elif file != contextlib.__file__ and not _stands_in_calls(frame):
+                break
+            frame = frame.f_back
+        if frame is None or is_ours(frame):
+            return None
+        return f"{os.path.basename(file)}:{frame.f_lineno}"
+
+
+def _stands_in_calls(frame: Any) -> bool:
+    """Not of a knob's context, which `Surroundings` enters elsewhere than it makes the call."""
+    if frame.f_code is CallContexts.call.__code__:
+        return True
+    return bool(frame.f_globals.get("__name__") == STANDS_IN_CALLS)
+
+
+TRAITS = Traits()
+"""The traits of this process."""

@@ -1,0 +1,334 @@
+"""The step clock: what happened between two optimizer steps, in microseconds of work a step.
+
+The hot path adds into the row of the running step and appends it at the step's end; `hand_over`
+turns the rows into an event. Between two steps of a model other code has filled the processor's
+caches, so each line here costs several times what it costs in a loop of its own: keep it short.
+Nothing here synchronises with a device: loss values and step times of a CUDA device are resolved
+later, when their events have completed (`device_clock`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import time
+from collections.abc import Callable
+from threading import get_ident, main_thread
+from types import FrameType
+from typing import Any
+
+from gpurun.records.events import StepRow, StepsEvent
+from gpurun.runtime.core.device_clock import DeviceClock
+from gpurun.runtime.core.identity_map import IdentityMap
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+
+FLUSH_NS = 500_000_000
+"""A kill loses at most this much of the record, or the last tenth of a shorter one."""
+LOSS_EVERY_NS = 1_000_000_000
+"""Outside trials the loss is looked at this seldom."""
+CLOCKS = ("forward", "backward", "optimizer")
+"""Later ones are better; when a better one is first seen, counting begins again."""
+PATIENCE = 64
+"""After this many backward passes without a step of the optimizers, they are not what steps."""
+
+now = time.perf_counter_ns
+SOURCE, END, DATA, FORWARD = StepRow.SOURCE, StepRow.END_NS, StepRow.DATA_NS, StepRow.FORWARD_NS
+BACKWARD, OPTIMIZER = StepRow.BACKWARD_NS, StepRow.OPTIMIZER_NS
+MICROBATCHES, INPUTS, TOKENS = StepRow.MICROBATCHES, StepRow.INPUT_SAMPLES, StepRow.TOKENS
+SAMPLES, LOSS, CALLS = StepRow.SAMPLES, StepRow.LOSS, StepRow.INPUT_CALLS
+NOTHING: list[Any] = [0] * SAMPLES + [None] * (CALLS - SAMPLES) + [0]
+"""The row of a step in which nothing has happened yet."""
+_PARENTS: list[tuple[dict[str, Any], dict[str, Any]]] = []
+"""What a forked child has of its parent: destroying an event or a tensor of CUDA would abort it."""
+
+
+class LoaderState:
+    """What a DataLoader has handed out, kept by the clock.
+
+    `key`: where the script builds it, as in `LoaderEvent`. `recipe`: how it makes a batch (data
+    set, collate function, whether it collates samples). The loader itself may be gone while its
+    iterator lives.
+    """
+
+    __slots__ = ("batches", "key", "number", "passes", "pending", "recipe", "training_batches")
+
+    def __init__(self, number: int, key: str = "") -> None:
+        self.number = number
+        self.key = key
+        self.passes = 0
+        self.batches = 0
+        self.training_batches = 0
+        self.pending = False
+        self.recipe: tuple[Any, Any, bool] | None = None
+
+
+class StepClock:
+    """Accumulates the parts of the running step and closes a row at each step."""
+
+    def __init__(self) -> None:
+        self.every_loss = False
+        self.thread = main_thread().ident
+        """The thread that steps: only what it waits for is a part of the step."""
+        self.optimizers: IdentityMap[int] = IdentityMap()
+        """Number of each optimizer that is alive, counted from 0 as they are seen."""
+        self.device = DeviceClock()
+        self.listeners: list[Callable[[int], None]] = []
+        self.before_step: list[Callable[[Any], None]] = []
+        self._numbers = itertools.count()
+        self._stepping: dict[int, list[tuple[Any, int, int]]] = {}
+        self._start()
+        RECORDER.on_flush(self.hand_over)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        """A forked child has no past: its parent's is kept where nothing destroys it."""
+        _PARENTS.append((vars(self).copy(), vars(self.device).copy()))
+        self.device.forget()
+        self._start()
+
+    def _start(self) -> None:
+        """Nothing has happened yet."""
+        self.row = NOTHING.copy()
+        self.fed: dict[int, list[int]] = {}
+        """Samples and tokens that each root has been fed in this step, and in how many calls."""
+        self.losses: list[Any] = []
+        self.pending_loaders: list[LoaderState] = []
+        self.steps_of: dict[int, int] = {}
+        self.backwards = 0
+        self.forwards = 0
+        self._clock = "forward"
+        self._told = 0
+        self._provisional: list[list[Any]] = []
+        self._rows: dict[str, list[list[Any]]] = {"optimizer": [], "backward": [], "forward": []}
+        self._began: int | None = None
+        self._flushed = self._flush_at = 0
+        self._loss_seen = 0
+        self.looking = True
+        """Whether the losses of this step are recorded."""
+        self._latest: list[Any] | None = None
+
+    def number(self, optimizer: Any) -> int:
+        """The number of an optimizer, a new one if it has none."""
+        number = self.optimizers.get(optimizer)
+        if number is None:
+            number = self.optimizers[optimizer] = next(self._numbers)
+        return number
+
+    @property
+    def untrained(self) -> bool:
+        """Whether no sign of training has been seen yet."""
+        return not self.steps_of and not self.backwards
+
+    @property
+    def forward_only(self) -> bool:
+        """Whether steps are root calls: nothing was trained so far."""
+        return self._clock == "forward"
+
+    # -- what the hooks call -------------------------------------------------------------------
+
+    def waited(self, waited_ns: int) -> None:
+        """A thread waited for a batch; a thread that does not step reads ahead."""
+        if get_ident() == self.thread:
+            self.row[DATA] += waited_ns
+
+    def batch(self, loader: LoaderState, waited_ns: int, indices: int) -> None:
+        """A loader yielded a batch of so many indices (0: unknown) to code with gradients."""
+        row = self.row
+        if get_ident() == self.thread:
+            row[DATA] += waited_ns
+        loader.batches += 1
+        if not loader.pending:
+            loader.pending = True
+            self.pending_loaders.append(loader)
+        samples = row[SAMPLES]
+        if samples is None:
+            row[SAMPLES] = {loader.number: [indices, 1]}
+            return
+        seen = samples.setdefault(loader.number, [0, 0])
+        seen[0] += indices
+        seen[1] += 1
+
+    def forward(
+        self, elapsed_ns: int, root: int, samples: int, tokens: int, training: bool
+    ) -> None:
+        """The root module with this id returned."""
+        forward_only = not training and self.untrained
+        if training or forward_only:
+            self.row[FORWARD] += elapsed_ns
+            self._feed(root, samples, tokens)
+        if forward_only:
+            self.forwards += 1
+            self._close("forward", 0, now())
+            self._tell("forward", self.forwards)
+
+    def _feed(self, root: int, samples: int, tokens: int, calls: int = 1) -> None:
+        """A root's calls add up; of several roots, which may share a batch, the largest counts."""
+        row, fed = self.row, self.fed.get(root)
+        if fed is None:
+            fed = self.fed[root] = [0, 0, 0]
+        fed[0] += samples
+        fed[1] += tokens
+        fed[2] += calls
+        if fed[0] > row[INPUTS]:
+            row[INPUTS] = fed[0]
+            row[CALLS] = fed[2]
+        if fed[1] > row[TOKENS]:
+            row[TOKENS] = fed[1]
+
+    def backward(self, elapsed_ns: int, loss: Any) -> None:
+        """A backward pass returned."""
+        row = self.row
+        row[BACKWARD] += elapsed_ns
+        row[MICROBATCHES] += 1
+        self.backwards += 1
+        if self.pending_loaders:
+            for loader in self.pending_loaders:
+                loader.training_batches += 1
+                loader.pending = False
+            self.pending_loaders.clear()
+        if loss is not None and self.looking:
+            self.losses.append(loss.detach())
+        if not self.steps_of:
+            self._close("backward", 0, now())
+            if not len(self.optimizers):
+                self._tell("backward", self.backwards)
+            elif self.backwards > PATIENCE:
+                self._tell("backward", self.backwards - PATIENCE)
+
+    def step_begins(self, optimizer: Any, *_: Any) -> None:
+        """Global optimizer pre-hook."""
+        thread = get_ident()
+        stepping = self._stepping.get(thread)
+        if stepping is None:
+            stepping = self._stepping[thread] = []
+        if stepping:
+            # a step that raised has left its entry behind; frame 2 is torch's, which runs the hooks
+            del stepping[_depth(sys._getframe(2)) :]
+        row = self.row
+        stepping.append((optimizer, now(), row[DATA] + row[FORWARD] + row[BACKWARD]))
+        if self.before_step and len(stepping) == 1:
+            for callback in self.before_step:
+                callback(optimizer)
+
+    def step_ends(self, optimizer: Any, *_: Any) -> None:
+        """Global optimizer post-hook; a subclass that calls `super().step()` counts once."""
+        self.thread = thread = get_ident()
+        stepping = self._stepping.get(thread) or []
+        while stepping and stepping[-1][0] is not optimizer:
+            stepping.pop()
+        if not stepping:
+            return
+        _, began, parts_ns = stepping.pop()
+        if stepping and any(entry[0] is optimizer for entry in stepping):
+            return
+        end = now()
+        number = self.number(optimizer)
+        if self._provisional:
+            parts_ns += self._parts_before(began)
+            self._take_in(self._provisional)
+        row = self.row
+        # what a closure did, or a loader that is read in it, is not the optimizer's
+        optimizer_ns = end - began + parts_ns - row[DATA] - row[FORWARD] - row[BACKWARD]
+        if optimizer_ns > 0:
+            row[OPTIMIZER] = optimizer_ns
+        count = self.steps_of[number] = self.steps_of.get(number, 0) + 1
+        self._close("optimizer", number, end)
+        if count > self._told or self._clock != "optimizer":
+            self._tell("optimizer", count)
+
+    # -- rows ----------------------------------------------------------------------------------
+
+    def _close(self, clock: str, source: int, end: int) -> None:
+        row = self._latest = self.row
+        self.row = NOTHING.copy()
+        fed, self.fed = self.fed, {}
+        row[SOURCE] = source
+        row[END] = end
+        losses = self.losses
+        if losses:
+            row[LOSS] = self.device.loss(losses)
+            self._loss_seen = end
+            self.losses = []
+        self._rows[clock].append(row)
+        if self.device.watching:
+            self.device.mark(row)
+        if clock == "backward" and len(self._provisional) < PATIENCE:
+            self._provisional.append([*row, fed, losses])
+        if end > self._flush_at:
+            began = self._began = self._began or end
+            self._flushed = end
+            self._flush_at = end + min(FLUSH_NS, (end - began) // 10)
+            RECORDER.flush()
+
+    def _parts_before(self, began: int) -> int:
+        """Nanoseconds told apart in the micro-batches that ended before the step began."""
+        earlier = [row for row in self._provisional if row[END] <= began]
+        return sum(int(row[part]) for row in earlier for part in (DATA, FORWARD, BACKWARD))
+
+    def _take_in(self, rows: list[list[Any]]) -> None:
+        """The first optimizer step: the backward passes before it were its micro-batches."""
+        whole = self.row
+        for row in rows:
+            for part in (DATA, FORWARD, BACKWARD, MICROBATCHES):
+                whole[part] += row[part]
+            for root, fed in row[-2].items():
+                self._feed(root, *fed)
+            for loader, (indices, batches) in (row[SAMPLES] or {}).items():
+                if whole[SAMPLES] is None:
+                    whole[SAMPLES] = {}
+                seen = whole[SAMPLES].setdefault(loader, [0, 0])
+                seen[0] += indices
+                seen[1] += batches
+            self.losses = row[-1] + self.losses
+        rows.clear()
+
+    def _tell(self, clock: str, count: int) -> None:
+        """Tell of a step of the best clock so far; a slower or second optimizer's step is none."""
+        if clock != self._clock:
+            if CLOCKS.index(clock) < CLOCKS.index(self._clock):
+                return
+            self._clock, self._told = clock, 0
+        if count <= self._told:
+            return
+        self._told = count
+        self.looking = self.every_loss or self._flushed - self._loss_seen > LOSS_EVERY_NS
+        for listener in self.listeners:
+            listener(count)
+
+    def last_loss(self) -> float | None:
+        """The loss of the latest step; waits for the device (for audits, not for the hot path)."""
+        if self._latest is None:
+            return None
+        self.device.finish()
+        loss = self._latest[LOSS]
+        return loss if isinstance(loss, float) else None
+
+    def hand_over(self) -> None:
+        """Write the finished rows; rows that wait for the device stay until they are resolved."""
+        for clock, rows in self._rows.items():
+            ready = self.device.resolve(rows)
+            if ready:
+                done = rows[:ready]
+                del rows[:ready]
+                RECORDER.plain(StepsEvent.kind, clock=clock, rows=done)
+
+    def drain(self, patience_s: float | None = None) -> None:
+        """At the end of the process: wait for the device, if so only so long; write every row."""
+        guarded("device clock", self.device.finish)(patience_s)
+        RECORDER.flush()
+
+
+def _depth(frame: FrameType) -> int:
+    """How many calls of the same function `frame` runs in."""
+    code, depth, outer = frame.f_code, 0, frame.f_back
+    while outer is not None:
+        depth += outer.f_code is code
+        outer = outer.f_back
+    return depth
+
+
+assert StepRow.WIDTH == 14, "rows are written by position"
+CLOCK = StepClock()
+"""The clock of this process."""

@@ -1,0 +1,263 @@
+"""What the loss guard compares between trials, from first steps outside the measured window.
+
+Looking closely costs synchronisations and copies, so it ends before anything is measured; only
+learning rates and the order of samples are followed to the end. It draws no random numbers, changes
+no tensor, and keeps its copies in the host's memory.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from gpurun.records.events import AuditEvent, RatesEvent
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.core.seeds import generator_state
+from gpurun.runtime.core.tensor_values import host_copy, is_tensor, moved_by, norm, tensors, values
+from gpurun.runtime.observe.loaders import LOADERS
+from gpurun.runtime.observe.optimizers import hyperparameters
+from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.trial.audit_samples import SamplesAudit
+
+GRADIENT_STEPS = 2
+"""The parameters of two trials are still close to each other in so many steps."""
+GRADIENT_VALUES = 2048
+SETTINGS_LENGTH = 120
+RATE_CHANGES = 20_000
+"""Changes of the learning rates remembered a trial."""
+
+
+class TrainingAudit:
+    """Audits the first `steps` steps; the order of samples is remembered to the end."""
+
+    def __init__(self, torch: Any, steps: int) -> None:
+        self._torch = torch
+        self._steps = steps
+        self._active = steps > 0
+        self._process = os.getpid()
+        self._samples = SamplesAudit(torch)
+        self._hooks: list[Any] = []
+        self._listener: Any = None
+        self._step = 1
+        self._names: dict[int, str] = {}
+        self._roots_named = 0
+        self._sides: dict[str, tuple[Any, list[Any]]] | None = None
+        self._rates: list[tuple[int, tuple[float | None, ...]]] = []
+        self._forget_step()
+
+    def _forget_step(self) -> None:
+        self._gradients: dict[str, float | None] = {}
+        self._gradient_values: dict[str, tuple[float, ...]] = {}
+        self._before: dict[str, tuple[Any, Any]] = {}
+        self._input_values: tuple[float, ...] = ()
+        self._fed: list[int | None] = []
+        self._drawn: int | None = None
+        self._draws: bool | None = None
+        self._modules: dict[str, str] = {}
+
+    def begin(self) -> None:
+        """Start looking."""
+        self._listener = guarded("audit of rates", self._rates_now)
+        CLOCK.listeners.append(self._listener)
+        LOADERS.on_batch = guarded("audit of batches", self._samples.batch)
+        if self._active:
+            ROOTS.on_inputs = guarded("audit of inputs", self._root_inputs)
+            self._hooks = [guarded("audit of gradients", self._before_step)]
+            CLOCK.before_step.extend(self._hooks)
+        else:
+            self._samples.stop_looking()
+
+    def after_step(self, step: int) -> None:
+        """Write what was seen in this step; after the last one stop looking."""
+        try:
+            RECORDER.event(self._event(step))
+        except Exception as error:
+            RECORDER.hook_failed("audit of a step", error)
+        self._forget_step()
+        self._step = step + 1
+        if step >= self._steps:
+            self._stop_looking()
+
+    def abandon(self) -> None:
+        """A better clock was found: another audit takes over, this one leaves nothing behind."""
+        CLOCK.listeners.remove(self._listener)
+        if self._active:
+            self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        self._active = False
+        ROOTS.on_inputs = None
+        for hook in self._hooks:
+            CLOCK.before_step.remove(hook)
+        self._hooks, self._sides = [], {}
+        self._samples.stop_looking()
+
+    def finish(self) -> None:
+        """Write what was remembered of the whole trial."""
+        if os.getpid() == self._process:  # a child forked by the script ends by the same exit
+            RECORDER.event(RatesEvent(tuple(self._rates)))
+            self._samples.finish()
+
+    # -- what is looked at ---------------------------------------------------------------------
+
+    def _rates_now(self, step: int) -> None:
+        """In every step of the trial, so cheap: no tensor is looked at."""
+        rates = tuple(
+            rate if type(rate := group.get("lr")) is float else None
+            for optimizer in CLOCK.optimizers
+            for group in optimizer.param_groups
+        )
+        known = self._rates
+        if (not known or known[-1][1] != rates) and len(known) < RATE_CHANGES:
+            known.append((step, rates))
+
+    def _root_inputs(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if not self._torch.is_grad_enabled():
+            return
+        found = list(tensors((args, kwargs)))
+        if found and not self._input_values:
+            self._input_values = values(found[0])
+        self._fed.extend(self._samples.fed(tensor) for tensor in found)
+        if self._step in (1, self._steps):
+            self._describe(module)
+        self._drawn = generator_state(self._torch)
+
+    def _describe(self, root: Any) -> None:
+        number = next((i for i, m in enumerate(ROOTS.modules()) if m is root), 0)
+        for name, module in root.named_modules():
+            mode = "training" if module.training else "evaluating"
+            text = f"{type(module).__name__}({module.extra_repr()}), {mode}"
+            self._modules[f"{number}.{name}"] = text[:SETTINGS_LENGTH]
+
+    def _before_step(self, optimizer: Any) -> None:
+        if self._drawn is not None:
+            self._draws = bool(self._draws) or generator_state(self._torch) != self._drawn
+        if self._roots_named != len(ROOTS.known):
+            self._name_parameters()
+        parameters = [p for g in optimizer.param_groups for p in g["params"]]
+        each = max(2, GRADIENT_VALUES // max(1, len(parameters)))
+        for position, parameter in enumerate(parameters):
+            name = self._name(optimizer, position, parameter)
+            gradient = parameter.grad
+            self._gradients[name] = None if gradient is None else norm(gradient)
+            if gradient is not None and self._step <= GRADIENT_STEPS and not gradient.is_sparse:
+                self._gradient_values[name] = values(gradient, each)
+            if name not in self._before:
+                self._before[name] = (parameter, host_copy(parameter))
+
+    def _name(self, optimizer: Any, position: int, parameter: Any) -> str:
+        number = CLOCK.optimizers.get(optimizer) or 0
+        return self._names.get(id(parameter), f"optimizer {number}, parameter {position}")
+
+    def _name_parameters(self) -> None:
+        self._roots_named = len(ROOTS.known)
+        for number, root in enumerate(ROOTS.modules()):
+            for name, parameter in root.named_parameters():
+                self._names.setdefault(id(parameter), f"{number}.{name}")
+
+    def _event(self, step: int) -> AuditEvent:
+        loss = CLOCK.last_loss()
+        return AuditEvent(
+            step=step,
+            loss=loss,
+            finite=loss is None or math.isfinite(loss),
+            hyperparameters=tuple(
+                hyperparameters(group) for o in list(CLOCK.optimizers) for group in o.param_groups
+            ),
+            gradient_norms=self._gradients,
+            update_norms={
+                name: moved_by(parameter, old, host_copy(parameter))
+                for name, (parameter, old) in self._before.items()
+            },
+            side_update_norms=self._side_updates(),
+            gradient_values=tuple(
+                x for name in sorted(self._gradient_values) for x in self._gradient_values[name]
+            ),
+            gradient_counts=tuple(
+                len(self._gradient_values[name]) for name in sorted(self._gradient_values)
+            ),
+            input_values=self._input_values,
+            fed=tuple(self._fed),
+            draws=self._draws,
+            modules=self._modules,
+        )
+
+    # -- what moves without being optimized ----------------------------------------------------
+
+    def _side_updates(self) -> dict[str, float]:
+        """How far buffers and copies of the model moved since the step before."""
+        if self._sides is None:
+            self._sides = {
+                name: (what, [host_copy(tensor) for tensor in _content(what)])
+                for name, what in self._find_sides()
+            }
+            return {}
+        moved = {}
+        for name, (what, old) in self._sides.items():
+            tensors_now = _content(what)
+            fresh = [host_copy(tensor) for tensor in tensors_now]
+            sides = zip(tensors_now, old, fresh, strict=False)
+            moved[name] = math.hypot(
+                *(moved_by(t, before, now) for t, before, now in sides if now.shape == before.shape)
+            )
+            self._sides[name] = (what, fresh)
+        return moved
+
+    def _find_sides(self) -> Iterator[tuple[str, Any]]:
+        roots = ROOTS.modules()
+        for number, root in enumerate(roots):
+            for name, module in root.named_modules():
+                own = {
+                    k: b for k, b in module.named_buffers(recurse=False) if b.is_floating_point()
+                }
+                if own:
+                    yield f"buffers of {number}.{name}", _Buffers(module, tuple(own))
+        yield from _model_copies(roots)
+
+
+class _Buffers:
+    """Buffers by name: a module may put another tensor in the place of one."""
+
+    def __init__(self, module: Any, names: tuple[str, ...]) -> None:
+        self._module = module
+        self._names = names
+
+    def __iter__(self) -> Iterator[Any]:
+        found = (getattr(self._module, name, None) for name in self._names)
+        return iter([tensor for tensor in found if is_tensor(tensor)])
+
+
+def _model_copies(roots: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Modules of a root's class that are no roots, and tables of tensors by a root's names."""
+    inside = {id(m) for root in roots for m in root.modules()}
+    classes = {type(root) for root in roots}
+    tables = [{n: t.shape for n, t in root.state_dict().items()} for root in roots]
+    modules = tables_found = 0
+    for thing in gc.get_objects():
+        if type(thing) in classes and id(thing) not in inside:
+            yield f"{type(thing).__name__} {modules}", thing
+            modules += 1
+        elif type(thing) is dict and thing and any(_is_table(thing, t, roots) for t in tables):
+            yield f"table of parameters {tables_found}", thing
+            tables_found += 1
+
+
+def _is_table(thing: dict[Any, Any], shapes: dict[str, Any], roots: list[Any]) -> bool:
+    """Whether a dict holds tensors of its own under the names of a root's parameters."""
+    if len(thing) < 2 or not all(type(k) is str and k in shapes for k in thing):
+        return False
+    if not all(is_tensor(t) and t.shape == shapes[k] for k, t in thing.items()):
+        return False
+    own = {t.data_ptr() for root in roots for t in (*root.parameters(), *root.buffers())}
+    return not any(t.data_ptr() in own for t in thing.values())
+
+
+def _content(thing: Any) -> list[Any]:
+    if isinstance(thing, dict):
+        return [t for t in thing.values() if is_tensor(t)]
+    return list(thing.parameters()) if hasattr(thing, "parameters") else list(thing)

@@ -1,0 +1,176 @@
+"""One side of a live pair: it trains in turns and waits, parked in its step hook, between them.
+
+Two FIFOs in the control folder carry the hand-over: the launcher writes one order a turn, this side
+writes one answer at the turn's end. The device is drained before the answer, so that nothing of
+this side runs in the other's turn. Counted time begins where the turn's first step ends: that step
+pays for caches which the other side has filled.
+
+Loader workers would go on until they are frozen, and what they wait for (a disk) goes on even then.
+So they are stopped at once, a turn begins to count when what was made ready meanwhile is used up,
+and it ends with the stock that it began with. A turn that sees the end of a short epoch goes on to
+the same step of another one: it counts whole epochs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+from gpurun.records.turns import ANSWERS, ORDERS, Turn, TurnOrder
+from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, send
+
+SHORT_EPOCH_NS = 500_000_000
+"""An epoch that takes so long at most is counted whole, and from then on up to twice as long."""
+
+now = time.perf_counter_ns
+
+
+class Turns:
+    """Takes the turns of this process, the first one after so many steps.
+
+    `OSError` if the FIFOs are missing. Without `prefetched` loaders are not looked at.
+    """
+
+    def __init__(
+        self,
+        control: Path,
+        torch: Any,
+        after_steps: int,
+        prefetched: PrefetchedBatches | None = None,
+    ) -> None:
+        # Opened for both ways, so that neither side sees an end of file while the other is opening.
+        self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
+        self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
+        self._process = os.getpid()
+        self._cuda = torch.cuda
+        self._wait_steps = after_steps
+        self._prefetched = prefetched or PrefetchedBatches()
+        self._order: TurnOrder | None = None
+        self._began_ns = 0
+        self._began_event: Any = None
+        self._began_level = self._left_level = EMPTY
+        self._steps = -1
+        self._used_up = False
+        self._stopped: list[int] = []
+        self._passes = 0
+        self._in_epoch = self._began_in_epoch = 0
+        """Steps since the epoch began: now, and where the turn began to count."""
+        self._epoch_steps = 0
+        self._epoch_starts = 0
+        self._short_epochs = False
+        self.first_turn: tuple[int, int] | None = None
+        """Host clock at the ends of the first and the last step of the first turn."""
+
+    def after_step(self, count: int) -> bool:
+        """A step is over: go on, or end the turn and wait for the next one; True: there is none."""
+        self._in_epoch += 1
+        if self._passes != self._prefetched.passes:
+            self._epoch_started()
+        if self._order is None:
+            if count < self._wait_steps or os.getpid() != self._process:
+                return False
+            self._stop_workers()
+            return self._hand_over(Turn(0, 0))
+        self._steps += 1
+        if self._steps == 0:
+            self._begin()
+        elif self._steps >= self._order.least_steps:
+            elapsed = now() - self._began_ns
+            if elapsed >= self._order.nanoseconds and self._is_whole():
+                return self._hand_over(self._counted())
+        return False
+
+    def _epoch_started(self) -> None:
+        """This step was the first of an epoch."""
+        self._epoch_starts += self._prefetched.passes - self._passes
+        self._passes = self._prefetched.passes
+        self._epoch_steps, self._in_epoch = self._in_epoch - 1, 1
+
+    def _begin(self) -> None:
+        """Count from here, unless batches are left that were made ready since the last turn."""
+        level = self._prefetched.level()
+        surplus = level.ready - self._left_level.ready
+        if surplus > 0 and not self._used_up:
+            self._used_up = True
+            self._steps = -surplus
+            return
+        self._began_level, self._began_in_epoch = level, self._in_epoch
+        self._epoch_starts = 0
+        self._began_ns, self._began_event = now(), self._mark()
+
+    def _is_whole(self) -> bool:
+        """Whether the turn may end here: with whole epochs, else with the stock as it began."""
+        assert self._order is not None
+        longer = self._steps - self._order.least_steps
+        if self._short_epochs:
+            return self._counts_whole_epochs() or longer > 2 * self._epoch_steps
+        began = self._began_level
+        if not began.capacity:
+            return True
+        # with nothing in stock batches come as the workers make them, often several at once
+        least = 0 if began.ready else 2 * began.capacity - self._order.least_steps
+        same = longer >= least and self._prefetched.level().ready == began.ready
+        return same or longer > max(least, 0) + 2 * began.capacity
+
+    def _counts_whole_epochs(self) -> bool:
+        return self._epoch_starts > 0 and self._in_epoch == self._began_in_epoch
+
+    def _counted(self) -> Turn:
+        ended_ns, ended_event = now(), self._mark()
+        level = self._prefetched.level()
+        self._stop_workers()
+        self.first_turn = self.first_turn or (self._began_ns, ended_ns)
+        elapsed = ended_ns - self._began_ns
+        whole = self._short_epochs and self._counts_whole_epochs()
+        self._judge_epochs(elapsed)
+        if ended_event is not None and self._began_event is not None:
+            self._cuda.synchronize()
+            elapsed = int(self._began_event.elapsed_time(ended_event) * 1e6)
+        ending = self._began_level.ending or level.ending
+        return Turn(
+            steps=self._steps,
+            nanoseconds=elapsed,
+            batches=level.taken - self._began_level.taken,
+            stocked=level.ready - self._began_level.ready,
+            whole_epochs=whole,
+            at_epoch_end=not whole and (self._epoch_starts > 0 or ending),
+            epoch_starts=self._epoch_starts,
+            epoch_steps=self._epoch_steps,
+        )
+
+    def _judge_epochs(self, elapsed: int) -> None:
+        """Whether epochs are short; a start among few steps would make them look longer."""
+        if self._epoch_steps and (self._steps >= self._epoch_steps or not self._epoch_starts):
+            most = SHORT_EPOCH_NS * (2 if self._short_epochs else 1)
+            self._short_epochs = self._epoch_steps * elapsed <= most * self._steps
+
+    def _mark(self) -> Any:
+        """The end of the work that is queued by now; None where no GPU is in use."""
+        if not self._cuda.is_initialized():
+            return None
+        event = self._cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _stop_workers(self) -> None:
+        self._stopped = self._prefetched.stop_workers()
+        self._left_level = self._prefetched.level()
+
+    def _hand_over(self, turn: Turn) -> bool:
+        """Report a turn and park until the next one; True if there is none."""
+        if self._cuda.is_initialized():
+            self._cuda.synchronize()
+        os.write(self._answers, turn.line())
+        order = TurnOrder.read(self._read_line())
+        send(self._stopped, signal.SIGCONT)
+        self._order, self._steps, self._used_up = order, -1, False
+        return order.ends
+
+    def _read_line(self) -> bytes:
+        line = b""
+        while not line.endswith(b"\n"):
+            line += os.read(self._orders, 1)
+        return line

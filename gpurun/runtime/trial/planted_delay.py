@@ -1,0 +1,107 @@
+"""A slow-down planted on purpose, so that `gpurun bench selftest` can see its gate fail.
+
+Every step of the clock takes so many seconds longer. The host is kept busy for that long, and so is
+the device where CUDA is in use: whichever of them the training waits for is then late by just that,
+and neither delay is hidden behind the other side's work. What was really added is measured and
+written down.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from gpurun.records.events import PlantedEvent
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe import exit_metrics
+from gpurun.runtime.observe.step_clock import CLOCK
+
+SPUN_NS = 500_000
+"""The end of each delay is spun through: a sleep wakes up tens of microseconds late."""
+CALIBRATION_CYCLES = 10_000_000
+"""Long enough that launching the kernel does not count, short enough for one step (5 ms)."""
+RUNTIME = "runtime"
+"""Where a slow-down is planted that no file of the tree asked for."""
+
+now = time.perf_counter_ns
+
+
+class _Planted:
+    """One planted slow-down of this process. `where`: who asked for it."""
+
+    def __init__(self, seconds: float, where: str) -> None:
+        self.seconds = seconds
+        self.where = where
+        self._process = os.getpid()
+        self._cycles: int | None = None
+        self._delays = 0
+        self._spent_ns = 0
+
+    def delay(self, count: int) -> None:
+        """After each step of the clock: its time counts as the next one's."""
+        began = now()
+        self._delay_device()
+        end = began + int(self.seconds * 1e9)
+        asleep = end - SPUN_NS - now()
+        if asleep > 0:
+            time.sleep(asleep / 1e9)
+        while now() < end:
+            pass
+        self._spent_ns += now() - began
+        self._delays += 1
+
+    def tell(self) -> None:
+        """Write what was added; a forked child has added nothing."""
+        if os.getpid() == self._process:
+            RECORDER.event(
+                PlantedEvent(self.where, self.seconds, self._delays, self._spent_ns / 1e9)
+            )
+
+    def _delay_device(self) -> None:
+        torch: Any = sys.modules.get("torch")
+        if torch is None or not torch.cuda.is_initialized():
+            return
+        if torch.cuda.is_current_stream_capturing():
+            return
+        if self._cycles is None:
+            self._cycles = int(self.seconds * _cycles_per_second(torch))
+        torch.cuda._sleep(self._cycles)
+
+
+def _cycles_per_second(torch: Any) -> float:
+    """How fast the device counts what its sleeping kernel waits for. Waits for the device, once."""
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(CALIBRATION_CYCLES)  # loads the kernel, and wakes up the clocks
+    begin.record()
+    torch.cuda._sleep(CALIBRATION_CYCLES)
+    end.record()
+    end.synchronize()
+    return CALIBRATION_CYCLES / (float(begin.elapsed_time(end)) / 1000)
+
+
+_PLANTED: list[_Planted] = []
+
+
+def plant(seconds: float, where: str) -> None:
+    """From now on each step of this process takes so many seconds longer.
+
+    `where`: the file whose code asks for it, or "runtime". A file that is loaded twice counts once.
+    """
+    if where != RUNTIME:
+        where = os.path.realpath(where)
+    if any(one.where == where for one in _PLANTED):
+        return
+    planted = _Planted(seconds, where)
+    if not _PLANTED:
+        exit_metrics.BEFORE_END.append(tell)
+    _PLANTED.append(planted)
+    CLOCK.listeners.append(guarded("planted delay", planted.delay))
+
+
+def tell() -> None:
+    """Write, at the end of the process, what was planted in it."""
+    for planted in _PLANTED:
+        planted.tell()

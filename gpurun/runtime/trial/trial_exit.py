@@ -1,0 +1,148 @@
+"""How a trial ends: every rank at the same step, and the processes that started them with it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.core.patching import replace
+
+PEERS_SECONDS = 5.0
+"""Ranks wait so long for each other's records."""
+WRITE_SECONDS = 30.0
+"""Writing the record may take so long; then the process ends without."""
+POLL_SECONDS = 0.02
+
+_LEAVING = threading.Lock()
+"""Taken by the one thread that ends the process, and never given back."""
+
+
+class StopAgreement:
+    """The agreement of the ranks on one host where to stop, by files in the control folder.
+
+    Rank 0, once it has seen enough, names the next step: no rank can be past it unless its host
+    runs ahead of its device, and then it stops where it is.
+    """
+
+    def __init__(self, control: Path, torch: Any) -> None:
+        self._stop = control / "stop"
+        self._control = control
+        self._torch = torch
+
+    def agreed(self, count: int, enough: str | None) -> str | None:
+        """The reason to stop after this step, None to go on. `enough`: this rank's own reason."""
+        rank, size = self._rank_and_size()
+        if size == 1:
+            return enough
+        if rank == 0 and enough is not None and not self._stop.exists():
+            self._control.mkdir(parents=True, exist_ok=True)
+            draft = self._control / "stop.new"
+            draft.write_text(f"{count + 1} {enough}")
+            draft.rename(self._stop)
+            return None
+        try:
+            last, reason = self._stop.read_text().split()
+        except FileNotFoundError:
+            return None
+        return reason if count >= int(last) else None
+
+    def meet(self) -> None:
+        """Wait until every rank of this host has written its record: one that misses a peer
+        raises."""
+        rank, size = self._rank_and_size()
+        here = os.environ.get("LOCAL_WORLD_SIZE", "")
+        size = min(size, int(here)) if here.isdigit() else size
+        if size == 1:
+            return
+        (self._control / f"stopped-{rank}").touch()
+        deadline = time.monotonic() + PEERS_SECONDS
+        while time.monotonic() < deadline:
+            if len(list(self._control.glob("stopped-*"))) >= size:
+                return
+            time.sleep(POLL_SECONDS)
+
+    def _rank_and_size(self) -> tuple[int, int]:
+        distributed = self._torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            return 0, 1
+        return distributed.get_rank(), distributed.get_world_size()
+
+
+def end_at_once(write_exit: Callable[[], None], control: Path) -> None:
+    """Write the record and leave: no `except` or `finally` of the script may see or delay it."""
+    timer = threading.Timer(WRITE_SECONDS, os._exit, [0])
+    timer.daemon = True
+    try:
+        timer.start()
+    except RuntimeError:  # no memory for a thread: then without a limit
+        pass
+    try:
+        from multiprocessing import parent_process
+
+        if parent_process() is not None:
+            control.mkdir(parents=True, exist_ok=True)
+            (control / "ended").touch()
+        write_exit()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(0)
+
+
+def end_with_children(control: Path) -> None:
+    """A process whose children train (mp.spawn) ends when they have ended their trial."""
+    from multiprocessing import process
+
+    ended = control / "ended"
+    replace(process.BaseProcess, "start", lambda original: _watch_start(original, ended))
+    replace(process.BaseProcess, "join", lambda original: _watch_join(original, ended))
+
+
+def _watch_join(original: Callable[..., None], ended: Path) -> Callable[..., None]:
+    def join(child: Any, timeout: float | None = None) -> None:
+        try:
+            original(child, timeout)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+        if not child.daemon and ended.exists():
+            _follow(ended)  # the script must not go on as if its children had trained
+
+    return join
+
+
+def _watch_start(original: Callable[..., None], ended: Path) -> Callable[..., None]:
+    watching: list[int] = []
+
+    def start(child: Any) -> None:
+        if not child.daemon and os.getpid() not in watching:  # loader workers are daemons
+            watching.append(os.getpid())
+            threading.Thread(target=_follow, args=(ended,), daemon=True).start()
+        try:
+            original(child)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+
+    return start
+
+
+def _follow(ended: Path) -> None:
+    from multiprocessing import connection, process
+
+    while not ended.exists():
+        time.sleep(POLL_SECONDS)
+    deadline = time.monotonic() + PEERS_SECONDS
+    children = [p.sentinel for p in list(process._children) if not p.daemon]  # type: ignore[attr-defined]
+    while children and time.monotonic() < deadline:
+        gone = connection.wait(children, timeout=max(deadline - time.monotonic(), 0))
+        children = [sentinel for sentinel in children if sentinel not in gone]
+    with _LEAVING:  # the watching thread and a join come here together
+        sys.stdout.flush()
+        os._exit(0)

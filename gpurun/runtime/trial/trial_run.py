@@ -1,0 +1,216 @@
+"""A short trial inside the user's process: seeded start, hold at the first step, stop in time."""
+
+from __future__ import annotations
+
+import atexit
+import statistics
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+from gpurun.records.events import StopEvent
+from gpurun.records.spec import OUTPUT_CALLS, RunSpec, StopRule, TrialSpec
+from gpurun.runtime.core import hub_uploads, seeds
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe import (
+    argparse_options,
+    cpu_contention,
+    exit_metrics,
+    import_log,
+    manual_attention,
+)
+from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.trial import trial_exit
+from gpurun.runtime.trial.audit_outputs import OutputsAudit
+
+HOLD_SECONDS = 120
+"""A launcher that does not answer within this time is gone; the trial goes on."""
+DEVICE_SECONDS = 5.0
+"""A device that is not done by then waits for a rank that has left."""
+SPIKE = 8.0
+"""A step this many times the median is a pause (compilation, evaluation), not training time."""
+
+now = time.perf_counter_ns
+
+
+def prepare(spec: TrialSpec) -> None:
+    """First stage, before torch is imported."""
+    seeds.seed_everything(spec.seed, spec.seed_offset)
+    argparse_options.install()
+    hub_uploads.block_uploads()
+    import_log.begin()
+
+
+def arm(spec: RunSpec, torch: Any) -> None:
+    """Second stage: audit and stop this process by the spec's rule."""
+    assert spec.trial is not None
+    CLOCK.every_loss = True
+    if spec.trial.planted_seconds:
+        from gpurun.runtime.trial import planted_delay
+
+        planted_delay.plant(spec.trial.planted_seconds, planted_delay.RUNTIME)
+    if spec.trial.rounded:
+        from gpurun.runtime.trial import bf16_rounding
+
+        bf16_rounding.install(torch)
+    as_it_is = not spec.settings
+    control = Path(spec.run_dir) / "control"
+    trial = _Trial(control, spec.trial, torch, as_it_is, _turns(spec, control, torch))
+    guarded("look for attention", manual_attention.watch)()
+    atexit.register(trial.finish)  # the script may end before the trial has seen enough
+    CLOCK.listeners.append(guarded("trial", trial.step))
+    trial_exit.end_with_children(trial.control)
+
+
+def _turns(spec: RunSpec, control: Path, torch: Any) -> Any:
+    """The turns of a side of a live pair; None of a trial that runs alone."""
+    if spec.turns_after_steps is None:
+        return None
+    from gpurun.runtime.observe.prefetched_batches import PREFETCHED
+    from gpurun.runtime.trial.live_pair_turns import Turns
+
+    return Turns(control, torch, spec.turns_after_steps, PREFETCHED)
+
+
+class _Trial:
+    def __init__(
+        self, control: Path, spec: TrialSpec, torch: Any, as_it_is: bool, turns: Any
+    ) -> None:
+        self.control = control
+        self._as_it_is = as_it_is
+        self._spec = spec
+        self._rule: StopRule = spec.stop
+        self._torch = torch
+        self._ranks = trial_exit.StopAgreement(control, torch)
+        self._held = not spec.hold_at_first_step
+        self._hold = guarded("hold at the first step", self._wait_for_go)
+        self._begin_contention = guarded("CPU contention", self._read_contention)
+        self._outputs = OutputsAudit(torch)
+        if self._rule.audit_steps:
+            self._outputs.begin()
+        self._turns = turns
+        self._audit: Any = None
+        self._syncs: Any = None
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin to count: at start, and again when a better clock was found."""
+        from gpurun.runtime.observe.device_syncs import DeviceSyncs
+        from gpurun.runtime.trial.audit_training import TrainingAudit
+
+        # a step that is over cannot be audited any more: a new clock's first one is passed over
+        self._passed = 0 if self._audit is None else 1
+        if self._audit is not None:
+            self._audit.abandon()
+            self._syncs.abandon()
+        self._audit = TrainingAudit(self._torch, self._rule.audit_steps)
+        self._audit.begin()
+        self._syncs = DeviceSyncs(self._torch, self._rule.audit_steps if self._as_it_is else 0)
+        self._look_for_syncs = guarded("device syncs", self._syncs.after_step)
+        self._count = 0
+        self._began: int | None = None
+        self._cpu_begin: cpu_contention.CpuReading | None = None
+        self._last = now()
+        self._paused_ns = 0
+        self._recent: deque[int] = deque(maxlen=32)
+
+    def finish(self) -> None:
+        """Write what the audit has gathered, and what others had of the cores."""
+        guarded("audit", self._audit.finish)()
+        guarded("audit of outputs", self._outputs.finish)()
+        guarded("CPU contention", self._write_contention)()
+
+    def step(self, count: int) -> None:
+        """After each step of the clock."""
+        end = now()
+        if count <= self._count:
+            self._begin()
+        rule = self._rule
+        before = rule.audit_steps + self._outputs_steps() + rule.warmup_steps
+        self._count = count
+        if not self._held:
+            self._held = True
+            self._hold()
+        audited = count - self._passed
+        if 0 < audited <= rule.audit_steps:
+            self._audit.after_step(audited)
+            self._look_for_syncs(audited)
+        elif audited == before:
+            self._began = end
+        elif self._began is not None:
+            self._pause(end - self._last)
+        if audited == max(before, 1):
+            self._begin_contention()
+        if self._turns is not None and audited >= before:
+            self._take_turns(count)
+            return
+        reason = self._enough(count, end)
+        if reason != "max_steps":  # every rank stops there by itself, at the same step
+            reason = self._ranks.agreed(count, reason)
+        if reason is not None:
+            trial_exit.end_at_once(lambda: self._write_exit(reason, count, end), self.control)
+        self._last = now()
+
+    def _outputs_steps(self) -> int:
+        """Further steps before the measured window, in which outputs are looked at."""
+        rule = self._rule
+        return (
+            max(0, OUTPUT_CALLS - rule.audit_steps)
+            if rule.audit_steps and CLOCK.forward_only
+            else 0
+        )
+
+    def _take_turns(self, count: int) -> None:
+        """The first turn is the measured window; when there is no further one the trial ends."""
+        if self._turns.after_step(count):
+            begin, end = self._turns.first_turn or (None, now())
+            self._began = begin
+            trial_exit.end_at_once(lambda: self._write_exit("enough", count, end), self.control)
+
+    def _enough(self, count: int, end: int) -> str | None:
+        """Why this process has seen enough, None if it has not."""
+        if count >= self._rule.max_steps:
+            return "max_steps"
+        if self._began is None or count < self._rule.min_steps + self._outputs_steps():
+            return None
+        measured = end - self._began - self._paused_ns
+        return "enough" if measured >= self._rule.min_seconds * 1e9 else None
+
+    def _pause(self, duration: int) -> None:
+        recent = self._recent
+        if len(recent) >= 5 and duration > SPIKE * statistics.median(recent):
+            self._paused_ns += duration
+        else:
+            recent.append(duration)
+
+    def _read_contention(self) -> None:
+        self._cpu_begin = cpu_contention.read_cpu_counts()
+
+    def _write_contention(self) -> None:
+        begin, self._cpu_begin = self._cpu_begin, None
+        if begin is not None:
+            RECORDER.event(
+                cpu_contention.contention_between(begin, cpu_contention.read_cpu_counts())
+            )
+
+    def _wait_for_go(self) -> None:
+        if self._as_it_is:
+            guarded("imports", import_log.tell)()
+        self.control.mkdir(parents=True, exist_ok=True)
+        (self.control / "first_step").touch()
+        go = self.control / "go"
+        deadline = time.monotonic() + HOLD_SECONDS
+        while not go.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _write_exit(self, reason: str, count: int, end: int) -> None:
+        guarded("CPU contention", self._write_contention)()
+        CLOCK.drain(DEVICE_SECONDS)
+        RECORDER.event(
+            StopEvent(reason=reason, steps=count, window_begin_ns=self._began, window_end_ns=end)
+        )
+        self._ranks.meet()
+        self.finish()
+        exit_metrics.write_exit_metrics(self._torch)

@@ -1,0 +1,172 @@
+"""Turns of a process whose loaders and clock are played; and the stock of a real loader."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from gpurun.records.turns import ANSWERS, ORDERS, Turn, TurnOrder
+from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
+from gpurun.runtime.trial import live_pair_turns as turns_module
+from gpurun.runtime.trial.live_pair_turns import Turns
+from gpurun.trials.live_pair import make_fifos
+from tests.integration.launched import wait_for
+from tests.integration.live_sides import state
+
+NO_GPU = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
+MILLISECOND = 1_000_000
+
+
+class PlayedStock(PrefetchedBatches):
+    """A stock whose level the test sets. Nobody is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = EMPTY
+
+    def level(self) -> PrefetchLevel:
+        return self.now
+
+
+class Launcher:
+    """Gives the orders of all turns ahead of time, and reads the answers."""
+
+    def __init__(self, control: Path, orders: int, nanoseconds: int) -> None:
+        make_fifos(control)
+        self._answers = os.open(control / ANSWERS, os.O_RDWR)
+        ahead = os.open(control / ORDERS, os.O_RDWR)  # kept open: it holds what was not read yet
+        for _ in range(orders):
+            os.write(ahead, TurnOrder(nanoseconds, 5).line())
+        os.write(ahead, TurnOrder(0, 0).line())
+
+    def answers(self) -> list[Turn]:
+        text = os.read(self._answers, 1 << 16)
+        return [Turn.read(line) for line in text.splitlines(keepends=True)][1:]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """The time of the played process, in nanoseconds."""
+    clock = SimpleNamespace(time=0)
+    monkeypatch.setattr(turns_module, "now", lambda: clock.time)
+    return clock
+
+
+def train(
+    folder: Path, clock: SimpleNamespace, step: Callable[[int, PlayedStock], int], turns: int = 8
+) -> list[Turn]:
+    """Take so many turns; `step` plays one: it sets the stock and gives the step's milliseconds."""
+    launcher = Launcher(folder / "control", turns, 15 * MILLISECOND)
+    stock = PlayedStock()
+    side = Turns(folder / "control", NO_GPU, 1, stock)
+    count = 0
+    while True:
+        clock.time += step(count, stock) * MILLISECOND
+        count += 1
+        if side.after_step(count):
+            return launcher.answers()
+
+
+def test_short_epochs_are_counted_whole(tmp_path: Path, clock: SimpleNamespace) -> None:
+    def step(number: int, stock: PlayedStock) -> int:
+        stock.passes = number // 12
+        return 63 if number % 12 == 0 else 3  # an epoch of 96 ms
+
+    found = train(tmp_path, clock, step)[3:]  # the first ones see how long an epoch is
+    assert [turn.whole_epochs for turn in found] == [True] * 5
+    assert {turn.steps for turn in found} == {12}
+    assert {turn.step_seconds for turn in found} == {0.008}
+
+
+def test_the_start_of_a_long_epoch_is_told_apart(tmp_path: Path, clock: SimpleNamespace) -> None:
+    def step(number: int, stock: PlayedStock) -> int:
+        stock.passes = number // 100
+        return 200 if number % 100 == 0 else 8  # an epoch of 992 ms
+
+    found = train(tmp_path, clock, step, turns=60)
+    ends = [turn for turn in found if turn.at_epoch_end]
+    assert sum(turn.epoch_starts for turn in ends) == len(ends) >= 2
+    assert {turn.epoch_steps for turn in ends[1:]} == {100}
+    assert {turn.step_seconds for turn in found if not turn.at_epoch_end} == {0.008}
+
+
+def test_a_turn_of_workers_that_deliver_at_once_counts_whole_deliveries(
+    tmp_path: Path, clock: SimpleNamespace
+) -> None:
+    """Eight workers need 80 ms for a batch, and all are done at the same moment."""
+
+    def step(number: int, stock: PlayedStock) -> int:
+        stock.now = PrefetchLevel(taken=number, ready=7 - number % 8, capacity=16, ending=False)
+        return 80 if number % 8 == 0 else 0
+
+    assert {turn.step_seconds for turn in train(tmp_path, clock, step)} == {0.01}
+
+
+def test_what_was_made_while_the_side_was_frozen_is_used_up_first(
+    tmp_path: Path, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step waits 10 ms for its batch; after each hand-over four batches are there at once."""
+    left = 0
+
+    def frozen(_: PrefetchedBatches) -> list[int]:
+        nonlocal left
+        left = 4
+        return []
+
+    def step(number: int, stock: PlayedStock) -> int:
+        nonlocal left
+        took, left = (0, left - 1) if left else (10, 0)
+        stock.now = PrefetchLevel(taken=number, ready=left, capacity=4, ending=False)
+        return took
+
+    monkeypatch.setattr(PlayedStock, "stop_workers", frozen)
+    assert {turn.step_seconds for turn in train(tmp_path, clock, step)} == {0.01}
+
+
+def test_a_stock_that_is_used_up_is_told(tmp_path: Path, clock: SimpleNamespace) -> None:
+    def step(number: int, stock: PlayedStock) -> int:
+        stock.now = PrefetchLevel(number, 1000 - number, 20, ending=False)
+        return 4
+
+    first = train(tmp_path, clock, step, turns=1)[0]
+    assert first.stocked == -first.batches < 0
+
+
+def test_the_stock_of_a_real_loader_is_seen_and_its_workers_stop() -> None:
+    stock = PrefetchedBatches()
+    loader = DataLoader(TensorDataset(torch.zeros(64)), batch_size=1, num_workers=2)
+    iterator = iter(loader)
+    stock.opened("train.py:1", iterator, trained=False)
+    assert wait_for(lambda: stock.level() == PrefetchLevel(0, 4, 4, False), 60)
+    next(iterator)
+    pids = stock.stop_workers()
+    try:
+        assert len(pids) == 2
+        assert wait_for(lambda: all(state(pid) == "T" for pid in pids), 10)
+    finally:
+        send(pids, signal.SIGCONT)
+    for _ in range(61):
+        next(iterator)
+    level = stock.level()
+    assert level.taken == 62
+    assert level.ending
+    assert len(list(iterator)) == 2
+    assert stock.level() == EMPTY
+
+
+def test_a_loader_that_trained_begins_an_epoch_also_where_it_is_built_anew() -> None:
+    stock = PrefetchedBatches()
+    stock.opened("train.py:1", object(), trained=False)
+    stock.opened("evaluate.py:1", object(), trained=False)
+    stock.opened("train.py:1", object(), trained=True)
+    stock.opened("evaluate.py:1", object(), trained=False)
+    assert stock.passes == 1
+    stock.opened("train.py:1", object(), trained=False)  # another loader, from the same line
+    assert stock.passes == 2
