@@ -23,6 +23,7 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and leave a rec
        gpurun --optimize [flags] script.py ...           find faster settings, prove them, train
        gpurun --scale 1,2,4 [flags] script.py ...        how well it scales, and what is lost where
        gpurun bench --compare main [script.py ...]       is this commit slower? (bench --help)
+       gpurun diagnose FOLDER|TRACE                      what keeps a recorded run from speed?
        gpurun doctor                                     what is installed, permitted, missing
 
 Flags stand before the script; all that follows it is the script's own. Under --optimize one of
@@ -121,7 +122,18 @@ def _bench(argv: list[str]) -> int:
     return bench(argv)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"bench": _bench, "doctor": _doctor}
+def _diagnose(argv: list[str]) -> int:
+    from gpurun.arguments.diagnose_flags import parse_diagnose
+    from gpurun.commands.diagnose import diagnose
+
+    return diagnose(parse_diagnose(argv))
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "bench": _bench,
+    "diagnose": _diagnose,
+    "doctor": _doctor,
+}
 
 
 def _internal(error: Exception) -> int:

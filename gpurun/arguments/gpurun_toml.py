@@ -98,6 +98,8 @@ class Config:
     optimize: OptimizeConfig = OptimizeConfig()
     run: RunConfig = RunConfig()
     bench: BenchConfig = BenchConfig()
+    diagnose: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """`[diagnose]`: thresholds by name, each as [warning, critical]."""
     knobs: tuple[str, ...] = ()
     source: Path | None = field(default=None, metadata=NOT_A_KEY)
 

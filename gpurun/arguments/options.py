@@ -112,6 +112,18 @@ class DoctorOptions:
 
 
 @record
+class DiagnoseOptions:
+    """The flags of `gpurun diagnose`. `paths`: a run folder, or recordings of one training."""
+
+    paths: tuple[str, ...] = ()
+    json: str | None = None
+    markdown: str | None = None
+    all: bool = False
+    quiet: bool = False
+    help: bool = False
+
+
+@record
 class BenchOptions:
     """The flags of `gpurun bench`; None where nobody said anything.
 

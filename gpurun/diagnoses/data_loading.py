@@ -59,7 +59,7 @@ class DataLoading(DiagnosisBase):
             evidence,
             severity,
             f"the training waits for data {percent(share)} of the step: {SENTENCES[cause]}",
-            [*_figures(evidence, share, gap), EvidenceFigure("cause", cause.value, "diagnosis")],
+            [EvidenceFigure("cause", cause.value, "diagnosis"), *_figures(evidence, share, gap)],
             ADVICE[cause],
             location=_location(evidence),
             knob="loader_workers"

@@ -92,5 +92,6 @@ def _figures(
         figure("sync_idle_share", idle, Source.TIMELINE),
         figure("sync_wait_share", None if syncs is None else syncs.share, Source.TIMELINE),
         figure("syncs_per_step", None if syncs is None else syncs.per_step, Source.TIMELINE),
+        figure("synchronize", evidence.traits.get("synchronize"), Source.STEPS),
         *(EvidenceFigure("reads", f"{r.where} {r.call}", "runtime") for r in reads[:3]),
     ]

@@ -21,10 +21,10 @@ class Source(enum.Enum):
     STEPS = "step clock"
     CPU_USE = "CPU use"
     DEVICE = "NVML"
-    ACTIVITY = "SM activity (NVML GPM)"
-    TIMELINE = "device timeline (Kineto or Nsight Systems)"
+    ACTIVITY = "NVML GPM"
+    TIMELINE = "device timeline"
     HOST = "host profile"
-    KERNELS = "kernel metrics (Nsight Compute)"
+    KERNELS = "Nsight Compute"
     TOPOLOGY = "topology"
     RANKS = "several ranks"
 

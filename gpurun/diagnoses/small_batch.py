@@ -14,8 +14,8 @@ ADVICE = (
     "rate that goes with it (it changes the training: --allow training)",
     "where the batch must stay: torch.compile(mode='reduce-overhead') makes launches cheap",
 )
-HELD_UP = 0.4
-"""With a wait for data of such severity the device is unused for another reason."""
+HELD_UP = 0.05
+"""With such a share of the step spent waiting for data the device is unused for another reason."""
 
 
 class SmallBatch(DiagnosisBase):
@@ -33,7 +33,7 @@ class SmallBatch(DiagnosisBase):
     def find(self, evidence: Evidence) -> Finding | None:
         """Memory and activity together; how much a larger batch gains, only a trial can tell."""
         rate = evidence.thresholds.severity
-        if rate("data_wait_share", evidence.data_wait_share) >= HELD_UP:
+        if (evidence.data_wait_share or 0.0) > HELD_UP:
             return None
         figures = evidence.figures
         launches = None if figures is None else figures.launches

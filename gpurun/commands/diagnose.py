@@ -1,0 +1,86 @@
+"""`gpurun diagnose`: what keeps a training from being faster, from its record or a trace."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from gpurun.arguments.gpurun_toml import load_config
+from gpurun.arguments.options import DiagnoseOptions
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.diagnoses.diagnosis_report import diagnosis_report
+from gpurun.diagnoses.run_evidence import evidence_of_run, evidence_of_timelines
+from gpurun.diagnoses.thresholds import Thresholds
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.codec import to_json
+from gpurun.records.diagnosis import DiagnosisReport
+from gpurun.records.finding import CRITICAL, WARNING
+from gpurun.rundir import check_output, write_json, write_whole
+from gpurun.timeline.recordings import KINDS, read_recordings
+
+HELP = """\
+usage: gpurun diagnose [flags] FOLDER | RECORDING...     what keeps this training from speed?
+
+FOLDER is a run's, below .gpurun/runs: of a plain run or of `gpurun profile`. A RECORDING may have
+been made without gpurun: a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems
+(.nsys-rep, or its .sqlite export), one of Nsight Compute (.ncu-rep, or its raw page as .csv).
+Several recordings are of one training: of its ranks, or timeline and kernels.
+
+  --all            show all findings (default: the five most severe)
+  --json FILE      write figures and findings as JSON (- for stdout)
+  --markdown FILE  write the report as Markdown
+  --quiet          print nothing but errors and the closing verdict line
+
+Thresholds are set in [diagnose] of gpurun.toml. Exit code 0 whatever is found.
+"""
+
+
+def diagnose(options: DiagnoseOptions) -> int:
+    """Read, diagnose, report; exit code 0 whatever is found."""
+    if options.help or not options.paths:
+        stream = sys.stdout if options.help else sys.stderr
+        stream.write(HELP)
+        return int(ExitCode.OK if options.help else ExitCode.USAGE)
+    for flag, place in (("--json", options.json), ("--markdown", options.markdown)):
+        if place is not None and place != "-":
+            check_output(flag, Path(place))
+    report = examine([Path(path) for path in options.paths])
+    write_report(report, options)
+    print_verdict(
+        "ok",
+        int(ExitCode.OK),
+        critical=sum(f.severity > CRITICAL for f in report.findings),
+        warnings=sum(WARNING <= f.severity <= CRITICAL for f in report.findings),
+    )
+    return int(ExitCode.OK)
+
+
+def examine(paths: list[Path]) -> DiagnosisReport:
+    """The diagnosis of a run folder, or of recordings; `GpurunError` where there is none."""
+    thresholds = Thresholds(load_config(Path.cwd()).diagnose)
+    missing = next((path for path in paths if not path.exists()), None)
+    if missing is not None:
+        raise GpurunError(f"there is no {missing}", f"name {KINDS}")
+    folder = next((path for path in paths if path.is_dir()), None)
+    if folder is None:
+        subject = ", ".join(path.name for path in paths)
+        return diagnosis_report(evidence_of_timelines(read_recordings(paths), thresholds), subject)
+    if len(paths) > 1:
+        raise GpurunError(f"{folder} is a folder beside other paths", "name one folder alone")
+    return diagnosis_report(evidence_of_run(folder, thresholds), str(folder))
+
+
+def write_report(report: DiagnosisReport, options: DiagnoseOptions) -> None:
+    """To the screen and to the files that were asked for."""
+    from gpurun.report.finding_lines import print_diagnosis
+    from gpurun.report.finding_markdown import diagnosis_markdown
+
+    if not options.quiet:
+        print_diagnosis(report, options.all)
+    if options.json == "-":
+        print(json.dumps(to_json(report), indent=1))
+    elif options.json is not None:
+        write_json(Path(options.json), to_json(report))
+    if options.markdown is not None:
+        write_whole(Path(options.markdown), diagnosis_markdown(report, options.all))

@@ -1,0 +1,48 @@
+"""The document of a diagnosis: figures, findings, and what would say more."""
+
+from __future__ import annotations
+
+from gpurun.diagnoses import diagnose
+from gpurun.diagnoses.evidence import Evidence, Source
+from gpurun.records.diagnosis import AbsentSource, DiagnosisReport
+
+TODO = {
+    Source.STEPS: "run the script under gpurun",
+    Source.TIMELINE: "gpurun profile SCRIPT",
+    Source.HOST: "gpurun profile SCRIPT",
+    Source.DEVICE: "gpurun doctor says why NVML does not answer",
+    Source.ACTIVITY: "needs a Hopper GPU or later",
+    Source.KERNELS: "ncu --set full -o kernels python SCRIPT, then gpurun diagnose kernels.ncu-rep",
+}
+"""What gives a source that is absent."""
+ON_GPU = (Source.TIMELINE, Source.DEVICE, Source.ACTIVITY, Source.KERNELS)
+
+
+def diagnosis_report(
+    evidence: Evidence,
+    subject: str,
+    *,
+    overhead_percent: float | None = None,
+    notes: tuple[str, ...] = (),
+) -> DiagnosisReport:
+    """All findings, with their figures. `overhead_percent`: of the profiled steps."""
+    absent = [s for s in TODO if s not in evidence.sources and (evidence.on_gpu or s not in ON_GPU)]
+    timeline = evidence.timeline
+    return DiagnosisReport(
+        subject=subject,
+        sources=tuple(source.value for source in Source if source in evidence.sources),
+        absent_sources=tuple(AbsentSource(source.value, TODO[source]) for source in absent),
+        steps_profiled=None if evidence.figures is None else evidence.figures.steps,
+        overhead_percent=overhead_percent,
+        figures=evidence.figures,
+        findings=diagnose(evidence),
+        rank=evidence.rank,
+        other_ranks={
+            str(rank): figures
+            for rank, figures in enumerate(evidence.rank_figures)
+            if figures is not evidence.figures
+        }
+        or None,
+        result=evidence.result,
+        notes=(*notes, *(() if timeline is None else timeline.notes)),
+    )

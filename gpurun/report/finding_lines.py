@@ -1,0 +1,126 @@
+"""Findings on the screen: critical issues, warnings, notes, and what they could gain."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+
+from gpurun.records.diagnosis import DiagnosisReport
+from gpurun.records.finding import EvidenceFigure, Finding, Location
+from gpurun.report.format import count, milliseconds, number, one_line, times
+from gpurun.report.terminal import PREFIX, VERBATIM, Line, write_lines
+
+TOP = 5
+"""Findings that are shown unless all are asked for."""
+HEADINGS = {"critical": "Critical issues", "warning": "Warnings", "note": "Notes"}
+STYLES = {"critical": "bold red", "warning": "yellow", "note": "cyan"}
+_EVIDENCE_SHOWN = 5
+_ADVICE_SHOWN = 2
+
+
+def print_diagnosis(report: DiagnosisReport, everything: bool = False) -> None:
+    """Write the findings to stderr: the most severe five, or all."""
+    write_lines([[(PREFIX, "bold cyan"), *line] for line in diagnosis_lines(report, everything)])
+
+
+def diagnosis_lines(report: DiagnosisReport, everything: bool = False) -> list[Line]:
+    """The lines, without the prefix that each gets on the screen."""
+    shown = report.findings if everything else report.findings[:TOP]
+    lines: list[Line] = [[(headline(report), "bold")]]
+    number = 0
+    for level, group in groupby(shown, key=lambda finding: finding.level):
+        lines.append([(HEADINGS[level], STYLES[level])])
+        for finding in group:
+            number += 1
+            lines += _finding_lines(number, finding, everything)
+    lines += [[(text, "")] for text in _closing(report, len(shown), everything)]
+    return lines
+
+
+def headline(report: DiagnosisReport) -> str:
+    """What was looked at and how fast it is."""
+    parts = []
+    result = report.result
+    if result is not None and result.samples_per_second is not None:
+        parts.append(f"{number(result.samples_per_second)} samples/s")
+    step = result.step_time_ms.mean if result is not None and result.step_time_ms else None
+    if step is None and report.figures is not None:
+        step = report.figures.step_ms
+    if step is not None:
+        parts.append(f"step {milliseconds(step)}")
+    if report.figures is not None and report.figures.idle is not None:
+        parts.append(f"device idle {report.figures.idle.total * 100:.0f} %")
+    if report.steps_profiled:
+        parts.append(f"{count(report.steps_profiled, 'step')} profiled")
+    told = f": {', '.join(parts)}" if parts else ""
+    return f"diagnosis of {report.subject}{told}"
+
+
+def largest_gain(findings: Sequence[Finding]) -> float | None:
+    """The largest bound; bounds never add up."""
+    return max((f.gain_upper_bound for f in findings if f.gain_upper_bound), default=None)
+
+
+def place(location: Location) -> str:
+    """A location as an editor takes it, from the current folder where it lies below it."""
+    path = location.file
+    if Path(path).is_absolute():
+        relative = os.path.relpath(path)
+        path = path if relative.startswith("..") else relative
+    at = path if location.line is None else f"{path}:{location.line}"
+    return at if location.function is None else f"{at} in {location.function}"
+
+
+def evidence_text(figures: Sequence[EvidenceFigure]) -> str:
+    """Figures by source: "step clock: data_wait_share 0.43, workers 0; CPU use: cores_used 1.1"."""
+    by_source: dict[str, list[str]] = {}
+    for figure in figures:
+        value = figure.value if isinstance(figure.value, str) else number(figure.value)
+        by_source.setdefault(figure.source, []).append(f"{figure.name} {one_line(value, 80)}")
+    return "; ".join(f"{source}: {', '.join(told)}" for source, told in by_source.items())
+
+
+def advice(finding: Finding) -> tuple[str, ...]:
+    """The recommendations, and that `--optimize` tries the knob where there is one."""
+    if finding.knob is None:
+        return finding.recommendations
+    return (*finding.recommendations, f"gpurun --optimize tries this by itself ({finding.knob})")
+
+
+def _finding_lines(index: int, finding: Finding, everything: bool) -> Iterator[Line]:
+    text = finding.description[:1].upper() + finding.description[1:]
+    yield [
+        (f"{index}. ", ""),
+        (finding.type.value, STYLES[finding.level]),
+        (f" ({finding.severity:.2f}): {one_line(text)}", ""),
+    ]
+    if finding.location is not None:
+        yield [("   where: ", "dim"), (place(finding.location), VERBATIM)]
+    figures = finding.evidence if everything else finding.evidence[:_EVIDENCE_SHOWN]
+    if figures:
+        yield [("   evidence: ", "dim"), (evidence_text(figures), "")]
+    most = len(finding.recommendations) if everything else _ADVICE_SHOWN
+    tips = (*finding.recommendations[:most], *advice(finding)[len(finding.recommendations) :])
+    for tip in tips:
+        yield [("   do: ", "dim"), (one_line(tip), "")]
+    if finding.gain_upper_bound is not None:
+        yield [("   gain: ", "dim"), (f"up to {times(finding.gain_upper_bound)}", "")]
+
+
+def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[str]:
+    hidden = len(report.findings) - shown
+    if not report.findings:
+        yield "nothing was found that keeps it from being faster"
+    if hidden and not everything:
+        yield f"{count(hidden, 'more finding')}: --all shows them"
+    gain = largest_gain(report.findings)
+    if gain is not None:
+        yield f"Estimated improvement: up to {times(gain)} (upper bound; bounds do not add up)"
+    if report.overhead_percent is not None:
+        yield f"profiled steps took {max(report.overhead_percent, 0):.1f} % longer than the others"
+    for source in report.absent_sources if everything or not report.findings else ():
+        yield f"not measured: {source.name}; to have it: {source.todo}"
+    for note in report.notes:
+        yield f"note: {one_line(note)}"

@@ -1,0 +1,43 @@
+"""Recordings made elsewhere: which file is of which profiler, and its timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+from gpurun.timeline import from_kineto, from_ncu, from_nsys
+from gpurun.timeline.model import KernelMetrics, Timeline
+
+KINDS = (
+    "a run folder, a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems "
+    "(.nsys-rep, .sqlite) or of Nsight Compute (.ncu-rep, .csv)"
+)
+KINETO = (".json", ".json.gz")
+NSYS = (".sqlite", ".db")
+NCU = (".csv",)
+
+
+def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
+    """One timeline a rank. Kernel metrics of Nsight Compute join those of the other files."""
+    timelines: list[Timeline] = []
+    kernels: list[KernelMetrics] = []
+    for path in paths:
+        if _ends(path, NCU):
+            kernels += from_ncu.read(path)
+        elif _ends(path, NSYS):
+            timelines += from_nsys.read(path)
+        elif _ends(path, KINETO):
+            timelines.append(from_kineto.read(path))
+        else:
+            raise GpurunError(f"{path} is no recording that gpurun knows", f"name {KINDS}")
+    if not kernels:
+        return tuple(timelines)
+    first = timelines[0] if timelines else Timeline((), 0, 0)
+    first = replace(first, sources=(*first.sources, "ncu"), kernel_metrics=tuple(kernels))
+    return (first, *timelines[1:])
+
+
+def _ends(path: Path, suffixes: Sequence[str]) -> bool:
+    return path.name.lower().endswith(tuple(suffixes))

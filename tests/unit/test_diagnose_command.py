@@ -1,0 +1,193 @@
+"""`gpurun diagnose` on run folders and on recordings made elsewhere."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from gpurun.cli import main
+from gpurun.records.schema import all_schemas
+from tests.conftest import REPOSITORY
+from tests.recordings import unpacked
+from tests.unit.recorded_runs import loader, root, steady, write_events
+
+DATA = REPOSITORY / "tests" / "data"
+PROFILES = DATA / "profiles"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str]:
+    code = main(["diagnose", *map(str, words)])
+    return code, capsys.readouterr().err
+
+
+def document(tmp_path: Path, *words: str | Path) -> dict[str, object]:
+    assert main(["diagnose", *map(str, words), "--quiet", "--json", "out.json"]) == 0
+    found = json.loads((tmp_path / "out.json").read_text())
+    jsonschema.validate(found, all_schemas()["diagnosis@1.json"])
+    assert isinstance(found, dict)
+    return found
+
+
+def types(found: dict[str, object]) -> list[str]:
+    findings = found["findings"]
+    assert isinstance(findings, list)
+    return [finding["type"] for finding in findings]
+
+
+def test_a_plain_run_on_a_gpu_is_told_its_loader(tmp_path: Path) -> None:
+    found = document(tmp_path, DATA / "h200_slow_vision" / "as_written")
+    assert types(found)[0] == "data_loading"
+    assert found["figures"] is None
+    assert found["steps_profiled"] is None
+
+
+def test_a_plain_run_names_its_synchronisation(tmp_path: Path) -> None:
+    found = document(tmp_path, unpacked("simplenet_as_written", tmp_path))
+    assert types(found)[:2] == ["data_loading", "cpu_gpu_sync"]
+
+
+def test_a_tuned_run_has_no_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = told(capsys, unpacked("simplenet_tuned", tmp_path))
+    assert code == 0
+    assert "verdict=ok exit=0 critical=0 warnings=0" in text
+
+
+def test_a_report_of_nsight_systems_made_elsewhere_is_diagnosed(tmp_path: Path) -> None:
+    found = document(tmp_path, _named("2025"))
+    assert {"precision", "host_bound", "h2d_copy"} <= set(types(found))
+    assert found["steps_profiled"] == 49
+    assert found["result"] is None
+
+
+def test_the_names_and_not_the_environment_of_a_recording_reach_the_document(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import sqlite3
+
+    copy = tmp_path / "secret.sqlite"
+    shutil.copyfile(_named("2025"), copy)
+    copy.chmod(0o600)
+    with sqlite3.connect(copy) as database:
+        database.execute("INSERT INTO StringIds VALUES (999999, 'API_TOKEN=hunter2')")
+    document(tmp_path, copy)
+    assert "hunter2" not in (tmp_path / "out.json").read_text()
+    _, text = told(capsys, copy, "--all")
+    assert "hunter2" not in text
+
+
+def test_kernel_metrics_join_the_timeline_of_the_same_training(tmp_path: Path) -> None:
+    found = document(tmp_path, _named("2025"), _ncu())
+    assert found["sources"] == ["device timeline", "Nsight Compute"]
+
+
+def test_thresholds_come_from_the_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "gpurun.toml"
+    config.write_text("[diagnose]\ndata_wait_share = [0.98, 0.99]\n")
+    assert "data_loading" in types(document(tmp_path, DATA / "h200_slow_vision" / "as_written"))
+    _, text = told(capsys, DATA / "h200_slow_vision" / "as_written")
+    assert "critical=0" in text
+    config.write_text("[diagnose]\ndata_wait = [0.98, 0.99]\n")
+    code, text = told(capsys, DATA / "h200_slow_vision" / "as_written")
+    assert code == 2
+    assert "has no threshold 'data_wait'" in text
+    assert "did you mean 'data_wait_share'?" in text
+
+
+@pytest.mark.parametrize("pair", ["[0.5, 0.1]", "[0.1, 0.1]"])
+def test_thresholds_in_the_wrong_order_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], pair: str
+) -> None:
+    (tmp_path / "gpurun.toml").write_text(f"[diagnose]\ndata_wait_share = {pair}\n")
+    code, text = told(capsys, DATA / "h200_slow_vision" / "as_written")
+    assert code == 2
+    assert "must be below" in text
+
+
+def test_markdown_is_written(tmp_path: Path) -> None:
+    run = DATA / "h200_slow_vision" / "as_written"
+    assert main(["diagnose", str(run), "--quiet", "--markdown", "out.md"]) == 0
+    assert "## Critical issues" in (tmp_path / "out.md").read_text()
+
+
+def test_a_run_that_crashed_is_still_diagnosed(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_events(run, [loader(), root(), steady(60, step_ms=10, data_ms=8)])
+    found = document(tmp_path, run)
+    assert types(found)[0] == "data_loading"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("nothing", None),
+        ("trace.json", b""),
+        ("trace.json", b'{"traceEvents": [{"ph": "X", "cat": "kern'),
+        ("trace.json", b"[1, 2]"),
+        ("trace.json.gz", gzip.compress(b'{"traceEvents": [')[:20]),
+        ("report.sqlite", b"SQLite format 3\0 and no more"),
+        ("report.sqlite", b"hello"),
+        ("kernels.csv", b"a,b\n1,2\n"),
+        ("kernels.csv", b"\xff\xfe\x00"),
+        ("notes.txt", b"hello"),
+        ("report.nsys-rep", b"hello"),
+        ("kernels.ncu-rep", b"hello"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_in_two_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    code, text = told(capsys, name)
+    lines = text.splitlines()
+    assert code == 2
+    assert len(lines) == 3
+    assert lines[-1] == "verdict=error exit=2"
+    assert all(line.startswith("gpurun: ") for line in lines[:2])
+    assert "internal" not in text
+
+
+def test_a_folder_without_a_run_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    code, text = told(capsys, "empty")
+    assert code == 2
+    assert "holds no record of a run" in text
+
+
+def test_a_damaged_result_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    write_events(run, [steady(30)])
+    (run / "result.json").write_text('{"status": ')
+    code, text = told(capsys, run)
+    assert code == 2
+    assert "result.json cannot be read" in text
+
+
+def test_without_a_path_the_usage_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    code, text = told(capsys)
+    assert code == 2
+    assert text.startswith("usage: gpurun diagnose")
+
+
+def _named(part: str) -> Path:
+    return next(path for path in PROFILES.rglob("*.sqlite") if part in path.name)
+
+
+def _ncu() -> Path:
+    return next(path for path in PROFILES.rglob("*.csv") if "raw" in path.name)
