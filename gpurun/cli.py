@@ -111,7 +111,7 @@ def _dispatch(argv: list[str]) -> int:
 
 def _doctor(argv: list[str]) -> int:
     from gpurun.arguments.doctor_flags import parse_doctor
-    from gpurun.commands.doctor import doctor
+    from gpurun.commands.doctor_command import doctor
 
     return doctor(parse_doctor(argv))
 

@@ -23,7 +23,7 @@ from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from gpurun.report.plots.style import (
+from gpurun.report.plots.plot_style import (
     BETTER,
     LARGE,
     LEVEL,

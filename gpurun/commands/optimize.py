@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.arguments.torchrun_flags import nodes_asked_for
-from gpurun.commands.hidden import with_reduction
+from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import run_with
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
@@ -22,9 +22,9 @@ from gpurun.records.codec import to_json
 from gpurun.records.tuned_argument import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
-from gpurun.report.markdown import tuning_markdown
-from gpurun.report.terminal import PREFIX, write_plain
-from gpurun.report.tuning import TuningView, tuning_view
+from gpurun.report.terminal_output import PREFIX, write_plain
+from gpurun.report.tuning_markdown import tuning_markdown
+from gpurun.report.tuning_progress import TuningView, tuning_view
 from gpurun.rundir import check_output, find_home, json_text, new_run, write_json, write_whole
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner import cache

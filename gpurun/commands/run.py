@@ -172,7 +172,7 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
 def _hidden(
     options: Options, environment: dict[str, str], run_dir: Path | None
 ) -> tuple[Options, dict[str, str], Parallel]:
-    from gpurun.commands.hidden import hidden_ranks
+    from gpurun.commands.ddp_ranks import hidden_ranks
 
     try:
         launched, environment, told, imperfection = hidden_ranks(options, environment, run_dir)
@@ -185,7 +185,7 @@ def _hidden(
 
 
 def _end_hidden(run_dir: Path, exit_code: int, quiet: bool) -> None:
-    from gpurun.commands.hidden import clean_up, distributed_by_itself, refusal, remarks
+    from gpurun.commands.ddp_ranks import clean_up, distributed_by_itself, refusal, remarks
 
     clean_up(run_dir)
     if distributed_by_itself(run_dir):
@@ -281,7 +281,7 @@ def _conclude(
     except OSError as error:
         result = _noted(result, error)
     if shown:
-        from gpurun.report.summary import print_summary
+        from gpurun.report.run_summary_text import print_summary
 
         print_summary(result, outcome.run_dir)
     for note in result.notes:
@@ -293,7 +293,7 @@ def _conclude(
 
 def _held_against(saved: SavedSettings, result: RunResult) -> RunResult:
     """The result with a note of what the tuning promised and the run did."""
-    from gpurun.report.promise import promise_sentence
+    from gpurun.report.promised_speedup import promise_sentence
 
     said = promise_sentence(saved, result)
     return result if said is None else replace(result, notes=(said, *result.notes))
@@ -341,7 +341,7 @@ def _verdict(exit_code: int, options: Options, run_dir: Path | None) -> str:
     from gpurun.records.result import status_of
 
     if options.ddp and run_dir is not None and exit_code == int(ExitCode.USAGE):
-        from gpurun.commands.hidden import refused
+        from gpurun.commands.ddp_ranks import refused
 
         if refused(run_dir):
             return "refused"

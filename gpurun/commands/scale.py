@@ -15,7 +15,7 @@ from pathlib import Path
 from gpurun import __version__
 from gpurun.arguments.options import Options, ScaleOptions, TargetKind
 from gpurun.arguments.scale_flags import check_counts
-from gpurun.commands.bench.output import check_outputs, emit_json, say, teller
+from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say, teller
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
@@ -23,15 +23,15 @@ from gpurun.launch.cluster_nodes import AUTO
 from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
-from gpurun.report.scaling import print_scaling
+from gpurun.report.scaling_text import print_scaling
 from gpurun.rundir import find_home, new_run, write_json
-from gpurun.scaling.devices import Devices, devices
+from gpurun.scaling.ddp_option_trials import Trying, told
 from gpurun.scaling.distributed import by_source, spawns_by_source
-from gpurun.scaling.document import Circumstances, document, worth_another_way
-from gpurun.scaling.launches import Launcher
+from gpurun.scaling.launch_rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
 from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict
-from gpurun.scaling.rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
-from gpurun.scaling.trying import Trying, told
+from gpurun.scaling.rank_devices import Devices, devices
+from gpurun.scaling.scaling_document import Circumstances, document, worth_another_way
+from gpurun.scaling.scaling_launcher import Launcher
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import later_rule
 
@@ -279,7 +279,7 @@ def _keep(report: ScalingReport, folder: Path, options: Options, asked: ScaleOpt
 
 
 def _draw(report: ScalingReport, path: Path) -> None:
-    from gpurun.report.plots.scaling import draw_scaling
+    from gpurun.report.plots.scaling_plot import draw_scaling
 
     try:
         if not draw_scaling(report, path):

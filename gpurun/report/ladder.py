@@ -30,13 +30,9 @@ from gpurun.report.format import (
     percent,
     sparklines,
 )
-from gpurun.report.tables import Column, Grid, print_grid
-from gpurun.report.terminal import PREFIX, VERBATIM, Line, plain, write_lines
-from gpurun.report.verdict import (
-    larger_batch_sentences,
-    remarks,
-    verdict_sentence,
-)
+from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, plain, write_lines
+from gpurun.report.terminal_table import Column, Grid, print_grid
+from gpurun.report.tuning_verdict import larger_batch_sentences, remarks, verdict_sentence
 
 COLUMNS = (
     Column("change", width=18),

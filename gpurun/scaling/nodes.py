@@ -22,7 +22,7 @@ from gpurun.launch.rendezvous import NodeGone, NodeGroup, free_port
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.scaling.node_records import Ended, NodeRecords, files_of, keep_files, number_logs
-from gpurun.scaling.requests import SHARED, NodeShare, Order
+from gpurun.scaling.scaling_requests import SHARED, NodeShare, Order
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.trial_launcher import TrialLauncher

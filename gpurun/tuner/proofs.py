@@ -8,7 +8,7 @@ from typing import Any
 from gpurun.arguments.options import Objective
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow
-from gpurun.report.tuning import TuningView
+from gpurun.report.tuning_progress import TuningView
 from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.live_proof import LiveProof
 from gpurun.tuner.plan import patience

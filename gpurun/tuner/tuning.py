@@ -17,7 +17,7 @@ from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow, TrialRecord, Unproven
 from gpurun.report.format import count
-from gpurun.report.tuning import TuningView
+from gpurun.report.tuning_progress import TuningView
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.doctor import probe, software, system
-from gpurun.doctor.probe import Machine, NvmlProbe, TorchProbe
+from gpurun.doctor import driver_probe, software_checks, system_checks
+from gpurun.doctor.driver_probe import Machine, NvmlProbe, TorchProbe
 from gpurun.records.codec import from_json
 from gpurun.records.doctor import DoctorReport, State
 from tests.conftest import Gpurun
@@ -55,14 +55,14 @@ def test_a_profiler_that_is_not_on_the_path_is_missing(gpurun: Gpurun, tmp_path:
 def test_a_torch_that_cannot_be_imported_is_named_with_its_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(probe, "TORCH_PROGRAM", "import a_library_that_is_not_there")
-    check = software.torch_check(probe.probe())
+    monkeypatch.setattr(driver_probe, "TORCH_PROGRAM", "import a_library_that_is_not_there")
+    check = software_checks.torch_check(driver_probe.probe())
     assert check.state is State.MISSING
     assert "a_library_that_is_not_there" in check.found
 
 
 def test_a_driver_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = probe._ask(NvmlProbe, "import time; time.sleep(1000)", seconds=0.5)
+    answer = driver_probe._ask(NvmlProbe, "import time; time.sleep(1000)", seconds=0.5)
     assert isinstance(answer, str)
     assert "no answer" in answer
 
@@ -80,25 +80,25 @@ def test_a_driver_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.Monkey
 def test_torch_is_judged_by_the_gpu_that_is_here(
     torch: TorchProbe | str, state: State, cost: str
 ) -> None:
-    check = software.torch_check(Machine(torch, NvmlProbe((H200,), True), (H200,)))
+    check = software_checks.torch_check(Machine(torch, NvmlProbe((H200,), True), (H200,)))
     assert check.state is state
     assert cost in check.cost
 
 
 def test_a_cpu_build_of_torch_is_fine_where_there_is_no_gpu() -> None:
-    assert software.torch_check(Machine(CPU, "no NVML", ())).state is State.OK
+    assert software_checks.torch_check(Machine(CPU, "no NVML", ())).state is State.OK
 
 
 def test_a_gpu_without_nvml_loses_its_figures_and_is_still_seen(tmp_path: Path) -> None:
     entry = tmp_path / "0000:18:00.0"
     entry.mkdir()
     (entry / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 0\n")
-    gpus = probe.driver_gpus(tmp_path)
+    gpus = driver_probe.driver_gpus(tmp_path)
     assert gpus == (H200,)
     machine = Machine(CUDA, "NVMLError_LibraryNotFound", gpus)
-    assert software.nvml_check(machine).state is State.MISSING
-    assert software.gpm_check(machine).state is State.LIMITED
-    assert software.gpu_check(machine).found == "1 × NVIDIA H200"
+    assert software_checks.nvml_check(machine).state is State.MISSING
+    assert software_checks.gpm_check(machine).state is State.LIMITED
+    assert software_checks.gpu_check(machine).found == "1 × NVIDIA H200"
 
 
 @pytest.mark.parametrize(
@@ -114,19 +114,21 @@ def test_counters_may_be_for_administrators_only(
 ) -> None:
     file = tmp_path / "params"
     file.write_text(parameters)
-    assert system.counters_check(True, file, root).state is state
+    assert system_checks.counters_check(True, file, root).state is state
 
 
 def test_a_quota_below_the_machines_cores_is_said() -> None:
-    assert system.cores_check(2.5, 16).state is State.LIMITED
-    assert system.cores_check(2.5, 16).found == "2.5 of 16"
-    assert system.cores_check(16, 16).state is State.OK
+    assert system_checks.cores_check(2.5, 16).state is State.LIMITED
+    assert system_checks.cores_check(2.5, 16).found == "2.5 of 16"
+    assert system_checks.cores_check(16, 16).state is State.OK
 
 
 def test_a_container_with_little_shared_memory_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     Usage = namedtuple("Usage", "total used free")
-    monkeypatch.setattr(system.shutil, "disk_usage", lambda path: Usage(64 * 2**20, 0, 64 * 2**20))
-    assert system.shared_memory_check().state is State.LIMITED
+    monkeypatch.setattr(
+        system_checks.shutil, "disk_usage", lambda path: Usage(64 * 2**20, 0, 64 * 2**20)
+    )
+    assert system_checks.shared_memory_check().state is State.LIMITED
 
 
 def test_a_read_only_folder_keeps_its_records_elsewhere(
@@ -135,19 +137,19 @@ def test_a_read_only_folder_keeps_its_records_elsewhere(
     (tmp_path / "project").mkdir()
     (tmp_path / "project" / ".gpurun").write_text("a file where the folder should be")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    check = system.records_check(tmp_path / "project", None)
+    check = system_checks.records_check(tmp_path / "project", None)
     assert check.state is State.LIMITED
     assert check.found == str(tmp_path / "state" / "gpurun")
 
 
 def test_counters_that_exist_and_are_refused_are_limited_with_the_drivers_words() -> None:
     refused = NvmlProbe((H200,), True, gpm_refused="Insufficient Permissions")
-    check = software.gpm_check(Machine(CUDA, refused, (H200,)))
+    check = software_checks.gpm_check(Machine(CUDA, refused, (H200,)))
     assert (check.state, check.found) == (State.LIMITED, "refused: Insufficient Permissions")
 
 
 def test_a_gpu_in_slices_tells_less() -> None:
-    check = software.nvml_check(Machine(CUDA, NvmlProbe((H200,), False, sliced=1), (H200,)))
+    check = software_checks.nvml_check(Machine(CUDA, NvmlProbe((H200,), False, sliced=1), (H200,)))
     assert (check.state, check.found) == (State.LIMITED, "1 devices, 1 in MIG slices")
 
 
@@ -167,5 +169,5 @@ def test_the_probe_of_nvml_tells_refusals_and_slices(
         "nvmlGpmSampleGet = refuse\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    answer = probe._ask(NvmlProbe, probe.NVML_PROGRAM)
+    answer = driver_probe._ask(NvmlProbe, driver_probe.NVML_PROGRAM)
     assert answer == NvmlProbe(("NVIDIA H100",) * 2, True, "Insufficient Permissions", 1)

@@ -7,12 +7,12 @@ from typing import Any
 
 from gpurun.arguments.options import ScaleOptions
 from gpurun.records.result import StepSplit
-from gpurun.scaling.devices import CORES, Devices
-from gpurun.scaling.document import Circumstances
-from gpurun.scaling.figures import Figures
-from gpurun.scaling.launch import Launch
-from gpurun.scaling.requests import Order
-from gpurun.scaling.rounds import Measurements
+from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.launch_figures import Figures
+from gpurun.scaling.launch_rounds import Measurements
+from gpurun.scaling.rank_devices import CORES, Devices
+from gpurun.scaling.scaling_document import Circumstances
+from gpurun.scaling.scaling_requests import Order
 from tests.unit.bench_launches import result
 
 GPUS = Devices("NVIDIA H200", tuple("01234567"), 96.0)

@@ -8,7 +8,7 @@ import pytest
 
 from gpurun import main
 from gpurun.arguments.bench_flags import FLAGS, parse_bench
-from gpurun.commands.bench.run import HELP
+from gpurun.commands.bench.bench_command import HELP
 from gpurun.errors import GpurunError
 from tests.repositories import commit, new_repository
 

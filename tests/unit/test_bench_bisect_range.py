@@ -10,7 +10,7 @@ from gpurun import main
 from gpurun.arguments.bench_subcommand_flags import BISECT, parse_bisect
 from gpurun.bench.bisect.commit_range import branch_of, line_between
 from gpurun.bench.trees.git import open_repository
-from gpurun.commands.bench.bisect import HELP
+from gpurun.commands.bench.bisect_command import HELP
 from gpurun.errors import GpurunError
 from tests.repositories import commit, git, new_repository
 

@@ -24,10 +24,10 @@ from gpurun.bench.compare.pair_runner import Findings, Pair
 from gpurun.bench.selftest.selftest_runner import not_tried
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT
 from gpurun.bench.unfinished import Ending
-from gpurun.commands.bench import bisect as bisect_command
-from gpurun.commands.bench import run as command
-from gpurun.commands.bench import selftest as selftest_command
-from gpurun.commands.bench.chosen import records_home
+from gpurun.commands.bench import bench_command as command
+from gpurun.commands.bench import bisect_command as bisect_command
+from gpurun.commands.bench import selftest_command as selftest_command
+from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.comparison import Comparison

@@ -15,7 +15,7 @@ from gpurun.bench.bisect.commit_range import line_between
 from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.trees.git import open_repository
-from gpurun.commands.bench.culprit import with_culprit
+from gpurun.commands.bench.search_culprit import with_culprit
 from gpurun.records.bisection import BisectedPair
 from gpurun.records.comparison import Comparison
 from gpurun.trials.signal_guard import SignalGuard

@@ -19,7 +19,7 @@ from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
 from gpurun.records.metrics import Metric
-from gpurun.report.comparison import comparison_lines
+from gpurun.report.comparison_text import comparison_lines
 from gpurun.trials.stop_rules import WHOLE, later_rule
 from tests.unit.bench_launches import BENCHMARK, device, launch
 

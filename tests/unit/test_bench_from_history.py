@@ -21,7 +21,7 @@ from gpurun.bench.store import open_store
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
-from gpurun.report.comparison import comparison_lines
+from gpurun.report.comparison_text import comparison_lines
 from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import git, new_repository
 from tests.unit.bench_launches import BENCHMARK

@@ -21,7 +21,7 @@ from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.metrics import Metric
 from gpurun.records.result import HostUse, StepTime
 from gpurun.records.spec import StopRule
-from gpurun.report.comparison import comparison_lines
+from gpurun.report.comparison_text import comparison_lines
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.turn_ratio import TurnRatio
 from tests.unit.bench_launches import BENCHMARK, device, launch

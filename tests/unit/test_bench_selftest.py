@@ -22,7 +22,7 @@ from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.metrics import Metric
 from gpurun.records.selftest import Selftest
 from gpurun.records.spec import StopRule
-from gpurun.report.selftest import selftest_lines
+from gpurun.report.selftest_text import selftest_lines
 from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import commit, git, new_repository
 from tests.unit.bench_launches import BENCHMARK, launch

@@ -21,7 +21,7 @@ from gpurun.records.comparison import Comparison
 from gpurun.records.metrics import Metric
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import StopRule
-from gpurun.report.comparison import comparison_lines, comparison_markdown
+from gpurun.report.comparison_text import comparison_lines, comparison_markdown
 from gpurun.trials.signal_guard import SignalGuard
 from tests.unit.bench_launches import BENCHMARK, launch
 

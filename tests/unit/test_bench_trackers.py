@@ -19,7 +19,7 @@ from gpurun.bench.tracker_formats import (
     tracked,
     tracked_records,
 )
-from gpurun.commands.bench.output import emit_exports
+from gpurun.commands.bench.bench_outputs import emit_exports
 from tests.unit.benchmark_records import CRASHED, LAUNCH, record
 from tests.unit.test_bench_document import document, found
 

@@ -19,7 +19,7 @@ from gpurun.bench.unfinished import Ending
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
-from gpurun.report.comparison import comparison_lines, comparison_markdown
+from gpurun.report.comparison_text import comparison_lines, comparison_markdown
 from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.test_bench_document import document
 

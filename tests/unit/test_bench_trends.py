@@ -15,7 +15,7 @@ from gpurun.errors import GpurunError
 from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
 from gpurun.records.history import History, ReferenceKind, Trend
 from gpurun.records.metrics import Metric
-from gpurun.report.history import conditions, history_grid, history_lines, spark, title
+from gpurun.report.history_text import conditions, history_grid, history_lines, spark, title
 from tests.unit.benchmark_records import FINGERPRINT, LAUNCH, record
 
 COUNT = 24

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpurun.arguments.options import Options, Target, TargetKind
-from gpurun.commands.hidden import parallel
+from gpurun.commands.ddp_ranks import parallel
 
 ONE = Options(Target(TargetKind.SCRIPT, "train.py"), ddp=True)
 

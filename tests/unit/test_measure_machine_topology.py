@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.doctor.system import topology_checks
+from gpurun.doctor.system_checks import topology_checks
 from gpurun.measure.machine_topology import interfaces, topology
 from gpurun.records.doctor import State
 from gpurun.records.topology import Topology

@@ -20,7 +20,7 @@ from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import LadderRow, TuningReport
 from gpurun.report.ladder import ladder_lines
-from gpurun.report.markdown import tuning_markdown
+from gpurun.report.tuning_markdown import tuning_markdown
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner import document as document_of
 from gpurun.tuner.finals import Finals

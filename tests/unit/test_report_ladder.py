@@ -20,8 +20,8 @@ from gpurun.records.tuning import (
     WaitingLine,
 )
 from gpurun.report.ladder import ladder_lines
-from gpurun.report.markdown import tuning_markdown
-from gpurun.report.verdict import verdict_sentence
+from gpurun.report.tuning_markdown import tuning_markdown
+from gpurun.report.tuning_verdict import verdict_sentence
 from tests.unit.report_records import (
     GIB,
     LADDER,

@@ -15,12 +15,12 @@ from gpurun.records.result import HostUse
 from gpurun.records.scaling import ScalingReport
 from gpurun.records.schema import all_schemas
 from gpurun.records.spec import StopRule
-from gpurun.report.plots.scaling import draw_scaling
-from gpurun.report.scaling import grid, scaling_lines, title
-from gpurun.scaling.document import document, worth_another_way
-from gpurun.scaling.findings import severity
-from gpurun.scaling.launch import Launch
-from gpurun.scaling.requests import Order
+from gpurun.report.plots.scaling_plot import draw_scaling
+from gpurun.report.scaling_text import grid, scaling_lines, title
+from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.scaling_document import document, worth_another_way
+from gpurun.scaling.scaling_findings import severity
+from gpurun.scaling.scaling_requests import Order
 from tests.unit.scaling_launches import CPU, around, asked, failure, launch, measured, split
 
 RULE = StopRule(60, 0.0, 60, 10, 0)

@@ -27,7 +27,7 @@ from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import StopRule
 from gpurun.scaling.node_records import Ended, files_of, keep_files, number_logs
 from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict, worse
-from gpurun.scaling.requests import NodeShare, Order, Requests
+from gpurun.scaling.scaling_requests import NodeShare, Order, Requests
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
 from tests.unit.scaling_launches import CPU

@@ -16,7 +16,7 @@ from gpurun.knobs import find
 from gpurun.knobs.api import Effect, KnobBase
 from gpurun.records.facts import BatchFlag, Facts
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord, Unproven
-from gpurun.report.tuning import SilentView
+from gpurun.report.tuning_progress import SilentView
 from gpurun.tuner import finals
 from gpurun.tuner import search as search_module
 from gpurun.tuner import tuning as tuning_module

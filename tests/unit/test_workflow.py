@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from gpurun.report.comparison import MARKER
+from gpurun.report.comparison_text import MARKER
 from tests.conftest import REPOSITORY
 from tests.repositories import commit, new_repository
 

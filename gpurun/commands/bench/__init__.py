@@ -9,43 +9,43 @@ from gpurun.arguments.mistyped_command import refuse_mistyped
 
 def _run(argv: list[str]) -> int:
     from gpurun.arguments.bench_flags import parse_bench
-    from gpurun.commands.bench.run import run_bench
+    from gpurun.commands.bench.bench_command import run_bench
 
     return run_bench(parse_bench(argv))
 
 
 def _history(argv: list[str]) -> int:
-    from gpurun.commands.bench.history import history
+    from gpurun.commands.bench.history_command import history
 
     return history(argv)
 
 
 def _accept(argv: list[str]) -> int:
-    from gpurun.commands.bench.accept import accept
+    from gpurun.commands.bench.accept_command import accept
 
     return accept(argv)
 
 
 def _bisect(argv: list[str]) -> int:
-    from gpurun.commands.bench.bisect import bisect_command
+    from gpurun.commands.bench.bisect_command import bisect_command
 
     return bisect_command(argv)
 
 
 def _selftest(argv: list[str]) -> int:
-    from gpurun.commands.bench.selftest import run_selftest
+    from gpurun.commands.bench.selftest_command import run_selftest
 
     return run_selftest(argv)
 
 
 def _export(argv: list[str]) -> int:
-    from gpurun.commands.bench.exchange import export_records
+    from gpurun.commands.bench.import_export_command import export_records
 
     return export_records(argv)
 
 
 def _import(argv: list[str]) -> int:
-    from gpurun.commands.bench.exchange import import_records
+    from gpurun.commands.bench.import_export_command import import_records
 
     return import_records(argv)
 

@@ -1,0 +1,135 @@
+"""`gpurun bench accept`: move the baseline on purpose."""
+
+from __future__ import annotations
+
+import getpass
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpurun.arguments.bench_subcommand_flags import parse_accept
+from gpurun.arguments.options import AcceptOptions
+from gpurun.bench.history.branch import BASELINES
+from gpurun.bench.history.measured_records import series_key
+from gpurun.bench.store import open_store
+from gpurun.bench.trees.git import Repository, open_repository, short
+from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say
+from gpurun.commands.bench.chosen_benchmarks import records_home
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.records.benchmark import AcceptedBaseline, BenchmarkExport, BenchmarkRecord, utc_moment
+from gpurun.records.codec import to_json
+from gpurun.report.format import number
+
+if TYPE_CHECKING:
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
+
+HELP = """\
+usage: gpurun bench accept [NAME] [flags]      move the baseline on purpose
+
+The newest record of HEAD (of each benchmark, or of NAME, of each machine and workload) becomes the
+baseline: from then on `bench history` shows the level against it, and `--from-history` counts only
+records since. `--compare` judges as before, and names what was accepted between its sides.
+
+  --reason TEXT      why; it is shown wherever the baseline is
+  --record ID        this record instead (as `bench history --json` names them)
+  --json FILE        what was accepted as JSON (- for stdout)
+  --store URL        the database of records; by default bench.db in the folder of records
+  --out DIR          the folder of records (default .gpurun; also GPURUN_HOME)
+  --quiet            print nothing but errors and the closing verdict line
+
+Exit code 4 where there is no record of HEAD.
+"""
+
+
+def accept(argv: list[str]) -> int:
+    """Accept one record, or those of HEAD; exit code 4 where there is none."""
+    options = parse_accept(argv)
+    if options.help:
+        sys.stdout.write(HELP)
+        return int(ExitCode.OK)
+    check_outputs(json=options.json)
+    store = open_store(records_home(options.out), options.store, notice=say)
+    repository = _repository(options)
+    records = (
+        [_named(store, options.record)]
+        if options.record
+        else _of_head(store, repository, options.name)
+    )
+    who = (repository.user() if repository is not None else None) or _login()
+    accepted: list[AcceptedBaseline] = []
+    for record in records:
+        accepted.append(store.accept(record.id, who, options.reason))
+        if not options.quiet:
+            say(_line(record, accepted[-1]))
+    emit_json(options.json, to_json(BenchmarkExport((), tuple(accepted))))
+    print_verdict("accepted", int(ExitCode.OK), baselines=len(accepted))
+    return int(ExitCode.OK)
+
+
+def _repository(options: AcceptOptions) -> Repository | None:
+    """That of the current folder; one record can be accepted without."""
+    try:
+        return open_repository(Path.cwd())
+    except GpurunError as error:
+        if options.record is None:
+            raise GpurunError(error.what, "name a record: --record ID") from None
+        return None
+
+
+def _named(store: BenchmarkStore, record_id: str) -> BenchmarkRecord:
+    record = store.get(record_id)
+    if record is None:
+        raise GpurunError(
+            f"{store.name} has no record {record_id}",
+            "see the ids in gpurun bench history --json -",
+            ExitCode.NO_BASELINE,
+        )
+    if record.dirty:
+        raise GpurunError(
+            f"record {record_id} is of a tree with uncommitted changes, which no commit holds",
+            "commit, measure again, and accept that",
+        )
+    return record
+
+
+def _of_head(
+    store: BenchmarkStore, repository: Repository | None, name: str | None
+) -> list[BenchmarkRecord]:
+    """The newest record of HEAD for each benchmark, fingerprint and workload."""
+    assert repository is not None
+    head = repository.head()
+    records = [r for r in store.query(name, purposes=BASELINES) if r.commit == head]
+    good = [r for r in records if not r.dirty and r.error is None]
+    newest = {series_key(record): record for record in sorted(good, key=_moment)}
+    if newest:
+        return list(newest.values())
+    what = f"there is no record of HEAD ({short(head)})" + (f" of {name!r}" if name else "")
+    if records:
+        why = "uncommitted changes" if any(r.dirty for r in records) else "a failure"
+        what = f"the records of HEAD ({short(head)}) are of runs with {why}"
+    raise GpurunError(what, "measure it first: gpurun bench", ExitCode.NO_BASELINE)
+
+
+def _moment(record: BenchmarkRecord) -> tuple[object, str]:
+    return utc_moment(record.time), record.id
+
+
+def _line(record: BenchmarkRecord, accepted: AcceptedBaseline) -> str:
+    commit = "no commit" if record.commit is None else short(record.commit)
+    rate = record.samples_per_second
+    figure = "" if rate is None else f" ({number(rate)} samples/s on {record.device})"
+    branch = "" if record.branch is None else f" on {record.branch}"
+    words = shlex.join(record.args)
+    return (
+        f"accepted {record.benchmark}{f' {words}' if words else ''} of {commit}{branch}{figure} by "
+        f"{accepted.accepted_by}"
+    )
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # no such user: a bare number in a container
+        return "unknown"

@@ -1,0 +1,232 @@
+"""`gpurun bench`: measure benchmarks, or compare them with a baseline."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpurun.arguments.gpurun_toml import load_config
+from gpurun.arguments.options import BenchOptions
+from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.compare.compare_commits import Asked, compare, keep, not_compared
+from gpurun.bench.compare.compare_settings import compare_settings, read_settings
+from gpurun.bench.compare.compare_with_history import compare_with_history
+from gpurun.bench.compare.gate import GatePlan
+from gpurun.bench.history.accepted_baselines import with_accepted
+from gpurun.bench.record_of_launches import Version, version_here
+from gpurun.bench.records_of_tuning import tuned_note
+from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
+from gpurun.bench.store import open_store
+from gpurun.bench.tracker_formats import tracked_records
+from gpurun.commands.bench.bench_outputs import (
+    SUMMARY_VARIABLE,
+    check_outputs,
+    emit_exports,
+    emit_json,
+    say,
+    teller,
+)
+from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
+from gpurun.commands.bench.conclude_comparison import conclude, shown
+from gpurun.commands.bench.each_benchmark import of_each
+from gpurun.commands.bench.judge_results import judge_results
+from gpurun.commands.bench.search_culprit import with_culprit
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode
+from gpurun.isolation.api import require
+from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord
+from gpurun.records.codec import to_json
+from gpurun.records.comparison import Comparison
+from gpurun.report.benchmark_text import record_lines
+from gpurun.report.terminal_output import PREFIX, write_plain
+from gpurun.rundir import new_run
+from gpurun.trials.signal_guard import SignalGuard
+
+if TYPE_CHECKING:
+    from gpurun.bench.store.benchmark_store import BenchmarkStore
+
+HELP = f"""\
+usage: gpurun bench [flags] [script.py args...]                measure it, and keep a record
+       gpurun bench --compare REF [flags] [script.py args...]  is this tree slower than REF?
+       gpurun bench --results FILE [flags]                     are stored results slower?
+       gpurun bench --ab A B [flags] [script.py args...]       is it slower under B than under A?
+       gpurun bench selftest [flags] [script.py args...]       can the gate fail, here?
+       gpurun bench bisect GOOD..BAD [flags] [script.py ...]   which commit made it slower?
+       gpurun bench history [NAME]                             what the records show over time
+       gpurun bench accept [NAME]                              move the baseline on purpose
+       gpurun bench export FILE, gpurun bench import FILE...   records out of a store, and in
+
+Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or several as
+[[bench.benchmark]]). Each launch is isolated, so that it changes no file of yours.
+
+  --compare REF      measure the merge base of REF and this tree as live pairs (both launched, and
+                     training in turns of some steps) until it is decided;
+                     exit code 0 pass, 1 regression (slower, more memory, or a loss that is no
+                     longer finite), 3 inconclusive, 4 no usable baseline, 5 the benchmark itself
+                     failed; where several apply: 5 before 1 before 6 before 3
+  --fail-on-training-change
+                     exit code 6 if the loss curves differ from the baseline's by more than
+                     repeats of one side do; without it that is a warning
+  --from-history     launch this tree only, and hold it against the last 10 records of the branch:
+                     cheaper and weaker, since a drift of the machine is not cancelled
+  --ab A B           the same for two settings of one script in this tree: files as
+                     --save-settings writes them (JSON, or TOML with a table [settings]),
+                     or none for the script as it is
+  --results FILE     launch nothing: judge results that gpurun bench --json has written, on any
+                     machine, against the records of the commits before theirs; as weak as
+                     --from-history, with the same exit codes
+  --baseline FILE    with --results: against the records in this file (gpurun bench export)
+  --commit-sha SHA   measure only if SHA is what is checked out, without changes; outside git the
+                     record says SHA all the same
+  --output FILE      the same as --json FILE
+  --allow EFFECTS    with --ab: what settings may change, of pipeline,numerics,training
+  --threshold 5%     by how much throughput may get worse
+  --metrics LIST     what can fail the comparison: throughput,step_time,peak_memory,energy,
+                     each with a threshold of its own if you like: peak_memory=2%
+  --culprit          after a regression, search for its commit as bench bisect does, in what
+                     is left of the budget
+  --max-pairs 16     pairs after which an undecided comparison is inconclusive
+  --budget TIME      no pair begins that would end later: 90s, 5m, 1h
+  --launches N       how often it is measured, {DEFAULT_LAUNCHES} by default (not for pairs)
+  --steps N          training steps to measure in a launch; as many as it takes by default, and
+                     always in live pairs
+  --json FILE        the result as JSON (- for stdout)
+  --markdown FILE    the comparison as Markdown; ${SUMMARY_VARIABLE} receives it, too
+  --export KIND=FILE the figures for a tracker; may be repeated. KIND: customBiggerIsBetter or
+                     customSmallerIsBetter (tools of github-action-benchmark), bencher
+  --store URL        the database of records: postgresql://user@host/database;
+                     by default bench.db in the folder of records
+  --trials-in-place  let launches write to your files where they cannot be isolated
+  --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
+  --quiet            print nothing but errors and the closing verdict line
+"""
+
+
+def run_bench(options: BenchOptions) -> int:
+    """Measure or compare; the exit codes are those of the help text."""
+    if options.help:
+        sys.stdout.write(HELP)
+        return int(ExitCode.OK)
+    check_outputs(json=options.json, markdown=options.markdown)
+    for _, place in options.exports:
+        check_outputs(export=place)
+    options = replace(options, quiet=options.quiet or load_config(Path.cwd()).run.quiet)
+    plan = GatePlan() if options.max_pairs is None else GatePlan.up_to(options.max_pairs)
+    wanted = () if options.results is not None else chosen_by(options)
+    home = records_home(options.out)
+    store = open_store(home, options.store, notice=say)
+    if options.results is not None:
+        return judge_results(options, home, store)
+    versions = {one.name: version_here(one.folder, options.commit_sha) for one in wanted}
+    compared = None if options.compare is None else _of_commits(store, options)
+    if options.ab is not None:
+        compared = _of_settings(options.ab, options.allow)
+    with SignalGuard() as interruption:
+        if compared is None:
+            return _measure(wanted, versions, options, home, store.add, interruption)
+        asked = Asked(
+            ref=options.compare or "HEAD",
+            home=home,
+            plan=plan,
+            deadline=time.monotonic() + (options.budget_seconds or math.inf),
+            in_place=options.trials_in_place,
+            keep=store.add,
+            tell=teller(options.quiet),
+            fail_on_training_change=options.fail_on_training_change,
+        )
+        return _compare(wanted, options, asked, interruption, compared)
+
+
+# -- a comparison ----------------------------------------------------------------------------------
+
+How = Callable[[Benchmark, Asked, SignalGuard], Comparison]
+"""Compares one benchmark."""
+
+
+def _of_commits(store: BenchmarkStore, options: BenchOptions) -> How:
+    def compared(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
+        if options.from_history:
+            found = compare_with_history(benchmark, asked, store, options.launches, interruption)
+        else:
+            found = compare(benchmark, asked, interruption)
+            found = with_accepted(found, store, benchmark.folder, asked.tell)
+        note = tuned_note(store, benchmark)
+        if note is not None:
+            asked.tell(note)
+            found = replace(found, notes=(*found.notes, note))
+        if options.culprit:
+            found = with_culprit(found, benchmark, asked, interruption)
+        return found
+
+    return compared
+
+
+def _of_settings(names: tuple[str, str], allow: tuple[str, ...] | None) -> How:
+    both = (read_settings(names[0]), read_settings(names[1]))
+    config = load_config(Path.cwd())
+    allowed = allow or tuple(effect.value for effect in config.optimize.allow)
+    return lambda benchmark, asked, interruption: compare_settings(
+        benchmark, both, asked, interruption, config.knobs, allowed
+    )
+
+
+def _compare(
+    wanted: Sequence[Benchmark],
+    options: BenchOptions,
+    asked: Asked,
+    interruption: SignalGuard,
+    compared: How,
+) -> int:
+    documents = of_each(
+        wanted,
+        interruption,
+        find=lambda benchmark: compared(benchmark, asked, interruption),
+        without=not_compared,
+        shown=lambda found: shown(found, options),
+        tell=asked.tell,
+    )
+    return conclude(documents, options)
+
+
+# -- a measurement ---------------------------------------------------------------------------------
+
+
+def _measure(
+    wanted: Sequence[Benchmark],
+    versions: Mapping[str, Version],
+    options: BenchOptions,
+    home: Path,
+    into: Callable[[BenchmarkRecord], None],
+    interruption: SignalGuard,
+) -> int:
+    tell = teller(options.quiet)
+    records: list[BenchmarkRecord] = []
+    for benchmark in wanted:
+        mode, imperfection = require(benchmark.folder, in_place=options.trials_in_place)
+        if imperfection:
+            tell(imperfection)
+        count = options.launches or DEFAULT_LAUNCHES
+        version = versions[benchmark.name]
+        record = measure(benchmark, new_run(home), mode, count, tell, version)
+        keep(record, into, say)
+        records.append(record)
+        if record.error is not None or not options.quiet:
+            write_plain([f"{PREFIX}{line}" for line in record_lines(record)])
+        if interruption.signal is not None:
+            break
+    interruption.hold()
+    one = records[0] if len(records) == 1 else BenchmarkExport(tuple(records), ())
+    emit_json(options.json, to_json(one))
+    emit_exports(options.exports, tracked_records(records))
+    verdict, code = "ok", int(ExitCode.OK)
+    if any(record.error is not None for record in records):
+        verdict, code = "failed", int(ExitCode.BENCHMARK_FAILED)
+    if interruption.signal is not None:
+        verdict, code = "interrupted", interruption.exit_code
+    print_verdict(verdict, code, records=len(records))
+    return code

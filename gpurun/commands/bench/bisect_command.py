@@ -1,0 +1,102 @@
+"""`gpurun bench bisect GOOD..BAD`: which commit made the benchmark slower."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+
+from gpurun.arguments.bench_subcommand_flags import parse_bisect
+from gpurun.arguments.options import BisectOptions
+from gpurun.bench.bisect.bisect_document import together
+from gpurun.bench.bisect.bisect_runner import Search, bisect, not_searched
+from gpurun.bench.bisect.bisect_state import SearchPlan
+from gpurun.bench.store import open_store
+from gpurun.commands.bench.bench_outputs import (
+    SUMMARY_VARIABLE,
+    check_outputs,
+    emit_json,
+    emit_markdown,
+    say,
+    teller,
+)
+from gpurun.commands.bench.chosen_benchmarks import chosen, records_home
+from gpurun.commands.bench.each_benchmark import of_each
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode
+from gpurun.records.bisection import BisectionReport
+from gpurun.records.codec import to_json
+from gpurun.report.bisection_text import bisection_lines, bisection_markdown
+from gpurun.trials.signal_guard import SignalGuard
+
+HELP = f"""\
+usage: gpurun bench bisect GOOD..BAD [flags] [script.py args...]   (or: GOOD BAD)
+
+Which commit after GOOD, up to and with BAD, made the benchmark slower? Commits are launched in
+pairs until one of them is known to be it and is confirmed against its parent; those that do not run
+are skipped. The commits are those along first parents: a merged branch is one change, named by its
+merge. An interrupted search goes on when the same command is given again.
+
+exit code 0 the culprit is known, 3 it is not (no drop, or pairs or time ended, or the only suspects
+cannot be measured), 4 the range cannot be searched, 5 the benchmark failed at GOOD or BAD
+
+  --max-pairs N      pairs after which the search ends, {SearchPlan.max_pairs} by default
+  --budget TIME      no pair begins that would end later: 90s, 5m, 1h
+  --steps N          training steps to measure in a launch; as many as it takes by default
+  --fresh            forget what an earlier search of this range has measured
+  --json FILE        the result as JSON (- for stdout)
+  --markdown FILE    the result as Markdown; ${SUMMARY_VARIABLE} receives it, too
+  --store URL        the database of records (see gpurun bench --help)
+  --trials-in-place  let launches write to your files where they cannot be isolated
+  --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
+  --quiet            print nothing but errors and the closing verdict line
+"""
+
+
+def bisect_command(argv: list[str]) -> int:
+    """`gpurun bench bisect ...`: the exit codes are those of the help text."""
+    options = parse_bisect(argv)
+    if options is None:
+        sys.stdout.write(HELP)
+        return int(ExitCode.OK)
+    return run_bisect(options)
+
+
+def run_bisect(options: BisectOptions) -> int:
+    """Search each of the benchmarks that are asked for."""
+    check_outputs(json=options.json, markdown=options.markdown)
+    wanted = chosen(options.script, options.args, options.steps)
+    home = records_home(options.out)
+    store = open_store(home, options.store, notice=say)
+    search = Search(
+        good=options.good,
+        bad=options.bad,
+        home=home,
+        max_pairs=options.max_pairs,
+        deadline=time.monotonic() + (options.budget_seconds or math.inf),
+        in_place=options.trials_in_place,
+        fresh=options.fresh,
+        keep=store.add,
+        tell=teller(options.quiet),
+    )
+    with SignalGuard() as interruption:
+        documents = of_each(
+            wanted,
+            interruption,
+            find=lambda benchmark: bisect(benchmark, search, interruption),
+            without=lambda benchmark, ending: not_searched(benchmark, search, ending),
+            shown=lambda found: _shown(found, options),
+            tell=search.tell,
+        )
+        found = together(documents)
+        emit_json(options.json, to_json(found))
+        emit_markdown(options.markdown, bisection_markdown(found))
+        print_verdict(
+            found.verdict, found.exit_code, culprit=found.culprit, slowdown=found.slowdown,
+            pairs=len(found.pairs),
+        )  # fmt: skip
+        return found.exit_code
+
+
+def _shown(found: BisectionReport, options: BisectOptions) -> list[str]:
+    return bisection_lines(found) if found.verdict == "failed" or not options.quiet else []

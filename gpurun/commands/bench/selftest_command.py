@@ -1,0 +1,88 @@
+"""`gpurun bench selftest`: can the gate fail, on this machine and with this benchmark?"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+
+from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
+from gpurun.arguments.options import BenchOptions
+from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.compare.gate import GatePlan
+from gpurun.bench.selftest.selftest_runner import not_tried, selftest, together
+from gpurun.bench.store import open_store
+from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say, teller
+from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
+from gpurun.commands.bench.each_benchmark import of_each
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode
+from gpurun.records.codec import to_json
+from gpurun.records.selftest import Selftest
+from gpurun.report.selftest_text import pairs_in_all, selftest_lines
+from gpurun.trials.signal_guard import SignalGuard
+
+HELP = f"""\
+usage: gpurun bench selftest [flags] [script.py args...]
+
+Compares HEAD with itself three times, in worktrees of its own: as it is, where the gate must stay
+green; with every step of one side delayed by gpurun, and by a line in a module of that side's tree,
+where it must go red. Planted is a loss of twice the threshold, and the records of the launches must
+show that it was there. Nothing of it enters a history, and your tree is not touched.
+
+exit code 0 all three are right, 3 undecided, 5 the gate answers wrong or the benchmark fails
+
+  --quick            give up after {QUICK_PAIRS} pairs each: sooner done, more often undecided
+  --threshold 5%     what throughput may lose; twice as much is planted
+  --metrics LIST     what is gated, as in gpurun bench --compare
+  --max-pairs 16     pairs after which an undecided comparison is inconclusive
+  --budget TIME      no pair begins that would end later: 90s, 5m, 1h
+  --steps N          training steps to measure in a launch; as many as it takes by default
+  --json FILE        the result as JSON (- for stdout)
+  --store URL        the database of records; by default bench.db in the folder of records
+  --trials-in-place  let launches write to your files where they cannot be isolated
+  --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
+  --quiet            print nothing but errors and the closing verdict line
+"""
+
+
+def run_selftest(argv: list[str]) -> int:
+    """Try the gate; the exit codes are those of the help text."""
+    options, quick = parse_selftest(argv)
+    if options.help:
+        sys.stdout.write(HELP)
+        return int(ExitCode.OK)
+    check_outputs(json=options.json)
+    pairs = QUICK_PAIRS if quick else options.max_pairs
+    wanted = chosen_by(options)
+    home = records_home(options.out)
+    store = open_store(home, options.store, notice=say)
+    asked = Asked(
+        ref="HEAD",
+        home=home,
+        plan=GatePlan() if pairs is None else GatePlan.up_to(pairs),
+        deadline=time.monotonic() + (options.budget_seconds or math.inf),
+        in_place=options.trials_in_place,
+        keep=store.add,
+        tell=teller(options.quiet),
+    )
+    with SignalGuard() as interruption:
+        documents = of_each(
+            wanted,
+            interruption,
+            find=lambda benchmark: selftest(benchmark, asked, interruption),
+            without=lambda benchmark, ending: not_tried(benchmark, asked, ending),
+            shown=lambda found: _shown(found, options),
+            tell=asked.tell,
+        )
+        found = together(documents)
+        emit_json(options.json, to_json(found))
+        answers = {part.part: part.answer for part in found.parts}
+        print_verdict(found.verdict, found.exit_code, **answers, pairs=pairs_in_all(found))
+        return found.exit_code
+
+
+def _shown(found: Selftest, options: BenchOptions) -> list[str]:
+    if options.quiet and found.verdict in ("pass", "inconclusive"):
+        return []
+    return selftest_lines(found)

@@ -1,0 +1,70 @@
+"""`gpurun doctor`: what is installed, permitted and missing here, and what each absence costs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from gpurun.arguments.options import DoctorOptions
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode
+from gpurun.records.codec import to_json
+from gpurun.records.doctor import Check, DoctorReport, State
+
+HELP = """\
+usage: gpurun doctor [flags]     what is installed, permitted and missing here, and what it costs
+
+  --json FILE  write the checks as JSON; `-` writes them to stdout
+  --out DIR    check the folder of records there (default .gpurun; also GPURUN_HOME)
+  --quiet      print nothing but errors and the closing verdict line
+
+Exit code 0 whatever is missing.
+"""
+
+
+def doctor(options: DoctorOptions) -> int:
+    """Look, show the table, write the document; exit code 0 whatever was found."""
+    if options.help:
+        sys.stdout.write(HELP)
+        return int(ExitCode.OK)
+    report = examine(Path.cwd(), options.out)
+    if not options.quiet:
+        _show(report.checks)
+    if options.json is not None:
+        _write(report, options.json)
+    missing = sum(check.state is State.MISSING for check in report.checks)
+    limited = sum(check.state is State.LIMITED for check in report.checks)
+    print_verdict(report.verdict, int(ExitCode.OK), missing=missing, limited=limited)
+    return int(ExitCode.OK)
+
+
+def examine(cwd: Path, out: str | None) -> DoctorReport:
+    """Everything that was looked at, in the order in which it is shown."""
+    from gpurun.doctor.driver_probe import probe
+    from gpurun.doctor.software_checks import software_checks
+    from gpurun.doctor.system_checks import system_checks
+
+    machine = probe()
+    checks = (*software_checks(machine), *system_checks(machine, cwd, out))
+    fine = all(check.state in (State.OK, State.UNNEEDED) for check in checks)
+    return DoctorReport("ok" if fine else "limited", checks)
+
+
+def _show(checks: tuple[Check, ...]) -> None:
+    from gpurun.report.terminal_table import print_table
+
+    rows = [(c.what, c.state.value, c.found, c.cost) for c in checks]
+    print_table("gpurun doctor", ("what", "state", "found", "what it costs"), rows)
+
+
+def _write(report: DoctorReport, target: str) -> None:
+    """To a file, or to stdout for `-`: no script writes there."""
+    document = to_json(report)
+    if target == "-":
+        import json
+
+        print(json.dumps(document, indent=1))
+        return
+    from gpurun.rundir import write_json
+
+    write_json(Path(target), document)

@@ -1,0 +1,250 @@
+"""What a comparison found, in plain lines and as Markdown with the verdict first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gpurun.bench.trees.git import short
+from gpurun.records.comparison import ComparedSide, Comparison, MetricComparison
+from gpurun.report.format import (
+    byte_size,
+    change_interval,
+    count,
+    duration,
+    joules,
+    milliseconds,
+    number,
+    one_line,
+    p_value,
+    percent,
+    signed_percent,
+)
+from gpurun.report.terminal_table import Column, Grid
+from gpurun.report.tuning_markdown import escaped, table
+
+TITLES = {
+    "pass": "PASS",
+    "regression": "REGRESSION",
+    "inconclusive": "INCONCLUSIVE",
+    "training_differs": "TRAINING DIFFERS",
+    "failed": "FAILED",
+    "interrupted": "INTERRUPTED",
+}
+NAMES = {
+    "throughput": "throughput",
+    "step_time": "step time",
+    "peak_memory": "peak memory",
+    "energy": "energy",
+}
+MARKER = "<!-- gpurun:benchmark -->"
+"""The first line of the Markdown, by which a pipeline finds its earlier comment to replace it."""
+GROWS = ("peak_memory", "energy")
+
+
+def verdict_line(found: Comparison) -> str:
+    """The verdict with its grounds, in one line."""
+    return _headline(found, metric_line)
+
+
+def metric_line(metric: MetricComparison) -> str:
+    """How one metric changed, its interval, and what was allowed."""
+    bounds = _bounds(metric)
+    inside = [f"interval {bounds}"] if bounds else []
+    inside.append(f"allowed {_allowed(metric)}")
+    inside += _proof(metric)
+    return f"{_changed(metric)} ({', '.join(inside)})"
+
+
+def _headline(found: Comparison, told: Callable[[MetricComparison], str]) -> str:
+    title = f"{TITLES[found.verdict]} {found.benchmark}"
+    if found.error is not None:
+        return f"{title}: {one_line(found.error)}"
+    grounds = [told(metric) for metric in found.metrics if metric.slowdown is not None]
+    training = found.training
+    if training is not None and training.nonfinite_from_step is not None:
+        grounds.insert(0, training.told)
+    return f"{title}: {'; '.join(grounds or ['undecided'])} ({_ground(found)})"
+
+
+def _changed(metric: MetricComparison) -> str:
+    return f"{_name(metric)} {_change(metric)}"
+
+
+def _name(metric: MetricComparison) -> str:
+    return "speed by step time" if metric.metric == "step_time" else NAMES[metric.metric]
+
+
+def _sign(metric: MetricComparison) -> int:
+    """A loss is shown as growth, or as what is lost."""
+    return 1 if metric.metric in GROWS else -1
+
+
+def _change(metric: MetricComparison) -> str:
+    assert metric.slowdown is not None
+    return signed_percent(_sign(metric) * metric.slowdown)
+
+
+def _allowed(metric: MetricComparison) -> str:
+    return signed_percent(_sign(metric) * metric.threshold)
+
+
+def _bounds(metric: MetricComparison) -> str | None:
+    if metric.slowdown_confidence_interval is None:
+        return None
+    low, high = sorted(_sign(metric) * bound for bound in metric.slowdown_confidence_interval)
+    return change_interval(low, high)
+
+
+def comparison_lines(found: Comparison) -> list[str]:
+    """The closing report."""
+    grid = _grid(found)
+    lines = [f"  {line}" for line in grid.lines()] if grid.rows else []
+    lines += _of_method(found)
+    if (training := _training(found)) is not None:
+        lines.append(training)
+    lines.append(verdict_line(found))
+    if found.verdict != "pass":
+        lines.append(one_line(found.recommendation))
+    return lines
+
+
+def _of_method(found: Comparison) -> list[str]:
+    """Why pairs were no live ones; what their interval takes for granted where they were."""
+    method = found.method
+    if method is None or found.error is not None:
+        return []
+    if not method.live:
+        why = method.why_in_turn
+        return [one_line(f"launches in turn, not live pairs: {why}")] if why else []
+    if method.prior_sd is None or method.pair_sd is None:
+        return []
+    return [
+        f"live pairs of one tree differ by {percent(method.prior_sd)} (standard deviation, as "
+        f"recorded before; counts as {count(method.prior_pairs or 0, 'pair')}), these by "
+        f"{percent(method.pair_sd)}"
+    ]
+
+
+def _training(found: Comparison) -> str | None:
+    """What the loss curves say, a warning where they differ; None where half a comparison would
+    be told of."""
+    if found.training is None or found.error is not None:
+        return None
+    told = one_line(found.training.told)
+    return f"warning: {told}" if found.training.differs else told
+
+
+def comparison_markdown(found: Comparison) -> str:
+    """For a comment or the page of a job: a section for each benchmark, the worst first."""
+    return "\n".join([MARKER, *map(_section, (found, *found.others))])
+
+
+def _section(found: Comparison) -> str:
+    """The verdict, the table, and what else is to be said."""
+    parts = [f"### gpurun bench: {escaped(_headline(found, _changed))}"]
+    parts += [table(grid) for grid in (_gated(found), _grid(found)) if grid.rows]
+    if found.verdict != "pass":
+        parts.append(escaped(one_line(found.recommendation)))
+    if (training := _training(found)) is not None:
+        differs = found.training is not None and found.training.differs
+        parts.append(f"**{escaped(training)}**" if differs else escaped(training))
+    parts += [f"- {escaped(line)}" for line in _of_method(found)]
+    parts += [f"- {escaped(one_line(note))}" for note in found.notes]
+    sides = f"baseline `{_commit(found.baseline)}`, current `{_commit(found.current)}`"
+    parts.append(f"{sides}, {_ground(found)} in {duration(found.seconds)}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _proof(metric: MetricComparison) -> list[str]:
+    if metric.verdict != "regression" or metric.p_value is None:
+        return []
+    return [p_value(metric.p_value)]
+
+
+def _gated(found: Comparison) -> Grid:
+    """What was judged, and by what; nothing where the comparison did not come to its end."""
+    columns = (
+        Column("gated"),
+        Column("change", right=True),
+        Column("interval", right=True),
+        Column("allowed", right=True),
+        Column("verdict"),
+    )
+    judged = [] if found.error is not None else found.metrics
+    rows = [
+        (_name(m), _change(m), _bounds(m) or "", _allowed(m), ", ".join([m.verdict, *_proof(m)]))
+        for m in judged
+        if m.slowdown is not None
+    ]
+    return Grid(columns, tuple(rows))
+
+
+def _grid(found: Comparison) -> Grid:
+    """Every figure that both sides have; those of half a comparison would read like a finding.
+
+    Of live pairs the current speed is the baseline's times the ratio that the turns measured: what
+    either side does alone for 2 s drifts with the machine.
+    """
+    columns = (
+        Column("figure"),
+        Column(found.baseline.label or "baseline", right=True),
+        Column(found.current.label or "current", right=True),
+        Column("change", right=True),
+    )
+    one, other = found.baseline, found.current
+    rate, step = other.samples_per_second, _step(other)
+    if found.method is not None and found.method.live and found.slowdown is not None:
+        rate = _times(one.samples_per_second, 1 - found.slowdown)
+        step = _times(_step(one), _batch_growth(found) / (1 - found.slowdown))
+    rows = [
+        _row("samples/s", one.samples_per_second, rate, number),
+        _row("step time", _step(one), step, milliseconds),
+        _row("GPU", one.gpu_utilization_percent, other.gpu_utilization_percent, _share),
+        _row("peak memory", one.peak_memory_bytes, other.peak_memory_bytes, byte_size),
+        _row("energy a sample", one.joules_per_sample, other.joules_per_sample, joules),
+    ]
+    known = rows if found.error is None else []
+    return Grid(columns, tuple(row for row in known if row is not None))
+
+
+def _row(
+    name: str, before: float | None, now: float | None, shown: Callable[[float], str]
+) -> tuple[str, ...] | None:
+    if before is None or now is None:
+        return None
+    change = signed_percent(now / before - 1) if before else ""
+    return name, shown(before), shown(now), change
+
+
+def _step(side: ComparedSide) -> float | None:
+    return None if side.step_time_ms is None else side.step_time_ms.mean
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _batch_growth(found: Comparison) -> float:
+    """How much larger the current side's batches are, where settings made them so."""
+    before, now = found.baseline.batch_size, found.current.batch_size
+    return now / before if before and now else 1.0
+
+
+def _share(value: float) -> str:
+    return percent(value / 100)
+
+
+def _ground(found: Comparison) -> str:
+    """What the verdict stands on."""
+    if found.baseline_records is None:
+        live = found.method is not None and found.method.live
+        return count(found.pairs, "live pair" if live else "pair")
+    return f"against {count(found.baseline_records, 'record')}"
+
+
+def _commit(side: ComparedSide) -> str:
+    if side.label is not None:
+        return side.label
+    if side.commit is None:
+        return "unknown"
+    return f"{short(side.commit)}{' with changes' if side.dirty else ''}"

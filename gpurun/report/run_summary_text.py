@@ -1,0 +1,227 @@
+"""What a plain run leaves on the screen: a few compact lines, without what was not measured."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpurun.records.result import RunResult, StepSplit
+from gpurun.report.format import (
+    byte_size,
+    count,
+    duration,
+    joules,
+    milliseconds,
+    number,
+    one_line,
+)
+from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, Span, write_lines
+
+_BAR_WIDTH = 30
+_NOTES_SHOWN = 3
+_SEPARATOR: Span = (", ", "")
+
+_PARTS = (
+    ("data_wait_ms", "data wait", "D", "red"),
+    ("host_to_device_copy_ms", "copy", "C", "yellow"),
+    ("forward_ms", "forward", "F", "green"),
+    ("backward_ms", "backward", "B", "cyan"),
+    ("optimizer_ms", "optimizer", "O", "magenta"),
+    ("rest_ms", "rest", "·", "bright_black"),
+)
+"""Field of `StepSplit`, its name, its letter in the bar and its colour."""
+
+_SOURCES = {"gpm_sm_activity": "SM activity", "nvml": "NVML utilisation"}
+
+
+def print_summary(result: RunResult, run_dir: Path) -> None:
+    """Write the summary of a run and the place of its record to stderr."""
+    write_lines(summary_lines(result, run_dir))
+
+
+def summary_lines(result: RunResult, run_dir: Path) -> list[Line]:
+    """The lines of the summary; each begins with "gpurun: "."""
+    headline = _headline(result)
+    bodies: list[Line] = [headline]
+    if result.split is not None and result.step_time_ms is not None:
+        bodies.append(_split_line(result.split))
+    bodies += [line for line in (_resources(result), _knobs(result)) if line]
+    bodies += [line for line in (_attempts(result),) if line]
+    if result.topology is not None:
+        bodies += [[(f"topology: {one_line(text)}", "")] for text in result.topology.findings]
+    bodies += [[(f"hook switched off: {one_line(e)}", "yellow")] for e in result.hook_errors]
+    told = "".join(text for text, _ in headline)
+    notes = [note for note in result.notes if not told.startswith(note)]
+    bodies += [[(f"note: {one_line(note)}", "")] for note in notes[:_NOTES_SHOWN]]
+    hidden = len(notes) - _NOTES_SHOWN
+    if hidden > 0:
+        bodies.append([(f"note: {count(hidden, 'more note')} in the record", "")])
+    bodies.append([("record: ", "dim"), (_short_path(run_dir), VERBATIM)])
+    return [[(PREFIX, "bold cyan"), *body] for body in bodies]
+
+
+def _headline(result: RunResult) -> Line:
+    if result.clock is None or result.steps == 0:
+        text = f"no training was seen; {_ending(result)} after {duration(result.wall_seconds)}"
+        return [(text, "")]
+    parts = [*_throughput(result), *_step_times(result)]
+    if not parts:
+        parts.append([(f"{count(result.steps, 'step')} seen, too few to measure", "")])
+    if result.epoch_seconds is not None:
+        parts.append([(f"epoch {duration(result.epoch_seconds)}", "")])
+    if result.measured_steps:
+        parts.append([(count(result.measured_steps, "measured step"), "dim")])
+    if result.ranks > 1:
+        parts.append([(f"{result.ranks} ranks", "")])
+    if result.status not in ("completed", "stopped"):
+        parts.append([(_ending(result), "bold red")])
+    return _joined(parts)
+
+
+def _ending(result: RunResult) -> str:
+    words = {"completed": "the script ended", "stopped": "stopped", "refused": "refused by --ddp"}
+    word = words.get(result.status, f"the script {result.status}")
+    if result.status == "timeout":
+        word = "ended from outside at its time limit"
+    if result.status == "failed" and result.exit_code is not None:
+        word += f" with exit code {result.exit_code}"
+    return word
+
+
+def _throughput(result: RunResult) -> list[Line]:
+    parts: list[Line] = []
+    if result.samples_per_second is not None:
+        parts.append([(f"{number(result.samples_per_second)} samples/s", "bold")])
+    if result.tokens_per_second:  # None and 0 alike: no tokens were seen
+        parts.append([(f"{number(result.tokens_per_second)} tokens/s", "bold")])
+    return parts
+
+
+def _step_times(result: RunResult) -> list[Line]:
+    times = result.step_time_ms
+    if times is None:
+        return []
+    name = "latency" if result.clock == "forward" else "step"
+    spread = f"p50 {number(times.p50)}, p95 {number(times.p95)}, p99 {number(times.p99)}"
+    return [[(f"{name} {milliseconds(times.mean)} ({spread})", "")]]
+
+
+def _split_line(split: StepSplit) -> Line:
+    measured = [
+        (name, letter, colour, value)
+        for field, name, letter, colour in _PARTS
+        if (value := getattr(split, field)) is not None
+    ]
+    total = sum(value for *_, value in measured)
+    if total <= 0:
+        return []
+    widths = _bar_widths([value / total for *_, value in measured])
+    line: list[Span] = [("[", "dim")]
+    line += [(m[1] * width, f"black on {m[2]}") for m, width in zip(measured, widths, strict=True)]
+    line.append(("]", "dim"))
+    for name, _, colour, value in measured:
+        line += [("  ", ""), (name, colour), (f" {_share(value / total)}", "")]
+    return line
+
+
+def _share(fraction: float) -> str:
+    """Whole percents, except where that would read as nothing."""
+    return f"{fraction * 100:.0f} %" if fraction >= 0.01 or fraction == 0 else "< 1 %"
+
+
+def _bar_widths(shares: list[float]) -> list[int]:
+    """Whole characters for each share, adding up to the bar (largest remainders get the rest)."""
+    exact = [share * _BAR_WIDTH for share in shares]
+    widths = [int(value) for value in exact]
+    by_remainder = sorted(range(len(exact)), key=lambda i: widths[i] - exact[i])
+    for i in by_remainder[: _BAR_WIDTH - sum(widths)]:
+        widths[i] += 1
+    return widths
+
+
+def _resources(result: RunResult) -> Line:
+    parts: list[str] = []
+    if result.peak_memory_bytes is not None and result.devices:
+        # without a device the peak is the process's own, which the host part shows
+        parts.append(f"device memory {byte_size(result.peak_memory_bytes)}{_reserved(result)}")
+    if result.allocator_retries:
+        parts.append(f"allocator retries {result.allocator_retries:,}")
+    parts += _gpu_use(result)
+    parts += _host_use(result)
+    if result.energy_joules is not None:
+        each = result.joules_per_sample
+        per_sample = f" ({joules(each)}/sample)" if each is not None else ""
+        parts.append(f"energy {joules(result.energy_joules)}{per_sample}")
+    return _joined([[(part, "")] for part in parts])
+
+
+def _reserved(result: RunResult) -> str:
+    if result.peak_reserved_bytes is None:
+        return ""
+    return f" ({byte_size(result.peak_reserved_bytes)} reserved)"
+
+
+def _gpu_use(result: RunResult) -> list[str]:
+    parts: list[str] = []
+    if result.gpu_utilization_percent is not None:
+        source = result.gpu_utilization_source
+        told = f" ({_SOURCES.get(source, source)})" if source else ""
+        parts.append(f"GPU {result.gpu_utilization_percent:.0f} %{told}")
+    watts = [d.power_watts for d in result.devices if d.power_watts is not None]
+    if watts and len(watts) == len(result.devices):
+        parts.append(f"{sum(watts):,.0f} W")
+    throttled = sorted({reason for d in result.devices for reason in d.throttle_reasons})
+    if throttled:
+        parts.append(f"throttled by {' and '.join(throttled)}")
+    if any(d.foreign_processes for d in result.devices):
+        parts.append("other processes were on the GPU")
+    return parts
+
+
+def _host_use(result: RunResult) -> list[str]:
+    host = result.host
+    if host is None:
+        return []
+    parts: list[str] = []
+    if host.cpu_percent is not None:
+        cores = host.cores_available
+        of = f" of {cores:g}" if cores is not None else ""
+        parts.append(f"CPU {host.cpu_percent / 100:.2f}{of} cores")
+    if host.peak_rss_bytes is not None:
+        parts.append(f"host memory {byte_size(host.peak_rss_bytes)}")
+    return parts
+
+
+def _knobs(result: RunResult) -> Line:
+    parts: list[Line] = []
+    for outcome in result.knobs:
+        detail = f" ({one_line(outcome.detail)})" if outcome.detail else ""
+        style = {"applied": "green", "failed": "red"}.get(outcome.outcome, "yellow")
+        parts.append([(outcome.outcome, style), (f" {outcome.knob}{detail}", "")])
+    return [("knobs: ", ""), *_joined(parts)] if parts else []
+
+
+def _attempts(result: RunResult) -> Line:
+    """How often the ranks were started, where that was more than once, and what ended them."""
+    if len(result.attempts) < 2:
+        return []
+    causes = [
+        f"rank {a.failures[0].rank} by {a.failures[0].how}" if a.failures else a.detail or a.outcome
+        for a in result.attempts[:-1]
+    ]
+    text = f"the ranks were started {len(result.attempts)} times; ended before: {'; '.join(causes)}"
+    return [(one_line(text), "yellow")]
+
+
+def _joined(parts: Iterable[Line]) -> Line:
+    line: list[Span] = []
+    for part in parts:
+        line += [_SEPARATOR, *part] if line else part
+    return line
+
+
+def _short_path(path: Path) -> str:
+    """The path from the current folder, where it lies below it."""
+    relative = os.path.relpath(path)
+    return str(path) if relative.startswith("..") else relative

@@ -1,0 +1,124 @@
+"""What `--optimize` shows while it works: a table in place on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.report.format import count, duration, knobs_text, one_line
+from gpurun.report.terminal_output import PREFIX, on_terminal, write_plain
+from gpurun.report.trial_text import Baseline, outcome_text, trial_figures
+
+
+class TuningView(Protocol):
+    """Told of every event of a tuning, in order. `close` is safe at any time and more than once."""
+
+    def started(self, command: str, isolation: str, budget_seconds: float) -> None:
+        """Tuning begins."""
+
+    def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
+        """A trial is launched with these settings."""
+
+    def trial_progress(self, steps: int, needed: int) -> None:
+        """The running trial has done `steps` of about `needed` steps."""
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        """The running trial ended, well or badly."""
+
+    def note(self, line: str) -> None:
+        """A decision, in one line."""
+
+    def proof_update(self, look_text: str) -> None:
+        """The state of the paired test after a look."""
+
+    def finished(self, report: TuningReport) -> None:
+        """Tuning ended; the view stops drawing (`print_ladder` shows the outcome)."""
+
+    def close(self) -> None:
+        """Stop drawing and give the terminal back."""
+
+
+def tuning_view(quiet: bool) -> TuningView:
+    """The view that suits stderr: none when quiet, in place on a terminal, lines elsewhere."""
+    if quiet:
+        return SilentView()
+    if on_terminal():
+        from gpurun.report.live_tuning_table import LiveView
+
+        return LiveView()
+    return PlainView()
+
+
+class SilentView:
+    """Shows nothing (`--quiet`)."""
+
+    def started(self, command: str, isolation: str, budget_seconds: float) -> None:
+        """Nothing."""
+
+    def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def trial_progress(self, steps: int, needed: int) -> None:
+        """Nothing."""
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        """Nothing."""
+
+    def note(self, line: str) -> None:
+        """Nothing."""
+
+    def proof_update(self, look_text: str) -> None:
+        """Nothing."""
+
+    def finished(self, report: TuningReport) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class PlainView:
+    """One line an event, for logs."""
+
+    def __init__(self) -> None:
+        self._baseline = Baseline()
+
+    def started(self, command: str, isolation: str, budget_seconds: float) -> None:
+        """Write what is tuned, in what isolation, for how long."""
+        apart = f", isolation: {isolation}" if isolation else ""
+        _write(f"tuning {one_line(command)} (budget {duration(budget_seconds)}{apart})")
+
+    def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
+        """Write what is on trial."""
+        _write(f"trial {number}, {purpose}: {knobs_text(knobs, self._baseline.knobs)} …")
+
+    def trial_progress(self, steps: int, needed: int) -> None:
+        """Nothing: a log has no use for it."""
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        """Write the trial's figures or why there are none."""
+        self._baseline.learn(record)
+        parts = [f"trial {record.number}", *trial_figures(record)]
+        parts.append(f"took {duration(record.seconds)}")
+        outcome = outcome_text(record)
+        _write(f"{', '.join(parts)}{': ' if outcome else ''}{outcome}")
+
+    def note(self, line: str) -> None:
+        """Write the decision."""
+        _write(one_line(line))
+
+    def proof_update(self, look_text: str) -> None:
+        """Write the look."""
+        _write(f"proof: {one_line(look_text)}")
+
+    def finished(self, report: TuningReport) -> None:
+        """Write how much work it was."""
+        trials = count(len(report.trials), "trial")
+        _write(f"tuning ended after {trials} in {duration(report.tuning_seconds)}")
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+def _write(text: str) -> None:
+    write_plain([f"{PREFIX}{text}"])

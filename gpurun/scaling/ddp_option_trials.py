@@ -1,0 +1,144 @@
+"""Other ways to exchange gradients, tried where the exchange keeps a script from scaling.
+
+Each round launches DistributedDataParallel as it is by default and then each way, the next round
+the other way round; what counts is the ratio within a round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpurun.arguments.ddp_options import flag_of
+from gpurun.records.scaling import ScalingWay
+from gpurun.records.spec import Setting, StopRule
+from gpurun.scaling.efficiency import Efficiency, compared
+from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.launch_rounds import TOLERANCE, Plan
+from gpurun.scaling.scaling_launcher import Launcher
+from gpurun.scaling.scaling_requests import Order
+
+WORTH_TRYING = 0.02
+"""Of the step: what less of it is exposed could gain is lost in the noise."""
+VIEW = Setting("gradient_as_bucket_view", True)
+WAYS: tuple[tuple[Setting, ...], ...] = (
+    (VIEW,),
+    (VIEW, Setting("static_graph", True)),
+    (Setting("bucket_cap_mb", 100), VIEW),
+    (Setting("compression", "bf16"), VIEW),
+)
+"""Each with views, which spare a copy of every gradient and cost nothing."""
+FEWER = Setting("accumulation", 2)
+"""An exchange for every two batches, which changes training."""
+STATIC = Setting("static_graph", True)
+ROUNDING = "compression"
+"""The option that changes numbers; what is tried of it needs NCCL."""
+
+
+@dataclass
+class Way:
+    """One way to exchange gradients. `rates`: by round, work a second of all ranks."""
+
+    options: tuple[Setting, ...]
+    settings: tuple[Setting, ...] = ()
+    rates: dict[int, float] = field(default_factory=dict)
+    error: str | None = None
+    seconds: float | None = None
+    """Of its last launch."""
+
+    @property
+    def name(self) -> str:
+        """As it is called in a line."""
+        knobs = (f"{setting.knob} {setting.value}" for setting in self.settings)
+        return ", ".join((*knobs, *filter(None, [flag_of(self.options)]))) or "as by default"
+
+    @property
+    def batches(self) -> int:
+        """Of the script, in a step: a launch of so many steps takes that much longer."""
+        return int(FEWER.value) if FEWER in self.settings else 1
+
+    @property
+    def effect(self) -> str:
+        """What it does to training."""
+        if self.settings:
+            return "training"
+        return "numerics" if any(o.knob == ROUNDING for o in self.options) else "pipeline"
+
+
+class Trying:
+    """Tries the ways at one count of ranks; what was found stands whatever ends it."""
+
+    def __init__(self, launcher: Launcher, plan: Plan, tell: Callable[[str], None]) -> None:
+        self.ways: list[Way] = []
+        self._launcher = launcher
+        self._plan = plan
+        self._tell = tell
+        self._default = Way(launcher.ddp_options)
+
+    def run(self, ranks: int, rule: StopRule, *, nccl: bool) -> None:
+        """Launch the ways in turn, as many rounds as the counts had. `nccl`: it exchanges them."""
+        mine = set(self._default.options)
+        ways = [Way(way) for way in WAYS if not set(way) <= mine]
+        ways = [way for way in ways if nccl or way.effect != "numerics"]
+        # a static graph has each pass exchange like the first one
+        fewer = [] if STATIC in mine else [Way(self._default.options, (FEWER,))]
+        self.ways = [*ways, *fewer]
+        self._tell(f"trying {len(self.ways)} other ways to exchange gradients on {ranks} ranks")
+        usual = self._launcher.longest[ranks]
+        for number in range(1, self._plan.rounds + 1):
+            sides = [self._default, *self.ways]
+            for way in sides if number % 2 else sides[::-1]:
+                if way.error is not None:
+                    continue
+                expected = TOLERANCE * (way.seconds or usual * way.batches)
+                if self._plan.now() + expected > self._plan.deadline:
+                    continue
+                order = Order(ranks, rule, options=way.options, settings=way.settings)
+                self._take(way, number, self._launcher.run(order))
+
+    def gain(self, way: Way) -> Efficiency | None:
+        """Its throughput over the default's; None where no round has both."""
+        base = self._default.rates
+        ratios = [way.rates[k] / base[k] for k in sorted(way.rates.keys() & base.keys())]
+        return compared(ratios, 1.0) if ratios else None
+
+    def best(self) -> Way | None:
+        """The fastest of those that are faster beyond the noise and train alike; None if none."""
+        found: list[tuple[float, Way]] = []
+        for way in self.ways:
+            gain = None if way.effect == "training" else self.gain(way)
+            if gain is not None and gain.interval is not None and gain.interval[0] > 1.0:
+                found.append((gain.speedup, way))
+        return max(found, key=lambda x: x[0])[1] if found else None
+
+    def _take(self, way: Way, number: int, launch: Launch) -> None:
+        name, way.seconds = way.name, launch.seconds
+        if launch.figures is None:
+            way.error = launch.error
+            self._tell(f"round {number}, {name}: {launch.error}")
+            return
+        if way.settings and launch.figures.samples_per_second is None:
+            way.error = "its samples cannot be counted, so its steps cannot be compared"
+            return
+        way.rates[number] = launch.figures.rate
+        per_batch = launch.figures.step_time_ms / way.batches
+        self._tell(f"round {number}, {name}: {per_batch:.3g} ms a batch")
+
+
+def told(trying: Trying) -> tuple[ScalingWay, ...]:
+    """The ways of the document, those that were launched."""
+    best = trying.best()
+    launched = (way for way in trying.ways if way.rates or way.error)
+    return tuple(_told(way, trying.gain(way), faster=way is best) for way in launched)
+
+
+def _told(way: Way, gain: Efficiency | None, *, faster: bool) -> ScalingWay:
+    return ScalingWay(
+        ddp_options=flag_of(way.options),
+        effect=way.effect,
+        speedup=None if gain is None else gain.speedup,
+        speedup_confidence_interval=None if gain is None else gain.interval,
+        faster=faster,
+        error=way.error,
+        settings={setting.knob: setting.value for setting in way.settings},
+    )

@@ -1,0 +1,141 @@
+"""Launches of every count in turn, round by round, until there are enough or the time is over.
+
+Odd rounds go up through the counts and even ones down, so that a steady drift of the machine
+(clocks, temperature, other load) takes from each count as much as it gives.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gpurun.records.spec import StopRule
+from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.scaling_launcher import Launcher
+from gpurun.scaling.scaling_requests import Order
+from gpurun.trials.stop_rules import LEAST_STEPS, MOST_STEPS, WINDOW_SECONDS, first_rule, later_rule
+
+DEFAULT_ROUNDS = 3
+"""Fewest that give an interval which is not absurdly wide."""
+TOLERANCE = 1.2
+"""A launch may take this many times the longest one of its kind until now."""
+
+
+@dataclass
+class Measurements:
+    """What was launched so far. `launches`: (round, launch), failed ones included, without the
+    first, which warms up; `steps`: those measured in each launch."""
+
+    launches: list[tuple[int, Launch]] = field(default_factory=list)
+    steps: int | None = None
+    rounds: int = 0
+    """Rounds that were completed."""
+    out_of_time: bool = False
+
+    def failure(self, ranks: int) -> Launch | None:
+        """The launch after which this count was given up."""
+        found = (x for _, x in self.launches if x.order.ranks == ranks and x.error is not None)
+        return next((x for x in found if x.order.exchange), None)
+
+    def of(self, ranks: int, *, exchange: bool = True) -> dict[int, Launch]:
+        """The launches of use of one kind, by round."""
+        return {
+            number: x
+            for number, x in self.launches
+            if (x.order.ranks, x.order.exchange) == (ranks, exchange) and x.figures is not None
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """`counts` rise. `deadline`: no launch begins that would end later, by the clock `now`."""
+
+    counts: tuple[int, ...]
+    rounds: int
+    steps: int | None
+    deadline: float
+    now: Callable[[], float] = time.monotonic
+
+
+class Rounds:
+    """Carries the plan out; `measured` stands whatever ends it."""
+
+    def __init__(self, launcher: Launcher, plan: Plan, tell: Callable[[str], None]) -> None:
+        self.measured = Measurements()
+        self._launcher = launcher
+        self._plan = plan
+        self._tell = tell
+
+    def run(self) -> None:
+        """Warm up, then measure; a count that fails is given up, and without the smallest all."""
+        smallest = self._plan.counts[0]
+        self._tell(f"first launch, to warm up: {_ranks(smallest)}")
+        first = self._launcher.run(Order(smallest, first_rule(self._plan.steps), first=True))
+        if first.error is not None:
+            self.measured.launches.append((0, first))
+            return
+        self.measured.steps = self._plan.steps or _steps(first)
+        rule = later_rule(self.measured.steps, ())
+        for number in range(1, self._plan.rounds + 1):
+            if not self._round(number, rule):
+                return
+            self.measured.rounds = number
+
+    def _round(self, number: int, rule: StopRule) -> bool:
+        """Launch each count once; whether the next round may begin."""
+        for order in self._orders(number, rule):
+            if not self._in_time(order.ranks):
+                self.measured.out_of_time = True
+                return False
+            launch = self._launcher.run(order)
+            self.measured.launches.append((number, launch))
+            self._tell(_told(number, launch))
+            smallest = order.ranks == self._plan.counts[0]
+            if launch.status == "lost" or (launch.error is not None and smallest):
+                return False
+        return True
+
+    def _orders(self, number: int, rule: StopRule) -> Iterator[Order]:
+        counts: Sequence[int] = self._plan.counts
+        for ranks in counts if number % 2 else counts[::-1]:
+            if self.measured.failure(ranks) is not None:
+                continue
+            yield Order(ranks, rule)
+            done = self.measured.of(ranks).get(number)
+            if ranks > 1 and done is not None and done.switchable and self._mute_works(ranks):
+                yield Order(ranks, rule, exchange=False)
+
+    def _mute_works(self, ranks: int) -> bool:
+        """Whether no launch of this count without exchange has failed."""
+        return not any(
+            x.error is not None and (x.order.ranks, x.order.exchange) == (ranks, False)
+            for _, x in self.measured.launches
+        )
+
+    def _in_time(self, ranks: int) -> bool:
+        longest = self._launcher.longest
+        usual = longest.get(ranks, max(longest.values()))
+        return self._plan.now() + TOLERANCE * usual <= self._plan.deadline
+
+
+def _steps(first: Launch) -> int:
+    """As many as fill the window at the smallest count's pace."""
+    assert first.figures is not None
+    wanted = math.ceil(WINDOW_SECONDS * 1000.0 / first.figures.step_time_ms)
+    return min(max(wanted, LEAST_STEPS), MOST_STEPS)
+
+
+def _ranks(count: int) -> str:
+    return "1 rank" if count == 1 else f"{count} ranks"
+
+
+def _told(number: int, launch: Launch) -> str:
+    who = _ranks(launch.order.ranks) + ("" if launch.order.exchange else ", nothing exchanged")
+    if launch.figures is None:
+        return f"round {number}, {who}: {launch.error}"
+    rate = launch.figures.samples_per_second
+    step = f"{launch.figures.step_time_ms:.3g} ms a step"
+    shown = step if rate is None else f"{rate:.4g} samples/s, {step}"
+    return f"round {number}, {who}: {shown}"

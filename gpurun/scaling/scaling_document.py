@@ -1,0 +1,379 @@
+"""From the launches to the document. Nothing is launched here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpurun.arguments.options import ScaleOptions
+from gpurun.errors import ExitCode
+from gpurun.measure.optional_figures import known, mean
+from gpurun.records.scaling import (
+    ProjectedPoint,
+    ScalingFinding,
+    ScalingLaunch,
+    ScalingPoint,
+    ScalingProjection,
+    ScalingReport,
+)
+from gpurun.scaling.ddp_option_trials import WORTH_TRYING
+from gpurun.scaling.efficiency import Efficiency, efficiencies
+from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.launch_rounds import Measurements
+from gpurun.scaling.rank_devices import Devices
+from gpurun.scaling.scaling_findings import GOOD, findings
+from gpurun.scaling.step_costs import Costs, costs
+from gpurun.stats.descriptive import geometric_mean
+from gpurun.stats.scaling_model import Measured, Projection, project
+
+MODEL = {
+    False: "step = compute + bandwidth * 2(N-1)/N + latency * 2(N-1)",
+    True: "step = compute * n/N + bandwidth * 2(N-1)/N + latency * 2(N-1)",
+}
+"""By whether it is strong scaling; n is the smallest count."""
+WIDE = 1.5
+"""An interval of which one end is so many times the other decides nothing."""
+MORE_THAN_ALL = 1.1
+"""An efficiency above is no matter of the devices."""
+DOUBT = 0.65
+"""Severity of a finding at a count that may be a good one."""
+OTHERS = 0.1
+"""Of the cores: what other programs may use without being named."""
+LABEL = "projection, not measured"
+CODES = {
+    "ok": ExitCode.OK,
+    "failed": ExitCode.BENCHMARK_FAILED,
+    "incomplete": ExitCode.INCONCLUSIVE,
+    "interrupted": ExitCode.INTERRUPTED,
+}
+
+
+@dataclass(frozen=True)
+class Circumstances:
+    """What is not in the launches themselves. `devices`: of the first of `nodes` nodes, each of
+    which has `ranks_a_node` ranks (None where there is one node); `folder`: of the run;
+    `interrupted`: by a signal.
+    """
+
+    command: tuple[str, ...]
+    devices: Devices
+    distributed: str | None
+    folder: Path
+    seconds: float
+    interrupted: bool
+    nodes: int = 1
+    ranks_a_node: int | None = None
+
+    @property
+    def device_count(self) -> int:
+        """Devices that ranks can have, of all nodes."""
+        each = self.ranks_a_node or self.devices.count
+        return min(each, self.devices.count) * self.nodes
+
+    def oversubscribed(self, ranks: int) -> bool:
+        """Whether so many ranks share devices."""
+        return min(ranks, self.ranks_a_node or ranks) > self.devices.count
+
+
+def document(asked: ScaleOptions, measured: Measurements, around: Circumstances) -> ScalingReport:
+    """The document; it raises nothing for what could not be measured."""
+    compared, spent = _compared(asked, measured)
+    points = tuple(_point(gpus, measured, compared, around) for gpus in asked.counts)
+    verdict = _verdict(asked, measured, points, around)
+    # one link is fitted: that within a node and that between them are two
+    fitted = compared if around.nodes == 1 and not _undecided(compared) else {}
+    ahead = project(
+        [Measured(n, x.efficiency, x.interval, x.rounds) for n, x in fitted.items()],
+        asked.strong,
+    )
+    return ScalingReport(
+        mode="strong" if asked.strong else "weak",
+        verdict=verdict,
+        exit_code=int(CODES[verdict]),
+        command=around.command,
+        device=around.devices.name,
+        devices=around.device_count,
+        oversubscribed=around.oversubscribed(max(asked.counts)),
+        distributed=around.distributed,
+        rounds=measured.rounds,
+        steps=measured.steps,
+        points=points,
+        findings=_findings(asked, compared, spent, around.devices),
+        projection=None if ahead is None else _projection(ahead, points),
+        seconds=around.seconds,
+        nodes=around.nodes,
+        notes=tuple(_notes(asked, measured, compared, spent, around)),
+    )
+
+
+def worth_another_way(asked: ScaleOptions, measured: Measurements) -> int | None:
+    """The largest count that falls short of `GOOD` and where so much of the step is an exposed
+    exchange of gradients that another way of it may be worth its launches; None if none.
+    """
+    poor = _poor(*_compared(asked, measured))
+    counts = (x.gpus for x in poor if x.exposed is not None and x.exposed >= WORTH_TRYING)
+    return max(counts, default=None)
+
+
+def _compared(
+    asked: ScaleOptions, measured: Measurements
+) -> tuple[dict[int, Efficiency], list[Costs]]:
+    """Every count that can be compared, and where its steps go."""
+    found = efficiencies(_rates(asked, measured))
+    return found, [costs(measured, gpus) for gpus in asked.counts if gpus in found]
+
+
+def _poor(compared: dict[int, Efficiency], spent: list[Costs]) -> list[Costs]:
+    """The counts that fall short of `GOOD`."""
+    return [x for x in spent if compared[x.gpus].efficiency < GOOD]
+
+
+def _findings(
+    asked: ScaleOptions, compared: dict[int, Efficiency], spent: list[Costs], devices: Devices
+) -> tuple[ScalingFinding, ...]:
+    by_count = {n: x.efficiency for n, x in compared.items()}
+    found = findings(by_count, spent, strong=asked.strong, on_cpu=not devices.gpus)
+    return tuple(
+        one if _surely_poor(compared[one.gpus]) else replace(one, severity=min(one.severity, DOUBT))
+        for one in found
+    )
+
+
+def _surely_poor(found: Efficiency) -> bool:
+    return found.interval is not None and found.interval[1] < GOOD
+
+
+def _undecided(compared: dict[int, Efficiency]) -> list[int]:
+    """The counts of which the rounds say nothing."""
+    known = ((gpus, x.interval) for gpus, x in compared.items() if x.interval is not None)
+    return [gpus for gpus, (low, high) in known if high > WIDE * low]
+
+
+def _rates(asked: ScaleOptions, measured: Measurements) -> dict[int, dict[int, float]]:
+    return {
+        gpus: {
+            number: launch.figures.rate
+            for number, launch in measured.of(gpus).items()
+            if launch.figures is not None
+        }
+        for gpus in asked.counts
+    }
+
+
+def _point(
+    gpus: int, measured: Measurements, compared: dict[int, Efficiency], around: Circumstances
+) -> ScalingPoint:
+    launches = measured.of(gpus)
+    found, spent = compared.get(gpus), costs(measured, gpus)
+    seen = [launch.figures for launch in launches.values() if launch.figures is not None]
+    samples = known(x.samples_per_second for x in seen)
+    failure = measured.failure(gpus)
+    error = None if failure is None else failure.error
+    if error is None and not launches:
+        error = f"not measured: {_why_not(measured, around)}"
+    return ScalingPoint(
+        gpus=gpus,
+        samples_per_second=geometric_mean(samples) if samples else None,
+        speedup=None if found is None else found.speedup,
+        efficiency=None if found is None else found.efficiency,
+        efficiency_confidence_interval=None if found is None else found.interval,
+        exposed_communication_percent=None if spent.exposed is None else 100 * spent.exposed,
+        imbalance=spent.imbalance,
+        peak_memory_bytes=max(
+            known(launch.result.peak_memory_bytes for launch in launches.values()), default=None
+        ),
+        batch_size=mean(x.batch_size for x in seen),
+        step_time_ms=spent.step_ms,
+        step_split=spent.split,
+        error=error,
+        launches=tuple(
+            _launch(number, launch, around.folder)
+            for number, launch in measured.launches
+            if launch.order.ranks == gpus
+        ),
+    )
+
+
+def _why_not(measured: Measurements, around: Circumstances) -> str:
+    """Why a count was not launched."""
+    if around.interrupted:
+        return "interrupted"
+    if measured.out_of_time:
+        return "the budget ended"
+    lost = next((x.error for _, x in measured.launches if x.status == "lost"), None)
+    return lost or "the smallest count failed"
+
+
+def _launch(number: int, launch: Launch, folder: Path) -> ScalingLaunch:
+    figures = launch.figures
+    return ScalingLaunch(
+        round=number,
+        exchange=launch.order.exchange,
+        samples_per_second=None if figures is None else figures.samples_per_second,
+        step_time_ms=None if figures is None else figures.step_time_ms,
+        seconds=launch.seconds,
+        run_dir=os.path.relpath(launch.folder, folder),
+        error=launch.error,
+    )
+
+
+def _verdict(
+    asked: ScaleOptions,
+    measured: Measurements,
+    points: tuple[ScalingPoint, ...],
+    around: Circumstances,
+) -> str:
+    """A count without enough memory is a result; one on which the script fails is its failure."""
+    if around.interrupted:
+        return "interrupted"
+    failures = {gpus: measured.failure(gpus) for gpus in asked.counts}
+    first = failures[asked.counts[0]]
+    if first is not None or any(x is not None and x.status != "oom" for x in failures.values()):
+        return "failed"
+    missing = [p for p in points if p.step_time_ms is None and failures[p.gpus] is None]
+    return "incomplete" if missing else "ok"
+
+
+def _projection(ahead: Projection, points: tuple[ScalingPoint, ...]) -> ScalingProjection:
+    fit = ahead.fit
+    base = next(point for point in points if point.gpus == fit.smallest)
+    projected = []
+    for point in ahead.points:
+        factor = point.gpus / fit.smallest
+        rate = base.samples_per_second
+        projected.append(
+            ProjectedPoint(
+                gpus=point.gpus,
+                samples_per_second=None if rate is None else rate * factor * point.efficiency,
+                speedup=factor * point.efficiency,
+                efficiency=point.efficiency,
+                efficiency_band=point.band,
+            )
+        )
+    return ScalingProjection(
+        label=LABEL,
+        model=MODEL[fit.strong],
+        compute=fit.compute,
+        bandwidth=fit.bandwidth,
+        latency=fit.latency,
+        fitted_to=tuple(point.gpus for point in points if point.efficiency is not None),
+        assumptions=ahead.assumptions,
+        points=tuple(projected),
+    )
+
+
+def _sizes(measured: Measurements, compared: dict[int, Efficiency]) -> list[float | None]:
+    """Samples of a rank's batch, of the smallest and of the largest count."""
+    return [
+        mean(x.figures.batch_size for x in measured.of(gpus).values() if x.figures is not None)
+        for gpus in (min(compared, default=0), max(compared, default=0))
+    ]
+
+
+def _singles(measured: Measurements, compared: dict[int, Efficiency]) -> bool:
+    """Whether the script's batches are too small to be shared."""
+    return len(compared) > 1 and _sizes(measured, compared) == [1, 1]
+
+
+def _kept_batches(measured: Measurements, compared: dict[int, Efficiency]) -> bool:
+    """Whether the largest count's ranks had batches as large as the smallest count's."""
+    first, last = _sizes(measured, compared)
+    return len(compared) > 1 and first is not None and last is not None and last >= first > 1
+
+
+def _notes(
+    asked: ScaleOptions,
+    measured: Measurements,
+    compared: dict[int, Efficiency],
+    spent: list[Costs],
+    around: Circumstances,
+) -> list[str]:
+    notes = []
+    alone = [
+        gpus
+        for gpus in compared
+        if gpus > 1 and not any(launch.together for launch in measured.of(gpus).values())
+    ]
+    if alone:
+        notes.append(
+            f"the ranks of {', '.join(map(str, alone))} trained each by itself and exchanged "
+            "nothing: these are no figures of one training on several devices"
+        )
+    if asked.strong and _singles(measured, compared):
+        notes.append(
+            "a batch of one sample cannot be shared: all ranks had the same one, and samples/s "
+            "counts it as often"
+        )
+    if asked.strong and _kept_batches(measured, compared):
+        notes.append(
+            "each rank kept the whole batch, though --strong was asked for: this is weak scaling"
+        )
+    if not around.devices.gpus:
+        threads = around.devices.threads
+        smallest = "a single rank" if asked.counts[0] == 1 else f"{asked.counts[0]} ranks"
+        notes.append(
+            f"no GPU: the ranks {'of a node ' if around.nodes > 1 else ''}share "
+            f"{around.devices.cores:g} cores"
+            + (
+                f", with {threads} thread{'' if threads == '1' else 's'} each"
+                if threads
+                else f", and {smallest} may use all of them, too: work that computes cannot scale"
+            )
+        )
+    if measured.rounds < 2 and len(compared) > 1:
+        notes.append("one round gives no interval: its efficiencies are an indication")
+    notes += [
+        f"more than 100 % at {gpus} is no gain of more devices: something held the launches of "
+        f"{asked.counts[0]} up, or they fit into caches less well"
+        for gpus, x in compared.items()
+        if x.efficiency > MORE_THAN_ALL
+    ]
+    if asked.counts[0] != 1:
+        notes.append(f"efficiency is relative to {asked.counts[0]}, the smallest count")
+    if any(x.exposed is None and x.gpus > 1 for x in _poor(compared, spent)):
+        notes.append("what the exchange of gradients costs was not measured")
+    others = mean(x.result.host.others_cpu_percent for _, x in measured.launches if x.result.host)
+    if others is not None and others / 100 > OTHERS * around.devices.cores:
+        notes.append(
+            f"other programs used {others / 100:.1f} of {around.devices.cores:g} cores meanwhile: "
+            "measure again on an idle machine"
+        )
+    if measured.out_of_time:
+        notes.append("the budget ended before all rounds were launched")
+    if around.nodes > 1:
+        notes.append(
+            "no projection: its model has one kind of link, and several nodes have two; the step "
+            "from one node to more is in the table"
+        )
+    elif undecided := _undecided(compared):
+        notes += [
+            f"the rounds differ too much to tell the efficiency at {gpus}: measure again on an "
+            "idle machine, or with more --rounds"
+            for gpus in undecided
+        ]
+        notes.append("no projection: there is nothing sure to fit it to")
+    elif sum(gpus > 1 for gpus in compared) < 2:
+        notes.append("no projection: that takes two measured counts above 1")
+    notes.extend(_short(measured))
+    return notes
+
+
+def _short(measured: Measurements) -> Iterator[str]:
+    """What cut launches short, where half of the steps that were wanted are not measured."""
+    wanted = measured.steps or 0
+    steps: dict[bool, list[int]] = {True: [], False: []}
+    for _, launch in measured.launches:
+        if launch.figures is not None and launch.figures.steps < wanted / 2:
+            steps[launch.whole].append(launch.figures.steps)
+    if steps[True]:
+        yield (
+            f"some launches ended by themselves after {min(steps[True])} of {wanted} steps: "
+            "train for longer to measure them better"
+        )
+    if steps[False]:
+        yield (
+            f"of some launches only {min(steps[False])} of {wanted} steps count, for the others "
+            "were still warming up, or not all ranks trained then: ask for more --steps"
+        )

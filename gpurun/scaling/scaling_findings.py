@@ -1,0 +1,166 @@
+"""What keeps a script from scaling, and what to change. Pure functions over measured costs.
+
+A finding is made at the largest count whose efficiency is below `GOOD`. The causes do not exclude
+each other, and their gains do not add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpurun.records.scaling import ScalingFinding
+from gpurun.scaling.step_costs import Costs, parts_of_own_work
+
+GOOD = 0.90
+"""Efficiency from which on there is nothing to find."""
+WARNING, CRITICAL = 0.4, 0.7
+"""Severities at the thresholds of each cause."""
+COMMUNICATION = (0.10, 0.25)
+"""Shares of the step that are exposed communication: worth a look, critical."""
+IMBALANCE = (0.10, 0.30)
+"""How much longer than the mean the slowest rank works."""
+DATA = (0.05, 0.20)
+"""Shares of the step by which the wait for data has grown."""
+HOST = (0.10, 0.30)
+"""Shares of the step by which a rank's own work has grown beside the others."""
+
+EXCHANGE_ADVICE = (
+    "DistributedDataParallel(gradient_as_bucket_view=True, static_graph=True): fewer copies, an "
+    "earlier start of the exchange; the same training",
+    "a larger bucket_cap_mb (50, 100): fewer messages; the same training",
+    "gradients compressed to bf16 (ddp_comm_hooks.default_hooks.bf16_compress_hook): half the "
+    "bytes; other rounding",
+    "gradient accumulation with no_sync(), or a larger batch on each device: fewer exchanges a "
+    "sample; changes the training",
+)
+BALANCE_ADVICE = (
+    "batches of like cost on all ranks: bucket by length, or share out whole batches in turn",
+    "look for what only one rank does in a step: logging, saving, evaluation",
+)
+DATA_ADVICE = (
+    "the loader workers of all ranks share the cores and the storage: see how many there are a "
+    "rank; fewer, or cheaper transforms, may be faster",
+    "move decoding and augmentation to the device, or store decoded data",
+)
+HOST_ADVICE = (
+    "the ranks share the host: give each its cores (--numa-binding, OMP_NUM_THREADS), and see "
+    "power and clocks of the devices (gpurun doctor)",
+)
+CORES_ADVICE = (
+    "the ranks share the cores of the CPU: fewer ranks with more threads each do the same work; "
+    "only what waits (storage, network) gains from more ranks",
+)
+
+
+def findings(
+    efficiencies: dict[int, float], measured: Sequence[Costs], *, strong: bool, on_cpu: bool
+) -> tuple[ScalingFinding, ...]:
+    """The findings, most severe first. `efficiencies`: by count; `measured`: every count's costs,
+    the smallest first."""
+    weak_spots = [n for n, efficiency in efficiencies.items() if efficiency < GOOD]
+    if not weak_spots or not measured:
+        return ()
+    at = max(weak_spots)
+    base = measured[0]
+    worst = next((costs for costs in measured if costs.gpus == at), None)
+    if worst is None or worst.step_ms is None:
+        return ()
+    found = [*_communication(worst), *_imbalance(worst), *_data(base, worst, strong)]
+    if not strong:
+        found += _host(base, worst, on_cpu)
+    return tuple(sorted(found, key=lambda finding: -finding.severity))
+
+
+def _communication(costs: Costs) -> Iterator[ScalingFinding]:
+    if costs.exposed is None or costs.exposed < COMMUNICATION[0]:
+        return
+    share = costs.exposed
+    yield ScalingFinding(
+        type="multi_gpu_comm",
+        severity=severity(share, COMMUNICATION),
+        gpus=costs.gpus,
+        description=f"{share:.0%} of the step waits for the exchange of gradients",
+        evidence={"exposed_communication_percent": 100 * share, "step_time_ms": _step(costs)},
+        recommendations=EXCHANGE_ADVICE,
+        gain_upper_bound=_gain(share),
+    )
+
+
+def _imbalance(costs: Costs) -> Iterator[ScalingFinding]:
+    if costs.imbalance is None or costs.imbalance - 1 < IMBALANCE[0]:
+        return
+    which = "the slowest rank" if costs.busiest is None else f"rank {costs.busiest}, the slowest,"
+    yield ScalingFinding(
+        type="load_imbalance",
+        severity=severity(costs.imbalance - 1, IMBALANCE),
+        gpus=costs.gpus,
+        description=f"{which} works {costs.imbalance - 1:.0%} longer than the mean, and the others "
+        "wait for it",
+        evidence={"imbalance": costs.imbalance}
+        | ({} if costs.busiest is None else {"rank": costs.busiest}),
+        recommendations=BALANCE_ADVICE,
+        gain_upper_bound=costs.imbalance,
+    )
+
+
+def _data(base: Costs, costs: Costs, strong: bool) -> Iterator[ScalingFinding]:
+    if base.data_ms is None or costs.data_ms is None:
+        return
+    ideal = base.data_ms * (base.gpus / costs.gpus if strong else 1.0)
+    share = (costs.data_ms - ideal) / _step(costs)
+    if share < DATA[0]:
+        return
+    yield ScalingFinding(
+        type="data_bound",
+        severity=severity(share, DATA),
+        gpus=costs.gpus,
+        description=f"the wait for data has grown to {costs.data_ms:.3g} ms a step, from "
+        f"{base.data_ms:.3g} ms at {base.gpus}",
+        evidence={
+            "data_wait_ms": costs.data_ms,
+            "data_wait_ms_at_smallest": base.data_ms,
+            "step_time_ms": _step(costs),
+        },
+        recommendations=DATA_ADVICE,
+        gain_upper_bound=_gain(share),
+    )
+
+
+def _host(base: Costs, costs: Costs, on_cpu: bool) -> Iterator[ScalingFinding]:
+    """Ranks whose batch is kept do the same work: where it takes longer, they share something."""
+    if costs.whole:
+        before, now = base.own_work_ms, costs.own_work_ms
+    else:
+        before, now = parts_of_own_work(base), parts_of_own_work(costs)
+    if before is None or now is None:
+        return
+    share = (now - before) / _step(costs)
+    if share < HOST[0]:
+        return
+    yield ScalingFinding(
+        type="shared_host",
+        severity=severity(share, HOST),
+        gpus=costs.gpus,
+        description=f"the same work takes a rank {now:.3g} ms a step, and {before:.3g} ms at "
+        f"{base.gpus}" + ("" if costs.whole else " (forward pass and optimizer alone)"),
+        evidence={"own_work_ms": now, "own_work_ms_at_smallest": before},
+        recommendations=CORES_ADVICE if on_cpu else HOST_ADVICE,
+        gain_upper_bound=_gain(share),
+    )
+
+
+def severity(value: float, thresholds: tuple[float, float]) -> float:
+    """0 to 1, a line through `WARNING` and `CRITICAL` at the thresholds."""
+    low, high = thresholds
+    return round(
+        min(max(WARNING + (CRITICAL - WARNING) * (value - low) / (high - low), 0.0), 1.0), 3
+    )
+
+
+def _step(costs: Costs) -> float:
+    assert costs.step_ms is not None
+    return costs.step_ms
+
+
+def _gain(share: float) -> float | None:
+    return 1 / (1 - share) if share < 1 else None

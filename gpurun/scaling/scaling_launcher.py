@@ -1,0 +1,103 @@
+"""Launches of a script on N devices, on this node and, where there are several, on others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from gpurun.arguments.options import Options
+from gpurun.isolation.api import Mode
+from gpurun.scaling.finished_launch import Launch, launch_of
+from gpurun.scaling.nodes import Nodes
+from gpurun.scaling.rank_devices import Devices
+from gpurun.scaling.scaling_requests import SHARED, NodeShare, Order, Requests
+from gpurun.trials.launch_request import LaunchRequest
+from gpurun.trials.stop_rules import LEAST_STEPS, later_rule
+from gpurun.trials.trial_launcher import TrialLauncher
+
+
+class Launcher:
+    """Launches one script, one launch at a time. `close` removes what launches shared.
+
+    `distributed`: by what the script is known to be distributed by itself; its ranks then run as
+    they are. `folder` receives a run folder for each launch. `note` hears what is not as it should
+    be. `nodes`: the others, None where there is this one only.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        folder: Path,
+        mode: Mode,
+        devices: Devices,
+        distributed: str | None,
+        note: Callable[[str], None],
+        nodes: Nodes | None = None,
+    ) -> None:
+        assert options.scale is not None
+        self.distributed = distributed
+        self.folder = folder
+        self.ddp_options = options.ddp_options
+        """How gradients are exchanged where an order does not say."""
+        self.launched = 0
+        self.longest: dict[int, float] = {}
+        """Seconds of the longest launch so far, by ranks."""
+        self._guessed = distributed is not None
+        """Whether nothing but its source says so."""
+        self._strong = options.scale.strong
+        self._requests = Requests(options, folder, devices)
+        self._trials = TrialLauncher(folder, mode)
+        self._nodes = nodes
+        self._note = note
+        self._layer_holds = False
+        """Whether a launch ran on top of it."""
+
+    def run(self, order: Order) -> Launch:
+        """Launch, and wait for the end; KeyboardInterrupt kills it first.
+
+        Launched again where it did not run as what it is: a script that is distributed by itself,
+        one that only looked like it (Lightning on the devices that it finds), or one that cannot
+        live with what the first launch wrote.
+        """
+        if order.first and self._nodes is not None and self._nodes.spanned(order.ranks) > 1:
+            # ranks that stop after some time agree when, by files: nodes share none
+            order = replace(order, rule=later_rule(LEAST_STEPS, ()))
+        launch = self._launch(order)
+        if launch.distributed is not None and self.distributed is None:
+            self.distributed = launch.distributed
+            self._note(f"the script is distributed by itself ({launch.distributed}): it runs as is")
+            launch = self._launch(order)
+        elif self._guessed and order.ranks > 1 and not launch.together and launch.trained:
+            self._note(f"{self.distributed}, and its ranks exchange nothing: they are made to")
+            self.distributed = None
+            launch = self._launch(order)
+        self._guessed = self._guessed and not launch.together
+        layered = self._trials.has_layer(SHARED)
+        if launch.status == "failed" and layered and not self._layer_holds:
+            self._note(
+                "the script does not run on top of what its first launch wrote: every launch "
+                "starts from the untouched folder"
+            )
+            self._trials.drop_layer(SHARED)
+            launch = self._launch(order)
+        self._layer_holds = self._layer_holds or (launch.error is None and not order.first)
+        return launch
+
+    def close(self) -> None:
+        """Remove what only launches needed."""
+        self._trials.close()
+
+    def _launch(self, order: Order) -> Launch:
+        self.launched += 1
+
+        def request(name: str, share: NodeShare) -> LaunchRequest:
+            name = f"{self.launched:02d}-{name}"
+            return self._requests.make(name, order, share, self.distributed)
+
+        if self._nodes is None:
+            outcome = self._trials.run(request(order.name, NodeShare(order.ranks)))
+        else:
+            outcome = self._nodes.run(order, request, self._trials)
+        self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), outcome.seconds)
+        return launch_of(order, outcome, strong=self._strong)

@@ -1,0 +1,130 @@
+"""From a number of ranks to what the launcher is asked: the script in one rank a device.
+
+One rank is a plain process, several are started by torch's elastic agent. All of them stop after
+the same number of steps, which is known before: ranks that had to agree when to stop could wait for
+each other. A rank that fails ends its launch, and so does a silence of all of them.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.arguments.options import Options
+from gpurun.launch.rank_resources import shared_gpus
+from gpurun.records.spec import Exchange, Parallel, Setting, Share, StopRule, TrialSpec
+from gpurun.scaling.rank_devices import Devices
+from gpurun.trials.launch_request import LaunchRequest, Ranks
+
+SEED = 1234
+SHARED = "script"
+"""All launches share caches, and a layer with what the first one wrote."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to launch: so many ranks, to be stopped by this rule.
+
+    `exchange`: False to leave gradients unexchanged. `first`: what it writes before its first step
+    is there for all later launches, and it may take long to get there. `options`: how gradients are
+    exchanged, None for what the user asked for. `settings`: knobs to turn, which must apply.
+    """
+
+    ranks: int
+    rule: StopRule
+    exchange: bool = True
+    first: bool = False
+    options: tuple[Setting, ...] | None = None
+    settings: tuple[Setting, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of its folder, without its number."""
+        mute = "" if self.exchange else "-no-exchange"
+        other = "" if self.options is None and not self.settings else "-other-exchange"
+        return f"of-{self.ranks}{mute}{other}"
+
+
+@dataclass(frozen=True)
+class NodeShare:
+    """This node's share of a launch: `ranks` of its own, as node `number` of `nodes`.
+
+    `host` and `port`: where the agents of several nodes meet.
+    """
+
+    ranks: int
+    nodes: int = 1
+    number: int = 0
+    host: str = ""
+    port: int = 0
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole launch."""
+        return self.ranks * self.nodes
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flags by which the agents of a launch find each other."""
+        if self.nodes == 1:
+            return ("--standalone",)
+        return (
+            f"--nnodes={self.nodes}",
+            f"--node-rank={self.number}",
+            f"--master-addr={self.host}",
+            f"--master-port={self.port}",
+        )
+
+
+class Requests:
+    """Makes the requests of one measurement; launches have their folders below `folder`."""
+
+    def __init__(self, options: Options, folder: Path, devices: Devices) -> None:
+        assert options.scale is not None
+        self._options = options
+        self._folder = folder
+        self._devices = devices
+        self._split = Share.GLOBAL if options.scale.strong else Share.LOCAL
+
+    def make(
+        self, name: str, order: Order, share: NodeShare, distributed: str | None
+    ) -> LaunchRequest:
+        """The request for a node's share of an order.
+
+        `distributed`: by what the script is known to be distributed by itself; its ranks then run
+        as they are.
+        """
+        run_dir = self._folder / "launches" / name
+        options = self._options.ddp_options if order.options is None else order.options
+        return LaunchRequest(
+            name=name,
+            run_dir=run_dir,
+            target=self._options.target,
+            cwd=Path.cwd(),
+            environment=self._devices.environment(share.ranks, os.environ),
+            trial=TrialSpec(stop=order.rule, seed=SEED),
+            settings=order.settings,
+            ranks=self._ranks(run_dir, share, distributed),
+            exchange=Exchange(left_out=not order.exchange, options=options),
+            shared=SHARED,
+            keep_layer=order.first,
+            patience_seconds=self._options.patience_seconds,
+        )
+
+    def _ranks(self, run_dir: Path, share: NodeShare, distributed: str | None) -> Ranks | None:
+        if share.world_size == 1 and distributed is None:
+            return None
+        gpus = len(self._devices.gpus)
+        flags = [
+            *share.flags,
+            f"--nproc-per-node={share.ranks}",
+            "--max-restarts=0",
+            f"--log-dir={run_dir / 'ranks'}",
+            "--redirects=3",
+        ]
+        if gpus and (distributed is None or share.ranks > self._devices.count):
+            flags.append("--virtual-local-rank")
+        hidden = distributed is None
+        parallel = Parallel(self._split, SEED, shared_gpus(share.ranks, gpus)) if hidden else None
+        return Ranks(tuple(flags), parallel, to_finish=share.ranks)

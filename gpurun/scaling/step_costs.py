@@ -1,0 +1,117 @@
+"""What a step of N ranks costs beyond one that scales: by comparison between launches.
+
+Within a round the launch with the exchange of gradients and the one without follow each other; the
+difference of their steps is what is exposed of the exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+
+from gpurun.measure.optional_figures import mean
+from gpurun.records.result import StepSplit
+from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.launch_figures import Figures
+from gpurun.scaling.launch_rounds import Measurements
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Means over the launches of one count. None: not measured.
+
+    `exposed`: fraction of the step that is gone when nothing is exchanged. `own_work_ms`: what a
+    rank works in a step by itself, without waiting for data or for other ranks; of some parts of
+    the step only where they alone can be told, and then `whole` is False. `busiest`: the rank that
+    worked longest in every launch, None where that was not always the same.
+    """
+
+    gpus: int
+    step_ms: float | None
+    split: StepSplit | None
+    exposed: float | None
+    imbalance: float | None
+    own_work_ms: float | None
+    whole: bool
+    busiest: int | None = None
+
+    @property
+    def data_ms(self) -> float | None:
+        """Milliseconds a step that wait for data."""
+        return None if self.split is None else self.split.data_wait_ms
+
+
+def costs(measured: Measurements, gpus: int) -> Costs:
+    """Those of one count."""
+    plain, mute = measured.of(gpus), measured.of(gpus, exchange=False)
+    seen, quiet = _figures(plain.values()), _figures(mute.values())
+    exchanging = any(launch.together for launch in plain.values())
+    split = mean_split(x.split for x in seen)
+    unhindered = quiet or ([] if exchanging else seen)
+    return Costs(
+        gpus=gpus,
+        step_ms=mean(x.step_time_ms for x in seen),
+        split=split,
+        exposed=_exposed(plain, mute),
+        imbalance=mean(x.imbalance for x in (quiet or seen)),
+        own_work_ms=_own_work(unhindered) if unhindered else _parts(split),
+        whole=bool(unhindered),
+        busiest=_the_same(x.busiest for x in (quiet or seen)),
+    )
+
+
+def parts_of_own_work(found: Costs) -> float | None:
+    """The own work of the parts in which no rank waits for another, to compare like with like."""
+    return _parts(found.split)
+
+
+def mean_split(splits: Iterable[StepSplit | None]) -> StepSplit | None:
+    """The mean of each part; None where a launch lacks it."""
+    known = [split for split in splits if split is not None]
+    if not known:
+        return None
+
+    def part(name: str) -> float | None:
+        values = [getattr(split, name) for split in known]
+        return None if None in values else sum(values) / len(values)
+
+    return StepSplit(**{field.name: part(field.name) for field in fields(StepSplit)})
+
+
+def _the_same(ranks: Iterable[int | None]) -> int | None:
+    found = set(ranks)
+    return found.pop() if len(found) == 1 else None
+
+
+def _figures(launches: Iterable[Launch]) -> list[Figures]:
+    return [launch.figures for launch in launches if launch.figures is not None]
+
+
+def _exposed(plain: dict[int, Launch], mute: dict[int, Launch]) -> float | None:
+    shares = []
+    for number in plain.keys() & mute.keys():
+        whole, without = plain[number].figures, mute[number].figures
+        if whole is not None and without is not None:
+            shares.append(1 - without.step_time_ms / whole.step_time_ms)
+    found = mean(shares)
+    return None if found is None else max(found, 0.0)
+
+
+def _own_work(seen: list[Figures]) -> float | None:
+    def own(x: Figures) -> float | None:
+        waited = None if x.split is None else x.split.data_wait_ms
+        return None if waited is None else x.step_time_ms - waited
+
+    return mean(map(own, seen))
+
+
+def _parts(split: StepSplit | None) -> float | None:
+    """Forward pass and optimizer: the backward pass is where ranks wait for each other."""
+    if split is None:
+        return None
+    parts: tuple[Callable[[StepSplit], float | None], ...] = (
+        lambda s: s.forward_ms,
+        lambda s: s.optimizer_ms,
+    )
+    values = [part(split) for part in parts]
+    return None if None in values else sum(x for x in values if x is not None)

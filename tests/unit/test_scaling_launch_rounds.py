@@ -1,0 +1,111 @@
+"""The course of a measurement: whose turn it is, what is left out, and when it ends."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gpurun.records.spec import StopRule
+from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.launch_rounds import Measurements, Plan, Rounds
+from gpurun.scaling.scaling_requests import Order
+from tests.unit.scaling_launches import failure, launch
+
+
+@dataclass
+class Recorded:
+    """Stands for the launcher: what launches come to, by their order, and the turns they took."""
+
+    outcome: Callable[[Order], Launch] = launch
+    longest: dict[int, float] = field(default_factory=dict)
+    turns: list[str] = field(default_factory=list)
+    rules: list[StopRule] = field(default_factory=list)
+
+    def run(self, order: Order) -> Launch:
+        mark = "*" if order.first else "" if order.exchange else "-"
+        self.turns.append(f"{order.ranks}{mark}")
+        self.rules.append(order.rule)
+        self.longest.setdefault(order.ranks, 5.0)
+        return self.outcome(order)
+
+
+def run(
+    *counts: int, outcome: Callable[[Order], Launch] = launch, **changes: Any
+) -> tuple[Recorded, Measurements]:
+    plan = {"rounds": 3, "steps": None, "deadline": math.inf, **changes}
+    launcher = Recorded(outcome)
+    rounds = Rounds(launcher, Plan(counts, **plan), print)  # type: ignore[arg-type]
+    rounds.run()
+    return launcher, rounds.measured
+
+
+def fixed(order: Order) -> Launch:
+    """What a script exchanges without DistributedDataParallel is not ours to leave out."""
+    return launch(order, switchable=False)
+
+
+def test_counts_take_turns_up_and_down_after_a_first_launch() -> None:
+    launcher, measured = run(1, 2, 4, outcome=fixed)
+    assert launcher.turns == ["1*", "1", "2", "4", "4", "2", "1", "1", "2", "4"]
+    assert measured.rounds == 3
+    assert sorted(measured.of(4)) == [1, 2, 3]
+
+
+def test_each_launch_is_followed_by_one_that_exchanges_nothing() -> None:
+    launcher, measured = run(1, 2, 4, rounds=1)
+    assert launcher.turns == ["1*", "1", "2", "2-", "4", "4-"]
+    assert sorted(measured.of(4, exchange=False)) == [1]
+
+
+def test_all_ranks_of_all_launches_stop_after_the_same_number_of_steps() -> None:
+    launcher, measured = run(1, 2, outcome=lambda order: launch(order, step_ms=80.0))
+    assert measured.steps == 50  # 4 s of them
+    later = set(launcher.rules[1:])
+    assert len(later) == 1
+    rule = later.pop()
+    assert rule.min_steps == rule.max_steps == 50 + rule.warmup_steps
+    assert rule.min_seconds == 0
+
+
+def test_a_count_that_fails_is_not_launched_again_and_the_others_are() -> None:
+    def outcome(order: Order) -> Launch:
+        return (
+            failure(order, "oom", "out of memory on rank 3") if order.ranks == 4 else fixed(order)
+        )
+
+    launcher, measured = run(1, 4, 2, outcome=outcome)
+    assert launcher.turns.count("4") == 1
+    assert launcher.turns.count("2") == 3
+    found = measured.failure(4)
+    assert found is not None
+    assert found.error == "out of memory on rank 3"
+
+
+def test_a_launch_without_exchange_that_fails_costs_only_itself() -> None:
+    launcher, measured = run(
+        1, 2, outcome=lambda order: launch(order) if order.exchange else failure(order)
+    )
+    assert launcher.turns.count("2") == 3
+    assert launcher.turns.count("2-") == 1
+    assert measured.failure(2) is None
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_without_the_smallest_count_there_is_nothing_to_compare_with(first: bool) -> None:
+    launcher, measured = run(
+        2, 4, outcome=lambda order: failure(order) if order.first is first else launch(order)
+    )
+    assert launcher.turns == ["2*"] if first else ["2*", "2"]
+    assert measured.failure(2) is not None
+
+
+def test_no_launch_begins_that_would_end_after_the_budget() -> None:
+    launcher, measured = run(1, 2, deadline=time.monotonic() + 4)
+    assert launcher.turns == ["1*"]
+    assert measured.out_of_time
+    assert measured.failure(1) is None
