@@ -45,7 +45,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.bench.history.changepoints import Change, Direction, Point, find_changes
+from gpurun.stats.change_points import Change, Direction, Point, find_changes
 
 NOISE = 0.02
 STEP = 0.05

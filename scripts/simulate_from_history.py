@@ -42,12 +42,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.bench.compare.gate import Verdict
-from gpurun.bench.history.expectation import DEFAULT, ExpectationPlan, Held, hold
 from gpurun.bench.history.measured_records import Measured
 from gpurun.bench.history.past_records import last_change, newest
 from gpurun.records.benchmark import BenchmarkRecord, utc_text
 from gpurun.records.metrics import Metric
+from gpurun.stats.gate import Verdict
+from gpurun.stats.prediction_interval import DEFAULT, ExpectationPlan, Held, hold
 from scripts.launch_noise import INDEPENDENT, run_errors
 from scripts.simulate_gate import FALSE_PASSES, FALSE_REGRESSIONS, THRESHOLD, wilson
 

@@ -2,7 +2,7 @@
 
     python scripts/simulate_gate.py [--live] [--runs 4000] [--max-pairs 16] [--unwidened] [--quick]
 
-Every comparison goes through `gpurun.bench.compare.gate.judge`. For the laws of noise see
+Every comparison goes through `gpurun.stats.gate.judge`. For the laws of noise see
 `scripts/launch_noise.py`; `ar` has a correlation of 0.3 between neighbouring pairs. Each rate has
 its 95 % interval beside it (Wilson). The bars: of trees that lose nothing at most 1 % regress; of
 those that lose the threshold (5 %) or more at most 5 % pass; under independent noise of at most 2 %
@@ -32,9 +32,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.bench.compare.gate import SPEED_PRIOR, GatePlan, Verdict, judge
-from gpurun.bench.compare.gated_metric import Gated
 from gpurun.records.metrics import Metric
+from gpurun.stats.gate import SPEED_PRIOR, GatePlan, Verdict, judge
+from gpurun.stats.gated_metric import Gated
 from scripts.launch_noise import CORRELATED, INDEPENDENT, paired_errors
 
 NOISES = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1)

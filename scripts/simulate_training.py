@@ -21,7 +21,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpurun.bench.compare.compare_training import compare_training
-from gpurun.bench.loss_curve import curve_of
+from gpurun.stats.loss_curve_points import curve_of
 from scripts.simulate_gate import wilson
 
 STEPS = 100

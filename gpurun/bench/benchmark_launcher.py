@@ -13,14 +13,16 @@ from pathlib import Path
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.loss_curve import loss_curve
 from gpurun.isolation.api import Mode
 from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_clock import step_clock
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule, Trees, TrialSpec
+from gpurun.stats.loss_curve_points import curve_of
+from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import printed
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.live_pair_launch import STRETCH_SECONDS, TURN_SECONDS
@@ -28,7 +30,6 @@ from gpurun.trials.outcome import Outcome
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 from gpurun.trials.turn_ratio import TurnRatio
-from gpurun.tuner.settled import Settled
 
 SEED = 1234
 WARM_SHARE = 0.5
@@ -56,7 +57,7 @@ class Start:
     python: Path
     variables: Mapping[str, str]
     trees: Trees | None = None
-    settled: Settled | None = None
+    settled: AppliedSettings | None = None
     planted_seconds: float = 0.0
 
 
@@ -199,7 +200,7 @@ class Launcher:
     def request(self, start: Start, rule: StopRule, *, first: bool = False) -> LaunchRequest:
         """The next launch of a tree, with a run folder of its own."""
         self.launched += 1
-        settled = start.settled or Settled({}, self.benchmark.args, {})
+        settled = start.settled or AppliedSettings({}, self.benchmark.args, {})
         return LaunchRequest(
             name=start.name,
             run_dir=self.folder / "launches" / f"{self.launched:02d}-{start.name}",
@@ -237,7 +238,7 @@ def launch_of(start: Start, outcome: Outcome) -> Launch:
         origins=tuple(event for one in outcome.logs for event in one.origins),
         printed=printed(outcome.run_dir),
         planted=() if log is None else log.planted,
-        loss_curve=None if log is None else loss_curve(log),
+        loss_curve=None if log is None else _loss_curve(log),
         failure=failure,
     )
 
@@ -245,3 +246,9 @@ def launch_of(start: Start, outcome: Outcome) -> Launch:
 def parameters_of(log: ProcessLog | None) -> int | None:
     """Those of the model that a process called first, None where it called none."""
     return log.roots[0].parameters if log is not None and log.roots else None
+
+
+def _loss_curve(log: ProcessLog) -> LossCurve | None:
+    """The curve of a process, None where it took no step or no loss was seen in any."""
+    clock = step_clock(log)
+    return None if clock is None else curve_of(clock.steps.loss)

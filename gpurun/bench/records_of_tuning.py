@@ -26,8 +26,8 @@ from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import main_log
-from gpurun.tuner.settled import Settled
 
 USABLE = ("stopped", "completed")
 """How a trial ends that measured what it was to measure."""
@@ -97,7 +97,7 @@ def _launch(
         result = from_json(RunResult, json.loads((place / "result.json").read_text("utf-8")))
     except (OSError, ValueError, RecordError):
         return None
-    settled = Settled(knobs, benchmark.args, {})
+    settled = AppliedSettings(knobs, benchmark.args, {})
     start = Start(
         "current", benchmark.folder, Path(sys.executable), dict(os.environ), settled=settled
     )

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpurun.arguments import settings_file
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands.ddp_ranks import with_reduction
@@ -325,12 +326,12 @@ def _write(tuned: Tuned, options: Options) -> list[str]:
         jobs.append(("--json", lambda: write_json(path, body)))
     place, in_vain = cache.place(home, options), tuned.nothing_proven
     if settings is not None:
-        jobs.append(("the settings", lambda: cache.save(place, settings)))
+        jobs.append(("the settings", lambda: settings_file.save(place, settings)))
     if in_vain is not None:
         jobs.append(("the settings", lambda: cache.remember(place, in_vain)))
     if options.save_settings is not None and settings is not None:
         saved = Path(options.save_settings)
-        jobs.append(("--save-settings", lambda: cache.save(saved, settings)))
+        jobs.append(("--save-settings", lambda: settings_file.save(saved, settings)))
     return [line for what, job in jobs if (line := _attempt(what, job)) is not None]
 
 

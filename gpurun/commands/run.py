@@ -149,10 +149,11 @@ def _launch(options: Options, environment: Mapping[str, str], watch: Watch) -> i
 def _chosen_settings(options: Options) -> SavedSettings | None:
     if options.settings is None and not options.tuned:
         return None
+    from gpurun.arguments import settings_file
     from gpurun.tuner import cache
 
     if options.settings is not None:
-        return cache.load(Path(options.settings))
+        return settings_file.load(Path(options.settings))
     return cache.load_tuned(find_home(Path.cwd(), options.out), options)
 
 
@@ -161,10 +162,10 @@ def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, di
     environment = dict(os.environ)
     if saved is None:
         return options, environment
-    from gpurun.tuner.settled import settled
+    from gpurun.trials.applied_settings import applied_settings
 
     source = options.settings or "the tuned settings"
-    done = settled(saved, source, options.target.args, options.knob_paths, options.allow)
+    done = applied_settings(saved, source, options.target.args, options.knob_paths, options.allow)
     environment.update(done.environment)
     return replace(options, target=replace(options.target, args=done.args)), environment
 

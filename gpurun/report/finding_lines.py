@@ -10,7 +10,7 @@ from pathlib import Path
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, Location
 from gpurun.report.format import count, milliseconds, number, one_line, times
-from gpurun.report.terminal import PREFIX, VERBATIM, Line, write_lines
+from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
 
 TOP = 5
 """Findings that are shown unless all are asked for."""

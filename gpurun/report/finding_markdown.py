@@ -16,7 +16,7 @@ from gpurun.report.finding_lines import (
     place,
 )
 from gpurun.report.format import times
-from gpurun.report.markdown import escaped
+from gpurun.report.tuning_markdown import escaped
 
 
 def diagnosis_markdown(report: DiagnosisReport, everything: bool = False) -> str:

@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shlex
 import sys
-import typing
-from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
+from gpurun.arguments import settings_file
 from gpurun.arguments.ddp_options import flag_of
-from gpurun.arguments.gpurun_toml import load_config, parse_toml
-from gpurun.arguments.gpurun_toml_keys import type_in_words
+from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.errors import GpurunError
 from gpurun.launch.command_line import typed_words
 from gpurun.measure.fingerprint import differences, fingerprint, module_file
-from gpurun.records.codec import RecordError, from_json, to_json
-from gpurun.records.tuning import APPLICABLE, SETTINGS_SCHEMA, SavedSettings, Unproven
-from gpurun.rundir import write_json
-from gpurun.tuner.settled import settled
+from gpurun.records.tuning import APPLICABLE, SavedSettings, Unproven
+from gpurun.trials.applied_settings import applied_settings
 
 
 def fingerprint_of(options: Options) -> dict[str, Any]:
@@ -75,105 +69,14 @@ def invocation(options: Options) -> tuple[str, ...]:
     return (*words, *typed_words(_ranks(options), options.typed))
 
 
-def save(path: Path, saved: SavedSettings) -> None:
-    """Write settings; the folder is made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_json(path, to_json(saved))
-
-
-def load(path: Path) -> SavedSettings:
-    """Read settings carried by hand; `GpurunError` says what is wrong with the file.
-
-    Only `settings` must be there: who writes a file to try a knob knows nothing of the rest. It is
-    JSON, and TOML where its name ends so.
-    """
-    try:
-        return _read(path, UNSAID)
-    except ValueError as error:
-        form = "a table [settings]" if path.suffix == ".toml" else '{"settings": {"knob": value}}'
-        raise GpurunError(
-            f"{path} {error}", f"write {form}, or let --optimize --save-settings FILE write it"
-        ) from None
-
-
-UNSAID: Mapping[str, Any] = {
-    "training_loaders": [],
-    "speedup": None,
-    "fingerprint": {},
-    "command": [],
-}
-"""What holds where a settings file written by hand says nothing."""
-
-
-def _read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedSettings:
-    """The settings in a file; `ValueError` completes a sentence that begins with its name."""
-    toml = path.suffix == ".toml"
-    try:
-        text = path.read_text(encoding="utf-8")
-        document = _of_toml(text) if toml else json.loads(text)
-    except OSError as error:
-        raise ValueError(f"cannot be read: {error.strerror or error}") from None
-    except json.JSONDecodeError as error:
-        place = f"line {error.lineno} column {error.colno}"
-        raise ValueError(f"is not valid JSON: {place}") from None
-    except UnicodeDecodeError:
-        kind = "TOML" if toml else "JSON"
-        raise ValueError(f"is not valid {kind}: it is no text in UTF-8") from None
-    if isinstance(document, dict):
-        document = {**unsaid, **document}
-    faults = _faults(document)
-    if faults:
-        raise ValueError(f"is no settings file: {'; '.join(faults)}")
-    return from_json(SavedSettings, document)
-
-
-def _of_toml(text: str) -> Any:
-    """The document that a TOML text holds; settings are what JSON can hold, too."""
-    try:
-        tables = parse_toml(text)
-    except ValueError as error:
-        raise ValueError(f"cannot be read: {error}") from None
-    try:
-        return json.loads(json.dumps(tables, allow_nan=False))
-    except (TypeError, ValueError):
-        raise ValueError("holds a date, nan or inf, which no setting is") from None
-
-
-def _faults(document: Any) -> list[str]:
-    """Everything that keeps a document from being `SavedSettings`, in words."""
-    if not isinstance(document, dict):
-        return ['it must be an object such as {"settings": {}}']
-    schema = document.get("schema", SETTINGS_SCHEMA)
-    if schema != SETTINGS_SCHEMA:
-        return [f"its schema is {schema!r}, not {SETTINGS_SCHEMA!r}"]
-    hints = typing.get_type_hints(SavedSettings)
-    needed = [f.name for f in fields(SavedSettings) if f.default is MISSING]
-    missing = [f"{name!r} is missing" for name in needed if name not in document]
-    wrong = [
-        f"{name!r} takes {type_in_words(hints[name])}"
-        for name, value in document.items()
-        if name in hints and not _fits(hints[name], value)
-    ]
-    unknown = [f"{name!r} is unknown" for name in document if name not in hints]
-    return [*missing, *wrong, *unknown]
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    try:
-        from_json(kind, value)
-    except RecordError:
-        return False
-    return True
-
-
 def remember(path: Path, saved: SavedSettings) -> None:
     """Keep that nothing was proven, and what to go on with; proven settings are not given up."""
     try:
-        known = _read(path)
+        known = settings_file.read(path)
     except ValueError:
         known = None
     if known is None or known.verdict not in APPLICABLE or known.fingerprint != saved.fingerprint:
-        save(path, saved)
+        settings_file.save(path, saved)
 
 
 def unfinished(home: Path, options: Options, now: dict[str, Any]) -> Unproven | None:
@@ -182,7 +85,7 @@ def unfinished(home: Path, options: Options, now: dict[str, Any]) -> Unproven | 
     None where anything differs: `now` is today's fingerprint. The same effects must be allowed.
     """
     try:
-        saved = _read(place(home, options))
+        saved = settings_file.read(place(home, options))
     except ValueError:
         return None
     found = saved.unproven
@@ -190,7 +93,7 @@ def unfinished(home: Path, options: Options, now: dict[str, Any]) -> Unproven | 
         return None
     known = replace(saved, settings=found.knobs)
     try:
-        settled(known, "", options.target.args, options.knob_paths, options.allow)
+        applied_settings(known, "", options.target.args, options.knob_paths, options.allow)
     except GpurunError:
         return None
     return found
@@ -208,7 +111,7 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
             "run gpurun --optimize with these arguments first",
         )
     try:
-        saved = _read(path)
+        saved = settings_file.read(path)
     except ValueError as error:
         raise GpurunError(
             f"this command was not tuned here yet, as far as can be read: {path} {error}", again
@@ -231,7 +134,7 @@ def _with_other_arguments(folder: Path, options: Options) -> list[str]:
     found = []
     for path in sorted(folder.glob("*.json")):
         try:
-            command = _read(path).command
+            command = settings_file.read(path).command
         except ValueError:
             continue
         if command and os.path.abspath(command[0]) == os.path.abspath(options.target.path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.tuner import cache
+from gpurun.arguments import settings_file
 from tests.conftest import Gpurun
 from tests.integration.launched import start
 from tests.integration.tunings import configure, training
@@ -20,11 +20,12 @@ SAVES = """
 import sys
 from pathlib import Path
 from gpurun.records.tuning import SavedSettings
+from gpurun.arguments import settings_file
 from gpurun.tuner import cache
 size, stop = int(sys.argv[2]), Path(sys.argv[3])
 saved = SavedSettings({"loader_workers": size}, ("key",) * size, 2.0, {}, ("train.py",))
 while not stop.exists():
-    cache.save(Path(sys.argv[1]), saved)
+    settings_file.save(Path(sys.argv[1]), saved)
 """
 
 
@@ -44,7 +45,7 @@ def test_both_reach_a_verdict_and_the_settings_kept_can_be_applied(
     assert sorted(d["verdict"] for d in documents) == sorted(verdicts)
     assert "faster" in verdicts, said
     (kept,) = (tmp_path / ".gpurun" / "tuned").iterdir()
-    settings = cache.load(kept).settings
+    settings = settings_file.load(kept).settings
     assert settings in [d["chosen"]["knobs"] for d in documents if d["verdict"] == "faster"]
     done = gpurun("--tuned", "train.py")
     assert done.returncode == 0, done.stderr.decode()
@@ -81,7 +82,7 @@ def test_settings_are_whole_at_every_moment_of_being_written_by_two(
         while set(seen) != {1, 5000} or len(seen) < 300:
             assert [writer.poll() for writer in writers] == [None, None]
             if place.exists():
-                saved = cache.load(place)
+                saved = settings_file.load(place)
                 assert len(saved.training_loaders) == saved.settings["loader_workers"]
                 seen.append(len(saved.training_loaders))
     finally:

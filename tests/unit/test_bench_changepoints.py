@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.history.changepoints import Change, Direction, Point, find_changes
+from gpurun.stats.change_points import Change, Direction, Point, find_changes
 from scripts.simulate_changepoints import changes, errors, simulate
 
 
@@ -129,5 +129,5 @@ def test_what_is_no_positive_number_is_refused(value: float) -> None:
 
 
 def test_reading_the_module_needs_no_numpy() -> None:
-    code = "import gpurun.bench.history.changepoints, sys; sys.exit('numpy' in sys.modules)"
+    code = "import gpurun.stats.change_points, sys; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -19,7 +19,6 @@ from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_runner import Search, not_searched
 from gpurun.bench.compare.compare_commits import Asked, hold_against, not_compared
-from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.compare.pair_runner import Findings, Pair
 from gpurun.bench.selftest.selftest_runner import not_tried
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT
@@ -31,6 +30,7 @@ from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.comparison import Comparison
+from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.benchmark_records import record

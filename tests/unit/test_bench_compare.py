@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
-from gpurun.bench.compare.gate import GatePlan, Verdict
 from gpurun.bench.compare.pair_runner import Comparing, Findings
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
@@ -17,6 +16,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.metrics import Metric
 from gpurun.records.spec import StopRule
+from gpurun.stats.gate import GatePlan, Verdict
 from tests.unit.bench_launches import BENCHMARK, device, launch
 
 PYTHON = Path("/usr/bin/python")

@@ -13,11 +13,11 @@ from gpurun.bench.bisect.bisect_policy import next_action
 from gpurun.bench.bisect.bisect_state import Done, Pair, SearchPlan, fresh_state, state_file
 from gpurun.bench.bisect.commit_range import line_between
 from gpurun.bench.compare.compare_commits import Asked
-from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.search_culprit import with_culprit
 from gpurun.records.bisection import BisectedPair
 from gpurun.records.comparison import Comparison
+from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import commit, git, new_repository
 from tests.unit.bench_launches import BENCHMARK

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 
 from gpurun.bench.compare.comparison_document import Compared, comparison, together
-from gpurun.bench.compare.gate import judge
-from gpurun.bench.compare.gated_metric import Gated
 from gpurun.bench.compare.pair_runner import Findings, Pair
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.unfinished import Ending
@@ -20,6 +18,8 @@ from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
 from gpurun.records.metrics import Metric
 from gpurun.report.comparison_text import comparison_lines
+from gpurun.stats.gate import judge
+from gpurun.stats.gated_metric import Gated
 from gpurun.trials.stop_rules import WHOLE, later_rule
 from tests.unit.bench_launches import BENCHMARK, device, launch
 

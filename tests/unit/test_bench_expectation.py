@@ -8,10 +8,10 @@ import random
 import numpy as np
 import pytest
 
-from gpurun.bench.compare.gate import Verdict
-from gpurun.bench.history.changepoints import Point
-from gpurun.bench.history.expectation import DEFAULT, Held, hold
 from gpurun.records.metrics import Metric
+from gpurun.stats.change_points import Point
+from gpurun.stats.gate import Verdict
+from gpurun.stats.prediction_interval import DEFAULT, Held, hold
 from scripts.launch_noise import paired_errors, run_errors
 from scripts.simulate_from_history import Cell, simulate
 

@@ -15,13 +15,13 @@ import pytest
 from gpurun.bench.compare import compare_with_history as from_history
 from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.compare.compare_with_history import compare_with_history
-from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.history.accepted_baselines import with_accepted
 from gpurun.bench.store import open_store
 from gpurun.records.benchmark import BenchmarkRecord
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
 from gpurun.report.comparison_text import comparison_lines
+from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import git, new_repository
 from tests.unit.bench_launches import BENCHMARK

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from gpurun.bench.compare.gate import DEFAULT, SPEED_PRIOR, GatePlan, GateResult, Verdict, judge
-from gpurun.bench.compare.gated_metric import Gated
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.metrics import Metric
+from gpurun.stats.gate import DEFAULT, SPEED_PRIOR, GatePlan, GateResult, Verdict, judge
+from gpurun.stats.gated_metric import Gated
 from scripts.simulate_gate import Cell, Outcome, simulate
 
 Pairs = list[tuple[float, float]]

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, LivePair, Start
-from gpurun.bench.compare.gate import GatePlan, Verdict
 from gpurun.bench.compare.pair_runner import Comparing, Findings
 from gpurun.bench.live_or_in_turn import Pairing, obstacle
-from gpurun.bench.loss_curve import curve_of
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.isolation.isolation_mode import Mode
@@ -22,6 +20,8 @@ from gpurun.records.metrics import Metric
 from gpurun.records.result import HostUse, StepTime
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines
+from gpurun.stats.gate import GatePlan, Verdict
+from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.turn_ratio import TurnRatio
 from tests.unit.bench_launches import BENCHMARK, device, launch

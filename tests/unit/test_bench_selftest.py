@@ -13,7 +13,6 @@ import pytest
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.compare import compare_commits
 from gpurun.bench.compare.compare_commits import Asked
-from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.selftest.selftest_runner import selftest
 from gpurun.errors import GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -23,6 +22,7 @@ from gpurun.records.metrics import Metric
 from gpurun.records.selftest import Selftest
 from gpurun.records.spec import StopRule
 from gpurun.report.selftest_text import selftest_lines
+from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import commit, git, new_repository
 from tests.unit.bench_launches import BENCHMARK, launch

@@ -13,7 +13,6 @@ from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.compare import compare_commits
 from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.compare.compare_settings import compare_settings, read_settings
-from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -22,6 +21,7 @@ from gpurun.records.metrics import Metric
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown
+from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 from tests.unit.bench_launches import BENCHMARK, launch
 

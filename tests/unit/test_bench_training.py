@@ -11,15 +11,15 @@ import pytest
 
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import together
-from gpurun.bench.compare.gate import judge
-from gpurun.bench.compare.gated_metric import Gated
 from gpurun.bench.compare.pair_runner import Findings, Pair
-from gpurun.bench.loss_curve import blocks, curve_of
 from gpurun.bench.unfinished import Ending
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.comparison import Comparison
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown
+from gpurun.stats.gate import judge
+from gpurun.stats.gated_metric import Gated
+from gpurun.stats.loss_curve_points import blocks, curve_of
 from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.test_bench_document import document
 

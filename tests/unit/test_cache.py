@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.arguments import settings_file
 from gpurun.arguments.main_flags import parse
 from gpurun.errors import GpurunError
 from gpurun.measure.fingerprint import module_file, modules_below
@@ -33,7 +34,7 @@ def tuned(words: list[str], workers: int = 4) -> SavedSettings:
 
 def kept(home: Path, words: list[str]) -> Path:
     path = cache.place(home, parse(words))
-    cache.save(path, tuned(words))
+    settings_file.save(path, tuned(words))
     return path
 
 
@@ -135,14 +136,14 @@ def test_a_damaged_file_counts_as_not_tuned_and_is_named_in_one_line(here: Path,
 def test_a_damaged_settings_file_named_by_hand_is_told_how_to_write_it(here: Path) -> None:
     (here / "kept.json").write_text("{")
     with pytest.raises(GpurunError) as refused:
-        cache.load(here / "kept.json")
+        settings_file.load(here / "kept.json")
     assert refused.value.what == f"{here / 'kept.json'} is not valid JSON: line 1 column 2"
     assert "--save-settings" in refused.value.todo
 
 
 def test_settings_written_by_hand_need_nothing_else(here: Path) -> None:
     (here / "kept.json").write_text('{"settings": {"loader_workers": 2}}')
-    assert cache.load(here / "kept.json").settings == {"loader_workers": 2}
+    assert settings_file.load(here / "kept.json").settings == {"loader_workers": 2}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +176,7 @@ def test_everything_wrong_with_a_settings_file_is_said_in_words(
 ) -> None:
     (here / "s.json").write_text(text)
     with pytest.raises(GpurunError) as refused:
-        cache.load(here / "s.json")
+        settings_file.load(here / "s.json")
     assert sorted(refused.value.what.split("; ")) == sorted(f"{here / 's.json'} {what}".split("; "))
 
 
@@ -193,10 +194,10 @@ def test_settings_may_be_toml_and_what_is_wrong_with_it_is_said(
 ) -> None:
     path = here / "s.toml"
     path.write_text("[settings]\nloader_workers = 2\nallocator = { size = 1 }\n")
-    assert cache.load(path).settings == {"loader_workers": 2, "allocator": {"size": 1}}
+    assert settings_file.load(path).settings == {"loader_workers": 2, "allocator": {"size": 1}}
     path.write_text(text)
     with pytest.raises(GpurunError) as refused:
-        cache.load(path)
+        settings_file.load(path)
     assert refused.value.what.startswith(f"{path} {what}")
     assert "[settings]" in refused.value.todo
 
@@ -212,8 +213,8 @@ def test_two_tunings_at_once_leave_one_whole_file(here: Path) -> None:
 
     def write(saved: SavedSettings) -> None:
         for _ in range(50):
-            cache.save(path, saved)
-            read.append(cache.load(path))
+            settings_file.save(path, saved)
+            read.append(settings_file.load(path))
 
     writers = [threading.Thread(target=write, args=(saved,)) for saved in both]
     for writer in writers:
@@ -271,7 +272,7 @@ def test_a_tuning_of_arguments_is_found_by_the_words_that_asked_for_it(here: Pat
     saved = SavedSettings(
         {"--lr": "2"}, (), 2.0, cache.fingerprint_of(asked), command, asked.tuned_arguments
     )
-    cache.save(cache.place(here, asked), saved)
+    settings_file.save(cache.place(here, asked), saved)
     _, *again = cache.invocation(asked)
     assert again == ["--tuned", *words]
     assert cache.load_tuned(here, parse(list(again))) == saved

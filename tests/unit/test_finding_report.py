@@ -9,7 +9,7 @@ from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
 from gpurun.report.finding_lines import diagnosis_lines
 from gpurun.report.finding_markdown import diagnosis_markdown
-from gpurun.report.terminal import plain
+from gpurun.report.terminal_output import plain
 from tests.unit.diagnosis_cases import healthy_cpu
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from gpurun.tuner.guard.curves import deviation, differences, standard_error
+from gpurun.stats.loss_deviation import deviation, differences, standard_error
 from gpurun.tuner.guard.evidence import Evidence
 
 

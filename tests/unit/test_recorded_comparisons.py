@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from gpurun.bench.compare.gate import judge
-from gpurun.bench.compare.gated_metric import Gated
 from gpurun.records.codec import from_json
 from gpurun.records.comparison import Comparison
 from gpurun.records.metrics import Metric
+from gpurun.stats.gate import judge
+from gpurun.stats.gated_metric import Gated
 from tests.conftest import REPOSITORY
 
 FOLDER = REPOSITORY / "tests" / "data" / "h200"

@@ -34,7 +34,7 @@ from gpurun.bench.bisect.bisect_state import (
 from gpurun.stats.descriptive import median
 
 if TYPE_CHECKING:
-    from gpurun.bench.bisect.posterior import Further, Posterior
+    from gpurun.stats.drop_posterior import Further, Posterior
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def _places(state: Bisection) -> list[_Place]:
 
 
 def _posterior(state: Bisection, places: Sequence[_Place]) -> Posterior:
-    from gpurun.bench.bisect.posterior import Posterior, Reading  # numpy comes with it
+    from gpurun.stats.drop_posterior import Posterior, Reading  # numpy comes with it
 
     where = {state.good: 0, **{p.commit: i for i, p in enumerate(places, 1)}}
     readings = [

@@ -11,7 +11,6 @@ from pathlib import Path
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, comparison
-from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.compare.pair_runner import Comparing, Findings, Tell
 from gpurun.bench.record_of_launches import Version, record_of, version_of
 from gpurun.bench.trees.baseline_commit import choose_baseline
@@ -23,6 +22,7 @@ from gpurun.isolation.api import require
 from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.comparison import Comparison
 from gpurun.rundir import new_run
+from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 
 

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpurun.arguments import settings_file
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.compare_commits import Asked, Contest, hold_against
 from gpurun.bench.compare.comparison_document import Compared, Labelled
@@ -19,9 +20,8 @@ from gpurun.errors import ExitCode
 from gpurun.records.benchmark import BenchmarkPurpose
 from gpurun.records.comparison import Comparison
 from gpurun.records.tuning import SavedSettings
+from gpurun.trials.applied_settings import AppliedSettings, applied_settings
 from gpurun.trials.signal_guard import SignalGuard
-from gpurun.tuner import cache
-from gpurun.tuner.settled import Settled, settled
 
 NONE = "none"
 """In place of a settings file: the script as it is."""
@@ -38,7 +38,7 @@ class Settings:
 
 def read_settings(name: str) -> Settings:
     """The settings in a file; `GpurunError` says what is wrong with it."""
-    return Settings(name, AS_IT_IS if name == NONE else cache.load(Path(name)))
+    return Settings(name, AS_IT_IS if name == NONE else settings_file.load(Path(name)))
 
 
 def compare_settings(
@@ -54,7 +54,9 @@ def compare_settings(
     `GpurunError` for a knob that there is not, that is not among the effects in `allow`, or cannot
     take its value. Batches of unequal size are compared only where "training" is allowed.
     """
-    done = [settled(one.saved, one.label, benchmark.args, knob_paths, allow) for one in both]
+    done = [
+        applied_settings(one.saved, one.label, benchmark.args, knob_paths, allow) for one in both
+    ]
     may_train = "training" in allow
     contest = _contest(benchmark, (both[0].label, both[1].label), (done[0], done[1]), may_train)
     for side, one in zip((BASELINE, CURRENT), both, strict=True):
@@ -67,7 +69,10 @@ def compare_settings(
 
 
 def _contest(
-    benchmark: Benchmark, labels: tuple[str, str], both: tuple[Settled, Settled], may_train: bool
+    benchmark: Benchmark,
+    labels: tuple[str, str],
+    both: tuple[AppliedSettings, AppliedSettings],
+    may_train: bool,
 ) -> Contest:
     version = version_here(benchmark.folder)
     tree = Tree(benchmark.folder.resolve())

@@ -17,7 +17,6 @@ from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.compare.compare_with_history import Course
 from gpurun.bench.compare.comparison_document import Compared
 from gpurun.bench.history.branch import BASELINES, branch_up_to
-from gpurun.bench.history.expectation import DEFAULT
 from gpurun.bench.history.past_records import no_baseline, usable
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.store.import_export import read_documents
@@ -25,6 +24,7 @@ from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.benchmark import BenchmarkRecord, utc_moment
 from gpurun.records.comparison import Comparison
+from gpurun.stats.prediction_interval import DEFAULT
 from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:

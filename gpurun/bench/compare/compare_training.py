@@ -21,12 +21,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpurun.bench.compare.separation import CurveTable
-from gpurun.bench.loss_curve import steps_below
 from gpurun.records.benchmark import LossCurve
 from gpurun.records.comparison import TrainingComparison
-from gpurun.tuner.guard.curves import deviation, differences, repeat_spread
-from gpurun.tuner.guard.evidence import Evidence
+from gpurun.stats.curve_separation import CurveTable
+from gpurun.stats.loss_curve_points import steps_below
+from gpurun.stats.loss_deviation import deviation, differences, repeat_spread
 
 LEAST = 4
 """With fewer launches of a side, too many splits of them are as good as the true one."""
@@ -161,10 +160,16 @@ def _same_end(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> bo
     return len({curve.nonfinite_step for curve in (*baseline, *current)}) == 1
 
 
+@dataclass(frozen=True)
+class _Curve:
+    seed: int
+    losses: Sequence[float]
+
+
 def _sizes(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> tuple[float, float]:
     """How far the sides are apart, and at most how far repeats of one of them are."""
     sides = [
-        [Evidence(0, tuple(math.nan if x is None else x for x in c.points), ()) for c in side]
+        [_Curve(0, [math.nan if x is None else x for x in c.points]) for c in side]
         for side in (baseline, current)
     ]
     parts = len(differences(sides[0][0].losses, sides[1][0].losses))

@@ -1,7 +1,7 @@
 """One benchmark held against the records of a branch: nothing of the baseline is launched.
 
 That is weaker than launches in turn: what drifted in the machine since the records is not
-cancelled. `gpurun.bench.history.expectation` decides, and says what it can tell.
+cancelled. `gpurun.stats.prediction_interval` decides, and says what it can tell.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_commits import Asked, keep
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
-from gpurun.bench.compare.gate import Verdict
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.history.accepted_baselines import of_same_work
 from gpurun.bench.history.branch import BASELINES, branch_up_to
-from gpurun.bench.history.expectation import DEFAULT, Held, hold
 from gpurun.bench.history.measured_records import Measured, measured, pooled
 from gpurun.bench.history.past_records import (
     comparable,
@@ -41,6 +39,8 @@ from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_mome
 from gpurun.records.comparison import Comparison, TrainingComparison
 from gpurun.records.metrics import Metric
 from gpurun.rundir import new_run
+from gpurun.stats.gate import Verdict
+from gpurun.stats.prediction_interval import DEFAULT, Held, hold
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore

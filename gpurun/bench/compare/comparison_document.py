@@ -7,7 +7,6 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.gate import SPEED_PRIOR, MetricResult, Verdict
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
@@ -22,6 +21,7 @@ from gpurun.records.comparison import (
     TrainingComparison,
 )
 from gpurun.records.metrics import Metric
+from gpurun.stats.gate import SPEED_PRIOR, MetricResult, Verdict
 
 EXIT_CODES = {
     "pass": ExitCode.OK,

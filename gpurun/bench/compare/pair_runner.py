@@ -15,8 +15,6 @@ from dataclasses import dataclass, field
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Start, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import compare_training
-from gpurun.bench.compare.gate import GatePlan, GateResult, Verdict, judge
-from gpurun.bench.compare.gated_metric import Gated
 from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
 from gpurun.bench.live_or_in_turn import Pairing
 from gpurun.bench.trees.module_origins import check_origins
@@ -32,6 +30,8 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.comparison import TrainingComparison
 from gpurun.records.metrics import Metric
 from gpurun.records.spec import StopRule
+from gpurun.stats.gate import GatePlan, GateResult, Verdict, judge
+from gpurun.stats.gated_metric import Gated
 from gpurun.trials.stop_rules import later_rule
 from gpurun.trials.turn_ratio import TurnRatio
 

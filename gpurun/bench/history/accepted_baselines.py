@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.bench.history.branch import BASELINES, branch_up_to
-from gpurun.bench.history.expectation import DEFAULT
 from gpurun.bench.history.measured_records import measured
 from gpurun.bench.history.past_records import changed_work, last_change, newest, usable
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
@@ -17,6 +16,7 @@ from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
 from gpurun.records.comparison import Comparison
 from gpurun.records.metrics import Metric
 from gpurun.stats.descriptive import geometric_mean
+from gpurun.stats.prediction_interval import DEFAULT
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from gpurun.bench.history.changepoints import Change, ChangePlan, Point, find_changes
 from gpurun.bench.record_of_launches import mean_step_time
 from gpurun.bench.workload import Work
 from gpurun.measure.optional_figures import known, mean
 from gpurun.records.benchmark import BenchmarkLaunch, BenchmarkRecord, utc_moment
 from gpurun.records.metrics import Metric
+from gpurun.stats.change_points import Change, ChangePlan, Point, find_changes
 from gpurun.stats.descriptive import geometric_mean
 
 PLAN = ChangePlan(most_points=150)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from gpurun.bench.history.branch import Branch
-from gpurun.bench.history.changepoints import Change
 from gpurun.bench.history.measured_records import (
     Measured,
     changes_of,
@@ -24,6 +23,7 @@ from gpurun.records.history import (
     Trend,
 )
 from gpurun.records.metrics import Metric
+from gpurun.stats.change_points import Change
 from gpurun.stats.descriptive import geometric_mean
 
 LEAST_USUAL = 3

@@ -17,7 +17,7 @@ from gpurun.bench.trees.virtual_environment import activated, make_environment
 from gpurun.bench.trees.worktrees import checked_out
 from gpurun.errors import GpurunError
 from gpurun.records.spec import Trees
-from gpurun.tuner.settled import Settled
+from gpurun.trials.applied_settings import AppliedSettings
 
 BASELINE = "baseline"
 CURRENT = "current"
@@ -61,7 +61,7 @@ class Side:
     python: Path
     variables: Mapping[str, str]
     environment: Path | None = None
-    settled: Settled | None = None
+    settled: AppliedSettings | None = None
     planted_seconds: float = 0.0
 
 

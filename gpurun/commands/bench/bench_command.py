@@ -16,7 +16,6 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.compare_commits import Asked, compare, keep, not_compared
 from gpurun.bench.compare.compare_settings import compare_settings, read_settings
 from gpurun.bench.compare.compare_with_history import compare_with_history
-from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.history.accepted_baselines import with_accepted
 from gpurun.bench.record_of_launches import Version, version_here
 from gpurun.bench.records_of_tuning import tuned_note
@@ -45,6 +44,7 @@ from gpurun.records.comparison import Comparison
 from gpurun.report.benchmark_text import record_lines
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.rundir import new_run
+from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import GATED, Benchmark, benchmarks
 from gpurun.bench.compare.compare_commits import Asked, not_compared
 from gpurun.bench.compare.compare_stored_results import compare_stored, read_results
-from gpurun.bench.compare.gate import GatePlan
 from gpurun.commands.bench.bench_outputs import teller
 from gpurun.commands.bench.chosen_benchmarks import gated
 from gpurun.commands.bench.conclude_comparison import conclude, shown
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.records.benchmark import BenchmarkRecord
+from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ import time
 from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.compare.compare_commits import Asked
-from gpurun.bench.compare.gate import GatePlan
 from gpurun.bench.selftest.selftest_runner import not_tried, selftest, together
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say, teller
@@ -20,6 +19,7 @@ from gpurun.errors import ExitCode
 from gpurun.records.codec import to_json
 from gpurun.records.selftest import Selftest
 from gpurun.report.selftest_text import pairs_in_all, selftest_lines
+from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 
 HELP = f"""\

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import GuardVerdict, LossCurves
 from gpurun.stats.descriptive import median
+from gpurun.stats.loss_deviation import deviation
 from gpurun.tuner.guard import content, optimisation
-from gpurun.tuner.guard.curves import deviation
 from gpurun.tuner.guard.directions import directions
 from gpurun.tuner.guard.evidence import Comparison, Evidence, RoundingReason
 from gpurun.tuner.guard.outputs import compare_outputs

@@ -10,7 +10,7 @@ from itertools import islice
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent
 from gpurun.stats.descriptive import median
-from gpurun.tuner.guard.curves import standard_error
+from gpurun.stats.loss_deviation import standard_error
 from gpurun.tuner.guard.evidence import UNKNOWN_ROUNDING, Comparison, Evidence, RoundingReason
 
 FIRST_LOSS = 0.03

@@ -6,20 +6,12 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from gpurun.measure.run_events import ProcessLog
-from gpurun.measure.step_clock import step_clock
 from gpurun.records.benchmark import LossCurve
 
 LEVEL = 16
 """Points of one width; those after them are means of twice as many steps. 5,000 steps take 140."""
 DIGITS = 9
 """Enough to tell any two numbers of float32 apart."""
-
-
-def loss_curve(log: ProcessLog) -> LossCurve | None:
-    """The curve of a process, None where it took no step or no loss was seen in any."""
-    clock = step_clock(log)
-    return None if clock is None else curve_of(clock.steps.loss)
 
 
 def curve_of(losses: Sequence[float]) -> LossCurve | None:

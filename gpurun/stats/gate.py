@@ -43,11 +43,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from gpurun.bench.compare.gated_metric import Gated
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.metrics import Metric
 from gpurun.stats.autocorrelation import lag_one_correlation
 from gpurun.stats.descriptive import mean
+from gpurun.stats.gated_metric import Gated
 from gpurun.stats.student_t import t_quantile, t_upper_tail
 from gpurun.stats.variance_prior import updated_deviation
 

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-
-from gpurun.tuner.guard.evidence import Evidence
+from typing import Protocol
 
 LOSS_TOLERANCE = 0.02
 """A loss curve may always deviate this much (fraction), whatever the noise."""
@@ -24,6 +23,18 @@ SMALLEST = 0.05
 """Deviations are fractions of a part's mean, or of this much of the curve's highest part."""
 REPEATS = 3
 """Fewer repeats than this tell nothing of the spread between them."""
+
+
+class SeededCurve(Protocol):
+    """The losses of a training by step, and the seed that it began with."""
+
+    @property
+    def seed(self) -> int:
+        """Curves of one seed are compared with each other first."""
+
+    @property
+    def losses(self) -> Sequence[float]:
+        """NaN where no loss was seen, infinity where it was not finite."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,9 @@ class Deviation:
         return max(LOSS_TOLERANCE, self.noise)
 
 
-def deviation(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> Deviation | None:
+def deviation(
+    baselines: Sequence[SeededCurve], candidates: Sequence[SeededCurve]
+) -> Deviation | None:
     """How far the candidates' curves are from the baseline's, over all pairs; None without curves.
 
     A bias that all pairs share is told from chance better by many pairs than by one.
@@ -74,7 +87,7 @@ def deviation(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> 
     return worst
 
 
-def repeat_spread(baselines: Sequence[Evidence], parts: int) -> list[float]:
+def repeat_spread(baselines: Sequence[SeededCurve], parts: int) -> list[float]:
     """By part: the deviation between two repeats of the baseline that chance makes."""
     spread = [0.0] * parts
     alike = [(a, b) for a, b in combinations(baselines, 2) if a.seed == b.seed]

@@ -21,10 +21,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpurun.bench.compare.gate import GateResult, MetricResult, Verdict
-from gpurun.bench.history.changepoints import Point, positions
 from gpurun.records.metrics import Metric
+from gpurun.stats.change_points import Point, positions
 from gpurun.stats.descriptive import mean
+from gpurun.stats.gate import GateResult, MetricResult, Verdict
 from gpurun.stats.student_t import t_quantile, t_upper_tail
 
 
@@ -106,7 +106,7 @@ def _judged(held: Held, plan: ExpectationPlan, metrics: int) -> MetricResult:
 
 def _shift(held: Held, plan: ExpectationPlan) -> tuple[float, float]:
     """How much worse than expected the new run is, in logarithms; and the standard error."""
-    from gpurun.bench.history.shifts import Series  # numpy comes with it
+    from gpurun.stats.level_shifts import Series  # numpy comes with it
 
     runs = [*held.past, held.current]
     logs = [[held.metric.log_worse(1.0, value) for value in run.values] for run in runs]

@@ -12,10 +12,10 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from gpurun.bench.loss_curve import blocks
 from gpurun.records.benchmark import LossCurve
+from gpurun.stats.loss_curve_points import blocks
+from gpurun.stats.loss_deviation import PARTS, SMALLEST
 from gpurun.stats.student_t import t_quantile
-from gpurun.tuner.guard.curves import PARTS, SMALLEST
 
 ERROR = 0.01
 """Of the t test, over all points of the curve."""

@@ -15,7 +15,7 @@ DEFAULT_ALLOW = ("pipeline", "numerics")
 
 
 @dataclass(frozen=True)
-class Settled:
+class AppliedSettings:
     """What a launch under settings takes. `args`: the script's arguments under them.
 
     `environment`: the variables that they set. `training_loaders`: as `RunSpec` has them.
@@ -33,13 +33,13 @@ class Settled:
         return tuple(Setting(name, value) for name, value in self.settings.items())
 
 
-def settled(
+def applied_settings(
     saved: SavedSettings,
     source: str,
     args: tuple[str, ...],
     knob_paths: Sequence[str] = (),
     allow: Sequence[str] | None = None,
-) -> Settled:
+) -> AppliedSettings:
     """`saved` settings on top of the script's `args`; `GpurunError` begins with their `source`.
 
     Refused are a knob that there is not, one whose effect is not among `allow` (None: the default),
@@ -61,7 +61,9 @@ def settled(
                 f"{source}: {name} cannot take {value!r} ({type(error).__name__}: {error})",
                 "take it out, or write the file anew with gpurun --optimize --save-settings FILE",
             ) from error
-    return Settled(saved.settings, args, environment, saved.training_loaders, tuple(knob_paths))
+    return AppliedSettings(
+        saved.settings, args, environment, saved.training_loaders, tuple(knob_paths)
+    )
 
 
 def _check_allowed(name: str, effect: str, allowed: tuple[str, ...]) -> None:

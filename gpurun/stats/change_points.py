@@ -21,7 +21,7 @@ from gpurun.stats.descriptive import median
 from gpurun.stats.student_t import t_quantile
 
 if TYPE_CHECKING:
-    from gpurun.bench.history.shifts import Array, Left, Places
+    from gpurun.stats.level_shifts import Array, Left, Places
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class _Finder:
     """The search in one history; places are indices of points."""
 
     def __init__(self, points: Sequence[Point], higher_is_better: bool, plan: ChangePlan) -> None:
-        from gpurun.bench.history.shifts import Series  # numpy comes with it
+        from gpurun.stats.level_shifts import Series  # numpy comes with it
 
         self.points, self.plan, self.higher_is_better = points, plan, higher_is_better
         values = [math.fsum(map(math.log, p.values)) / len(p.values) for p in points]
@@ -162,7 +162,7 @@ class _Finder:
     def _two(self, left: Left, free: Sequence[int]) -> tuple[float, Places]:
         import numpy as np
 
-        from gpurun.bench.history.shifts import LONGEST_BUMP
+        from gpurun.stats.level_shifts import LONGEST_BUMP
 
         at = np.array(free, dtype=np.int64)
         apart = at - at[:, None]
