@@ -44,8 +44,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from gpurun.bench.history.measured_records import Measured
 from gpurun.bench.history.past_records import last_change, newest
-from gpurun.records.benchmark import BenchmarkRecord, utc_text
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.benchmark import BenchmarkRecord, utc_text
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.gate import Verdict
 from gpurun.stats.prediction_interval import DEFAULT, ExpectationPlan, Held, hold
 from scripts.launch_noise import INDEPENDENT, run_errors

@@ -32,7 +32,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.gate import SPEED_PRIOR, GatePlan, Verdict, judge
 from gpurun.stats.gated_metric import Gated
 from scripts.launch_noise import CORRELATED, INDEPENDENT, paired_errors

@@ -6,7 +6,7 @@ from gpurun.arguments.flag_parser import Flags, Words, split
 from gpurun.arguments.flag_values import allow_of, budget_of, count_of, threshold_of
 from gpurun.arguments.options import BenchOptions
 from gpurun.errors import GpurunError
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 
 FLAGS = Flags(
     switches=(

@@ -16,7 +16,7 @@ from gpurun.arguments.options import (
     HistoryOptions,
 )
 from gpurun.errors import GpurunError
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 
 ACCEPT = Flags(switches=("quiet", "help"), values=("reason", "record", "json", "store", "out"))
 

@@ -21,9 +21,9 @@ from gpurun.arguments.gpurun_toml_keys import (
 )
 from gpurun.arguments.options import Objective
 from gpurun.errors import GpurunError
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json
 from gpurun.records.effects import Effect
-from gpurun.records.metrics import Metric
 from gpurun.records.spec import LossReduction
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from gpurun.arguments.flag_values import parse_duration, parse_fraction
 from gpurun.errors import GpurunError
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import RecordError, from_json
-from gpurun.records.metrics import Metric
 
 DURATION = {"duration": True}
 """Metadata of a field in seconds that the file may also write as "5m"."""

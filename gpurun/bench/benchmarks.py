@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gpurun.arguments.gpurun_toml import BenchConfig, BenchmarkConfig, Config
 from gpurun.errors import GpurunError
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.measure.fingerprint import fingerprint
 from gpurun.measure.optional_figures import known, mean
-from gpurun.records.benchmark import (
+from gpurun.records.bench.benchmark import (
     BenchmarkFingerprint,
     BenchmarkLaunch,
     BenchmarkPurpose,

@@ -22,7 +22,7 @@ from gpurun.bench.record_of_launches import TURNED, Version, record_of, version_
 from gpurun.bench.store.record_files import RecordFiles
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import read_run
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.codec import RecordError, from_json
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import TrialRecord, TuningReport

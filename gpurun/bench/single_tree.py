@@ -12,7 +12,7 @@ from gpurun.bench.compare.pair_runner import Tell
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.trees.git import without_redirection
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.trials.stop_rules import first_rule, later_rule
 
 DEFAULT_LAUNCHES = 5

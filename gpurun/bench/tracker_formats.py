@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpurun.measure.optional_figures import known
-from gpurun.records.benchmark import BenchmarkLaunch, BenchmarkRecord
-from gpurun.records.comparison import ComparedSide, Comparison
+from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkRecord
+from gpurun.records.bench.comparison import ComparedSide, Comparison
 from gpurun.stats.descriptive import standard_deviation
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gpurun.bench.benchmark_launcher import Launch
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.optional_figures import known
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 
 WAITS_APART = 3.0
 """Percent of the measured time: where one half waited so much more for cores, it was disturbed."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from gpurun.records.gradients import GradientEvent as GradientEvent
-from gpurun.records.gradients import ProbeEvent as ProbeEvent
-from gpurun.records.outputs import OutputsEvent as OutputsEvent
+from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
+from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
+from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
 from gpurun.records.record import record
 
 EVENTS_SCHEMA = "gpurun/events@1"

@@ -14,7 +14,7 @@ import typing
 from typing import Any, Union
 
 from gpurun.records import events, samples
-from gpurun.records.benchmark import (
+from gpurun.records.bench.benchmark import (
     BASELINE_SCHEMA,
     BENCHMARK_SCHEMA,
     EXPORT_SCHEMA,
@@ -22,15 +22,15 @@ from gpurun.records.benchmark import (
     BenchmarkExport,
     BenchmarkRecord,
 )
-from gpurun.records.bisection import BISECTION_SCHEMA, BisectionReport
+from gpurun.records.bench.bisection import BISECTION_SCHEMA, BisectionReport
+from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
+from gpurun.records.bench.history import HISTORY_SCHEMA, History
+from gpurun.records.bench.selftest import SELFTEST_SCHEMA, Selftest
 from gpurun.records.codec import to_json
-from gpurun.records.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.diagnosis import DIAGNOSIS_SCHEMA, DiagnosisReport
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
-from gpurun.records.history import HISTORY_SCHEMA, History
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
-from gpurun.records.selftest import SELFTEST_SCHEMA, Selftest
 from gpurun.records.spec import SPEC_SCHEMA, RunSpec
 from gpurun.records.tuning import SETTINGS_SCHEMA, TUNING_SCHEMA, SavedSettings, TuningReport
 

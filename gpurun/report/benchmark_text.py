@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpurun.measure.optional_figures import known
-from gpurun.records.benchmark import BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.report.format import byte_size, count, joules, milliseconds, number, one_line, percent
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpurun.bench.trees.git import short
-from gpurun.records.bisection import BisectedCommit, BisectionReport, SuspectedCommits
+from gpurun.records.bench.bisection import BisectedCommit, BisectionReport, SuspectedCommits
 from gpurun.report.format import count, duration, one_line, percent, signed_percent
 from gpurun.report.terminal_table import Column, Grid
 from gpurun.report.tuning_markdown import escaped, table

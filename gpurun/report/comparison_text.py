@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpurun.bench.trees.git import short
-from gpurun.records.comparison import ComparedSide, Comparison, MetricComparison
+from gpurun.records.bench.comparison import ComparedSide, Comparison, MetricComparison
 from gpurun.report.format import (
     byte_size,
     change_interval,

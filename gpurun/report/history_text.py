@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpurun.bench.trees.git import short
-from gpurun.records.benchmark import utc_moment
-from gpurun.records.history import History, HistoryChange, HistoryReference, ReferenceKind, Trend
+from gpurun.records.bench.benchmark import utc_moment
+from gpurun.records.bench.history import (
+    History,
+    HistoryChange,
+    HistoryReference,
+    ReferenceKind,
+    Trend,
+)
 from gpurun.report.comparison_text import NAMES
 from gpurun.report.format import (
     byte_size,

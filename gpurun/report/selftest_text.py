@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpurun.bench.selftest.selftest_answers import speed_of
-from gpurun.records.selftest import Selftest, SelftestPart
+from gpurun.records.bench.selftest import Selftest, SelftestPart
 from gpurun.report.format import change_interval, count, duration, one_line, percent, signed_percent
 from gpurun.report.terminal_table import Column, Grid
 

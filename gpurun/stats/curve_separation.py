@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import combinations
 
-from gpurun.records.benchmark import LossCurve
+from gpurun.records.bench.benchmark import LossCurve
 from gpurun.stats.loss_curve_points import blocks
 from gpurun.stats.loss_deviation import PARTS, SMALLEST
 from gpurun.stats.student_t import t_quantile

@@ -44,7 +44,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.autocorrelation import lag_one_correlation
 from gpurun.stats.descriptive import mean
 from gpurun.stats.gated_metric import Gated

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 
 
 @dataclass(frozen=True)

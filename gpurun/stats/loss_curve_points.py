@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
-from gpurun.records.benchmark import LossCurve
+from gpurun.records.bench.benchmark import LossCurve
 
 LEVEL = 16
 """Points of one width; those after them are means of twice as many steps. 5,000 steps take 140."""

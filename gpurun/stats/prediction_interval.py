@@ -21,7 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point, positions
 from gpurun.stats.descriptive import mean
 from gpurun.stats.gate import GateResult, MetricResult, Verdict

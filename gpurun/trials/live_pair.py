@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from gpurun.records.turns import ANSWERS, ORDERS, Turn, TurnOrder
+from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.trials.freezer import Freezer
 
 LEAST_STEPS = 5

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
-from gpurun.records.turns import Turn
+from gpurun.records.messages.turns import Turn
 from gpurun.trials.live_pair import PairFailed, Round, Side, await_both, take_turns
 from gpurun.trials.shared_gpu import shared_gpu_notes
 from gpurun.trials.turn_ratio import LEAST_ROUNDS, TurnRatio, turn_ratio

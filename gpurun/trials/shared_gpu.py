@@ -10,8 +10,8 @@ from pathlib import Path
 from gpurun.measure.nvml import exclusive_gpu
 from gpurun.measure.optional_figures import known
 from gpurun.measure.resource_use import read_samples
+from gpurun.records.messages.turns import Turn
 from gpurun.records.samples import DeviceSample
-from gpurun.records.turns import Turn
 
 MPS_FOLDER = "/tmp/nvidia-mps"
 MPS_PID = "nvidia-cuda-mps-control.pid"

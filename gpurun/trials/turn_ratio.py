@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpurun.records.turns import Turn
+from gpurun.records.messages.turns import Turn
 from gpurun.stats.descriptive import median, standard_deviation
 from gpurun.trials.live_pair import Round
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gpurun.records.bisection import BisectionReport
+from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.codec import from_json
 from tests.conftest import REPOSITORY
 from tests.repositories import commit, git, new_repository

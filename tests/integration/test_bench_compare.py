@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json
-from gpurun.records.comparison import Comparison
 from tests.conftest import REPOSITORY
 from tests.repositories import commit, git, new_repository, state
 

@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from gpurun.bench.store import open_store
-from gpurun.records.benchmark import utc_moment, utc_text
+from gpurun.records.bench.benchmark import utc_moment, utc_text
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json
-from gpurun.records.comparison import Comparison
 from tests.integration.test_bench_compare import SCRIPT, TABLE, WORK, bench
 from tests.repositories import commit, git, new_repository
 

@@ -11,8 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json
-from gpurun.records.comparison import Comparison
 from tests.conftest import REPOSITORY
 from tests.repositories import commit, git, new_repository
 

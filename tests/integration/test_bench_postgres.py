@@ -13,7 +13,7 @@ import pytest
 
 from gpurun.bench.store import open_store
 from gpurun.bench.store.benchmark_store import BenchmarkStore
-from gpurun.records.benchmark import BenchmarkPurpose
+from gpurun.records.bench.benchmark import BenchmarkPurpose
 from tests.conftest import REPOSITORY
 from tests.integration.postgres_server import PASSWORD, Server, binaries, free_port, running
 from tests.unit.benchmark_records import FINGERPRINT, START, record

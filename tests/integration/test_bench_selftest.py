@@ -12,8 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import from_json
-from gpurun.records.selftest import Selftest
 from tests.conftest import REPOSITORY
 from tests.repositories import commit, git, new_repository, state
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
-from gpurun.records.comparison import Comparison
 from tests.conftest import REPOSITORY
 from tests.repositories import commit, git, new_repository
 

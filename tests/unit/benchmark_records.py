@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
-from gpurun.records.benchmark import (
+from gpurun.records.bench.benchmark import (
     BenchmarkFingerprint,
     BenchmarkLaunch,
     BenchmarkRecord,

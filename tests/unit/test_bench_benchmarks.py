@@ -9,7 +9,7 @@ import pytest
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.errors import GpurunError
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 
 
 def configured(folder: Path, text: str) -> tuple[Benchmark, ...]:

@@ -31,8 +31,8 @@ from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.trees.setup_command import SetupFailed
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.isolation_mode import Mode
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
-from gpurun.records.bisection import BisectedCommit, BisectionReport
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.bisection import BisectedCommit, BisectionReport
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.spec import StopRule
 from gpurun.report.bisection_text import bisection_lines, bisection_markdown

@@ -15,8 +15,8 @@ from gpurun.bench.bisect.commit_range import line_between
 from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.search_culprit import with_culprit
-from gpurun.records.bisection import BisectedPair
-from gpurun.records.comparison import Comparison
+from gpurun.records.bench.bisection import BisectedPair
+from gpurun.records.bench.comparison import Comparison
 from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 from tests.repositories import commit, git, new_repository

@@ -13,10 +13,10 @@ from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.unfinished import Ending
 from gpurun.bench.workload import check_workload, disturbance
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.benchmark import BenchmarkPurpose
+from gpurun.records.bench.benchmark import BenchmarkPurpose
+from gpurun.records.bench.comparison import Comparison
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json, to_json
-from gpurun.records.comparison import Comparison
-from gpurun.records.metrics import Metric
 from gpurun.report.comparison_text import comparison_lines
 from gpurun.stats.gate import judge
 from gpurun.stats.gated_metric import Gated

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point
 from gpurun.stats.gate import Verdict
 from gpurun.stats.prediction_interval import DEFAULT, Held, hold

@@ -16,9 +16,9 @@ from gpurun import main
 from gpurun.arguments.bench_subcommand_flags import ACCEPT, HISTORY, parse_accept, parse_history
 from gpurun.bench.store import open_store
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import from_json
-from gpurun.records.history import HISTORY_SCHEMA, History
 from gpurun.records.schema import all_schemas
 from tests.repositories import commit, git, new_repository
 from tests.unit.benchmark_records import FINGERPRINT, LAUNCH, record

@@ -15,8 +15,8 @@ from gpurun.bench.live_or_in_turn import Pairing, obstacle
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.isolation.isolation_mode import Mode
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.records.metrics import Metric
 from gpurun.records.result import HostUse, StepTime
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines

@@ -15,9 +15,9 @@ from gpurun import main
 from gpurun.bench.record_of_launches import version_here
 from gpurun.bench.store import open_store
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
-from gpurun.records.comparison import Comparison
 from gpurun.stats.loss_curve_points import curve_of
 from tests.repositories import commit, git, new_repository
 from tests.unit.benchmark_records import CRASHED, LAUNCH, record

@@ -15,11 +15,11 @@ from gpurun.bench.compare import compare_commits
 from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.selftest.selftest_runner import selftest
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.metrics import Metric
+from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import OriginsEvent, PlantedEvent
-from gpurun.records.metrics import Metric
-from gpurun.records.selftest import Selftest
 from gpurun.records.spec import StopRule
 from gpurun.report.selftest_text import selftest_lines
 from gpurun.stats.gate import GatePlan

@@ -15,9 +15,9 @@ from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.compare.compare_settings import compare_settings, read_settings
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
-from gpurun.records.comparison import Comparison
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.comparison import Comparison
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown

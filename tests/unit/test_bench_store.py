@@ -18,7 +18,7 @@ import pytest
 from gpurun.bench.store import open_store
 from gpurun.bench.store.benchmark_store import BenchmarkStore
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import (
+from gpurun.records.bench.benchmark import (
     AcceptedBaseline,
     BenchmarkExport,
     BenchmarkPurpose,

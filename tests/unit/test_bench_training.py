@@ -13,9 +13,9 @@ from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import together
 from gpurun.bench.compare.pair_runner import Findings, Pair
 from gpurun.bench.unfinished import Ending
-from gpurun.records.benchmark import LossCurve
+from gpurun.records.bench.benchmark import LossCurve
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
-from gpurun.records.comparison import Comparison
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown
 from gpurun.stats.gate import judge
 from gpurun.stats.gated_metric import Gated

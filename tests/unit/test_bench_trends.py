@@ -12,9 +12,9 @@ from gpurun.arguments.flag_values import moment_of
 from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.trends import Accepted, trends
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
-from gpurun.records.history import History, ReferenceKind, Trend
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkRecord
+from gpurun.records.bench.history import History, ReferenceKind, Trend
+from gpurun.records.bench.metrics import Metric
 from gpurun.report.history_text import conditions, history_grid, history_lines, spark, title
 from tests.unit.benchmark_records import FINGERPRINT, LAUNCH, record
 

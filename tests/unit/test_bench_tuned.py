@@ -13,7 +13,7 @@ from gpurun.bench.record_of_launches import Version
 from gpurun.bench.records_of_tuning import benchmark_of, keep_tuning, records_of, tuned_note
 from gpurun.bench.store import open_store
 from gpurun.commands.optimize import Tuned, _enter
-from gpurun.records.benchmark import BenchmarkPurpose
+from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.codec import from_json
 from gpurun.records.tuning import TuningReport
 from tests.recordings import document, unpacked

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from gpurun.records.bench.comparison import Comparison
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import from_json
-from gpurun.records.comparison import Comparison
-from gpurun.records.metrics import Metric
 from gpurun.stats.gate import judge
 from gpurun.stats.gated_metric import Gated
 from tests.conftest import REPOSITORY

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpurun.records.turns import ANSWERS, ORDERS, Turn, TurnOrder
+from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, PrefetchLevel, send
 from gpurun.runtime.trial import live_pair_turns as turns_module
 from gpurun.runtime.trial.live_pair_turns import Turns

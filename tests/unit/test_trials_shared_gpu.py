@@ -10,8 +10,8 @@ import pytest
 
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.records.codec import to_json
+from gpurun.records.messages.turns import Turn
 from gpurun.records.samples import DeviceSample
-from gpurun.records.turns import Turn
 from gpurun.trials import shared_gpu
 from gpurun.trials.shared_gpu import shared_gpu_notes, sharing_obstacle
 

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from gpurun.records.turns import Turn
+from gpurun.records.messages.turns import Turn
 from gpurun.trials.live_pair import Round
 from gpurun.trials.turn_ratio import LEAST_ROUNDS, turn_ratio
 

@@ -11,7 +11,7 @@ from gpurun.bench.bisect.commit_range import Line
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Ending
 from gpurun.errors import ExitCode
-from gpurun.records.bisection import BisectionReport, SecondDrop, SuspectedCommits
+from gpurun.records.bench.bisection import BisectionReport, SecondDrop, SuspectedCommits
 
 EXIT_CODES = {
     "found": ExitCode.OK,

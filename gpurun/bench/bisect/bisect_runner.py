@@ -43,9 +43,9 @@ from gpurun.bench.workload import Work, disturbance, figure
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.measure.fingerprint import fingerprint
-from gpurun.records.benchmark import BenchmarkRecord
-from gpurun.records.bisection import BisectedPair, BisectionReport
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.benchmark import BenchmarkRecord
+from gpurun.records.bench.bisection import BisectedPair, BisectionReport
+from gpurun.records.bench.metrics import Metric
 from gpurun.rundir import new_run, own_folder
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import WHOLE, later_rule

@@ -23,7 +23,7 @@ from gpurun.bench.trees.folder_locks import sole_user
 from gpurun.bench.trees.git import Repository, short
 from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.bisection import BisectedPair
+from gpurun.records.bench.bisection import BisectedPair
 from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.spec import StopRule
 from gpurun.rundir import own_folder, write_json

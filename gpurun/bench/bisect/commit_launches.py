@@ -22,7 +22,7 @@ from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.spec import Trees
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import WHOLE, first_rule

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpurun.bench.trees.git import FULL_HISTORY, Repository, Revision, short
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.bisection import BisectedCommit
+from gpurun.records.bench.bisection import BisectedCommit
 
 FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
 

@@ -19,8 +19,8 @@ from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Preparation, Si
 from gpurun.bench.unfinished import ANSWERS, Ending, failure
 from gpurun.errors import GpurunError
 from gpurun.isolation.api import require
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord
-from gpurun.records.comparison import Comparison
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
+from gpurun.records.bench.comparison import Comparison
 from gpurun.rundir import new_run
 from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard

@@ -17,8 +17,8 @@ from gpurun.bench.single_tree import users_variables
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.errors import ExitCode
-from gpurun.records.benchmark import BenchmarkPurpose
-from gpurun.records.comparison import Comparison
+from gpurun.records.bench.benchmark import BenchmarkPurpose
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.tuning import SavedSettings
 from gpurun.trials.applied_settings import AppliedSettings, applied_settings
 from gpurun.trials.signal_guard import SignalGuard

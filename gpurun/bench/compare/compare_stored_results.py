@@ -22,8 +22,8 @@ from gpurun.bench.record_of_launches import Version
 from gpurun.bench.store.import_export import read_documents
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.benchmark import BenchmarkRecord, utc_moment
-from gpurun.records.comparison import Comparison
+from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment
+from gpurun.records.bench.comparison import Comparison
 from gpurun.stats.prediction_interval import DEFAULT
 from gpurun.trials.signal_guard import SignalGuard
 

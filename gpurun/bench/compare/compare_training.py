@@ -21,8 +21,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpurun.records.benchmark import LossCurve
-from gpurun.records.comparison import TrainingComparison
+from gpurun.records.bench.benchmark import LossCurve
+from gpurun.records.bench.comparison import TrainingComparison
 from gpurun.stats.curve_separation import CurveTable
 from gpurun.stats.loss_curve_points import steps_below
 from gpurun.stats.loss_deviation import deviation, differences, repeat_spread

@@ -35,9 +35,9 @@ from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.bench.unfinished import ANSWERS, Ending, failure
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
-from gpurun.records.comparison import Comparison, TrainingComparison
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
+from gpurun.records.bench.comparison import Comparison, TrainingComparison
+from gpurun.records.bench.metrics import Metric
 from gpurun.rundir import new_run
 from gpurun.stats.gate import Verdict
 from gpurun.stats.prediction_interval import DEFAULT, Held, hold

@@ -12,15 +12,15 @@ from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Ending
 from gpurun.errors import ExitCode
-from gpurun.records.benchmark import BenchmarkRecord
-from gpurun.records.comparison import (
+from gpurun.records.bench.benchmark import BenchmarkRecord
+from gpurun.records.bench.comparison import (
     ComparedSide,
     Comparison,
     MetricComparison,
     PairMethod,
     TrainingComparison,
 )
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.gate import SPEED_PRIOR, MetricResult, Verdict
 
 EXIT_CODES = {

@@ -27,8 +27,8 @@ from gpurun.bench.workload import (
     without_effect,
 )
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.comparison import TrainingComparison
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.comparison import TrainingComparison
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.spec import StopRule
 from gpurun.stats.gate import GatePlan, GateResult, Verdict, judge
 from gpurun.stats.gated_metric import Gated

@@ -12,9 +12,9 @@ from gpurun.bench.history.measured_records import measured
 from gpurun.bench.history.past_records import changed_work, last_change, newest, usable
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord
-from gpurun.records.comparison import Comparison
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkRecord
+from gpurun.records.bench.comparison import Comparison
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.prediction_interval import DEFAULT
 

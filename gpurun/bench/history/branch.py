@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpurun.bench.trees.git import Repository, open_repository
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
+from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 
 PURPOSES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE, BenchmarkPurpose.OPTIMIZE)
 """What is part of a history: other runs were of planted slow-downs, or of commits in a search."""

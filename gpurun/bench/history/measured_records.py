@@ -10,8 +10,8 @@ from itertools import groupby
 from gpurun.bench.record_of_launches import mean_step_time
 from gpurun.bench.workload import Work
 from gpurun.measure.optional_figures import known, mean
-from gpurun.records.benchmark import BenchmarkLaunch, BenchmarkRecord, utc_moment
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkRecord, utc_moment
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Change, ChangePlan, Point, find_changes
 from gpurun.stats.descriptive import geometric_mean
 

@@ -11,8 +11,8 @@ from gpurun.bench.history.branch import Branch
 from gpurun.bench.history.measured_records import Measured, changes_of, counts_samples, work_of
 from gpurun.bench.trees.git import Repository, short
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.benchmark import AcceptedBaseline, BenchmarkFingerprint, BenchmarkRecord
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkFingerprint, BenchmarkRecord
+from gpurun.records.bench.metrics import Metric
 
 PAIRS = "or launch both sides in turn: leave out --from-history"
 

@@ -13,8 +13,8 @@ from gpurun.bench.history.measured_records import (
     measured,
     series_key,
 )
-from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord, utc_moment
-from gpurun.records.history import (
+from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkRecord, utc_moment
+from gpurun.records.bench.history import (
     HistoryChange,
     HistoryLevel,
     HistoryPoint,
@@ -22,7 +22,7 @@ from gpurun.records.history import (
     ReferenceKind,
     Trend,
 )
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Change
 from gpurun.stats.descriptive import geometric_mean
 

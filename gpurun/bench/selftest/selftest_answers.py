@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gpurun.bench.benchmark_launcher import Launch
 from gpurun.bench.compare.comparison_document import SPEED
 from gpurun.errors import ExitCode
-from gpurun.records.comparison import Comparison, MetricComparison
-from gpurun.records.selftest import SelftestPart
+from gpurun.records.bench.comparison import Comparison, MetricComparison
+from gpurun.records.bench.selftest import SelftestPart
 
 UNCHANGED, RUNTIME, MODULE = "unchanged", "runtime", "module"
 GREEN, RED, UNDECIDED = "green", "red", "undecided"

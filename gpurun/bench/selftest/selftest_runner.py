@@ -30,8 +30,8 @@ from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides, set_up
 from gpurun.bench.unfinished import ANSWERS, Ending, failure
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import BenchmarkPurpose
-from gpurun.records.selftest import Selftest, SelftestPart
+from gpurun.records.bench.benchmark import BenchmarkPurpose
+from gpurun.records.bench.selftest import Selftest, SelftestPart
 from gpurun.rundir import new_run
 from gpurun.trials.signal_guard import SignalGuard
 

@@ -33,7 +33,7 @@ from gpurun.bench.store.record_files import (
     parsed,
 )
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import (
+from gpurun.records.bench.benchmark import (
     AcceptedBaseline,
     BenchmarkExport,
     BenchmarkPurpose,

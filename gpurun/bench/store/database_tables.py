@@ -9,7 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from gpurun.bench.store.record_files import Document, document_text
-from gpurun.records.benchmark import AcceptedBaseline, BenchmarkRecord, utc_moment
+from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkRecord, utc_moment
 
 METADATA = sa.MetaData()
 

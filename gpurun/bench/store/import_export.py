@@ -8,7 +8,7 @@ from typing import Any
 
 from gpurun.bench.store.record_files import UNREADABLE, Document, document_text
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import (
+from gpurun.records.bench.benchmark import (
     BASELINE_SCHEMA,
     BENCHMARK_SCHEMA,
     EXPORT_SCHEMA,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpurun.errors import GpurunError
-from gpurun.records.benchmark import ID, AcceptedBaseline, BenchmarkRecord, check_kept
+from gpurun.records.bench.benchmark import ID, AcceptedBaseline, BenchmarkRecord, check_kept
 from gpurun.records.codec import JsonValue, RecordError, from_json, to_json
 from gpurun.rundir import json_text, write_whole
 

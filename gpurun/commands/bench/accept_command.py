@@ -18,7 +18,12 @@ from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say
 from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.benchmark import AcceptedBaseline, BenchmarkExport, BenchmarkRecord, utc_moment
+from gpurun.records.bench.benchmark import (
+    AcceptedBaseline,
+    BenchmarkExport,
+    BenchmarkRecord,
+    utc_moment,
+)
 from gpurun.records.codec import to_json
 from gpurun.report.format import number
 

@@ -38,9 +38,9 @@ from gpurun.commands.bench.search_culprit import with_culprit
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode
 from gpurun.isolation.api import require
-from gpurun.records.benchmark import BenchmarkExport, BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
-from gpurun.records.comparison import Comparison
 from gpurun.report.benchmark_text import record_lines
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.rundir import new_run

@@ -24,7 +24,7 @@ from gpurun.commands.bench.chosen_benchmarks import chosen, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode
-from gpurun.records.bisection import BisectionReport
+from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.report.bisection_text import bisection_lines, bisection_markdown
 from gpurun.trials.signal_guard import SignalGuard

@@ -11,7 +11,7 @@ from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.compare.comparison_document import SPEED
 from gpurun.bench.trees.worktrees import SIDES, remove_abandoned
 from gpurun.errors import GpurunError
-from gpurun.records.metrics import Metric
+from gpurun.records.bench.metrics import Metric
 from gpurun.rundir import find_home
 
 

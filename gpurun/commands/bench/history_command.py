@@ -19,10 +19,10 @@ from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say
 from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.benchmark import BenchmarkRecord, utc_moment, utc_text
+from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment, utc_text
+from gpurun.records.bench.history import History, Trend
+from gpurun.records.bench.metrics import Metric
 from gpurun.records.codec import to_json
-from gpurun.records.history import History, Trend
-from gpurun.records.metrics import Metric
 from gpurun.report.history_text import history_grid, history_lines, title
 from gpurun.report.terminal_table import print_grid
 

@@ -16,7 +16,7 @@ from gpurun.commands.bench.bench_outputs import teller
 from gpurun.commands.bench.chosen_benchmarks import gated
 from gpurun.commands.bench.conclude_comparison import conclude, shown
 from gpurun.commands.bench.each_benchmark import of_each
-from gpurun.records.benchmark import BenchmarkRecord
+from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard
 

@@ -11,7 +11,7 @@ from gpurun.bench.compare.compare_commits import Asked
 from gpurun.bench.compare.comparison_document import SPEED
 from gpurun.bench.trees.git import open_repository, short
 from gpurun.errors import GpurunError
-from gpurun.records.comparison import Comparison
+from gpurun.records.bench.comparison import Comparison
 from gpurun.report.bisection_text import bisection_lines
 from gpurun.trials.signal_guard import SignalGuard
 

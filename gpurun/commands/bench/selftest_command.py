@@ -16,8 +16,8 @@ from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode
+from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import to_json
-from gpurun.records.selftest import Selftest
 from gpurun.report.selftest_text import pairs_in_all, selftest_lines
 from gpurun.stats.gate import GatePlan
 from gpurun.trials.signal_guard import SignalGuard

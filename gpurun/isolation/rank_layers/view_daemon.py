@@ -15,7 +15,7 @@ import time
 
 from gpurun.isolation.rank_layers import created_by_both
 from gpurun.isolation.rank_layers.rank_view import RankView
-from gpurun.records.rank_layers import DELETE, DONE, LONGEST, address_of
+from gpurun.records.messages.rank_layer_requests import DELETE, DONE, LONGEST, address_of
 
 READY = b"r"
 INTERVAL_SECONDS = 0.25

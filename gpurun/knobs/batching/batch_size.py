@@ -11,7 +11,7 @@ from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
 from gpurun.knobs.command_line import with_flag
 from gpurun.records.events import LoaderEvent
 from gpurun.records.facts import Facts
-from gpurun.records.loader_keys import place
+from gpurun.records.messages.loader_keys import place
 
 GAIN = 1.03
 """Twice the batch must gain this much throughput to be doubled again."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.bench.trees.git import short
-from gpurun.records.history import History, ReferenceKind, Trend
+from gpurun.records.bench.history import History, ReferenceKind, Trend
 from gpurun.report.comparison_text import NAMES
 from gpurun.report.format import one_line, signed_percent
 from gpurun.report.history_text import conditions, day, title

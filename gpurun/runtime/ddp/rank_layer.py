@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 
-from gpurun.records.rank_layers import DELETE, DONE, REFRESH, address_of
+from gpurun.records.messages.rank_layer_requests import DELETE, DONE, REFRESH, address_of
 
 PATIENCE_SECONDS = 10.0
 

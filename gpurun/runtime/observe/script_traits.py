@@ -11,7 +11,7 @@ from typing import Any
 from gpurun.knobs.callers import is_ours
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
-from gpurun.records.loader_keys import joined, keys_in
+from gpurun.records.messages.loader_keys import joined, keys_in
 from gpurun.runtime.core.call_contexts import CallContexts
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from gpurun.records.outputs import OutputsEvent
+from gpurun.records.messages.model_outputs import OutputsEvent
 from gpurun.records.spec import OUTPUT_CALLS
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gpurun.records.turns import ANSWERS, ORDERS, Turn, TurnOrder
+from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, send
 
 SHORT_EPOCH_NS = 500_000_000

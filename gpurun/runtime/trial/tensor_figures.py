@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpurun.records.outputs import TensorFigures
+from gpurun.records.messages.model_outputs import TensorFigures
 from gpurun.runtime.core.tensor_values import is_tensor, plain
 
 MOST_TENSORS = 512

@@ -16,7 +16,7 @@ from gpurun.records.events import (
     SamplesEvent,
     StepRow,
 )
-from gpurun.records.outputs import OutputsEvent
+from gpurun.records.messages.model_outputs import OutputsEvent
 
 UNKNOWN_ROUNDING = "no trial shows what rounding alone does to them"
 

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gpurun.records.outputs import OutputsEvent, TensorFigures
+from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.guard.evidence import Evidence
 
 TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from gpurun.knobs.api import Effect
-from gpurun.records.outputs import OutputsEvent, TensorFigures
+from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
 from gpurun.tuner.guard.evidence import UNKNOWN_ROUNDING, Comparison, Evidence, RoundingReason
 from gpurun.tuner.guard.optimisation import starts_alike
 from gpurun.tuner.guard.output_differences import (

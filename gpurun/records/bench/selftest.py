@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.records.comparison import Comparison
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.record import record
 
 SELFTEST_SCHEMA = "gpurun/selftest@1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpurun.records.benchmark import BenchmarkLaunch
+from gpurun.records.bench.benchmark import BenchmarkLaunch
 from gpurun.records.record import record
 from gpurun.records.result import StepTime
 

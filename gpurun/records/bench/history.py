@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from gpurun.records.benchmark import BenchmarkFingerprint
+from gpurun.records.bench.benchmark import BenchmarkFingerprint
 from gpurun.records.record import record
 
 HISTORY_SCHEMA = "gpurun/history@1"

@@ -1,0 +1,1 @@
+"""Records of benchmarks, comparisons, searches for a culprit, histories and selftests."""

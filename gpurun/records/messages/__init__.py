@@ -1,0 +1,1 @@
+"""Messages of a process beside its main events: turns, layers, outputs, gradients."""
