@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json
 from tests.conftest import REPOSITORY
@@ -89,6 +91,7 @@ def test_a_slowed_tree_is_a_regression_by_live_pairs(tmp_path: Path) -> None:
     assert len(git(folder, "worktree", "list").splitlines()) == 1
 
 
+@pytest.mark.slow  # quick twin: unit/test_turn_ratio.py
 def test_a_cost_at_every_fortieth_step_is_a_regression(tmp_path: Path) -> None:
     """Most turns of a few steps do not see it."""
     folder = project(tmp_path / "project")
@@ -97,6 +100,7 @@ def test_a_cost_at_every_fortieth_step_is_a_regression(tmp_path: Path) -> None:
     assert (code, found.verdict) == (1, "regression"), said
 
 
+@pytest.mark.slow  # quick twin: test_bench_training.py
 def test_another_training_at_the_same_speed_is_seen_by_live_pairs(tmp_path: Path) -> None:
     folder = project(tmp_path / "project")
     commit(folder, {"work.py": WORK.format(sleep=0.004, scale=1.1)})
@@ -108,6 +112,7 @@ def test_another_training_at_the_same_speed_is_seen_by_live_pairs(tmp_path: Path
     assert found.training.launches == (found.pairs + 1, found.pairs + 1)
 
 
+@pytest.mark.slow  # quick twin: unit/test_bench_live.py
 def test_a_script_that_needs_a_port_for_itself_is_launched_in_turn(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -122,6 +127,7 @@ def test_a_script_that_needs_a_port_for_itself_is_launched_in_turn(tmp_path: Pat
     assert "launches in turn, not live pairs: a live pair failed" in said
 
 
+@pytest.mark.slow  # quick twin: the one of test_bench_compare.py
 def test_an_interrupted_live_pair_leaves_no_process_and_no_worktree(tmp_path: Path) -> None:
     folder = project(tmp_path / "project")
     commit(folder, {"notes.txt": "1"})

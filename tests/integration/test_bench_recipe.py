@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from gpurun.arguments.bench_flags import parse_bench
 from tests.conftest import REPOSITORY
 from tests.repositories import commit, git, new_repository
 
@@ -78,6 +80,16 @@ def follow(clone: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_the_commands_flags_of_the_recipe_are_those_of_gpurun() -> None:
+    (line,) = recipe().splitlines()
+    program, command, *words = shlex.split(line)
+    assert (program, command) == ("gpurun", "bench")
+    options = parse_bench(words)
+    assert (options.compare, options.script) == ("origin/main", "train.py")
+    assert options.args == ("--epochs", "1")
+
+
+@pytest.mark.slow  # quick twin: the comparison in test_bench_live.py
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("second", "code", "verdict"),

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import from_json
 from tests.conftest import REPOSITORY
@@ -29,6 +31,7 @@ WORK = '"""Work."""\nimport time\ndef prepare():\n    time.sleep(0.04)\n'
 TABLE = '[bench]\nscript = "train.py"\nsteps = 12\nmetrics = ["throughput"]\n'
 
 
+@pytest.mark.slow  # quick twin: unit/test_bench_selftest.py
 def test_both_planted_slow_downs_are_found_and_nothing_is_left_of_them(tmp_path: Path) -> None:
     folder = new_repository(tmp_path / "project")
     files = {"train.py": SCRIPT, "work.py": WORK, "gpurun.toml": TABLE, ".gitignore": ".gpurun/\n"}

@@ -82,6 +82,7 @@ def test_a_commit_that_trains_to_nan_at_full_speed_is_a_regression(tmp_path: Pat
     assert "regression" not in {metric.verdict for metric in found.metrics}
 
 
+@pytest.mark.slow  # quick twin: unit/test_bench_training.py
 def test_a_doubled_learning_rate_is_a_warning_and_on_request_exit_code_6(tmp_path: Path) -> None:
     folder = project(tmp_path / "project")
     commit(folder, {"work.py": WORK.format(rate=0.2, temperature=1.0)})
@@ -98,6 +99,7 @@ def test_a_doubled_learning_rate_is_a_warning_and_on_request_exit_code_6(tmp_pat
     assert len(points.points) < 40
 
 
+@pytest.mark.slow  # quick twin: unit/test_bench_training.py
 def test_a_script_that_only_runs_forward_is_not_said_to_train_alike(tmp_path: Path) -> None:
     folder = project(tmp_path / "project", FORWARD)
     commit(folder, {"work.py": WORK.format(rate=0.1, temperature=2.0)})

@@ -24,6 +24,7 @@ def train(name: str, folder: Path, ranks: int) -> Run:
     return ddp(folder / "train.py", ranks, ENVIRONMENT)
 
 
+@pytest.mark.slow  # quick twin: mp.spawn in test_gradient_probe.py
 @pytest.mark.parametrize("name", ["mp_spawn", "accelerate"])
 def test_what_ranks_cannot_train_is_refused_before_it_trains(tmp_path: Path, name: str) -> None:
     """With the line and the cure, and nowhere does gpurun say that the script failed."""
@@ -34,9 +35,8 @@ def test_what_ranks_cannot_train_is_refused_before_it_trains(tmp_path: Path, nam
     assert verdict(case, run) == REFUSED, run.stderr
 
 
-@pytest.mark.parametrize(
-    "name", ["reshape_fails", pytest.param("view_passes", marks=pytest.mark.slow)]
-)
+@pytest.mark.slow  # quick twin: `reshaped` in test_gradient_probe.py
+@pytest.mark.parametrize("name", ["reshape_fails", "view_passes"])
 def test_a_script_that_uses_its_batch_size_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     """Whether a share of the batch fails in it or passes in silence."""
     run = ddp(write(ddp_refusal_cases.CASES[name], tmp_path / name), 2, ENVIRONMENT)
@@ -44,12 +44,13 @@ def test_a_script_that_uses_its_batch_size_elsewhere_is_refused(tmp_path: Path, 
     assert not FAILED.search(run.stderr)
 
 
+@pytest.mark.slow  # quick twin: the losses of test_hidden_ddp.py
 @pytest.mark.parametrize(
     ("name", "ranks"),
     [
         ("gan", 2),
-        pytest.param("sum_by_16", 2, marks=pytest.mark.slow),
-        pytest.param("custom_sum", 3, marks=pytest.mark.slow),
+        ("sum_by_16", 2),
+        ("custom_sum", 3),
     ],
 )
 def test_a_loss_that_reduces_over_samples_trains_as_in_one_process(
@@ -62,6 +63,7 @@ def test_a_loss_that_reduces_over_samples_trains_as_in_one_process(
     assert difference(tmp_path / "1" / "start.pt", one, tmp_path / "ranks" / "out.pt") <= SAME
 
 
+@pytest.mark.slow  # quick twin: unit/test_probe_judging.py
 def test_a_loss_that_is_neither_mean_nor_sum_is_refused(tmp_path: Path) -> None:
     run = train("small_penalty_beside_sum", tmp_path / "ranks", 2)
     assert run.refused, run.stderr

@@ -47,7 +47,14 @@ def test_an_example_knows_nothing_of_gpurun(name: str) -> None:
     assert "gpurun" not in (EXAMPLES / name).read_text().lower()
 
 
-@pytest.mark.parametrize("name", sorted(SHORT))
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tabular_mlp.py",
+        pytest.param("char_gpt.py", marks=pytest.mark.slow),
+        pytest.param("slow_vision.py", marks=pytest.mark.slow),
+    ],
+)
 def test_an_example_learns_saves_and_trains_alike_under_gpurun(
     name: str, gpurun: Gpurun, tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

@@ -79,7 +79,12 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("kind", "how"),
-    [("plain", "mean"), ("summed", "sum"), ("penalised", "mean"), ("compiled", "sum")],
+    [
+        ("summed", "sum"),
+        pytest.param("plain", "mean", marks=pytest.mark.slow),
+        pytest.param("penalised", "mean", marks=pytest.mark.slow),
+        pytest.param("compiled", "sum", marks=pytest.mark.slow),
+    ],
 )
 def test_ranks_train_what_one_process_trains_however_the_loss_reduces(
     script: Path,
@@ -100,7 +105,12 @@ def test_ranks_train_what_one_process_trains_however_the_loss_reduces(
 
 @pytest.mark.parametrize(
     ("kind", "how"),
-    [("normed", "sum"), ("dropped", "sum"), ("noisy", "sum"), ("mixed up", "mean")],
+    [
+        ("normed", "sum"),
+        pytest.param("dropped", "sum", marks=pytest.mark.slow),
+        pytest.param("noisy", "sum", marks=pytest.mark.slow),
+        pytest.param("mixed up", "mean", marks=pytest.mark.slow),
+    ],
 )
 def test_what_is_drawn_or_normalised_disturbs_no_measurement(
     script: Path, gpurun: Gpurun, kind: str, how: str
@@ -120,6 +130,7 @@ def test_a_result_is_kept_until_the_script_changes(script: Path, gpurun: Gpurun)
     assert "(measured in" in gpurun(*RANKS, "train.py", "plain").stderr.decode()
 
 
+@pytest.mark.slow  # quick twin: unit/test_probe_judging.py
 def test_a_mean_over_what_differs_between_halves_is_told_with_its_figure(
     script: Path, gpurun: Gpurun
 ) -> None:
@@ -131,9 +142,14 @@ def test_a_mean_over_what_differs_between_halves_is_told_with_its_figure(
 @pytest.mark.parametrize(
     ("kind", "words", "line"),
     [
-        ("penalised sum", "a penalty or a mean beside it", ""),
         ("reshaped", "on a part of one it fails at", "a = a.reshape(BATCH, -1)"),
-        ("normed in view", "the script reads its batch size at", "203 * BATCH, -1"),
+        pytest.param("penalised sum", "a penalty or a mean beside it", "", marks=pytest.mark.slow),
+        pytest.param(
+            "normed in view",
+            "the script reads its batch size at",
+            "203 * BATCH, -1",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_what_ranks_cannot_train_is_refused_before_anything_trains(
@@ -150,6 +166,7 @@ def test_what_ranks_cannot_train_is_refused_before_anything_trains(
     assert "the script failed" not in said
 
 
+@pytest.mark.slow  # quick twin: the flag in test_hidden_ddp.py
 def test_what_the_user_says_settles_it(script: Path, gpurun: Gpurun) -> None:
     done = gpurun(*RANKS, "--loss-reduction", "sum", "train.py", "penalised sum")
     assert done.returncode == 0, done.stderr.decode()
@@ -189,8 +206,18 @@ accelerator = Accelerator()
     ("source", "words", "line"),
     [
         (SPAWNS, "starts training processes of its own at train.py", "mp.spawn("),
-        (SWEEP, "starts training processes of its own at train.py", "subprocess.run("),
-        (LIBRARY, "is distributed by accelerate at train.py", "= Accelerator("),
+        pytest.param(
+            SWEEP,
+            "starts training processes of its own at train.py",
+            "subprocess.run(",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            LIBRARY,
+            "is distributed by accelerate at train.py",
+            "= Accelerator(",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_script_that_is_parallel_in_another_way_is_refused(
@@ -238,6 +265,7 @@ for a, b in DataLoader(TensorDataset(x, y), 16):
 """
 
 
+@pytest.mark.slow  # quick twin: unit/test_probe_judging.py
 def test_a_term_that_begins_at_zero_is_seen(script: Path, gpurun: Gpurun) -> None:
     script.write_text(FROM_THE_START)
     (script.parent / "config.json").write_text('{"reduction": "sum", "penalty": 1.0}')
@@ -246,6 +274,7 @@ def test_a_term_that_begins_at_zero_is_seen(script: Path, gpurun: Gpurun) -> Non
     assert b"verdict=refused" in done.stderr
 
 
+@pytest.mark.slow  # quick twin: the script itself changes, above
 def test_a_kept_result_does_not_outlive_what_the_script_reads(script: Path, gpurun: Gpurun) -> None:
     script.write_text(FROM_THE_START)
     config = script.parent / "config.json"

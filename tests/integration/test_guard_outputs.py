@@ -127,7 +127,14 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("value", BROKEN)
+QUICK = {"zeros", "reused", "half", "late", "skipped"}
+"""One of each way in which outputs can be wrong; what is alike is slow."""
+
+
+@pytest.mark.parametrize(
+    "value",
+    [v if v in QUICK else pytest.param(v, marks=pytest.mark.slow) for v in BROKEN],
+)
 def test_falsified_outputs_are_rejected_with_what_is_wrong(inference: Trials, value: str) -> None:
     verdict = inference.judge(returned=value)
     assert not verdict.accepted
@@ -138,9 +145,9 @@ def test_falsified_outputs_are_rejected_with_what_is_wrong(inference: Trials, va
 SOUND: list[Any] = [
     {"returned": "as it is"},
     {"low_precision_forward": True},
-    {"channels_last": True},
     {"loader_workers": 2},
-    {"cpu_threads": 2},
+    pytest.param({"channels_last": True}, marks=pytest.mark.slow),
+    pytest.param({"cpu_threads": 2}, marks=pytest.mark.slow),
     pytest.param({"compile": "default"}, marks=pytest.mark.slow),
 ]
 
@@ -197,7 +204,10 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Trials:
 
 @pytest.mark.parametrize(
     ("value", "said"),
-    [("evaluation", "output"), ("evaluation dropout", "draws random numbers in calls without")],
+    [
+        pytest.param("evaluation", "output", marks=pytest.mark.slow),
+        ("evaluation dropout", "draws random numbers in calls without"),
+    ],
 )
 def test_what_is_wrong_in_evaluation_alone_is_rejected(
     training: Trials, value: str, said: str
@@ -209,7 +219,11 @@ def test_what_is_wrong_in_evaluation_alone_is_rejected(
 
 @pytest.mark.parametrize(
     "settings",
-    [{"low_precision_forward": True}, {"loader_workers": 2}, {"fused_optimizer": "fused"}],
+    [
+        {"low_precision_forward": True},
+        pytest.param({"loader_workers": 2}, marks=pytest.mark.slow),
+        pytest.param({"fused_optimizer": "fused"}, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_sound_changes_of_training_keep_their_evaluations(

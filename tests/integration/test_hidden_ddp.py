@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 
 from tests.forked import NURSERY
+from tests.once import once
 from tests.run_events import events
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
 TRAININGS = Path(__file__).parent / "trainings_for_ranks.py"
 LOSSES = Path(__file__).parent / "losses_for_ranks.py"
-Alone = dict[tuple[Path, str], dict[str, list[float]]]
+Alone = Callable[[Path, str], dict[str, list[float]]]
 RANKS = ("--ddp", "--nproc-per-node", "2")
+A_MEAN = (*RANKS, "--loss-reduction", "mean")
+"""For tests of other things than its measurement, which takes launches of its own."""
 ODD = """
 import os, sys
 import torch, torch.nn as nn, torch.nn.functional as F
@@ -98,22 +101,24 @@ def details(folder: Path, trait: str) -> set[str]:
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Alone:
     """What one process trains, by the script and how its losses reduce."""
-    found = {}
-    for script in (TRAININGS, LOSSES):
-        for how in ("mean", "sum"):
-            words = [str(script), how]
-            done = NURSERY.run(words, tmp_path_factory.mktemp("alone"), os.environ)
+
+    def trained(script: Path, how: str) -> dict[str, list[float]]:
+        def train(folder: Path) -> dict[str, list[float]]:
+            done = NURSERY.run([str(script), how], folder, os.environ)
             assert done.returncode == 0, done.stderr.decode()
-            found[script, how] = summary(done.stdout)
-    return found
+            return summary(done.stdout)
+
+        return once(tmp_path_factory, f"alone-{script.stem}-{how}", train)
+
+    return trained
 
 
 def test_two_ranks_train_what_one_process_trains_but_for_what_is_of_a_batch(
     tmp_path: Path, gpurun: Gpurun, alone: Alone
 ) -> None:
     """The global batch is kept: weights agree to rounding, but for statistics of half a batch."""
-    together, one = tmp_path, dict(alone[TRAININGS, "mean"])
-    ranks = gpurun(*RANKS, "--loss-reduction", "mean", str(TRAININGS), "mean", cwd=together)
+    together, one = tmp_path, alone(TRAININGS, "mean")
+    ranks = gpurun(*A_MEAN, str(TRAININGS), "mean", cwd=together)
     assert ranks.returncode == 0, ranks.stderr.decode()
     two = summary(ranks.stdout)
     assert list(two) == list(one)
@@ -136,13 +141,18 @@ def test_two_ranks_train_what_one_process_trains_but_for_what_is_of_a_batch(
 @pytest.mark.parametrize(
     ("ranks", "script", "how", "names"),
     [
-        (2, LOSSES, "mean", ()),
         (2, LOSSES, "sum", ()),
-        (3, LOSSES, "mean", ()),
-        (3, LOSSES, "sum", ()),
-        (2, TRAININGS, "sum", ()),
-        # one training after the other in a process, where no batch can be parted evenly
-        (3, TRAININGS, "mean", ("clamped_by_hand", "heads_in_turn", "listed")),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (2, LOSSES, "mean", ()),
+                (3, LOSSES, "mean", ()),
+                (3, LOSSES, "sum", ()),
+                (2, TRAININGS, "sum", ()),
+                # one training after the other in a process, where no batch can be parted evenly
+                (3, TRAININGS, "mean", ("clamped_by_hand", "heads_in_turn", "listed")),
+            )
+        ),
     ],
 )
 def test_ranks_train_what_one_process_trains(
@@ -157,32 +167,10 @@ def test_ranks_train_what_one_process_trains(
     words = ("--ddp", "--nproc-per-node", str(ranks), "--oversubscribe", "--loss-reduction", how)
     done = gpurun(*words, str(script), how, *names, cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
-    found = summary(done.stdout)
-    assert set(found) == set(names or alone[script, how])
+    found, expected = summary(done.stdout), alone(script, how)
+    assert set(found) == set(names or expected)
     for name, sums in found.items():
-        assert sums == pytest.approx(alone[script, how][name], rel=1e-5, abs=1e-5), name
-
-
-WORDS = """
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-net = torch.nn.Linear(2, 1)
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for (x,) in DataLoader(TensorDataset(torch.ones(8, 2)), 4):
-    net(x).mean().backward()
-    optimizer.step()
-print("order", *{"cat", "dog", "bird", "fish", "worm", "bee"}, flush=True)
-"""
-
-
-def test_texts_hash_alike_in_all_ranks(tmp_path: Path, gpurun: Gpurun) -> None:
-    """The order of a set may number the words of a vocabulary."""
-    (tmp_path / "words.py").write_text(WORDS)
-    done = gpurun(*RANKS, "words.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr.decode()
-    (other,) = newest_run(tmp_path).glob("ranks/**/1/stdout.log")
-    assert done.stdout.startswith(b"order")
-    assert other.read_bytes() == done.stdout
+        assert sums == pytest.approx(expected[name], rel=1e-5, abs=1e-5), name
 
 
 PLAIN = """
@@ -213,14 +201,17 @@ print(sum(p.double().abs().sum().item() for p in net.parameters()), flush=True)
 
 @pytest.mark.parametrize(
     ("asked", "apart"),
-    [("static_graph,gradient_as_bucket_view,bucket_cap_mb=1", 1e-6), ("compression=fp16", 1e-3)],
+    [
+        ("static_graph,gradient_as_bucket_view,bucket_cap_mb=1", 1e-6),
+        pytest.param("compression=fp16", 1e-3, marks=pytest.mark.slow),
+    ],
 )
 def test_gradients_may_be_exchanged_in_other_ways(
     tmp_path: Path, gpurun: Gpurun, asked: str, apart: float
 ) -> None:
     (tmp_path / "plain.py").write_text(PLAIN)
     usual, other = (
-        gpurun(*RANKS, *more, "plain.py", cwd=tmp_path) for more in ((), ("--ddp-options", asked))
+        gpurun(*A_MEAN, *more, "plain.py", cwd=tmp_path) for more in ((), ("--ddp-options", asked))
     )
     assert (usual.returncode, other.returncode) == (0, 0), other.stderr.decode()
     weights, ends = zip(
@@ -258,7 +249,7 @@ def test_gradients_that_are_accumulated_are_exchanged_once_a_step(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
     (tmp_path / "train.py").write_text(ACCUMULATED)
-    done = gpurun(*RANKS, "train.py", cwd=tmp_path)
+    done = gpurun(*A_MEAN, "train.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
     exchanged = done.stdout.decode().split()
     assert len(exchanged) >= 16
@@ -286,17 +277,25 @@ for epoch in range(2):
 shutil.rmtree("out/scratch", ignore_errors=True)
 net.load_state_dict(torch.load("out/1.pt"))
 print(sorted(os.listdir("out")), flush=True)
+print("order", *{"cat", "dog", "bird", "fish", "worm", "bee"}, flush=True)
 """
 
 
-def test_what_ranks_write_is_what_one_process_writes(tmp_path: Path, gpurun: Gpurun) -> None:
-    """Rank 0's files are the real ones; the others have their own, and nothing of them is left."""
+def test_what_ranks_write_and_how_texts_hash_is_as_in_one_process(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    """Rank 0's files are the real ones; the others have their own, and nothing of them is left.
+
+    Texts hash alike in all ranks: the order of a set may number the words of a vocabulary.
+    """
     (tmp_path / "writes.py").write_text(WRITES)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "old.pt").touch()
-    done = gpurun(*RANKS, "writes.py")
+    done = gpurun(*A_MEAN, "writes.py")
     assert done.returncode == 0, done.stderr.decode()
-    assert done.stdout == b"['0.pt', '1.pt']\n"
+    files, order = done.stdout.splitlines()
+    assert files == b"['0.pt', '1.pt']"
+    assert order.startswith(b"order ")
     (other,) = newest_run(tmp_path).glob("ranks/**/1/stdout.log")
     assert other.read_bytes() == done.stdout
     assert (tmp_path / "log.txt").read_text().split() == ["begin", "0", "1"]
@@ -308,7 +307,7 @@ def odd(gpurun: Gpurun, folder: Path, kind: str) -> Any:
     return gpurun(*RANKS, "odd.py", kind, cwd=folder)
 
 
-@pytest.mark.parametrize("kind", ["distributed", "parallel"])
+@pytest.mark.parametrize("kind", ["distributed", pytest.param("parallel", marks=pytest.mark.slow)])
 def test_a_script_that_is_parallel_by_itself_runs(
     tmp_path: Path, gpurun: Gpurun, kind: str
 ) -> None:
@@ -322,6 +321,7 @@ def test_a_script_that_is_parallel_by_itself_runs(
     assert (b"run it without --ddp" in done.stderr) != shared
 
 
+@pytest.mark.slow  # quick twin: unit/test_parallel_uses.py
 def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -338,14 +338,19 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
 @pytest.mark.parametrize(
     ("kind", "code", "words"),
     [
-        ("by hand", 2, "no DataLoader feeds the training"),
         ("singly", 2, "a loader without a batch size"),
-        ("mixed", 2, "a penalty or a mean beside it would count once for each rank"),
-        ("vector", 2, "backward() is called on a tensor of several numbers"),
-        ("small stream", 2, "a stream by 1 samples at a time"),
         ("apart", 1, "at their end, after step 12, the ranks differ in their weights"),
-        ("rate", 1, "at step 1 the ranks differ in their learning rates: 0.1, 0.2"),
-        ("early", 1, "rank 1 ended after 7 steps, and rank 0 waits for it"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("by hand", 2, "no DataLoader feeds the training"),
+                ("mixed", 2, "a penalty or a mean beside it would count once for each rank"),
+                ("vector", 2, "backward() is called on a tensor of several numbers"),
+                ("small stream", 2, "a stream by 1 samples at a time"),
+                ("rate", 1, "at step 1 the ranks differ in their learning rates: 0.1, 0.2"),
+                ("early", 1, "rank 1 ended after 7 steps, and rank 0 waits for it"),
+            )
+        ),
     ],
 )
 def test_what_cannot_train_alike_ends_by_name(
@@ -357,6 +362,7 @@ def test_what_cannot_train_alike_ends_by_name(
     assert b"Traceback" not in done.stderr
 
 
+@pytest.mark.slow  # quick twin: test_gradient_probe.py has one
 def test_a_loss_that_cannot_be_put_together_is_told_with_its_figure(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -373,6 +379,7 @@ def test_ranks_need_a_number_where_there_is_no_gpu(tmp_path: Path, gpurun: Gpuru
     assert b"say how many: --nproc-per-node 2" in done.stderr
 
 
+@pytest.mark.slow  # quick twin: ranks that differ, above
 def test_ranks_end_where_what_keeps_them_alike_fails(tmp_path: Path, gpurun: Gpurun) -> None:
     """They would train alone, each its own model."""
     (tmp_path / "odd.py").write_text(

@@ -25,6 +25,8 @@ from tests.integration.test_launch_nodes import free_port
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Launcher = subprocess.Popen[bytes]
+RANKS = ("--ddp", "--nproc-per-node", "2", "--loss-reduction", "mean")
+"""Nothing here tests how the reduction is measured, which takes launches of its own."""
 TRAINING = """
 import os, pathlib, sys, time
 import torch
@@ -66,7 +68,7 @@ def marks(tmp_path: Path) -> Path:
 def two_that_train(folder: Path, marks: Path, variables: dict[str, str]) -> Launcher:
     """The launcher of two ranks, each of which has trained for an epoch at least."""
     (folder / "train.py").write_text(TRAINING)
-    words = ("--ddp", "--nproc-per-node", "2", "--shared-writes", "train.py", "100000")
+    words = (*RANKS, "--shared-writes", "train.py", "100000")
     launcher = start(folder, {**variables, "MARKS": str(marks)}, *words)
     assert wait_for(lambda: len({path.stem for path in marks.iterdir()}) >= 2)
     return launcher
@@ -77,6 +79,7 @@ def weights(words: list[str]) -> list[float]:
     return [float(word) for word in words[1:]]
 
 
+@pytest.mark.slow  # quick twin: test_hidden_ddp.py, test_launch_nodes.py
 def test_ranks_of_two_nodes_train_what_one_process_trains(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
@@ -102,6 +105,7 @@ def test_ranks_of_two_nodes_train_what_one_process_trains(
         assert weights(words) == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
 
+@pytest.mark.slow  # quick twin: the one of test_launch_elastic.py
 def test_a_killed_launcher_leaves_no_rank_and_no_loader_worker(
     tmp_path: Path, marks: Path, clean_environment: dict[str, str]
 ) -> None:
@@ -143,14 +147,14 @@ for epoch in range(50):
     ("how", "code", "told"),
     [
         ("raise ValueError('bad sample 17')", 1, "exit code 1 (process"),
-        ("sys.exit(7)", 7, "exit code 7"),
+        pytest.param("sys.exit(7)", 7, "exit code 7", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_fails_is_the_cause_and_no_other_is(
     tmp_path: Path, gpurun: Gpurun, how: str, code: int, told: str
 ) -> None:
     (tmp_path / "fails.py").write_text(FAILS)
-    done = gpurun("--ddp", "--nproc-per-node", "2", "fails.py", how, cwd=tmp_path)
+    done = gpurun(*RANKS, "fails.py", how, cwd=tmp_path)
     said = done.stderr.decode()
     assert done.returncode == code, said
     assert f"rank 1 failed first: {told}" in said
@@ -174,7 +178,7 @@ def test_the_traceback_of_a_model_has_no_frame_of_its_wrapper(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
     (tmp_path / "fails.py").write_text(FAILS.replace("\noptimizer = ", CUT))
-    done = gpurun("--ddp", "--nproc-per-node", "2", "fails.py", "", cwd=tmp_path)
+    done = gpurun(*RANKS, "fails.py", "", cwd=tmp_path)
     said = done.stderr.decode()
     assert done.returncode == 1, said
     assert "mat1 and mat2 shapes cannot be multiplied (16x3 and 8x1)" in said
@@ -183,11 +187,12 @@ def test_the_traceback_of_a_model_has_no_frame_of_its_wrapper(
     assert "runtime/ddp/" not in said
 
 
+@pytest.mark.slow  # quick twin: ranks that end, in test_hidden_ddp.py
 def test_a_rank_for_which_the_others_wait_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
     """It may have its reasons, and is not ended."""
     shorter = "import gpurun.runtime.ddp.stall_report as report\nreport.STILL_SECONDS = 3.0\n"
     (tmp_path / "fails.py").write_text(shorter + FAILS.replace("range(50)", "range(1)"))
-    words = ("--ddp", "--nproc-per-node", "2", "fails.py", "import time; time.sleep(9)")
+    words = (*RANKS, "fails.py", "import time; time.sleep(9)")
     done = gpurun(*words, cwd=tmp_path)
     said = done.stderr.decode()
     assert done.returncode == 0, said
@@ -196,6 +201,7 @@ def test_a_rank_for_which_the_others_wait_is_named(tmp_path: Path, gpurun: Gpuru
     assert said.count(waits) == 1
 
 
+@pytest.mark.slow  # quick twin: the counts of test_scale.py
 def test_a_rank_without_memory_is_a_count_without_enough_memory(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

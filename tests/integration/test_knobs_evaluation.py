@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.conftest import Gpurun
-from tests.integration.knob_runs import KnobRun, run_under
+from tests.integration.knob_runs import KnobRun, bare, run_under
 
 SETTINGS = {"evaluation_fusion": True}
 HEAD = """
@@ -102,19 +99,17 @@ print(json.dumps(report))
 
 def both(gpurun: Gpurun, folder: Path, script: str) -> tuple[Any, KnobRun]:
     """What the script prints under plain python, and its run with the knob."""
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, cwd=folder, capture_output=True, check=True)
-    return json.loads(done.stdout), run_under(gpurun, folder, script, SETTINGS)
+    return bare(folder, script), run_under(gpurun, folder, script, SETTINGS)
 
 
 def test_evaluation_gives_the_same_figures_without_normalising(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
-    bare, run = both(gpurun, tmp_path, HEAD + TRAIN)
+    plain, run = both(gpurun, tmp_path, HEAD + TRAIN)
     assert run.knobs == [
         ("evaluation_fusion", "applied", "7 normalisations of Sequential"),
     ]
-    for name, scores in bare["scores"].items():
+    for name, scores in plain["scores"].items():
         assert run.printed["scores"][name] == pytest.approx(scores, rel=1e-3, abs=1e-3), name
     norms = run.printed["norms"]
     folded = {name for name, count in norms.items() if count == 0}
@@ -123,11 +118,11 @@ def test_evaluation_gives_the_same_figures_without_normalising(
         "inference mode", "after the copy",
     }  # fmt: skip
     assert norms["hooked"] == 3, "only the layer with a hook is left alone"
-    assert norms["copy"] == bare["norms"]["copy"] > 0, "a copy is no root of ours"
-    assert run.printed["looked"] == pytest.approx(bare["looked"], rel=1e-3)
-    assert run.printed["losses"] == bare["losses"], "training is untouched"
+    assert norms["copy"] == plain["norms"]["copy"] > 0, "a copy is no root of ours"
+    assert run.printed["looked"] == pytest.approx(plain["looked"], rel=1e-3)
+    assert run.printed["losses"] == plain["losses"], "training is untouched"
     for name in ("keys", "attributes", "pickle", "modes", "repr", "traced"):
-        assert run.printed[name] == bare[name], name
+        assert run.printed[name] == plain[name], name
 
 
 WAYS = """
@@ -164,9 +159,9 @@ OTHERWISE = {
 @pytest.mark.parametrize("way", OTHERWISE)
 def test_what_is_not_a_pair_is_not_folded(tmp_path: Path, gpurun: Gpurun, way: str) -> None:
     script = HEAD + WAYS.replace("WAY", OTHERWISE[way], 1)
-    bare, run = both(gpurun, tmp_path, script)
-    assert run.printed["scores"] == [pytest.approx(s, rel=1e-4) for s in bare["scores"]]
-    assert run.printed["norms"] == bare["norms"]
+    plain, run = both(gpurun, tmp_path, script)
+    assert run.printed["scores"] == [pytest.approx(s, rel=1e-4) for s in plain["scores"]]
+    assert run.printed["norms"] == plain["norms"]
     assert run.outcomes("evaluation_fusion") == ["skipped"]
 
 
@@ -180,24 +175,24 @@ def test_weights_made_and_gradients_taken_inside_the_call_are_right(
         "                                        self.conv.weight)[0] if self.which else 0\n"
         "        return self.norms[0](self.conv(x)) + (slope.mean() if self.which else 0)"
     )
-    bare, run = both(gpurun, tmp_path, HEAD + WAYS.replace("WAY", way, 1))
+    plain, run = both(gpurun, tmp_path, HEAD + WAYS.replace("WAY", way, 1))
     assert run.outcomes("evaluation_fusion") == ["applied"]
-    assert run.printed["scores"] == [pytest.approx(s, rel=1e-4) for s in bare["scores"]]
+    assert run.printed["scores"] == [pytest.approx(s, rel=1e-4) for s in plain["scores"]]
     assert run.printed["norms"] == [1, 0, 3]
 
 
 def test_another_normalisation_gets_what_the_layer_made(tmp_path: Path, gpurun: Gpurun) -> None:
     way = "return self.norms[self.which](self.conv(x))"
-    bare, run = both(gpurun, tmp_path, HEAD + WAYS.replace("WAY", way, 1))
-    assert run.printed["scores"] == [pytest.approx(s, rel=1e-4) for s in bare["scores"]]
+    plain, run = both(gpurun, tmp_path, HEAD + WAYS.replace("WAY", way, 1))
+    assert run.printed["scores"] == [pytest.approx(s, rel=1e-4) for s in plain["scores"]]
     assert run.printed["norms"][1:] == [0, 3]
 
 
 def test_a_model_that_takes_another_way_later_is_left_alone(tmp_path: Path, gpurun: Gpurun) -> None:
     way = "y = self.conv(x); return y if self.which else self.norms[0](y)"
-    bare, run = both(gpurun, tmp_path, HEAD + WAYS.replace("WAY", way, 1))
+    plain, run = both(gpurun, tmp_path, HEAD + WAYS.replace("WAY", way, 1))
     assert run.outcomes("evaluation_fusion") == ["applied", "skipped"]
-    assert run.printed["scores"][2][1:] == pytest.approx(bare["scores"][2][1:], rel=1e-4)
+    assert run.printed["scores"][2][1:] == pytest.approx(plain["scores"][2][1:], rel=1e-4)
 
 
 INFER = """
@@ -231,10 +226,10 @@ print(json.dumps({"scores": scores, "norms": norms, "threads": [found[n] for n i
 def test_a_script_that_only_infers_folds_and_its_threads_agree(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
-    bare, run = both(gpurun, tmp_path, HEAD + INFER)
+    plain, run = both(gpurun, tmp_path, HEAD + INFER)
     assert run.outcomes("evaluation_fusion") == ["applied"]
     assert run.printed["norms"][-1] == 0
     for name in ("scores", "threads"):
-        for mine, theirs in zip(run.printed[name], bare[name], strict=True):
+        for mine, theirs in zip(run.printed[name], plain[name], strict=True):
             assert mine == pytest.approx(theirs, rel=1e-3, abs=1e-3), name
     assert run.printed["ours"] == []

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import Gpurun
+from tests.integration import knob_runs
 from tests.integration.knob_runs import KnobRun, run_under
 from tests.once import once
 
@@ -88,8 +86,7 @@ def train(tmp_path: Path, gpurun: Gpurun) -> Train:
 
 def bare(folder: Path, **parts: str) -> Any:
     """What the script prints under plain python."""
-    command = [sys.executable, "-c", script(**parts)]
-    return json.loads(subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout)
+    return knob_runs.bare(folder, script(**parts))
 
 
 @pytest.fixture(scope="module")

@@ -75,8 +75,10 @@ def failure_of(sides: Sides, folder: Path, each_step: str, patience: float = 60.
     ("each_step", "code"),
     [
         pytest.param("if done == 40: os.kill(os.getpid(), signal.SIGKILL)", 137, id="killed"),
-        pytest.param("if done == 40: raise RuntimeError('no')", 1, id="raises"),
-        pytest.param("if done == 40: return", 0, id="runs out of data"),
+        pytest.param(
+            "if done == 40: raise RuntimeError('no')", 1, id="raises", marks=pytest.mark.slow
+        ),
+        pytest.param("if done == 40: return", 0, id="runs out of data", marks=pytest.mark.slow),
     ],
 )
 def test_a_side_that_ends_in_its_turn_names_itself(
@@ -86,6 +88,7 @@ def test_a_side_that_ends_in_its_turn_names_itself(
     assert (failure.name, failure.exit_code) == ("bad", code)
 
 
+@pytest.mark.slow  # quick twin: the blocked side below
 def test_a_side_that_hangs_in_its_turn_is_given_up(sides: Sides, tmp_path: Path) -> None:
     failure = failure_of(sides, tmp_path, "if done == 40: time.sleep(1000)", patience=20.0)
     assert (failure.name, failure.exit_code) == ("bad", None)
@@ -137,6 +140,7 @@ def test_a_script_that_handles_sigcont_and_workers_with_a_timeout_survive_a_free
     assert (tmp_path / "continued").exists()
 
 
+@pytest.mark.slow  # quick twin: the workers of test_live_pair.py
 def test_workers_in_sessions_of_their_own_are_frozen_with_their_side(
     sides: Sides, tmp_path: Path
 ) -> None:
@@ -149,6 +153,7 @@ def test_workers_in_sessions_of_their_own_are_frozen_with_their_side(
     assert wait_for(lambda: all(state(pid) == "T" for pid in everyone), 10)
 
 
+@pytest.mark.slow  # quick twin: the SIGCONT test above
 def test_what_a_side_is_frozen_for_does_not_count_as_its_silence(
     sides: Sides, tmp_path: Path
 ) -> None:
@@ -175,7 +180,9 @@ open("patience", "w").write(os.environ["TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"])
     assert int((tmp_path / "patience").read_text()) >= 3600
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize(
+    "number", [0, 1, *(pytest.param(more, marks=pytest.mark.slow) for more in range(2, 8))]
+)
 def test_a_launcher_killed_at_any_moment_leaves_nothing_behind(number: int) -> None:
     moment = random.uniform(0, 1.0)
     assert killed_after(moment, while_in_turns=bool(number % 2)) == [], f"after {moment} s"

@@ -49,6 +49,7 @@ def test_a_side_stands_still_with_its_workers_outside_its_turns(sides: Sides) ->
     assert wait_for(lambda: sides.sandboxes[0].poll() == 0)
 
 
+@pytest.mark.slow  # quick twin: the one of test_live_faults.py
 def test_a_side_that_ends_in_its_turn_is_reported_with_its_code(sides: Sides) -> None:
     side, other = sides.launch("short", steps=30), sides.launch("long")
     await_both((side, other))

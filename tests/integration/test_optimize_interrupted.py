@@ -48,7 +48,11 @@ def scratch_of(processes: Iterable[int]) -> set[Path]:
 
 @pytest.mark.parametrize(
     ("number", "code"),
-    [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)],
+    [
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, 129, marks=pytest.mark.slow),
+    ],
 )
 def test_a_signal_ends_the_tuning_and_keeps_what_was_measured(
     tmp_path: Path, clean_environment: dict[str, str], marker: str, number: int, code: int
@@ -92,6 +96,7 @@ def test_a_kill_of_the_launcher_leaves_no_trial_and_no_scratch_folder(
     assert wait_for(lambda: not any(path.exists() for path in scratch), ORPHAN_SECONDS)
 
 
+@pytest.mark.slow  # quick twin: test_launch_process.py
 def test_what_nohup_has_switched_off_does_not_interrupt(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
@@ -104,6 +109,7 @@ def test_what_nohup_has_switched_off_does_not_interrupt(
     assert err.decode().splitlines()[-1].startswith("verdict=too_few_steps exit=5")
 
 
+@pytest.mark.slow  # quick twin: SIGINT above
 def test_ctrl_c_gives_the_terminal_back(
     tmp_path: Path, clean_environment: dict[str, str], marker: str
 ) -> None:

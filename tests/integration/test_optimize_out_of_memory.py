@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import Gpurun
 
 SCRIPT = """
@@ -49,6 +51,7 @@ STEADY = {"MALLOC_MMAP_THRESHOLD_": "1048576", "MALLOC_ARENA_MAX": "1"}
 """What is freed goes back at once: resident memory is what the training holds."""
 
 
+@pytest.mark.slow  # quick twin: unit/test_recorded_tuning.py
 def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -78,6 +81,7 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     assert (again.returncode, again.stdout) == (0, whole.stdout), again.stderr.decode()
 
 
+@pytest.mark.slow  # quick twin: `for memory` in unit/test_tuner_search.py
 def test_for_memory_the_peak_falls_and_the_price_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
     script = SCRIPT.replace("81920", "114688").replace("batch_size=2048", "batch_size=4096")
     script = script.replace("nn.GELU()", "nn.GELU(), nn.Tanh(), nn.SiLU(), nn.Tanh(), nn.SiLU()")

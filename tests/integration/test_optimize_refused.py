@@ -123,6 +123,7 @@ def test_too_few_steps_are_counted_against_those_needed(tmp_path: Path, gpurun: 
     assert report_of(tmp_path)["trials"][0]["status"] == "completed"
 
 
+@pytest.mark.slow  # quick twin: quiet, below
 def test_a_script_without_a_step_is_no_training(tmp_path: Path, gpurun: Gpurun) -> None:
     code, said, text = tune(gpurun, tmp_path, "import torch\nprint(torch.ones(2).sum())\n")
     assert code == 5
@@ -155,6 +156,7 @@ def test_a_training_that_ends_with_a_code_of_its_own_says_what_to_do(
     assert any(told in line for line in said if "nothing was tuned" in line), text
 
 
+@pytest.mark.slow  # quick twin: a bare failure, above
 def test_where_it_would_train_a_bare_failure_ends_with_the_scripts_code(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -165,12 +167,14 @@ def test_where_it_would_train_a_bare_failure_ends_with_the_scripts_code(
     assert report_of(tmp_path)["verdict"] == "script_failed"
 
 
+@pytest.mark.slow  # quick twin: a bare failure, above
 def test_a_script_that_asks_a_question_finds_no_answer(tmp_path: Path, gpurun: Gpurun) -> None:
     code, _, text = tune(gpurun, tmp_path, "name = input('which model? ')\n" + training(40))
     assert code == 5
     assert "the script fails by itself (failed): EOFError" in text
 
 
+@pytest.mark.slow  # quick twin: unit/test_tuner_timetable.py
 def test_a_script_that_steps_too_slowly_for_the_budget_says_how_far_it_came(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
@@ -183,6 +187,7 @@ def test_a_script_that_steps_too_slowly_for_the_budget_says_how_far_it_came(
     assert lines(done)[-1].startswith("verdict=inconclusive exit=3")
 
 
+@pytest.mark.slow  # quick twin: test_launch_parity.py
 def test_interpreter_flags_that_switch_the_hook_off_do_not_stop_the_tuning(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
@@ -234,7 +239,7 @@ def test_records_of_a_read_only_folder_go_to_the_state_folder(
     assert json.loads(recorded[0].read_text())["verdict"] == "too_few_steps"
 
 
-@pytest.mark.parametrize("ballast", [96, 80])
+@pytest.mark.parametrize("ballast", [96, pytest.param(80, marks=pytest.mark.slow)])
 def test_a_full_disk_is_one_line(
     tmp_path: Path, clean_environment: dict[str, str], ballast: int
 ) -> None:
@@ -260,6 +265,7 @@ def test_a_full_disk_is_one_line(
     assert lines(done)[-1] == "verdict=error exit=2"
 
 
+@pytest.mark.slow  # quick twin: unit/test_tuner_tuning.py
 def test_a_budget_too_small_to_try_anything_is_told_with_one_that_is_not(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
@@ -304,6 +310,7 @@ def test_by_consent_trials_run_on_the_real_files_and_say_what_they_changed(
     assert (tmp_path / "left.txt").exists()
 
 
+@pytest.mark.slow  # quick twin: trials in place, above
 def test_output_redirected_into_the_working_folder_is_no_change_of_a_trial(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

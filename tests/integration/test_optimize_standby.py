@@ -57,6 +57,7 @@ def test_later_trials_are_started_early_and_see_what_the_first_saw(
     assert folders[-1] == f"{last:02d}", "of a process that was never used nothing is left"
 
 
+@pytest.mark.slow  # quick twin: unit/test_trial_prestart.py
 def test_a_script_that_sets_variables_before_it_imports_torch_has_none(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:

@@ -98,6 +98,7 @@ def test_counts_are_compared_and_one_without_memory_is_told(tmp_path: Path, gpur
     assert told.splitlines()[-1].startswith("verdict=ok exit=0 gpus=2 efficiency=")
 
 
+@pytest.mark.slow  # quick twin: the ranks of test_hidden_ddp.py
 def test_a_script_for_one_device_is_measured_on_two(tmp_path: Path, gpurun: Gpurun) -> None:
     """Both ranks make the same folder and move the same file: each sees its own."""
     (tmp_path / "train.py").write_text(FOR_ONE)

@@ -85,6 +85,7 @@ def finished(launchers: list[Launcher]) -> list[tuple[int, str]]:
     return [(one.returncode, text) for one, text in zip(launchers, said, strict=True)]
 
 
+@pytest.mark.slow  # quick twin: unit/test_scaling_nodes.py
 def test_a_script_for_one_device_is_measured_on_two_nodes(both: StartBoth, tmp_path: Path) -> None:
     (code, told), (other_code, other_told) = finished(both("--steps", "50", "--json", "s.json"))
     assert (code, other_code) == (0, 0), told + other_told
@@ -104,6 +105,7 @@ def test_a_script_for_one_device_is_measured_on_two_nodes(both: StartBoth, tmp_p
     assert not (tmp_path / "node0" / "written.txt").exists()
 
 
+@pytest.mark.slow  # quick twin: the interruption of test_scale.py
 def test_an_interruption_ends_all_nodes_and_their_ranks(both: StartBoth, tmp_path: Path) -> None:
     marks = tmp_path / "marks"
     marks.mkdir()
@@ -120,6 +122,7 @@ def test_an_interruption_ends_all_nodes_and_their_ranks(both: StartBoth, tmp_pat
     assert wait_for(lambda: not any(map(alive, below)), ORPHAN_SECONDS)
 
 
+@pytest.mark.slow  # quick twin: unit/test_scaling_nodes.py
 def test_the_first_node_is_killed_and_the_other_ends(both: StartBoth, tmp_path: Path) -> None:
     launchers = both("--trials-in-place", "--steps", "10")
     assert wait_for(lambda: any((tmp_path / "node1").glob(".gpurun/runs/*/launches/*")))
@@ -130,6 +133,7 @@ def test_the_first_node_is_killed_and_the_other_ends(both: StartBoth, tmp_path: 
     assert "gpurun: the node that keeps the rendezvous is gone: " in told
 
 
+@pytest.mark.slow  # quick twin: unit/test_scaling_nodes.py
 def test_another_node_is_killed_and_what_was_measured_is_kept(
     both: StartBoth, tmp_path: Path
 ) -> None:
@@ -146,6 +150,7 @@ def test_another_node_is_killed_and_what_was_measured_is_kept(
     assert any(gone in line for line in told.splitlines() if "2 ranks could not be" in line), told
 
 
+@pytest.mark.slow  # quick twin: unit/test_scaling_nodes.py
 def test_the_rank_that_fails_is_named_on_all_nodes_that_meet_by_node_ranks(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

@@ -175,6 +175,7 @@ def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, launcher: TrialLa
     assert pair.first.run_dir == first.run_dir
 
 
+@pytest.mark.slow  # quick twin: test_live_faults.py
 def test_a_side_that_fails_names_its_cause_and_ends_the_other(
     make: Make, launcher: TrialLauncher
 ) -> None:

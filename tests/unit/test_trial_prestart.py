@@ -1,0 +1,63 @@
+"""Which launches may be started before their turn, and what these import first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpurun.arguments.options import Target, TargetKind
+from gpurun.knobs.api import Skip
+from gpurun.measure.run_events import ProcessLog
+from gpurun.records.events import ImportsEvent, ProcessEvent, TorchEvent
+from gpurun.trials import prestart
+from gpurun.trials.prestart import what_to_import
+
+SCRIPT = Target(TargetKind.SCRIPT, "train.py")
+TORCH = TorchEvent("2.13", 1, None)
+SETS = TorchEvent("2.13", 1, None, changed_variables=("OMP_NUM_THREADS",))
+IMPORTS = ImportsEvent(("torchvision", "pandas"))
+LATER = ImportsEvent(("torchvision",), changed_variables=("HF_HOME",))
+
+
+@pytest.fixture(autouse=True)
+def _cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prestart, "available_cores", lambda: 2.0)
+
+
+def first_launch(torch: TorchEvent | None, imports: ImportsEvent | None) -> ProcessLog:
+    process = ProcessEvent(1, None, None, None, ("train.py",), "3.12", 0, clock_ns=0)
+    return ProcessLog(Path("events.jsonl"), process, torch=torch, imports=imports)
+
+
+@pytest.mark.parametrize(
+    ("imports", "modules"),
+    [(IMPORTS, ("torch", "torchvision", "pandas")), (LATER, ("torch",)), (None, ("torch",))],
+)
+def test_it_imports_what_the_first_launch_imported(
+    imports: ImportsEvent | None, modules: tuple[str, ...]
+) -> None:
+    assert what_to_import(SCRIPT, first_launch(TORCH, imports), ranks=False) == modules
+
+
+@pytest.mark.parametrize(
+    ("target", "torch", "ranks", "reason"),
+    [
+        (SCRIPT, SETS, False, "the script sets OMP_NUM_THREADS before it imports torch"),
+        (SCRIPT, None, False, "it imports no torch"),
+        (SCRIPT, TORCH, True, "its processes are started by another program"),
+        (Target(TargetKind.COMMAND, "sh"), TORCH, False, "its processes are started by another"),
+    ],
+)
+def test_what_a_process_cannot_import_early_is_named(
+    target: Target, torch: TorchEvent | None, ranks: bool, reason: str
+) -> None:
+    found = what_to_import(target, first_launch(torch, IMPORTS), ranks=ranks)
+    assert isinstance(found, Skip)
+    assert found.reason.startswith(reason)
+
+
+def test_one_core_alone_is_left_to_the_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prestart, "available_cores", lambda: 1.0)
+    found = what_to_import(SCRIPT, first_launch(TORCH, IMPORTS), ranks=False)
+    assert found == Skip("a process beside a trial needs a core of its own")
