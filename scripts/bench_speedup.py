@@ -29,7 +29,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from gpurun.arguments.flag_values import parse_duration
 from gpurun.errors import GpurunError
-from gpurun.report.format import duration, knobs_text, number
+from gpurun.formatting.knob_text import knobs_text
+from gpurun.formatting.number_text import duration, number
 from scripts.speedup_table import (
     AS_WRITTEN,
     CHOSEN,

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpurun.report.format import duration, factor, interval, knobs_text, number
+from gpurun.formatting.knob_text import knobs_text
+from gpurun.formatting.number_text import duration, factor, interval, number
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.sequential_test import SequentialPlan, sequential_look
 

@@ -25,7 +25,7 @@ from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningRep
 from gpurun.report.ladder import print_ladder
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.report.tuning_markdown import tuning_markdown
-from gpurun.report.tuning_progress import TuningView, tuning_view
+from gpurun.report.tuning_progress import tuning_view
 from gpurun.rundir import check_output, find_home, json_text, new_run, write_json, write_whole
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner import cache
@@ -33,6 +33,7 @@ from gpurun.tuner.document import document
 from gpurun.tuner.findings import Ended
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning import Tuning
+from gpurun.tuner.tuning_view import TuningView
 
 DEFAULT_BUDGET_SECONDS = 300.0
 EXIT_CODES = {

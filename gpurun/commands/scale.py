@@ -21,12 +21,12 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.launch.cluster_nodes import AUTO
 from gpurun.launch.rendezvous import Rendezvous, join, rendezvous_of
+from gpurun.probing.distributed_by_source import by_source, spawns_by_source
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
 from gpurun.report.scaling_text import print_scaling
 from gpurun.rundir import find_home, new_run, write_json
 from gpurun.scaling.ddp_option_trials import Trying, told
-from gpurun.scaling.distributed import by_source, spawns_by_source
 from gpurun.scaling.launch_rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
 from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict
 from gpurun.scaling.rank_devices import Devices, devices

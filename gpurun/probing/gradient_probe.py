@@ -16,13 +16,13 @@ from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError, Refused, ScriptFailed
 from gpurun.isolation.api import Mode, discard, require
 from gpurun.measure.fingerprint import differences
+from gpurun.probing.distributed_by_source import by_source
 from gpurun.probing.loss_reduction import ReductionVerdict, judge_reduction
 from gpurun.probing.probe_launch import LIMIT_SECONDS, ProbeLaunch, ProbeRun
 from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.record import record
 from gpurun.records.spec import LossReduction, ProbeSpec
 from gpurun.rundir import write_json
-from gpurun.scaling.distributed import by_source
 from gpurun.trials.failure_cause import out_of_memory
 from gpurun.tuner.cache import fingerprint_of
 from gpurun.tuner.source import other_uses

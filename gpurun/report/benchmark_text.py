@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gpurun.formatting.number_text import byte_size, count, joules, milliseconds, number, percent
+from gpurun.formatting.one_line import one_line
 from gpurun.measure.optional_figures import known
 from gpurun.records.bench.benchmark import BenchmarkRecord
-from gpurun.report.format import byte_size, count, joules, milliseconds, number, one_line, percent
 
 
 def record_lines(record: BenchmarkRecord) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gpurun.bench.trees.git import short
-from gpurun.records.bench.comparison import ComparedSide, Comparison, MetricComparison
-from gpurun.report.format import (
+from gpurun.formatting.number_text import (
     byte_size,
     change_interval,
     count,
@@ -14,11 +13,12 @@ from gpurun.report.format import (
     joules,
     milliseconds,
     number,
-    one_line,
     p_value,
     percent,
     signed_percent,
 )
+from gpurun.formatting.one_line import one_line
+from gpurun.records.bench.comparison import ComparedSide, Comparison, MetricComparison
 from gpurun.report.terminal_table import Column, Grid
 from gpurun.report.tuning_markdown import escaped, table
 

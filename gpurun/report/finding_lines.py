@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
+from gpurun.formatting.number_text import count, milliseconds, number, times
+from gpurun.formatting.one_line import one_line
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, Location
-from gpurun.report.format import count, milliseconds, number, one_line, times
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
 
 TOP = 5

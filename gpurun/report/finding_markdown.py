@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+from gpurun.formatting.number_text import times
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Finding
 from gpurun.report.finding_lines import (
@@ -15,7 +16,6 @@ from gpurun.report.finding_lines import (
     largest_gain,
     place,
 )
-from gpurun.report.format import times
 from gpurun.report.tuning_markdown import escaped
 
 

@@ -5,6 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpurun.bench.trees.git import short
+from gpurun.formatting.number_text import (
+    byte_size,
+    count,
+    joules,
+    milliseconds,
+    number,
+    signed_percent,
+)
+from gpurun.formatting.one_line import one_line
 from gpurun.records.bench.benchmark import utc_moment
 from gpurun.records.bench.history import (
     History,
@@ -14,16 +23,7 @@ from gpurun.records.bench.history import (
     Trend,
 )
 from gpurun.report.comparison_text import NAMES
-from gpurun.report.format import (
-    byte_size,
-    count,
-    joules,
-    milliseconds,
-    number,
-    one_line,
-    signed_percent,
-    sparklines,
-)
+from gpurun.report.sparklines import sparklines
 from gpurun.report.terminal_table import Column, Grid
 
 SPARK_WIDTH = 24

@@ -7,6 +7,17 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+from gpurun.formatting.knob_text import knob_change, knobs_text
+from gpurun.formatting.number_text import (
+    byte_size,
+    count,
+    duration,
+    factor,
+    interval,
+    number,
+    percent,
+)
+from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import (
     APPLICABLE,
     PROVEN,
@@ -17,19 +28,7 @@ from gpurun.records.tuning import (
     Rejection,
     TuningReport,
 )
-from gpurun.report.format import (
-    byte_size,
-    count,
-    duration,
-    factor,
-    interval,
-    knob_change,
-    knobs_text,
-    number,
-    one_line,
-    percent,
-    sparklines,
-)
+from gpurun.report.sparklines import sparklines
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, plain, write_lines
 from gpurun.report.terminal_table import Column, Grid, print_grid
 from gpurun.report.tuning_verdict import larger_batch_sentences, remarks, verdict_sentence

@@ -6,8 +6,10 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gpurun.formatting.knob_text import knobs_text
+from gpurun.formatting.number_text import byte_size, clock, milliseconds, number
+from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import TrialRecord, TuningReport
-from gpurun.report.format import byte_size, clock, knobs_text, milliseconds, number, one_line
 from gpurun.report.terminal_output import gone_terminal_ignored, stderr_console
 from gpurun.report.terminal_table import Column, Grid, rich_table
 from gpurun.report.trial_text import Baseline, ended_well, outcome_text

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpurun.formatting.number_text import number, times
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import SavedSettings
-from gpurun.report.format import number, times
 
 
 def promise_sentence(saved: SavedSettings, result: RunResult) -> str | None:

@@ -6,16 +6,9 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from gpurun.formatting.number_text import byte_size, count, duration, joules, milliseconds, number
+from gpurun.formatting.one_line import one_line
 from gpurun.records.result import RunResult, StepSplit
-from gpurun.report.format import (
-    byte_size,
-    count,
-    duration,
-    joules,
-    milliseconds,
-    number,
-    one_line,
-)
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, Span, write_lines
 
 _BAR_WIDTH = 30

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from gpurun.records.result import StepSplit
-from gpurun.records.scaling import ScalingFinding, ScalingPoint, ScalingReport, ScalingWay
-from gpurun.report.format import (
+from gpurun.formatting.number_text import (
     byte_size,
     count,
     duration,
     factor,
     milliseconds,
     number,
-    one_line,
     percent,
 )
+from gpurun.formatting.one_line import one_line
+from gpurun.records.result import StepSplit
+from gpurun.records.scaling import ScalingFinding, ScalingPoint, ScalingReport, ScalingWay
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.report.terminal_table import Column, Grid, print_grid
 from gpurun.stats.intervals import says_nothing

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from gpurun.bench.selftest.selftest_answers import speed_of
+from gpurun.formatting.number_text import change_interval, count, duration, percent, signed_percent
+from gpurun.formatting.one_line import one_line
 from gpurun.records.bench.selftest import Selftest, SelftestPart
-from gpurun.report.format import change_interval, count, duration, one_line, percent, signed_percent
 from gpurun.report.terminal_table import Column, Grid
 
 NAMES = {

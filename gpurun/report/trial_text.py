@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpurun.formatting.number_text import byte_size, milliseconds, number
+from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import TrialRecord
-from gpurun.report.format import byte_size, milliseconds, number, one_line
 
 SHARED = "other processes were on the GPU"
 

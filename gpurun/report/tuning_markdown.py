@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
+from gpurun.formatting.knob_text import knobs_text
+from gpurun.formatting.number_text import byte_size, duration, milliseconds, number
+from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import PROVEN, Proof, TrialRecord, TuningReport
-from gpurun.report.format import byte_size, duration, knobs_text, milliseconds, number, one_line
 from gpurun.report.ladder import (
     curve_lines,
     guard_lines,

@@ -2,40 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
+from gpurun.formatting.knob_text import knobs_text
+from gpurun.formatting.number_text import count, duration
+from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import TrialRecord, TuningReport
-from gpurun.report.format import count, duration, knobs_text, one_line
 from gpurun.report.terminal_output import PREFIX, on_terminal, write_plain
 from gpurun.report.trial_text import Baseline, outcome_text, trial_figures
-
-
-class TuningView(Protocol):
-    """Told of every event of a tuning, in order. `close` is safe at any time and more than once."""
-
-    def started(self, command: str, isolation: str, budget_seconds: float) -> None:
-        """Tuning begins."""
-
-    def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
-        """A trial is launched with these settings."""
-
-    def trial_progress(self, steps: int, needed: int) -> None:
-        """The running trial has done `steps` of about `needed` steps."""
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        """The running trial ended, well or badly."""
-
-    def note(self, line: str) -> None:
-        """A decision, in one line."""
-
-    def proof_update(self, look_text: str) -> None:
-        """The state of the paired test after a look."""
-
-    def finished(self, report: TuningReport) -> None:
-        """Tuning ended; the view stops drawing (`print_ladder` shows the outcome)."""
-
-    def close(self) -> None:
-        """Stop drawing and give the terminal back."""
+from gpurun.tuner.tuning_view import TuningView
 
 
 def tuning_view(quiet: bool) -> TuningView:

@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from gpurun.formatting.knob_text import knobs_text
+from gpurun.formatting.number_text import (
+    count,
+    factor,
+    interval,
+    p_value,
+    percent,
+    signed_percent,
+    times,
+)
+from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import (
     MEASURED,
     GuardVerdict,
@@ -12,17 +23,6 @@ from gpurun.records.tuning import (
     TuningReport,
     Unproven,
     WaitingLine,
-)
-from gpurun.report.format import (
-    count,
-    factor,
-    interval,
-    knobs_text,
-    one_line,
-    p_value,
-    percent,
-    signed_percent,
-    times,
 )
 from gpurun.stats.intervals import says_nothing
 

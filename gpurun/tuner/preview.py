@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpurun.formatting.knob_text import knobs_text
+from gpurun.formatting.number_text import byte_size, count, duration, number
 from gpurun.knobs.api import Effect, Knob, Skip
-from gpurun.report.format import byte_size, count, duration, knobs_text, number
 from gpurun.tuner import asking
 from gpurun.tuner.live_proof import OVERHEAD_BYTES
 from gpurun.tuner.plan import LEAST_PROOF_ROUNDS, LIVE_PAIRS, SCREEN_SHARE, budget_words

@@ -8,7 +8,6 @@ from typing import Any
 from gpurun.arguments.options import Objective
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow
-from gpurun.report.tuning_progress import TuningView
 from gpurun.tuner.findings import Ended, Findings
 from gpurun.tuner.live_proof import LiveProof
 from gpurun.tuner.plan import patience
@@ -17,6 +16,7 @@ from gpurun.tuner.shares import SHARES_OF_BUDGET, measure_shares
 from gpurun.tuner.timetable import Timetable
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.trial_series import TrialSeries
+from gpurun.tuner.tuning_view import TuningView
 
 LEAST_PAIR_SECONDS = 120.0
 """A live pair may run this long whatever is left of the budget: nothing can be said of it before

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
+from gpurun.formatting.number_text import byte_size, duration, number
 from gpurun.knobs.api import Effect, Knob
 from gpurun.records.facts import Facts
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
-from gpurun.report.format import byte_size, duration, number
 from gpurun.trials.failure_cause import recompiled
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of

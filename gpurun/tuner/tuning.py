@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.arguments.options import Objective, Options
+from gpurun.formatting.number_text import count
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.measure.cpu_contention import shared_cores
@@ -16,8 +17,6 @@ from gpurun.measure.machine import machine
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow, TrialRecord, Unproven
-from gpurun.report.format import count
-from gpurun.report.tuning_progress import TuningView
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import asking
 from gpurun.tuner import facts as facts_of
@@ -44,6 +43,7 @@ from gpurun.tuner.timetable import Timetable
 from gpurun.tuner.together import likely_members
 from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.trial_series import TrialSeries
+from gpurun.tuner.tuning_view import TuningView
 from gpurun.tuner.unusable import too_few, unusable
 
 MOST_TRIALS = 15

@@ -18,6 +18,7 @@ from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say
 from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.formatting.number_text import number
 from gpurun.records.bench.benchmark import (
     AcceptedBaseline,
     BenchmarkExport,
@@ -25,7 +26,6 @@ from gpurun.records.bench.benchmark import (
     utc_moment,
 )
 from gpurun.records.codec import to_json
-from gpurun.report.format import number
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore

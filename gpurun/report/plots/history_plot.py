@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.bench.trees.git import short
+from gpurun.formatting.number_text import signed_percent
+from gpurun.formatting.one_line import one_line
 from gpurun.records.bench.history import History, ReferenceKind, Trend
 from gpurun.report.comparison_text import NAMES
-from gpurun.report.format import one_line, signed_percent
 from gpurun.report.history_text import conditions, day, title
 from gpurun.report.plots import plot_style
 

@@ -1,17 +1,14 @@
-"""Figures as text, in one place: three significant digits, units with a space, no false zeros."""
+"""Numbers as text: three significant digits, units with a space, no false zeros."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 from gpurun.stats.intervals import WIDE
 
 _BYTE_UNITS = ((1024**4, "TiB"), (1024**3, "GiB"), (1024**2, "MiB"), (1024, "KiB"))
 _JOULE_UNITS = ((1e6, "MJ"), (1e3, "kJ"), (1.0, "J"), (1e-3, "mJ"))
 _MINUS = "−"
-_SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def number(value: float) -> str:
@@ -129,86 +126,3 @@ def p_value(value: float) -> str:
 def count(amount: int, noun: str) -> str:
     """A number with its noun: "1 pair", "3 pairs"."""
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"
-
-
-def one_line(text: str, limit: int | None = None) -> str:
-    """Foreign text (an exception, a reason) without line breaks and control characters."""
-    words = "".join(c if c.isprintable() else " " for c in text).split()
-    joined = " ".join(words)
-    if limit is None or len(joined) <= limit:
-        return joined
-    return joined[: limit - 1].rstrip() + "…"
-
-
-def knob_value(value: Any) -> str:
-    """The value of a knob in short form: on, off, 8, max-autotune, workers=8 prefetch=4."""
-    if value is None:
-        return "default"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, Mapping):
-        if "batch_size" in value and "via" in value:
-            return f"{value['batch_size']} (via {value['via']})"
-        return " ".join(f"{k}={knob_value(v)}" for k, v in value.items())
-    if isinstance(value, (list, tuple)):
-        return ",".join(knob_value(v) for v in value)
-    return one_line(str(value), 40)
-
-
-def knob_change(knob: str, value: Any) -> str:
-    """One change as a row of the ladder names it: "loader_workers → 8"."""
-    return f"{knob} → {knob_value(value)}"
-
-
-def knobs_text(
-    knobs: Mapping[str, Any], baseline: Mapping[str, Any] | None = None, width: int | None = None
-) -> str:
-    """The knobs that differ from the baseline, the latest last: "loader_workers 8, tf32".
-
-    What does not fit into `width` is counted at the front ("+3, tf32"), since the last change is
-    the one on trial.
-    """
-    base = baseline or {}
-    changed = [_short_knob(k, v) for k, v in knobs.items() if k not in base or base[k] != v]
-    changed += [f"without {k}" for k in base if k not in knobs]
-    if not changed:
-        return "as it is"
-    for hidden in range(len(changed)):
-        front = [f"+{hidden}"] if hidden else []
-        text = ", ".join(front + changed[hidden:])
-        if width is None or len(text) <= width:
-            return text
-    return one_line(text, width)
-
-
-def _short_knob(knob: str, value: Any) -> str:
-    return knob if value is True else f"{knob} {knob_value(value)}"
-
-
-def sparklines(curves: Sequence[Sequence[float | None]], width: int = 48) -> list[str]:
-    """Curves as small text charts on one common scale; "!" marks NaN and infinity.
-
-    Each character is the mean of its share of the points; a gap is a point that was not measured.
-    """
-    cells = [_buckets(curve, width) for curve in curves]
-    finite = [v for curve in cells for v in curve if v is not None and math.isfinite(v)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    return ["".join(_spark(v, low, high) for v in curve) for curve in cells]
-
-
-def _buckets(curve: Sequence[float | None], width: int) -> list[float | None]:
-    size = max(1, math.ceil(len(curve) / width))
-    shares = [curve[i : i + size] for i in range(0, len(curve), size)]
-    measured = [[v for v in share if v is not None] for share in shares]
-    return [sum(share) / len(share) if share else None for share in measured]
-
-
-def _spark(value: float | None, low: float, high: float) -> str:
-    if value is None:
-        return " "
-    if not math.isfinite(value):
-        return "!"
-    share = (value - low) / (high - low) if high > low else 0.0
-    return _SPARKS[min(len(_SPARKS) - 1, int(share * len(_SPARKS)))]

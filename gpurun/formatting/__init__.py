@@ -1,0 +1,1 @@
+"""Figures, settings and foreign text as short text."""
