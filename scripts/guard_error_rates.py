@@ -33,9 +33,9 @@ from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
-from gpurun.tuner.guard.evidence import Evidence, evidence
-from gpurun.tuner.guard.judging import judge, may_be_rounding
-from gpurun.tuner.screening import rounding_rule
+from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
+from gpurun.tuner.guard.training_evidence import Evidence, evidence
+from gpurun.tuner.search.screening import rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
@@ -212,11 +212,11 @@ def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -
     """As a tuning does: what rounding alone turns is asked only where that may be all."""
     rounded = [b for b in baselines if b.rounded]
     plain = [b for b in baselines if not b.rounded]
-    screening = judge(plain[:2], candidates[:1], case.effect)
+    screening = judge_training(plain[:2], candidates[:1], case.effect)
     asked = rounded if may_be_rounding(screening, case.effect) else []
     if asked:
-        screening = judge([*plain[:2], *asked], candidates[:1], case.effect)
-    proof = judge([*plain, *asked], candidates, case.effect)
+        screening = judge_training([*plain[:2], *asked], candidates[:1], case.effect)
+    proof = judge_training([*plain, *asked], candidates, case.effect)
     return Judged(case, screening.reasons, proof.reasons)
 
 

@@ -15,7 +15,7 @@ from gpurun.arguments.options import Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.isolation.api import Mode
 from gpurun.measure.run_events import ProcessLog
-from gpurun.measure.step_clock import step_clock
+from gpurun.measure.training_clock import step_clock
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure

@@ -28,11 +28,11 @@ from gpurun.report.tuning_markdown import tuning_markdown
 from gpurun.report.tuning_progress import tuning_view
 from gpurun.rundir import check_output, find_home, json_text, new_run, write_json, write_whole
 from gpurun.trials.signal_guard import SignalGuard
-from gpurun.tuner import cache
-from gpurun.tuner.document import document
-from gpurun.tuner.findings import Ended
+from gpurun.tuner import saved_settings
 from gpurun.tuner.trial_series import TrialSeries
-from gpurun.tuner.tuning import Tuning
+from gpurun.tuner.tuning_document import tuning_document
+from gpurun.tuner.tuning_findings import TuningEnded
+from gpurun.tuner.tuning_run import TuningRun
 from gpurun.tuner.tuning_view import TuningView
 
 DEFAULT_BUDGET_SECONDS = 300.0
@@ -201,12 +201,12 @@ def _tune(options: Options, interruption: SignalGuard) -> Tuned:
     folder = _run_folder(options)
     untouched = Look(options, folder.parent.parent)
     measured = with_reduction(options, os.environ, folder.parent.parent)
-    fingerprint = cache.fingerprint_of(options)
-    invocation = cache.invocation(options)  # the configuration may be edited meanwhile
+    fingerprint = saved_settings.fingerprint_of(options)
+    invocation = saved_settings.tuned_command(options)  # the configuration may be edited meanwhile
     view = tuning_view(options.quiet)
     series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)
-    before = cache.unfinished(folder.parent.parent, options, fingerprint)
-    tuning = Tuning(options, series, view, started + budget, before)
+    before = saved_settings.unfinished_proof(folder.parent.parent, options, fingerprint)
+    tuning = TuningRun(options, series, view, started + budget, before)
     try:
         view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
         if imperfection:
@@ -216,7 +216,7 @@ def _tune(options: Options, interruption: SignalGuard) -> Tuned:
         interruption.hold()
         view.close()
         series.close()
-    report = document(
+    report = tuning_document(
         tuning.findings,
         options=options,
         trials=series.trials,
@@ -234,14 +234,14 @@ def _tune(options: Options, interruption: SignalGuard) -> Tuned:
     return Tuned(report, folder, series.training_loaders, changes, options.tuned_arguments, failure)
 
 
-def _carry_through(tuning: Tuning, view: TuningView) -> Exception | None:
+def _carry_through(tuning: TuningRun, view: TuningView) -> Exception | None:
     """Run the tuning; what it found stands in its findings whatever ends it."""
     findings = tuning.findings
     try:
         if tuning.options.dry_run:
             tuning.preview()
         tuning.run()
-    except Ended as ended:
+    except TuningEnded as ended:
         if findings.verdict not in MEASURED:  # else what was proven before stands
             findings.verdict = ended.verdict
         findings.decisions.append(ended.why)
@@ -263,7 +263,7 @@ def _explained(error: Exception) -> Exception:
     return error
 
 
-def _tell_end(ended: Ended, tuning: Tuning, view: TuningView) -> None:
+def _tell_end(ended: TuningEnded, tuning: TuningRun, view: TuningView) -> None:
     """Why there is nothing to tune; the script's own failure as it printed it.
 
     Unless a training follows, which will show it.
@@ -325,11 +325,11 @@ def _write(tuned: Tuned, options: Options) -> list[str]:
     elif options.json is not None:
         path = Path(options.json)
         jobs.append(("--json", lambda: write_json(path, body)))
-    place, in_vain = cache.place(home, options), tuned.nothing_proven
+    place, in_vain = saved_settings.settings_path(home, options), tuned.nothing_proven
     if settings is not None:
         jobs.append(("the settings", lambda: settings_file.save(place, settings)))
     if in_vain is not None:
-        jobs.append(("the settings", lambda: cache.remember(place, in_vain)))
+        jobs.append(("the settings", lambda: saved_settings.save_unproven(place, in_vain)))
     if options.save_settings is not None and settings is not None:
         saved = Path(options.save_settings)
         jobs.append(("--save-settings", lambda: settings_file.save(saved, settings)))

@@ -138,7 +138,7 @@ def _launch(options: Options, environment: Mapping[str, str], watch: Watch) -> i
             return run_elastic(
                 options.torchrun, options.target, environment, watch.tick, SAMPLE_SECONDS
             )
-        from gpurun.launch.command_line import command_line
+        from gpurun.launch.launch_command import command_line
         from gpurun.launch.process import run_process
 
         return run_process(command_line(options.target), environment, watch.tick, SAMPLE_SECONDS)
@@ -150,11 +150,11 @@ def _chosen_settings(options: Options) -> SavedSettings | None:
     if options.settings is None and not options.tuned:
         return None
     from gpurun.arguments import settings_file
-    from gpurun.tuner import cache
+    from gpurun.tuner import saved_settings
 
     if options.settings is not None:
         return settings_file.load(Path(options.settings))
-    return cache.load_tuned(find_home(Path.cwd(), options.out), options)
+    return saved_settings.load_tuned(find_home(Path.cwd(), options.out), options)
 
 
 def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, dict[str, str]]:

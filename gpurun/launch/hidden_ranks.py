@@ -58,7 +58,7 @@ def layered_target(target: Target, run_dir: Path, writable: Sequence[Path] = ())
     knows of no ranks writes the same files in all of them. See `isolation.rank_layers`.
     """
     from gpurun.isolation.rank_layers.layer_command import rank_command
-    from gpurun.launch.command_line import command_line
+    from gpurun.launch.launch_command import command_line
 
     words = rank_command(command_line(target), run_dir, writable)
     return Target(TargetKind.COMMAND, words[0], tuple(words[1:]))

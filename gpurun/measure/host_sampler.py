@@ -6,7 +6,7 @@ import os
 import time
 from typing import Any
 
-from gpurun.measure.cpu_contention import busy_seconds
+from gpurun.measure.other_programs import busy_seconds
 from gpurun.records.samples import HostSample
 
 LIST_CHILDREN_SECONDS = 2.0

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from gpurun.measure.run_events import ProcessLog
-from gpurun.measure.step_clock import StepClock, step_clock, sum_known
 from gpurun.measure.step_table import UNKNOWN
+from gpurun.measure.training_clock import StepClock, step_clock, sum_known
 from gpurun.measure.warmup import warmup_steps
 from gpurun.records.events import StepRow
 from gpurun.records.result import StepSplit, StepTime

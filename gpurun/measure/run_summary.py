@@ -14,7 +14,7 @@ from gpurun.measure.optional_figures import known, mean
 from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, read_run
-from gpurun.measure.step_clock import CLOCKS
+from gpurun.measure.training_clock import CLOCKS
 from gpurun.records.events import PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.result import DeviceUse, KnobOutcome, RunResult, status_of
 

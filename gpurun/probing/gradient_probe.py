@@ -24,8 +24,8 @@ from gpurun.records.record import record
 from gpurun.records.spec import LossReduction, ProbeSpec
 from gpurun.rundir import write_json
 from gpurun.trials.failure_cause import out_of_memory
-from gpurun.tuner.cache import fingerprint_of
-from gpurun.tuner.source import other_uses
+from gpurun.tuner.batch_size_uses import batch_size_uses
+from gpurun.tuner.saved_settings import fingerprint_of
 
 SEED = 1234
 SAY_REDUCTION = (
@@ -290,7 +290,7 @@ def _uses_of_batch_size(options: Options, whole: ProbeRun) -> tuple[str, ...]:
         if loader.key in training and loader.batch_size_argument is not None
     }
     script = Path(options.target.path)
-    return tuple(line for x in sorted(expressions) for line in other_uses(script, x) or ())
+    return tuple(line for x in sorted(expressions) for line in batch_size_uses(script, x) or ())
 
 
 def _reads(uses: tuple[str, ...]) -> str:

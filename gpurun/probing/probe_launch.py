@@ -11,8 +11,8 @@ from pathlib import Path
 from gpurun.arguments.options import Options
 from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, quiet_services
 from gpurun.launch.child_environment import child_environment
-from gpurun.launch.command_line import command_line
 from gpurun.launch.compile_caches import shared_cache_environment
+from gpurun.launch.launch_command import command_line
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.records.events import PARALLEL_REFUSED, GradientEvent, LoaderEvent, ProbeEvent

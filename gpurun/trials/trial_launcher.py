@@ -27,9 +27,9 @@ from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, discard
 from gpurun.isolation.quiet_services import quiet_services
 from gpurun.knobs.api import Skip
 from gpurun.launch.child_environment import child_environment
-from gpurun.launch.command_line import agent_command_line, command_line
 from gpurun.launch.compile_caches import shared_cache_environment
 from gpurun.launch.hidden_ranks import layered_target
+from gpurun.launch.launch_command import agent_command_line, command_line
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.run_events import read_run
 from gpurun.measure.sampler import Sampler

@@ -23,12 +23,12 @@ from gpurun.trials.launch_request import LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import LEAST_PATIENCE, TrialLauncher
-from gpurun.tuner import asking
-from gpurun.tuner.asking import KnobRaised
-from gpurun.tuner.guard.evidence import evidence
-from gpurun.tuner.hidden_ranks import hidden_ranks
-from gpurun.tuner.plan import needed_steps
-from gpurun.tuner.trial import LiveTrials, Request, Trial
+from gpurun.tuner import knob_calls
+from gpurun.tuner.guard.training_evidence import evidence
+from gpurun.tuner.hidden_rank_trials import hidden_ranks
+from gpurun.tuner.knob_calls import KnobRaised
+from gpurun.tuner.trial_length import needed_steps
+from gpurun.tuner.tuning_trial import Trial, TrialPair, TrialRequest
 
 BASE_SEED = 1234
 LIMIT_SECONDS = 600.0
@@ -63,7 +63,7 @@ class TrialSeries:
         if self._hidden is not None:
             self._environment = self._hidden.environment(environment)
 
-    def run(self, request: Request) -> Trial:
+    def run(self, request: TrialRequest) -> Trial:
         """Launch one trial and wait for its end; KeyboardInterrupt kills it first."""
         number = len(self.trials) + 1
         try:
@@ -73,24 +73,24 @@ class TrialSeries:
         outcome = self.launcher.run(replace(wanted, following=self._following(number + 1, request)))
         return self._keep(number, request, outcome)
 
-    def run_pair(self, requests: tuple[Request, Request]) -> LiveTrials:
+    def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> TrialPair:
         """Launch two trials as a live pair and wait for its end."""
         number = len(self.trials) + 1
         try:
             first, second = (self._request(number + n, r) for n, r in enumerate(requests))
         except KnobRaised as raised:
             failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
-            return LiveTrials(None, None, None, failure)
+            return TrialPair(None, None, None, failure)
         pair = self.launcher.run_pair(first, second)
         if pair.first is None or pair.second is None:
-            return LiveTrials(None, None, None, pair.failure)
+            return TrialPair(None, None, None, pair.failure)
         trials = [
             self._keep(number + n, request, outcome)
             for n, (request, outcome) in enumerate(
                 zip(requests, (pair.first, pair.second), strict=True)
             )
         ]
-        return LiveTrials(trials[0], trials[1], pair.ratio, pair.failure, pair.notes)
+        return TrialPair(trials[0], trials[1], pair.ratio, pair.failure, pair.notes)
 
     @property
     def in_turn_only(self) -> str:
@@ -121,7 +121,7 @@ class TrialSeries:
 
     # -- from settings to a request ------------------------------------------------------------
 
-    def _request(self, number: int, request: Request) -> LaunchRequest:
+    def _request(self, number: int, request: TrialRequest) -> LaunchRequest:
         """The launch of these settings; `KnobRaised` where one of them cannot be prepared."""
         run_dir = self.folder / "trials" / f"{number:02d}"
         variables, arguments = self._prepared(request.settings)
@@ -157,8 +157,8 @@ class TrialSeries:
         for name, value in settings.items():
             try:
                 knob = find(name, self.options.knob_paths, self.options.tuned_arguments)
-                variables.update(asking.environment(knob, value))
-                arguments = asking.arguments(knob, value, arguments)
+                variables.update(knob_calls.environment(knob, value))
+                arguments = knob_calls.arguments(knob, value, arguments)
             except (KnobRaised, GpurunError) as error:
                 raise KnobRaised(f"{name}: {error}", knob=name) from error
         return variables, arguments
@@ -168,7 +168,7 @@ class TrialSeries:
             return self._hidden.ranks(run_dir, BASE_SEED)
         return Ranks(self.options.torchrun) if self.options.elastic else None
 
-    def _patience(self, request: Request) -> tuple[float, float]:
+    def _patience(self, request: TrialRequest) -> tuple[float, float]:
         """Seconds of silence, and seconds in all, after which the trial is given up."""
         if request.hold:
             return request.limit_seconds, request.limit_seconds
@@ -177,7 +177,7 @@ class TrialSeries:
         usual = request.patience_seconds or max(LEAST_PATIENCE, 4 * longest)
         return self.options.patience_seconds or usual, limit
 
-    def _following(self, number: int, request: Request) -> tuple[LaunchRequest, ...]:
+    def _following(self, number: int, request: TrialRequest) -> tuple[LaunchRequest, ...]:
         """The launches after this one, so that their processes can start; after the first, one."""
         if not request.hold and not self.standby_modules:
             return ()
@@ -194,12 +194,12 @@ class TrialSeries:
 
     # -- from an outcome to a record -----------------------------------------------------------
 
-    def _keep(self, number: int, request: Request, outcome: Outcome) -> Trial:
+    def _keep(self, number: int, request: TrialRequest, outcome: Outcome) -> Trial:
         trial = trial_of(number, self.folder, request, outcome, self.options.aim)
         self._write(outcome.run_dir, trial.record)
         return trial
 
-    def _skip(self, number: int, request: Request, raised: KnobRaised) -> Trial:
+    def _skip(self, number: int, request: TrialRequest, raised: KnobRaised) -> Trial:
         """The trial of settings with which nothing could be launched."""
         run_dir = self.folder / "trials" / f"{number:02d}"
         self.launcher.prestarted.drop(run_dir)
@@ -228,7 +228,7 @@ class TrialSeries:
 
 
 def trial_of(
-    number: int, folder: Path, request: Request, outcome: Outcome, objective: Objective
+    number: int, folder: Path, request: TrialRequest, outcome: Outcome, objective: Objective
 ) -> Trial:
     """The trial that an outcome is. `folder`: of the tuning."""
     result, log = outcome.result, outcome.log
@@ -252,7 +252,7 @@ def trial_of(
     return Trial(record, result, log, shown, outcome.exit_code, objective, outcome.failure)
 
 
-def _reason(request: Request, outcome: Outcome) -> str:
+def _reason(request: TrialRequest, outcome: Outcome) -> str:
     """Why a trial is of no use, "" where it was measured."""
     failure, result = outcome.failure, outcome.result
     if failure is None:

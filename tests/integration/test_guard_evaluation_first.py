@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpurun.measure.run_events import read_run
 from gpurun.records.spec import RunSpec, StopRule, TrialSpec
-from gpurun.tuner.guard.evidence import evidence
+from gpurun.tuner.guard.training_evidence import evidence
 from tests.forked import run_recorded
 
 SCRIPT = """

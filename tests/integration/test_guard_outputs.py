@@ -13,8 +13,8 @@ from gpurun.knobs.api import Effect
 from gpurun.measure.run_events import read_run
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import GuardVerdict
-from gpurun.tuner.guard.evidence import Evidence, evidence
-from gpurun.tuner.guard.judging import judge, may_be_rounding
+from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
+from gpurun.tuner.guard.training_evidence import Evidence, evidence
 from tests.conftest import REPOSITORY
 from tests.forked import run_recorded
 
@@ -93,16 +93,16 @@ class Trials:
         assert shown is not None
         return shown
 
-    def judge(self, **settings: Any) -> GuardVerdict:
+    def judge_training(self, **settings: Any) -> GuardVerdict:
         """As a tuning does: a trial that only rounds is asked where that may be all."""
         effects = [find(knob, KNOBS).effect for knob in settings]
         effect = Effect.NUMERICS if Effect.NUMERICS in effects else Effect.PIPELINE
         shown = self.launch(**settings)
-        verdict = judge(self.baselines, [shown], effect)
+        verdict = judge_training(self.baselines, [shown], effect)
         if may_be_rounding(verdict, effect):
             if not any(b.rounded for b in self.baselines):
                 self.baselines.append(self.launch(rounded=True))
-            verdict = judge(self.baselines, [shown], effect)
+            verdict = judge_training(self.baselines, [shown], effect)
         return verdict
 
 

@@ -155,7 +155,7 @@ def test_agent_in_a_process_of_its_own_runs_the_ranks(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     from gpurun.arguments.options import Target, TargetKind
-    from gpurun.launch.command_line import agent_command_line
+    from gpurun.launch.launch_command import agent_command_line
 
     target = Target(TargetKind.SCRIPT, write(tmp_path, RANK))
     words = agent_command_line(("--nproc-per-node=2",), target)

@@ -10,9 +10,9 @@ import pytest
 from gpurun.measure.run_summary import summarise_run
 from gpurun.records.result import KnobOutcome
 from gpurun.records.spec import RunSpec, Setting
-from gpurun.tuner.screening import not_applied
+from gpurun.tuner.search.screening import not_applied
 from tests.forked import run_recorded
-from tests.unit.test_tuner_search import Planted
+from tests.unit.test_tuner_knob_search import Planted
 from tests.unit.tuner_trials import trial
 
 KNOB = """

@@ -14,8 +14,8 @@ from gpurun.records.spec import RunSpec
 from gpurun.records.tuning import TrialRecord, TuningReport
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import conclude
-from gpurun.tuner.trial import Request, Trial
 from gpurun.tuner.trial_series import trial_of
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.recordings import CORES, document
 
 
@@ -46,6 +46,8 @@ def _concluded(options: Options, recorded: Path, record: TrialRecord) -> Trial:
     )
     settings = {s.knob: s.value for s in spec.settings}
     trial = spec.trial
-    asked = Request(record.purpose, settings, trial.stop, trial.seed_offset, rounded=trial.rounded)
+    asked = TrialRequest(
+        record.purpose, settings, trial.stop, trial.seed_offset, rounded=trial.rounded
+    )
     outcome = conclude(launch, document(run / "result.json")["exit_code"], record.seconds, None)
     return trial_of(record.number, recorded, asked, outcome, options.aim)

@@ -203,7 +203,7 @@ def package() -> list[Source]:
 
 def test_imports_go_down(package: list[Source]) -> None:
     assert floor_faults(all_imports(package)) == []
-    up = Import("gpurun.trials.failure_cause", "gpurun.tuner.plan", top=False)
+    up = Import("gpurun.trials.failure_cause", "gpurun.tuner.trial_length", top=False)
     assert len(floor_faults([up])) == 1
 
 

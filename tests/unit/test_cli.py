@@ -12,7 +12,7 @@ from gpurun.arguments.main_flags import parse, with_configuration
 from gpurun.arguments.options import TargetKind
 from gpurun.arguments.torchrun_flags import asks_for_ranks, nodes_asked_for
 from gpurun.errors import GpurunError
-from gpurun.launch.command_line import interpreter_flags
+from gpurun.launch.launch_command import interpreter_flags
 
 
 def test_everything_after_the_script_is_the_scripts() -> None:
@@ -187,7 +187,7 @@ def test_help_names_every_flag_of_ours(capfd: pytest.CaptureFixture[str]) -> Non
 def test_the_default_number_of_trials_is_the_same_wherever_it_is_said(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    from gpurun.tuner.tuning import MOST_TRIALS
+    from gpurun.tuner.tuning_run import MOST_TRIALS
 
     repository = Path(__file__).resolve().parents[2]
     main(["--help"])

@@ -11,8 +11,8 @@ import pytest
 
 from gpurun.knobs.api import Effect
 from gpurun.records.events import AuditEvent, SamplesEvent
-from gpurun.tuner.guard.evidence import Evidence
-from gpurun.tuner.guard.judging import judge, may_be_rounding
+from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
+from gpurun.tuner.guard.training_evidence import Evidence
 
 INFINITE = float("inf")
 UNSEEN = float("nan")
@@ -88,14 +88,14 @@ BROKEN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("reason", BROKEN)
 def test_what_is_off_is_named(reason: str) -> None:
-    verdict = judge(BASELINES, [trial(**BROKEN[reason])], Effect.NUMERICS)
+    verdict = judge_training(BASELINES, [trial(**BROKEN[reason])], Effect.NUMERICS)
     assert not verdict.accepted
     assert any(reason in said for said in verdict.reasons), verdict.reasons
     assert verdict.curves is not None
 
 
 def test_a_twin_is_accepted() -> None:
-    verdict = judge(BASELINES, [trial()], Effect.PIPELINE)
+    verdict = judge_training(BASELINES, [trial()], Effect.PIPELINE)
     assert verdict.accepted, verdict.reasons
     assert verdict.loss_deviation == 0
 
@@ -114,7 +114,7 @@ SOUND: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("change", SOUND)
 def test_what_is_harmless_is_accepted(change: str) -> None:
-    verdict = judge(BASELINES, [trial(**SOUND[change])], Effect.NUMERICS)
+    verdict = judge_training(BASELINES, [trial(**SOUND[change])], Effect.NUMERICS)
     assert verdict.accepted, verdict.reasons
 
 
@@ -135,25 +135,25 @@ def noisy(seed: int, orders: tuple[int, ...], **fields: Any) -> Evidence:
 
 def test_later_passes_may_be_shuffled_otherwise_where_the_data_set_draws_random_numbers() -> None:
     baselines = [replace(noisy(1, (1, 2))), noisy(1, (1, 2))]
-    assert judge(baselines, [noisy(2, (1, 9))], Effect.PIPELINE).accepted
+    assert judge_training(baselines, [noisy(2, (1, 9))], Effect.PIPELINE).accepted
 
 
 def test_but_they_must_still_be_shuffles() -> None:
     baselines = [noisy(1, (1, 2)), noisy(1, (1, 2))]
     sorted_pass = passing(2, list(range(64)), repeatable=(False, True), checksums={})
     first = noisy(2, (1,)).samples
-    verdict = judge(baselines, [trial(samples=(*first, sorted_pass))], Effect.PIPELINE)
+    verdict = judge_training(baselines, [trial(samples=(*first, sorted_pass))], Effect.PIPELINE)
     assert "the samples are no longer shuffled" in verdict.reasons
-    verdict = judge(baselines, [noisy(2, (1, 1))], Effect.PIPELINE)
+    verdict = judge_training(baselines, [noisy(2, (1, 1))], Effect.PIPELINE)
     assert "every pass over the data has the same order" in verdict.reasons
 
 
 def test_a_larger_batch_may_train_otherwise_but_not_on_other_samples() -> None:
     other = {**audits(gradient_norms={"0.weight": 9.0, "0.bias": 9.0}), "microbatches": (2,) * 40}
-    assert judge(BASELINES, [trial(**other)], Effect.TRAINING).accepted
-    verdict = judge(BASELINES, [trial(**BROKEN["another content"])], Effect.TRAINING)
+    assert judge_training(BASELINES, [trial(**other)], Effect.TRAINING).accepted
+    verdict = judge_training(BASELINES, [trial(**BROKEN["another content"])], Effect.TRAINING)
     assert not verdict.accepted
-    verdict = judge(BASELINES, [trial(losses=(1.0,) * 20 + (50.0,) * 20)], Effect.TRAINING)
+    verdict = judge_training(BASELINES, [trial(losses=(1.0,) * 20 + (50.0,) * 20)], Effect.TRAINING)
     assert "runs away" in verdict.reasons[0]
 
 
@@ -169,9 +169,9 @@ def under_rounding(turned: tuple[float, ...], candidate: tuple[float, ...], effe
     plain = trial(**audits(gradient_values=VALUES, **COUNTS))
     rounded = trial(**audits(gradient_values=turned, **COUNTS), rounded=True)
     other = trial(**audits(gradient_values=candidate, **COUNTS))
-    verdict = judge([plain, plain, rounded], [other], effect)
-    assert not judge([plain, plain], [other], effect).accepted
-    assert may_be_rounding(judge([plain, plain], [other], effect), effect) == (
+    verdict = judge_training([plain, plain, rounded], [other], effect)
+    assert not judge_training([plain, plain], [other], effect).accepted
+    assert may_be_rounding(judge_training([plain, plain], [other], effect), effect) == (
         effect is Effect.NUMERICS
     )
     return verdict.accepted
@@ -191,7 +191,9 @@ def test_near_the_loss_they_must_agree_all_the_same() -> None:
 def test_a_rounded_trial_is_no_baseline() -> None:
     """It would pass for the noise of the script's own repeats."""
     far = trial(losses=(1.0, 2.0) * 20, rounded=True)
-    assert judge([trial(), trial(), far], [trial()], Effect.NUMERICS).noise == pytest.approx(0.0)
+    assert judge_training(
+        [trial(), trial(), far], [trial()], Effect.NUMERICS
+    ).noise == pytest.approx(0.0)
 
 
 NORMS = {"0.conv": 1.5, "0.conv bias": 3e-8, "0.norm": 0.13}
@@ -204,7 +206,7 @@ def test_steps_made_of_rounding_alone_are_not_compared() -> None:
 
     def accepted(**moved: float) -> bool:
         other = trial(**audits(gradient_norms=NORMS, update_norms={**MOVED, **moved}))
-        return judge([plain, plain], [other], Effect.NUMERICS).accepted
+        return judge_training([plain, plain], [other], Effect.NUMERICS).accepted
 
     assert accepted(**{"0.conv bias": 0.021})
     assert accepted(**{"0.conv bias": 0.0})
@@ -220,9 +222,9 @@ def test_steps_of_a_gradient_that_rounding_turns_about_are_not_compared_by_thems
     other = trial(**audits(**{**fields, "update_norms": {**moved, "0.bias": 0.04}}))
     for turned, accepted in ((TURNED, True), (VALUES, False)):
         rounded = trial(**audits(**{**fields, "gradient_values": turned}), rounded=True)
-        unknown = judge([plain, plain], [other], Effect.NUMERICS)
+        unknown = judge_training([plain, plain], [other], Effect.NUMERICS)
         assert may_be_rounding(unknown, Effect.NUMERICS), unknown.reasons
-        known = judge([plain, plain, rounded], [other], Effect.NUMERICS)
+        known = judge_training([plain, plain, rounded], [other], Effect.NUMERICS)
         assert known.accepted is accepted, known.reasons
 
 
@@ -244,7 +246,9 @@ def weights(turned: float, seed: int = 0, dropout: str = "") -> Evidence:
 def test_a_weight_whose_gradient_turns_is_told_beside_a_larger_one() -> None:
     def accepted(turned: float, dropout: str = "") -> bool:
         plain = weights(0, 0, dropout)
-        return judge([plain, plain], [weights(turned, 0, dropout)], Effect.NUMERICS).accepted
+        return judge_training(
+            [plain, plain], [weights(turned, 0, dropout)], Effect.NUMERICS
+        ).accepted
 
     assert accepted(30)
     assert not accepted(45)
@@ -258,7 +262,9 @@ def test_a_weight_whose_gradient_turns_is_told_beside_a_larger_one() -> None:
 def test_a_weight_whose_gradient_rounding_turns_is_not_asked() -> None:
     plain, other = weights(0), weights(45)
     rounded = replace(weights(30), rounded=True)
-    assert may_be_rounding(judge([plain, plain], [other], Effect.NUMERICS), Effect.NUMERICS)
-    assert judge([plain, plain, rounded], [other], Effect.NUMERICS).accepted
+    assert may_be_rounding(
+        judge_training([plain, plain], [other], Effect.NUMERICS), Effect.NUMERICS
+    )
+    assert judge_training([plain, plain, rounded], [other], Effect.NUMERICS).accepted
     steady = replace(weights(5), rounded=True)
-    assert not judge([plain, plain, steady], [other], Effect.NUMERICS).accepted
+    assert not judge_training([plain, plain, steady], [other], Effect.NUMERICS).accepted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from gpurun.stats.loss_deviation import deviation, differences, standard_error
-from gpurun.tuner.guard.evidence import Evidence
+from gpurun.tuner.guard.training_evidence import Evidence
 
 
 def curve(seed: int = 0, factor: float = 1.0, noise: float = 0.05, steps: int = 80) -> Evidence:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.measure.cpu_contention import busy_seconds_in
 from gpurun.measure.fingerprint import differences, fingerprint
 from gpurun.measure.machine import available_cores, available_memory, machine
+from gpurun.measure.other_programs import busy_seconds_in
 from gpurun.measure.resource_use import host_use, read_samples
 from gpurun.measure.sampler import Sampler
 from gpurun.measure.visible_gpus import visible_order

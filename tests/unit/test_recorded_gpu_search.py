@@ -12,9 +12,9 @@ from gpurun.knobs.api import Effect
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import Proof
 from gpurun.stats.sequential_test import sequential_look
-from gpurun.tuner.guard.evidence import Evidence
-from gpurun.tuner.guard.judging import judge, may_be_rounding
-from gpurun.tuner.trial import Trial
+from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
+from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.tuning_trial import Trial
 from tests.recordings import assert_close, unpacked
 from tests.unit.recorded_tunings import concluded, report_of
 
@@ -86,18 +86,18 @@ def test_the_guard_accepts_the_recorded_training_in_bfloat16(gpt: Path) -> None:
     shown = [(t.record.purpose, t.evidence) for t in concluded(gpt, told)]
     plain = [e for purpose, e in shown if e and purpose in ("probe", "pair baseline")]
     chosen = [e for purpose, e in shown if e and purpose == "pair candidate"]
-    assert judge(plain, chosen, Effect.NUMERICS).accepted
+    assert judge_training(plain, chosen, Effect.NUMERICS).accepted
 
 
 def test_exploding_gradients_pass_where_rounding_alone_turns_them(resnet: list[Evidence]) -> None:
     first, second, candidate, rounded = resnet
     assert rounded.rounded
-    without = judge([first, second], [candidate], Effect.NUMERICS)
+    without = judge_training([first, second], [candidate], Effect.NUMERICS)
     assert [reason.partition(" (")[0] for reason in without.reasons] == [
         "the gradients of step 1 point elsewhere"
     ]
     assert may_be_rounding(without, Effect.NUMERICS)
-    verdict = judge([first, second, rounded], [candidate], Effect.NUMERICS)
+    verdict = judge_training([first, second, rounded], [candidate], Effect.NUMERICS)
     assert verdict.accepted, to_json(verdict)
 
 
@@ -106,7 +106,7 @@ def test_but_not_where_they_are_wrong_near_the_loss(resnet: list[Evidence]) -> N
     audit = candidate.audits[0]
     turned = replace(audit, gradient_values=tuple(-x for x in audit.gradient_values))
     wrong = replace(candidate, audits=(turned, *candidate.audits[1:]))
-    verdict = judge([first, second, rounded], [wrong], Effect.NUMERICS)
+    verdict = judge_training([first, second, rounded], [wrong], Effect.NUMERICS)
     assert "the gradients of step 1 point elsewhere (cosine -1.00)" in verdict.reasons
 
 

@@ -22,13 +22,13 @@ from gpurun.records.tuning import LadderRow, TuningReport
 from gpurun.report.ladder import ladder_lines
 from gpurun.report.tuning_markdown import tuning_markdown
 from gpurun.stats.descriptive import geometric_mean
-from gpurun.tuner import document as document_of
-from gpurun.tuner.finals import Finals
-from gpurun.tuner.findings import Findings
-from gpurun.tuner.guard.judging import judge
-from gpurun.tuner.proof import Arm, prove
-from gpurun.tuner.screening import State, ladder_row, startup
-from gpurun.tuner.trial import Trial
+from gpurun.tuner import tuning_document as document_of
+from gpurun.tuner.guard.guard_verdict import judge_training
+from gpurun.tuner.proof.final_selection import FinalSelection
+from gpurun.tuner.proof.paired_proof import Finalist, prove
+from gpurun.tuner.search.screening import SearchState, ladder_row, startup_difference
+from gpurun.tuner.tuning_findings import TuningFindings
+from gpurun.tuner.tuning_trial import Trial
 from tests.recordings import CORES, assert_close, document, unpacked
 from tests.unit.knob_facts import facts
 from tests.unit.recorded_tunings import concluded, report_of
@@ -52,10 +52,12 @@ def trials(recorded: Path, told: TuningReport) -> list[Trial]:
     return concluded(recorded, told)
 
 
-def settled(told: TuningReport, trials: list[Trial]) -> Findings:
+def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
     """The end of the tuning, its launches answered by what was recorded of each round's sides."""
     screened, waiting = trials[:4], trials[4:]
-    findings = Findings(probe=trials[0], ladder=list(told.ladder), decisions=list(told.decisions))
+    findings = TuningFindings(
+        probe=trials[0], ladder=list(told.ladder), decisions=list(told.decisions)
+    )
 
     def launch(purpose: str, settings: Mapping[str, Any], number: int, _: object) -> Any:
         trial = next(t for t in waiting if t.record.purpose == purpose)
@@ -65,18 +67,20 @@ def settled(told: TuningReport, trials: list[Trial]) -> Findings:
         assert trial.evidence.seed == number, "both of a round share a seed"
         return trial
 
-    def proven(arms: list[Arm], best: Trial) -> Arm:
-        findings.baseline = Arm("baseline", {})
+    def proven(finalists: list[Finalist], best: Trial) -> Finalist:
+        findings.baseline = Finalist("baseline", {})
         seconds = best.record.seconds
-        prove(findings.baseline, arms, launch, lambda _: not waiting, lambda _: None, seconds)
+        prove(findings.baseline, finalists, launch, lambda _: not waiting, lambda _: None, seconds)
         return findings.baseline
 
     assert told.chosen is not None
-    state = State(dict(told.chosen.knobs), screened[3], facts(), [])
+    state = SearchState(dict(told.chosen.knobs), screened[3], facts(), [])
     shown = [t.evidence for t in screened[:2] if t.evidence is not None]
     effect_of = {row.knob: Effect(row.effect) for row in told.ladder}
-    finals = Finals(findings, shown, ALLOWED, effect_of.__getitem__, proven, lambda _: None)
-    finals.settle(state, None)
+    selection = FinalSelection(
+        findings, shown, ALLOWED, effect_of.__getitem__, proven, lambda _: None
+    )
+    selection.settle(state, None)
     assert not waiting, "every recorded launch was asked for"
     return findings
 
@@ -121,7 +125,7 @@ def test_the_recorded_candidate_trained_under_another_seed_would_be_rejected(
     """The acceptance is no blindness: the curves of two seeds are further apart than rounding."""
     shown = [t.evidence for t in trials if t.evidence is not None]
     other = next(e for t, e in zip(trials, shown, strict=True) if t.record.knobs and e.seed == 1)
-    verdict = judge(shown[:2], [replace(other, seed=0)], Effect.NUMERICS)
+    verdict = judge_training(shown[:2], [replace(other, seed=0)], Effect.NUMERICS)
     assert not verdict.accepted
 
 
@@ -136,12 +140,12 @@ def _row(row: LadderRow, trials: list[Trial]) -> Any:
     more_workers = (row.knob, row.value) == ("loader_workers", 8)
     trial = trials[3] if more_workers else trials[2]
     shown = [t.evidence for t in trials if t.evidence is not None]
-    guard = judge(shown[:2], [shown[trials.index(trial)]], Effect.NUMERICS)
+    guard = judge_training(shown[:2], [shown[trials.index(trial)]], Effect.NUMERICS)
     assert guard.accepted
     found = ladder_row(
         find(row.knob), row.value, trial, guard=guard, kept=row.kept, reason=row.reason
     )
-    later, steps = startup(trial, trials[2]) if more_workers else (None, None)
+    later, steps = startup_difference(trial, trials[2]) if more_workers else (None, None)
     share = row.speedup  # by other trials of the search, when it was recorded
     return to_json(replace(found, startup_seconds=later, break_even_steps=steps, speedup=share))
 
@@ -151,7 +155,7 @@ def test_the_document_is_the_recorded_one(
 ) -> None:
     monkeypatch.setattr(document_of, "shared_cores", lambda: CORES)
     findings = settled(told, trials)
-    report = document_of.document(
+    report = document_of.tuning_document(
         findings,
         options=parse(["--optimize", *told.command], {}),
         trials=[trial.record for trial in trials],

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gpurun.records.tuning import GuardVerdict, LadderRow
-from gpurun.tuner.decision import APPLY_TRAINING, Judged, decide, final_ladder
-from gpurun.tuner.proof import Arm
+from gpurun.tuner.proof.decision import APPLY_TRAINING, JudgedFinalist, decide, final_ladder
+from gpurun.tuner.proof.paired_proof import Finalist
 
 SOUND = GuardVerdict(accepted=True, loss_deviation=0.0, noise=0.0, reasons=())
 BROKEN = GuardVerdict(
@@ -15,10 +15,12 @@ BROKEN = GuardVerdict(
 BATCH_64 = {"batch_size": 64, "from": 32, "via": "loader", "learning_rate": "linear"}
 
 
-def finalist(settings: dict[str, Any], *rates: float, guard: GuardVerdict = SOUND) -> Judged:
-    arm = Arm("chosen", settings)
-    arm.pairs = [(100.0 + 0.1 * i, rate) for i, rate in enumerate(rates)]
-    return Judged(arm, guard)
+def finalist(
+    settings: dict[str, Any], *rates: float, guard: GuardVerdict = SOUND
+) -> JudgedFinalist:
+    finalist = Finalist("chosen", settings)
+    finalist.pairs = [(100.0 + 0.1 * i, rate) for i, rate in enumerate(rates)]
+    return JudgedFinalist(finalist, guard)
 
 
 def row(knob: str, value: Any, kept: bool = True) -> LadderRow:
@@ -40,7 +42,7 @@ def test_a_proven_and_accepted_finalist_wins() -> None:
     decision = decide(finalist({"loader_workers": 4}, 200, 200.3, 200.1), None, False)
     assert decision.verdict == "faster"
     assert decision.winner is not None
-    assert decision.winner.arm.settings == {"loader_workers": 4}
+    assert decision.winner.finalist.settings == {"loader_workers": 4}
 
 
 def test_a_finalist_that_the_guard_rejects_never_wins_however_fast() -> None:
@@ -74,12 +76,12 @@ def test_a_larger_batch_is_chosen_only_by_consent() -> None:
     rows = [row("loader_workers", 4), row("batch_size", BATCH_64)]
     refused = decide(same, larger, False)
     assert refused.winner is same
-    ladder = final_ladder(rows, refused, {}, larger.arm, {})
+    ladder = final_ladder(rows, refused, {}, larger.finalist, {})
     assert [r.kept for r in ladder] == [True, False]
     assert ladder[1].reason == APPLY_TRAINING
     allowed = decide(same, larger, True)
     assert allowed.winner is larger
-    assert all(r.kept for r in final_ladder(rows, allowed, {}, larger.arm, {}))
+    assert all(r.kept for r in final_ladder(rows, allowed, {}, larger.finalist, {}))
 
 
 def test_a_batch_that_lost_its_proof_is_not_kept_in_the_ladder() -> None:
@@ -98,7 +100,7 @@ def test_an_unsettled_batch_alone_is_inconclusive_where_it_may_be_applied() -> N
 
 def test_a_finalist_that_failed_in_the_proof_is_out_with_its_own_reason() -> None:
     failed = finalist({"loader_workers": 4}, 200, 200.3, 200.1)
-    failed.arm.failure = "out of memory"
+    failed.finalist.failure = "out of memory"
     decision = decide(failed, None, False)
     assert decision.verdict == "no_gain"
     ladder = final_ladder([row("loader_workers", 4)], decision, {}, None, {})

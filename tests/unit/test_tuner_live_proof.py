@@ -13,9 +13,9 @@ from gpurun.arguments.options import Objective
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import StepTime
 from gpurun.trials.turn_ratio import TurnRatio
-from gpurun.tuner.live_proof import LiveProof
-from gpurun.tuner.plan import PROBE
-from gpurun.tuner.trial import LiveTrials, Request, Trial
+from gpurun.tuner.proof.live_proof import LiveProof
+from gpurun.tuner.trial_length import PROBE
+from gpurun.tuner.tuning_trial import Trial, TrialPair, TrialRequest
 from tests.unit.knob_facts import facts, result
 from tests.unit.tuner_trials import trial
 
@@ -34,13 +34,13 @@ class StandIn:
         self.in_turn_only = in_turn_only
         self._ends = ends
 
-    def run_pair(self, requests: tuple[Request, Request]) -> Any:
+    def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> Any:
         return self._ends
 
 
 def proof(series: StandIn, objective: Objective = Objective.THROUGHPUT) -> LiveProof:
-    def request(purpose: str, settings: Mapping[str, Any], number: int) -> Request:
-        return Request(purpose, settings, PROBE)
+    def request(purpose: str, settings: Mapping[str, Any], number: int) -> TrialRequest:
+        return TrialRequest(purpose, settings, PROBE)
 
     stand_in: Any = series
     return LiveProof(stand_in, {}, objective, request, lambda _: None)
@@ -87,13 +87,13 @@ def test_a_pair_counts_samples_where_sides_take_other_batches(batch: int, gain: 
         measured = replace(measured, samples=50 * samples_a_step, measured_steps=50)
         return replace(found, result=measured)
 
-    ends = LiveTrials(side(32), side(32 * batch), TurnRatio(math.log(0.5), 0.01, 20), None)
+    ends = TrialPair(side(32), side(32 * batch), TurnRatio(math.log(0.5), 0.01, 20), None)
     pair = proof(StandIn(ends=ends))({"a": 1}, 0)
     assert pair.gain == pytest.approx(gain)
 
 
 def test_a_pair_without_turns_says_why() -> None:
     failure = Failure(FailureKind.EXIT_CODE, "second ended with exit code 7")
-    ends = LiveTrials(trial(100.0), None, None, failure)
+    ends = TrialPair(trial(100.0), None, None, failure)
     pair = proof(StandIn(ends=ends))({"a": 1}, 0)
     assert (pair.gain, pair.failure) == (None, "second ended with exit code 7")

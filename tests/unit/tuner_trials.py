@@ -7,8 +7,8 @@ from typing import Any
 
 from gpurun.records.result import KnobOutcome
 from gpurun.records.tuning import TrialRecord
-from gpurun.tuner.guard.evidence import Evidence
-from gpurun.tuner.trial import Trial
+from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.tuning_trial import Trial
 from tests.unit.knob_facts import result
 
 

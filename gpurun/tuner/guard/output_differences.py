@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
-from gpurun.tuner.guard.evidence import Evidence
+from gpurun.tuner.guard.training_evidence import Evidence
 
 TIGHT = {"bfloat16": 8e-3, "float16": 1e-3}
 """Relative RMS difference that another order of summation may make, by type of the output."""

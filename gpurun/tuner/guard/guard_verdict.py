@@ -1,0 +1,176 @@
+"""The guard: does a script under a candidate still train, or infer, the same way?
+
+A short loss curve alone would miss a frozen EMA copy or half a data set, so the guard compares what
+the trials' audited first steps show: samples by index and content, inputs, gradients, updates and
+settings, and then the whole loss curve against the noise of the baseline's own repeats. Every check
+is a pure function from evidence to a reason for rejection, or None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from gpurun.knobs.api import Effect
+from gpurun.records.tuning import GuardVerdict, LossCurves
+from gpurun.stats.descriptive import median
+from gpurun.stats.loss_deviation import deviation
+from gpurun.tuner.guard import sample_checks, training_checks
+from gpurun.tuner.guard.gradient_directions import directions
+from gpurun.tuner.guard.output_checks import compare_outputs
+from gpurun.tuner.guard.training_evidence import Comparison, Evidence, RoundingReason
+
+PIPELINE_ONLY = "without that only pipeline changes are applied"
+
+Check = Callable[[Comparison], "str | None"]
+
+
+def judge_training(
+    baselines: Sequence[Evidence], candidates: Sequence[Evidence], effect: Effect
+) -> GuardVerdict:
+    """Compare candidate trials with baseline trials; any one candidate trial that fails rejects.
+
+    A `training` change may alter samples, steps and loss by design: it must only stay finite, not
+    run away, and read the same samples. Baseline trials with rounded parameters only tell which
+    gradients rounding alone turns.
+    """
+    training = effect is Effect.TRAINING
+    forward_only = bool(candidates) and all(c.forward_only for c in candidates)
+    rounded = next((b for b in baselines if b.rounded), None)
+    baselines = [b for b in baselines if not b.rounded]
+    reasons = []
+    for check in TRAINING_CHECKS if training else CHECKS:
+        found = (check(Comparison(c, baselines, effect, rounded)) for c in candidates)
+        reason = next((r for r in found if r is not None), None)
+        if reason is not None:
+            reasons.append(reason)
+    fixed = sample_checks.transforms(baselines, candidates)
+    if fixed is not None:
+        reasons.append(fixed)
+    outputs = compare_outputs(baselines, candidates, effect, rounded)
+    reasons += outputs.reasons
+    if forward_only and effect is Effect.NUMERICS and not (outputs.compared or outputs.reasons):
+        reasons.append(f"outputs not compared: {outputs.why_not}; {PIPELINE_ONLY}")
+    apart = None if training else deviation(baselines, candidates)
+    if apart is not None and apart.size > apart.bound:
+        reasons.append(f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})")
+    return GuardVerdict(
+        accepted=not reasons,
+        loss_deviation=None if apart is None else apart.size,
+        noise=None if apart is None else apart.noise,
+        reasons=tuple(reasons),
+        curves=_curves(baselines, candidates) if reasons and not forward_only else None,
+        output_deviation=outputs.deviation,
+        output_agreement=outputs.agreement,
+        outputs_not_compared=outputs.why_not if forward_only and not outputs.compared else None,
+        compared=tuple(
+            name
+            for name, seen in (
+                ("samples", _both(baselines, candidates, _shows_samples)),
+                ("gradients", not training and _both(baselines, candidates, _shows_gradients)),
+                ("losses", apart is not None),
+                ("outputs", outputs.compared),
+            )
+            if seen
+        ),
+        forward_only=forward_only,
+    )
+
+
+def may_be_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
+    """Whether all that speaks against a candidate is what rounding does to some models."""
+    asked = effect is Effect.NUMERICS and not verdict.accepted
+    return asked and all(isinstance(reason, RoundingReason) for reason in verdict.reasons)
+
+
+def _both(
+    baselines: Sequence[Evidence],
+    candidates: Sequence[Evidence],
+    shows: Callable[[Evidence], bool],
+) -> bool:
+    return any(map(shows, baselines)) and bool(candidates) and all(map(shows, candidates))
+
+
+def _shows_samples(trial: Evidence) -> bool:
+    return any(s.order for s in trial.samples)
+
+
+def _shows_gradients(trial: Evidence) -> bool:
+    return any(a.gradient_norms for a in trial.audits)
+
+
+# -- checks on the loss ----------------------------------------------------------------------------
+
+
+def finite(case: Comparison) -> str | None:
+    """No NaN and no infinity where the baseline has none."""
+    length = max((len(b.losses) for b in case.baselines), default=0)
+    sound = not any(math.isinf(x) for b in case.baselines for x in b.losses)
+    for step, loss in enumerate(case.candidate.losses):
+        if math.isinf(loss) and (sound or (step < length and _all_finite(case, step))):
+            return f"the loss is not finite at step {step + 1}"
+    return None
+
+
+def _all_finite(case: Comparison, step: int) -> bool:
+    return not any(math.isinf(b.losses[step]) for b in case.baselines if step < len(b.losses))
+
+
+def has_loss(case: Comparison) -> str | None:
+    """A loss curve to compare, where the baseline has one."""
+    if all(b.finite_losses for b in case.baselines) and not case.candidate.finite_losses:
+        return "no loss was seen"
+    return None
+
+
+def runaway(case: Comparison) -> str | None:
+    """The loss stays within what the baseline shows."""
+    start = [b.losses[0] for b in case.baselines if b.losses and math.isfinite(b.losses[0])]
+    tail = [x for x in case.candidate.losses[-5:] if math.isfinite(x)]
+    known = [abs(x) for b in case.baselines for x in b.losses if math.isfinite(x)]
+    if start and tail and median(tail) > 2 * max(*known, *start):
+        return f"the loss runs away ({median(tail):.3g} after starting at {max(start):.3g})"
+    return None
+
+
+CHECKS: tuple[Check, ...] = (
+    finite,
+    has_loss,
+    sample_checks.data_set,
+    sample_checks.order,
+    sample_checks.samples,
+    sample_checks.distinct,
+    sample_checks.likeness,
+    sample_checks.fed,
+    sample_checks.inputs,
+    training_checks.optimizers,
+    training_checks.hyperparameters,
+    training_checks.rates,
+    training_checks.microbatches,
+    training_checks.modules,
+    training_checks.draws,
+    training_checks.first_step,
+    directions,
+    training_checks.gradients,
+    training_checks.updates,
+    training_checks.side_modules,
+)
+TRAINING_CHECKS: tuple[Check, ...] = (finite, has_loss, runaway, sample_checks.samples)
+
+
+def _curves(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> LossCurves | None:
+    """The candidate's worst curve beside the baseline's of the same seed."""
+    if not baselines or not candidates:
+        return None
+
+    def off(candidate: Evidence) -> float:
+        found = deviation(baselines, [candidate])
+        return found.size if found else 0.0
+
+    worst = max(candidates, key=off)
+    reference = next((b for b in baselines if b.seed == worst.seed), baselines[0])
+    return LossCurves(baseline=_plain(reference.losses), candidate=_plain(worst.losses))
+
+
+def _plain(losses: Sequence[float]) -> tuple[float | None, ...]:
+    return tuple(x if math.isfinite(x) else None for x in losses)

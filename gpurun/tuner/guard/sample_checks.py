@@ -1,0 +1,372 @@
+"""Do the same samples reach the model? The loss guard's checks on indices and contents."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from gpurun.records.events import SamplesEvent
+from gpurun.tuner.guard.training_evidence import Comparison, Evidence
+
+FEW = 16
+"""Fewer samples than this show nothing of a distribution."""
+KOLMOGOROV = 2.2
+"""Critical value of the two-sample test: by chance one in 10,000 goes further."""
+UNRELATED = 0.8
+"""A random leaf whose samples are alike less than this was never told apart by its moments."""
+INPUT_TOLERANCE = 0.5
+"""Relative distance between some input values that rounding upstream of the model may make."""
+
+Checksums = tuple[int, ...]
+
+
+# -- what is drawn ---------------------------------------------------------------------------------
+
+
+def data_set(case: Comparison) -> str | None:
+    """The training loaders are as long as they were."""
+    if case.partner is None:
+        return None
+    theirs = {x.loader: x for x in case.partner.loaders}
+    for ours in case.candidate.loaders:
+        other = theirs.get(ours.loader)
+        if other is None:
+            continue
+        for what, a, b in (
+            (
+                "the data set has {} samples instead of {}",
+                ours.dataset_length,
+                other.dataset_length,
+            ),
+            ("the loader has {} batches instead of {}", ours.length, other.length),
+            ("a batch has {} samples instead of {}", ours.batch_size, other.batch_size),
+        ):
+            if a is not None and b is not None and a != b:
+                return what.format(a, b)
+    return None
+
+
+def order(case: Comparison) -> str | None:
+    """Each pass hands out the same indices in the same order, or an order as good as that.
+
+    Another order is as good where the data set draws random numbers: in workers it draws them from
+    other generators, and later shuffles come out differently. Then it must still be a shuffle: of
+    the same indices, none twice, unsorted, and new in every pass.
+    """
+    for ours in case.candidate.samples:
+        theirs = [s for b in case.partners for s in b.samples if _same_pass(s, ours)]
+        if not theirs:
+            continue
+        reason = _length(case, ours, theirs)
+        if reason is not None:
+            return reason
+        if any(_same_start(ours, t) for t in theirs):
+            continue
+        if _must_repeat(case, ours, theirs):
+            return "other samples are drawn, or in another order, than in the baseline"
+        reason = _poor_order(case, ours)
+        if reason is not None:
+            return reason
+    return None
+
+
+def _must_repeat(case: Comparison, ours: SamplesEvent, theirs: Sequence[SamplesEvent]) -> bool:
+    if not all(_same_start(theirs[0], t) for t in theirs[1:]):
+        return False
+    random_parts = any(
+        not all(s.repeatable) for b in case.baselines for s in b.samples if s.repeatable
+    )
+    if random_parts and not case.same_data and (ours.epoch > 1 or len(case.candidate.loaders) > 1):
+        return False
+    drawing = any(a.draws for b in case.baselines for a in b.audits)
+    return ours.epoch == 1 or not (random_parts or drawing)
+
+
+def _same_pass(a: SamplesEvent, b: SamplesEvent) -> bool:
+    return a.loader == b.loader and a.epoch == b.epoch
+
+
+def _same_start(a: SamplesEvent, b: SamplesEvent) -> bool:
+    common = min(len(a.order), len(b.order))
+    return a.order[:common] == b.order[:common]
+
+
+def _length(case: Comparison, ours: SamplesEvent, theirs: Sequence[SamplesEvent]) -> str | None:
+    """A pass that was followed by another is a whole one."""
+    if not _followed(case.candidate, ours):
+        return None
+    whole = {
+        len(t.order) for b in case.partners for t in theirs if t in b.samples and _followed(b, t)
+    }
+    longest = max(len(t.order) for t in theirs)
+    if (whole and len(ours.order) not in whole) or len(ours.order) < longest:
+        return f"a pass over the data hands out {len(ours.order)} samples instead of {longest}"
+    return None
+
+
+def _followed(trial: Evidence, event: SamplesEvent) -> bool:
+    return any(s.loader == event.loader and s.epoch > event.epoch for s in trial.samples)
+
+
+def _poor_order(case: Comparison, ours: SamplesEvent) -> str | None:
+    theirs = [s for b in case.baselines for s in b.samples if s.loader == ours.loader]
+    if len(ours.order) < FEW or not theirs:
+        return None
+    most = max(max(Counter(t.order).values(), default=1) for t in theirs)
+    mine = max(Counter(ours.order).values())
+    if most == 1 and mine > 1:
+        return f"a sample is drawn {mine} times in one pass instead of once"
+    reference = max(theirs, key=lambda t: len(t.order))
+    if _apart(sorted(ours.order), sorted(reference.order)):
+        return "the samples come from another part of the data set"
+    if _neighbours(ours) > max(0.1, 2 * max(map(_neighbours, theirs))):
+        return "the samples are no longer shuffled"
+    return _stale_shuffle(case, ours)
+
+
+def _apart(ours: Sequence[int], theirs: Sequence[int]) -> bool:
+    """Two-sample Kolmogorov-Smirnov test on indices."""
+    n, m = len(ours), len(theirs)
+    if min(n, m) < FEW:
+        return False
+    i = j = 0
+    largest = 0.0
+    while i < n and j < m:
+        value = min(ours[i], theirs[j])
+        while i < n and ours[i] == value:
+            i += 1
+        while j < m and theirs[j] == value:
+            j += 1
+        largest = max(largest, abs(i / n - j / m))
+    return largest > KOLMOGOROV * math.sqrt((n + m) / (n * m))
+
+
+def _neighbours(event: SamplesEvent) -> float:
+    """Part of the samples that come right after the one before them in the data set."""
+    pairs = list(pairwise(event.order))
+    return sum(b - a == 1 for a, b in pairs) / len(pairs) if pairs else 0.0
+
+
+def _stale_shuffle(case: Comparison, ours: SamplesEvent) -> str | None:
+    def repeats(trial: Evidence) -> bool:
+        passes = [s for s in trial.samples if s.loader == ours.loader and len(s.order) >= FEW]
+        return any(_same_start(a, b) for a, b in pairwise(passes))
+
+    if repeats(case.candidate) and not any(map(repeats, case.baselines)):
+        return "every pass over the data has the same order"
+    return None
+
+
+# -- what is in it ---------------------------------------------------------------------------------
+
+
+def samples(case: Comparison) -> str | None:
+    """A sample has the same content under its index, in every part that is not random by design.
+
+    A file handle shared by forked workers corrupts samples without an error; labels may be mixed
+    up between workers.
+    """
+    wrong = total = 0
+    for loader in {s.loader for s in case.candidate.samples}:
+        stable = _repeatable_leaves(case.baselines, loader)
+        for event in (s for s in case.candidate.samples if s.loader == loader):
+            known, leaves = _reference(case, event, stable)
+            for index, sums in event.checksums.items():
+                reference = known.get(index)
+                if reference is None or len(reference) != len(sums):
+                    continue
+                total += 1
+                wrong += any(sums[leaf] != reference[leaf] for leaf in leaves)
+    if wrong:
+        return f"{wrong} of {total} samples have another content than in the baseline"
+    return None
+
+
+def _repeatable_leaves(baselines: Sequence[Evidence], loader: int) -> set[int]:
+    """The leaves that every baseline trial could fetch twice alike."""
+    known = [
+        {i for i, same in enumerate(s.repeatable) if same}
+        for b in baselines
+        for s in b.samples
+        if s.loader == loader and s.repeatable is not None
+    ]
+    return set.intersection(*known) if known else set()
+
+
+def _reference(
+    case: Comparison, event: SamplesEvent, stable: set[int]
+) -> tuple[dict[str, Checksums], set[int]]:
+    """Contents by index, and the leaves to compare.
+
+    In batches of the same composition all stable leaves; else those that do not depend on what else
+    is in the batch (as padding does).
+    """
+    for partner in case.partners:
+        for other in partner.samples:
+            if _same_pass(other, event) and _same_start(other, event):
+                return other.checksums, stable
+    known: dict[str, Checksums] = {}
+    leaves = set(stable)
+    for other in _events(case.baselines, event.loader):
+        for index, sums in other.checksums.items():
+            before = known.setdefault(index, sums)
+            leaves -= {i for i, (a, b) in enumerate(zip(before, sums, strict=False)) if a != b}
+    return known, leaves
+
+
+def _events(trials: Sequence[Evidence], loader: int) -> Iterator[SamplesEvent]:
+    return (s for t in trials for s in t.samples if s.loader == loader)
+
+
+def distinct(case: Comparison) -> str | None:
+    """Where no two samples have the same content, none may come up under another index."""
+    for loader in {s.loader for s in case.candidate.samples}:
+        theirs = [_doubled(b, loader) for b in case.baselines]
+        ours = _doubled(case.candidate, loader)
+        for leaf, number in ours.items():
+            if number and all(t.get(leaf) == 0 for t in theirs):
+                return f"{number} samples have the content of another one"
+    return None
+
+
+def _doubled(trial: Evidence, loader: int) -> dict[int, int]:
+    """By leaf: contents that came up under several indices."""
+    owners: dict[tuple[int, int], set[str]] = {}
+    for event in _events([trial], loader):
+        for index, sums in event.checksums.items():
+            for leaf, value in enumerate(sums):
+                owners.setdefault((leaf, value), set()).add(index)
+    counts = {leaf: 0 for leaf, _ in owners}
+    for (leaf, _), indices in owners.items():
+        counts[leaf] += len(indices) > 1
+    return counts
+
+
+def likeness(case: Comparison) -> str | None:
+    """Parts that are random by design (augmented images) still resemble the baseline's, by index.
+
+    Told by each sample's mean and spread, as far as these survive the baseline's own transforms.
+    """
+    for loader in {s.loader for s in case.candidate.samples}:
+        usual: dict[int, list[float]] = {}
+        for event in _events(case.baselines, loader):
+            for leaf, value in enumerate(event.likeness or ()):
+                if value is not None and event.repeatable and not event.repeatable[leaf]:
+                    usual.setdefault(leaf, []).append(value)
+        theirs = _moments(case.baselines, loader)
+        ours = _moments([case.candidate], loader)
+        for leaf, values in usual.items():
+            expected = max(values)
+            apart = _unlikeness(ours, theirs, leaf)
+            if expected < UNRELATED and apart is not None and apart > (1 + expected) / 2:
+                return "samples no longer resemble those of the same index in the baseline"
+    return None
+
+
+Moments = dict[str, tuple["tuple[float, float] | None", ...]]
+
+
+def _moments(trials: Sequence[Evidence], loader: int) -> Moments:
+    return {i: m for event in _events(trials, loader) for i, m in event.moments.items()}
+
+
+def _unlikeness(ours: Moments, theirs: Moments, leaf: int) -> float | None:
+    """How far samples are from themselves, over how far from others: 0 the same, 1 unrelated."""
+    known = [
+        (a, b)
+        for i in ours
+        if i in theirs and leaf < min(len(ours[i]), len(theirs[i]))
+        for a, b in [(ours[i][leaf], theirs[i][leaf])]
+        if a is not None and b is not None
+    ]
+    if len(known) < FEW:
+        return None
+    own = math.fsum(_distance(a, b) for a, b in known)
+    shifted = [*known[FEW // 2 :], *known[: FEW // 2]]
+    other = math.fsum(_distance(a, b) for (a, _), (_, b) in zip(known, shifted, strict=True))
+    return own / other if other > 0 else None
+
+
+def _distance(a: tuple[float, float], b: tuple[float, float]) -> float:
+    return abs(a[0] - b[0]) + abs(a[1] - b[1])
+
+
+def transforms(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> str | None:
+    """Parts that are random in the baseline are random in the candidate.
+
+    Fetched twice, or seen in two passes or under two seeds, they come out differently.
+    """
+    for loader in {s.loader for c in candidates for s in c.samples}:
+        events = list(_events(baselines, loader))
+        varied = [
+            {i for i, same in enumerate(e.repeatable) if not same}
+            for e in events
+            if e.repeatable is not None
+        ]
+        for leaf in sorted(set.intersection(*varied) if varied else ()):
+            if _repeated(baselines, loader, leaf) > 0:
+                continue
+            fixed = [e.repeatable[leaf] for e in _events(candidates, loader) if e.repeatable]
+            if any(fixed) or _repeated(candidates, loader, leaf) > 0.5:
+                return "the data set's random transforms no longer vary"
+    return None
+
+
+def _repeated(trials: Sequence[Evidence], loader: int, leaf: int) -> float:
+    """Part of the samples seen several times, under other seeds or passes, that came out alike."""
+    first_of_seed = {t.seed: t for t in reversed(trials)}
+    seen: dict[str, list[int]] = {}
+    for event in _events(list(first_of_seed.values()), loader):
+        for index, sums in event.checksums.items():
+            if leaf < len(sums):
+                seen.setdefault(index, []).append(sums[leaf])
+    several = [values for values in seen.values() if len(values) > 1]
+    if len(several) < FEW // 2:
+        return 0.0
+    return sum(len(set(values)) < len(values) for values in several) / len(several)
+
+
+# -- what the model is fed -------------------------------------------------------------------------
+
+
+def fed(case: Comparison) -> str | None:
+    """The model is called with the batch that the loader handed out for it.
+
+    A batch is known again by its bytes, whatever is random in it: a stale or overwritten buffer
+    between loader and model shows here.
+    """
+    for number, ours in enumerate(case.candidate.audits):
+        theirs = [b.audits[number].fed for b in case.baselines if number < len(b.audits)]
+        if not theirs or any(t != theirs[0] for t in theirs) or len(ours.fed) != len(theirs[0]):
+            continue
+        for a, b in zip(ours.fed, theirs[0], strict=True):
+            if b is not None and a != b:
+                what = "no batch of the loader" if a is None else f"batch {a}"
+                return f"the model is fed {what} instead of batch {b} in step {ours.step}"
+    return None
+
+
+def inputs(case: Comparison) -> str | None:
+    """The model is fed the same numbers, where the baseline's repeats of one seed agree on them.
+
+    Rounding upstream (another model's output, say) may move them a little.
+    """
+    if len(case.partners) < 2 or not case.same_draws:
+        return None
+    for number, ours in enumerate(case.candidate.audits):
+        theirs = [p.audits[number].input_values for p in case.partners if number < len(p.audits)]
+        if not theirs or any(t != theirs[0] for t in theirs):
+            continue
+        apart = _relative_distance(ours.input_values, theirs[0])
+        if apart is not None and apart > INPUT_TOLERANCE:
+            return f"the model is fed other tensors in step {ours.step}"
+    return None
+
+
+def _relative_distance(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    size = math.sqrt(math.fsum(x * x for x in theirs))
+    if len(ours) != len(theirs) or not size or not math.isfinite(size):
+        return None
+    return math.sqrt(math.fsum((a - b) ** 2 for a, b in zip(ours, theirs, strict=True))) / size

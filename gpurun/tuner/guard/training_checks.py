@@ -1,0 +1,411 @@
+"""Is the model optimized in the same way? Checks of the loss guard on audited steps."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import islice
+
+from gpurun.knobs.api import Effect
+from gpurun.records.events import AuditEvent
+from gpurun.stats.descriptive import median
+from gpurun.stats.loss_deviation import standard_error
+from gpurun.tuner.guard.training_evidence import (
+    UNKNOWN_ROUNDING,
+    Comparison,
+    Evidence,
+    RoundingReason,
+)
+
+FIRST_LOSS = 0.03
+"""Rounding may move the loss of the very first step this much (bfloat16 moves it 0.4 %)."""
+SAME_GRADIENT = 0.8
+"""Cosine between the gradients of two first steps that differ in rounding alone."""
+LIKE_GRADIENT = 0.15
+"""And of two that differ in random draws (dropout, augmentation) on the same samples."""
+SAME_DRAWS = 0.99
+"""Nor do two that differ in random draws come this close: 0.84 with a dropout of 0.2."""
+STEADY_GRADIENT = 0.95
+"""And of a parameter's, where rounding the parameters to half precision does not turn them."""
+NORM_TOLERANCE = 1.25
+"""Factor by which the norm of all gradients, or updates, may always be off."""
+PARAMETER_TOLERANCE = 1.7
+"""And the norm of one parameter's."""
+NORM_CAP = 1.9
+"""No noise excuses more: doubling a learning rate is 2."""
+SIGMAS = 4.0
+"""Steps scatter by chance: so many standard errors of their mean are tolerated."""
+SMALL = 1e-3
+"""Parameters whose gradient is this small against the largest hold rounding noise alone."""
+NOISE = 1e-5
+"""Gradients whose norm is this small against the median of all norms are made of rounding alone."""
+TURNED = 0.5
+"""And so are those that repeats, or rounded parameters, turn so far (cosine)."""
+VANISHED = 1e-3
+"""A gradient this small against the baseline's has been dropped."""
+IMPLEMENTATION_KEYS = frozenset({"fused", "foreach", "capturable", "differentiable", "initial_lr"})
+"""Optimizer settings that choose kernels, not mathematics."""
+
+Norms = Mapping[str, "float | None"]
+
+
+def hyperparameters(case: Comparison) -> str | None:
+    """Learning rates, decay, momentum and the like, by group, in every audited step."""
+    if case.partner is None:
+        return None
+    for ours, theirs in _steps(case):
+        if _settings(ours) == _settings(theirs):
+            continue
+        for group, (a, b) in enumerate(
+            zip(ours.hyperparameters, theirs.hyperparameters, strict=False)
+        ):
+            for key in sorted((set(a) & set(b)) - IMPLEMENTATION_KEYS):
+                if not _equal(a[key], b[key]):
+                    return (
+                        f"the optimizer's {key} is {a[key]} instead of {b[key]} "
+                        f"(group {group}, step {ours.step})"
+                    )
+    return None
+
+
+def _settings(audit: AuditEvent) -> Counter[str]:
+    """The groups' settings, whatever their order."""
+    return Counter(
+        repr(sorted((k, _rounded(v)) for k, v in g.items() if k not in IMPLEMENTATION_KEYS))
+        for g in audit.hyperparameters
+    )
+
+
+def _rounded(value: object) -> str:
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
+
+
+def _equal(a: object, b: object) -> bool:
+    if isinstance(a, (int, float)) and isinstance(b, (int, float)):
+        return math.isclose(a, b, rel_tol=1e-6, abs_tol=1e-12)
+    return a == b
+
+
+def rates(case: Comparison) -> str | None:
+    """The learning rates of all steps that both trials took, whatever the order of groups.
+
+    A schedule may follow the loss; so only what the baseline's own repeats agree on is compared.
+    """
+    steps = min((len(t.losses) for t in (case.candidate, *case.partners)), default=0)
+    if not case.partners or not case.candidate.rates:
+        return None
+    ours = _by_step(case.candidate, steps)
+    theirs = [_by_step(p, steps) for p in case.partners]
+    for step, mine in enumerate(ours):
+        other = {t[step] for t in theirs}
+        if len(other) > 1:
+            return None
+        if mine not in other:
+            return f"the learning rate is {mine} instead of {other.pop()} in step {step + 1}"
+    return None
+
+
+def _by_step(trial: Evidence, steps: int) -> list[str]:
+    changes = iter([*trial.rates, (steps + 1, ())])
+    now, (first, following) = "", next(changes)
+    found = []
+    for step in range(1, steps + 1):
+        while step >= first:
+            now = ", ".join(sorted("?" if x is None else f"{x:.5g}" for x in following))
+            first, following = next(changes)
+        found.append(now)
+    return found
+
+
+def optimizers(case: Comparison) -> str | None:
+    """The same kinds of optimizer, over as many parameters."""
+    if case.partner is None:
+        return None
+    for ours, theirs in zip(case.candidate.optimizers, case.partner.optimizers, strict=False):
+        if ours.class_name != theirs.class_name:
+            return f"the optimizer is {ours.class_name} instead of {theirs.class_name}"
+        if ours.parameters != theirs.parameters:
+            return f"{ours.parameters} parameters are optimized instead of {theirs.parameters}"
+    return None
+
+
+def microbatches(case: Comparison) -> str | None:
+    """Backward passes a step: a skipped step leaves two of them in one."""
+    if case.partner is None:
+        return None
+    reference = case.partner.microbatches
+    stable = all(
+        b.microbatches[:n] == reference[:n]
+        for b in case.baselines
+        for n in [min(len(b.microbatches), len(reference))]
+    )
+    pairs = zip(case.candidate.microbatches, reference, strict=False)
+    wrong = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if stable and wrong is not None:
+        a, b = case.candidate.microbatches[wrong], reference[wrong]
+        return f"{a} backward passes instead of {b} before optimizer step {wrong + 1}"
+    return None
+
+
+def modules(case: Comparison) -> str | None:
+    """Settings and mode of each module whose class is still the same (a knob may replace some)."""
+    for ours, theirs in _steps(case):
+        for name, was in theirs.modules.items():
+            now = ours.modules.get(name, was)
+            if now != was and now.split("(")[0] == was.split("(")[0]:
+                return f"module {name} is {now} instead of {was}"
+    return None
+
+
+def draws(case: Comparison) -> str | None:
+    """A model that draws random numbers (dropout) must go on drawing them."""
+    theirs = [a.draws for b in case.baselines for a in b.audits]
+    ours = [a.draws for a in case.candidate.audits]
+    if theirs and all(theirs) and ours and not any(ours):
+        return "the model no longer draws random numbers (dropout)"
+    return None
+
+
+def first_step(case: Comparison) -> str | None:
+    """Under one seed the first step starts from the same parameters, with the same samples."""
+    if case.partner is None or not case.candidate.audits or not case.partner.audits:
+        return None
+    ours, theirs = case.candidate.audits[0], case.partner.audits[0]
+    if not _reproducible(case):
+        return None
+    if case.same_draws and ours.loss is not None and theirs.loss is not None:
+        apart = abs(ours.loss - theirs.loss)
+        if apart > FIRST_LOSS * max(abs(theirs.loss), 0.1 * _typical_loss(case)):
+            return f"the first loss is {ours.loss:.4g} instead of {theirs.loss:.4g}"
+    needed = SAME_GRADIENT if case.same_draws else LIKE_GRADIENT
+    for mine, other in list(_steps(case))[:1]:
+        alike = cosine(mine.gradient_values, other.gradient_values)
+        if alike is None or alike >= needed:
+            continue
+        steady = _steady_places(case)
+        if steady is not None and len(mine.gradient_values) == len(other.gradient_values):
+            mine_there, theirs_there = (
+                [x.gradient_values[place] for place in steady] for x in (mine, other)
+            )
+            alike = cosine(mine_there, theirs_there)
+        if alike is not None and alike < needed:
+            said = f"the gradients of step {mine.step} point elsewhere (cosine {alike:.2f})"
+            return RoundingReason(said)
+    return None
+
+
+def starts_alike(case: Comparison) -> bool:
+    """Whether the first gradients differ so little that no other random numbers went into them."""
+    cosines = [cosine(a.gradient_values, b.gradient_values) for a, b in list(_steps(case))[:1]]
+    return all(c is not None and c >= SAME_DRAWS for c in cosines) and bool(cosines)
+
+
+def _steady_places(case: Comparison) -> list[int] | None:
+    """Which of the first step's gradient values rounding alone does not turn; None: not known.
+
+    Where gradients explode on their way back (a deep network before its first step), any rounding
+    turns those of the early layers about, and only those near the loss can be compared.
+    """
+    rounded = case.rounded
+    if rounded is None or case.effect is not Effect.NUMERICS or not rounded.audits:
+        return None
+    plain = next((b for b in case.baselines if b.seed == rounded.seed and b.audits), None)
+    counts = rounded.audits[0].gradient_counts
+    if plain is None or not counts or plain.audits[0].gradient_counts != counts:
+        return None
+    ours, theirs = rounded.audits[0].gradient_values, plain.audits[0].gradient_values
+    places: list[int] = []
+    end = 0
+    for count in counts:
+        begin, end = end, end + count
+        alike = cosine(ours[begin:end], theirs[begin:end])
+        if alike is not None and alike >= STEADY_GRADIENT:
+            places += range(begin, end)
+    return places
+
+
+def _reproducible(case: Comparison) -> bool:
+    """The baseline's own repeats under this seed agree on their first step."""
+    first = [b.audits[0] for b in case.partners if b.audits]
+    cosines = [cosine(a.gradient_values, first[0].gradient_values) for a in first[1:]]
+    return all(c is None or c > SAME_GRADIENT for c in cosines)
+
+
+def _typical_loss(case: Comparison) -> float:
+    known = [abs(x) for b in case.baselines for x in b.losses if math.isfinite(x)]
+    return math.fsum(known) / len(known) if known else 0.0
+
+
+def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Of the angle between two lists of numbers; None where one is empty, or zero."""
+    if len(a) != len(b) or not a:
+        return None
+    size = math.sqrt(math.fsum(x * x for x in a) * math.fsum(y * y for y in b))
+    if not math.isfinite(size) or size == 0:
+        return None
+    return math.fsum(x * y for x, y in zip(a, b, strict=True)) / size
+
+
+def gradients(case: Comparison) -> str | None:
+    """Every parameter gets its gradient, finite and of the usual size."""
+    for ours, theirs in _steps(case):
+        for name, norm in sizeable(theirs.gradient_norms).items():
+            if name not in ours.gradient_norms:
+                return f"parameter {name} is no longer optimized"
+            mine = ours.gradient_norms[name] or 0.0
+            if not math.isfinite(mine):
+                return f"the gradient of {name} is not finite in step {ours.step}"
+            if mine < VANISHED * norm:
+                return f"parameter {name} gets no gradient in step {ours.step}"
+    return _sizes(case, "gradients", lambda a: a.gradient_norms, _turned(case))
+
+
+def updates(case: Comparison) -> str | None:
+    """Every parameter moves, and as far as it used to.
+
+    One whose true gradient is zero (a convolution's bias before a normalisation) says nothing: Adam
+    makes whole steps of the rounding that is left of it.
+    """
+    vanishing = _vanishing(case)
+
+    def moved(audit: AuditEvent) -> dict[str, float]:
+        return {n: d for n, d in audit.update_norms.items() if n not in vanishing}
+
+    for ours, theirs in _steps(case):
+        mine, other = moved(ours), moved(theirs)
+        still = [n for n, d in other.items() if d > 0 and not mine.get(n, d)]
+        if still and len(still) == sum(d > 0 for d in other.values()):
+            return f"step {ours.step} changed no parameter"
+        if still:
+            return f"step {ours.step} left parameter {still[0]} as it was"
+    return _sizes(case, "updates", moved, _turned(case))
+
+
+def _turned(case: Comparison) -> set[str]:
+    return turned(case, TURNED)
+
+
+def turned(case: Comparison, least: float) -> set[str]:
+    """The parameters whose first gradient repeats, or rounding alone, turn below this cosine."""
+    if case.partner is None or not case.partner.audits:
+        return set()
+    theirs = gradients_by_name(case.partner.audits[0])
+    found = set()
+    for other in (*case.partners[1:], *([case.rounded] if case.rounded else [])):
+        if other.seed == case.partner.seed and other.audits:
+            ours = gradients_by_name(other.audits[0])
+            cosines = {n: cosine(ours[n], theirs[n]) for n in ours.keys() & theirs.keys()}
+            found |= {n for n, c in cosines.items() if c is not None and c < least}
+    return found
+
+
+def _vanishing(case: Comparison) -> set[str]:
+    """The parameters whose gradient is next to nothing in every audited step of the baseline."""
+    audits = case.partner.audits if case.partner is not None else ()
+    small = [_far_below(a.gradient_norms) for a in audits]
+    return set.intersection(*small) if small else set()
+
+
+def _far_below(norms: Norms) -> set[str]:
+    known = {n: x for n, x in norms.items() if x is not None and math.isfinite(x)}
+    typical = median([x for x in known.values() if x > 0] or [0.0])
+    return {n for n, x in known.items() if x <= NOISE * typical}
+
+
+def gradients_by_name(audit: AuditEvent) -> dict[str, tuple[float, ...]]:
+    """The sampled values of each parameter's gradient; empty where they cannot be told apart."""
+    names = sorted(n for n, x in audit.gradient_norms.items() if x is not None)
+    counts = audit.gradient_counts
+    if len(names) != len(counts):  # some are sparse
+        return {}
+    values = iter(audit.gradient_values)
+    return {n: tuple(islice(values, count)) for n, count in zip(names, counts, strict=True)}
+
+
+def side_modules(case: Comparison) -> str | None:
+    """What moves beside the optimizer (an EMA copy, a normalisation's statistics) must go on."""
+    mine = _moved([case.candidate])
+    theirs = [_moved([b]) for b in case.baselines]
+    for name in sorted(set.intersection(*map(set, theirs)) if theirs else ()):
+        if min(t[name] for t in theirs) <= 0 or name not in mine:
+            continue
+        if mine[name] == 0:
+            return f"{name} no longer follows the model"
+        ratio = mine[name] / math.exp(sum(math.log(t[name]) for t in theirs) / len(theirs))
+        spread = max(t[name] for t in theirs) / min(t[name] for t in theirs)
+        bound = PARAMETER_TOLERANCE * spread
+        if not 1 / bound < ratio < bound:
+            return f"{name} moves {ratio:.2g} times as far"
+    return None
+
+
+def _moved(trials: Sequence[Evidence]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for audit in (a for t in trials for a in t.audits):
+        for name, size in audit.side_update_norms.items():
+            total[name] = total.get(name, 0.0) + (size if math.isfinite(size) else 0.0)
+    return total
+
+
+def _steps(case: Comparison) -> list[tuple[AuditEvent, AuditEvent]]:
+    """The audited steps of the candidate beside those of its partner."""
+    if case.partner is None:
+        return []
+    return list(zip(case.candidate.audits, case.partner.audits, strict=False))
+
+
+def sizeable(norms: Norms) -> dict[str, float]:
+    """Norms without those that hold rounding noise alone."""
+    known = {n: x for n, x in norms.items() if x is not None and math.isfinite(x)}
+    largest = max(known.values(), default=0.0)
+    return {n: x for n, x in known.items() if x > SMALL * largest}
+
+
+def _sizes(
+    case: Comparison,
+    what: str,
+    of: Callable[[AuditEvent], Norms],
+    but: Collection[str] = (),
+) -> str | None:
+    """Compare norms step by step with the partner's: all together, then each parameter's.
+
+    Those in `but` are not compared by themselves.
+    """
+    steps = [(of(a), of(b)) for a, b in _steps(case)]
+    whole = [_log_ratio(_total(a), _total(b)) for a, b in steps]
+    off = _off(whole, NORM_TOLERANCE)
+    if off is not None:
+        return f"{what} are {off:.2f} times the baseline's"
+    names = set(sizeable(steps[0][1])) if steps else set()
+    for _, theirs in steps:
+        names &= set(sizeable(theirs))
+    for name in sorted(names.difference(but)):
+        ratios = [_log_ratio(a.get(name), b.get(name)) for a, b in steps]
+        off = _off(ratios, PARAMETER_TOLERANCE)
+        if off is not None:
+            unknown = case.effect is Effect.NUMERICS and case.rounded is None
+            said = f"{what} of {name} are {off:.2f} times the baseline's"
+            return RoundingReason(f"{said} ({UNKNOWN_ROUNDING})") if unknown else said
+    return None
+
+
+def _total(norms: Norms) -> float:
+    return math.sqrt(math.fsum((x or 0.0) ** 2 for x in norms.values()))
+
+
+def _log_ratio(ours: float | None, theirs: float | None) -> float | None:
+    if not ours or not theirs or not math.isfinite(ours) or not math.isfinite(theirs):
+        return None
+    return math.log(ours / theirs)
+
+
+def _off(ratios: Sequence[float | None], tolerance: float) -> float | None:
+    """The mean factor, if it is beyond what the scatter of the steps explains."""
+    known = [r for r in ratios if r is not None]
+    if len(known) < 3:
+        return None
+    mean = math.fsum(known) / len(known)
+    bound = max(math.log(tolerance), SIGMAS * standard_error(known))
+    bound = min(bound, max(math.log(NORM_CAP), math.log(tolerance)))
+    return math.exp(mean) if abs(mean) > bound else None

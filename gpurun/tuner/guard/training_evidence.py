@@ -1,0 +1,132 @@
+"""What one trial shows of its training, as the loss guard compares it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gpurun.knobs.api import Effect
+from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.training_clock import step_clock
+from gpurun.records.events import (
+    AuditEvent,
+    LoaderEvent,
+    OptimizerEvent,
+    SamplesEvent,
+    StepRow,
+)
+from gpurun.records.messages.model_outputs import OutputsEvent
+
+UNKNOWN_ROUNDING = "no trial shows what rounding alone does to them"
+
+
+class RoundingReason(str):
+    """A reason of the guard that a trial which only rounds may lift."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One trial's training. `losses`: by step of the clock, NaN where none was seen, infinity where
+    it was not finite. `microbatches`: backward passes by step. Trials of one `seed` were seeded
+    alike. `loaders` and `samples` are those of the training loaders.
+    """
+
+    seed: int
+    losses: tuple[float, ...]
+    microbatches: tuple[int, ...]
+    audits: tuple[AuditEvent, ...] = ()
+    samples: tuple[SamplesEvent, ...] = ()
+    loaders: tuple[LoaderEvent, ...] = ()
+    optimizers: tuple[OptimizerEvent, ...] = ()
+    rates: tuple[tuple[int, tuple[float | None, ...]], ...] = ()
+    """Learning rates of all groups, from a step on."""
+    outputs: tuple[OutputsEvent, ...] = ()
+    """What root modules returned without gradients."""
+    forward_only: bool = False
+    """Whether its steps are calls of a root module: nothing was trained."""
+    rounded: bool = False
+    """Whether parameters were rounded before its first step: the script as it is but for that."""
+
+    @property
+    def finite_losses(self) -> bool:
+        """Whether the trial has a loss curve at all."""
+        return any(math.isfinite(x) for x in self.losses)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One candidate trial against the baseline's trials. `partners` are those of the same seed."""
+
+    candidate: Evidence
+    baselines: Sequence[Evidence]
+    effect: Effect
+    rounded: Evidence | None = None
+    """A baseline trial whose parameters were rounded, where there is one."""
+    partners: Sequence[Evidence] = field(init=False)
+
+    def __post_init__(self) -> None:
+        same = [b for b in self.baselines if b.seed == self.candidate.seed]
+        object.__setattr__(self, "partners", same)
+
+    @property
+    def partner(self) -> Evidence | None:
+        """The first baseline trial of the same seed."""
+        return self.partners[0] if self.partners else None
+
+    @property
+    def same_data(self) -> bool:
+        """Every sample looked at is, byte for byte, what the partner was handed at that place.
+
+        Then no random number of the data set was drawn elsewhere either.
+        """
+        partner = self.partner
+        if partner is None:
+            return False
+        theirs = {(s.loader, s.epoch): s for s in partner.samples}
+        for ours in self.candidate.samples:
+            other = theirs.get((ours.loader, ours.epoch))
+            common = 0 if other is None else min(len(ours.order), len(other.order))
+            if other is None or ours.order[:common] != other.order[:common]:
+                return False
+            if any(other.checksums.get(i, sums) != sums for i, sums in ours.checksums.items()):
+                return False
+        return True
+
+    @property
+    def same_draws(self) -> bool:
+        """Nothing random may differ from the partner: the first step is the same but for rounding.
+
+        Other kernels may take other random numbers (dropout in a compiled model).
+        """
+        drawing = any(a.draws for b in self.baselines for a in b.audits)
+        return self.same_data and not (drawing and self.effect is not Effect.PIPELINE)
+
+
+def evidence(log: ProcessLog, seed: int, rounded: bool = False) -> Evidence | None:
+    """The evidence in a process's log; None if it took no step."""
+    clock = step_clock(log)
+    if clock is None:
+        return None
+    training = set(clock.training_loaders)
+    return Evidence(
+        seed=seed,
+        losses=tuple(clock.steps.loss),
+        microbatches=tuple(clock.steps[StepRow.MICROBATCHES]),
+        audits=_of_the_last_clock(log.audits),
+        samples=tuple(s for s in log.samples if s.loader in training or not training),
+        loaders=tuple(x for x in log.loaders if x.loader in training),
+        optimizers=log.optimizers,
+        rates=() if log.rates is None else log.rates.changes,
+        outputs=log.outputs,
+        forward_only=clock.kind == "forward",
+        rounded=rounded,
+    )
+
+
+def _of_the_last_clock(audits: Sequence[AuditEvent]) -> tuple[AuditEvent, ...]:
+    """Without the audits of a clock that a better one replaced (evaluation before training)."""
+    starts = [number for number, audit in enumerate(audits) if audit.step == 1]
+    return tuple(audits[starts[-1] :]) if starts else tuple(audits)

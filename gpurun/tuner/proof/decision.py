@@ -1,0 +1,107 @@
+"""The last word on a tuning: the verdict, the chosen settings, and what the ladder says of each.
+
+Pure functions over what was proven and judged; nothing is launched here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpurun.records.tuning import GuardVerdict, LadderRow
+from gpurun.tuner.proof.paired_proof import Finalist
+
+BATCH = "batch_size"
+APPLY_TRAINING = "changes training: apply with --allow training"
+
+
+@dataclass(frozen=True)
+class JudgedFinalist:
+    """A finalist with what the loss guard says of it."""
+
+    finalist: Finalist
+    guard: GuardVerdict
+
+    @property
+    def accepted(self) -> bool:
+        """It ran, and it trains the same."""
+        return self.finalist.failure is None and self.guard.accepted
+
+    @property
+    def proven(self) -> bool:
+        """Faster, by the sequential test, and accepted."""
+        look = self.finalist.look()
+        return self.accepted and look.significant and (look.speedup or 0.0) > 1.0
+
+    @property
+    def objection(self) -> str:
+        """Why it is not chosen, in a clause."""
+        if self.finalist.failure is not None:
+            return self.finalist.failure
+        if not self.guard.accepted:
+            return "rejected by the loss guard: " + "; ".join(self.guard.reasons)
+        look = self.finalist.look()
+        if not look.settled:
+            return "not proven: the budget ended first"
+        return "the proof does not confirm it"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """`verdict` as in `TuningReport`; `winner` is None where the script stays as it is."""
+
+    verdict: str
+    winner: JudgedFinalist | None
+    shown: JudgedFinalist | None
+    """The finalist whose proof the report shows: the winner, else the one that came closest."""
+
+
+def decide(
+    chosen: JudgedFinalist | None, larger: JudgedFinalist | None, training_allowed: bool
+) -> Decision:
+    """Choose between the finalist of the same training and, if allowed, the larger batch."""
+    candidates = [j for j in (chosen, larger if training_allowed else None) if j is not None]
+    proven = [j for j in candidates if j.proven]
+    if proven:
+        winner = max(proven, key=lambda j: j.finalist.look().speedup or 0.0)
+        return Decision("faster", winner, winner)
+    open_ones = [j for j in candidates if j.accepted and not j.finalist.look().settled]
+    if open_ones:
+        return Decision("inconclusive", None, open_ones[0])
+    return Decision("no_gain", None, candidates[0] if candidates else None)
+
+
+def final_ladder(
+    rows: Sequence[LadderRow],
+    decision: Decision,
+    objections: Mapping[str, str],
+    larger: Finalist | None,
+    base: Mapping[str, Any],
+) -> tuple[LadderRow, ...]:
+    """The ladder with `kept` meaning: among the chosen settings. `rows` say what the search kept.
+
+    `objections`: by knob, why a setting that the search kept was dropped later. `base`: settings
+    that stay although nothing was proven, since the script does not fit without them.
+    """
+    settings = decision.winner.finalist.settings if decision.winner is not None else base
+    return tuple(
+        row if not row.kept else _final_row(row, settings, decision, objections, larger)
+        for row in rows
+    )
+
+
+def _final_row(
+    row: LadderRow,
+    settings: Mapping[str, Any],
+    decision: Decision,
+    objections: Mapping[str, str],
+    larger: Finalist | None,
+) -> LadderRow:
+    if row.knob in settings and settings[row.knob] == row.value:
+        return row
+    if row.knob == BATCH:
+        reason = APPLY_TRAINING if larger is not None else "no faster in the proof"
+        return replace(row, kept=False, reason=objections.get(BATCH, reason))
+    default = decision.shown.objection if decision.shown is not None else "not proven"
+    return replace(row, kept=False, reason=objections.get(row.knob, default))

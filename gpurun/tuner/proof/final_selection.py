@@ -1,0 +1,152 @@
+"""The end of a tuning: finalists are proven and judged, and what can be saved of them is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpurun.knobs.api import Effect
+from gpurun.records.tuning import Rejection, Unproven
+from gpurun.tuner.guard.guard_verdict import judge_training
+from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH, JudgedFinalist, decide, final_ladder
+from gpurun.tuner.proof.paired_proof import Finalist
+from gpurun.tuner.search.screening import SearchState, strongest_effect
+from gpurun.tuner.tuning_findings import TuningFindings
+from gpurun.tuner.tuning_trial import Trial
+
+Prove = Callable[[list[Finalist], Trial], Finalist]
+"""(finalists, a trial of the first of them) → the baseline's side of the rounds."""
+
+
+class FinalSelection:
+    """Writes the outcome into `findings`. `evidence`: how the script trains as it is."""
+
+    def __init__(
+        self,
+        findings: TuningFindings,
+        evidence: Sequence[Evidence],
+        allowed: frozenset[Effect],
+        effect_of: Callable[[str], Effect],
+        prove: Prove,
+        note: Callable[[str], None],
+    ) -> None:
+        self.findings = findings
+        self._evidence = evidence
+        self._allowed = allowed
+        self._effect_of = effect_of
+        self._prove = prove
+        self._note = note
+
+    def settle(
+        self, state: SearchState, batch: SearchState | None, before: Unproven | None = None
+    ) -> None:
+        """Prove the finalists, judge them, and decide; the ladder then says what became of each.
+
+        `before`: what an earlier tuning measured of the state's settings.
+        """
+        found = self.findings
+        chosen = Finalist("chosen", state.settings) if state.settings != found.base else None
+        if chosen is not None and before is not None:
+            chosen.pairs += before.pairs
+            chosen.live_pairs = chosen.earlier_pairs = len(before.pairs)
+        larger = Finalist("larger batch", batch.settings) if batch is not None else None
+        found.chosen, found.larger = chosen, larger
+        finalists = [finalist for finalist in (chosen, larger) if finalist is not None]
+        if Effect.TRAINING in self._allowed:
+            finalists.reverse()  # where time is short the first has it: what was consented to
+        baseline = self._prove(finalists, state.best)
+        objections: dict[str, str] = {}
+        judged = None if chosen is None else self._judged(baseline, chosen)
+        if judged is not None and not judged.accepted:
+            judged = self._fallback(judged, state.best, objections)
+        self._sift_batch(objections)
+        second = None
+        if found.larger is not None:
+            second = self._judged(baseline, found.larger)
+            found.larger_guard = second.guard
+            if not second.accepted:
+                objections[BATCH] = second.objection
+        decision = decide(judged, second, Effect.TRAINING in self._allowed)
+        found.verdict = decision.verdict
+        found.chosen = decision.shown.finalist if decision.shown is not None else None
+        found.guard = decision.shown.guard if decision.shown is not None else None
+        if decision.verdict == "inconclusive" and decision.shown is not None:
+            found.unproven = self._unproven(decision.shown.finalist, state)
+        found.ladder[:] = final_ladder(found.ladder, decision, objections, found.larger, found.base)
+
+    def _unproven(self, finalist: Finalist, state: SearchState) -> Unproven:
+        return Unproven(
+            knobs=dict(finalist.settings),
+            pairs=tuple(finalist.pairs) if finalist.live else (),
+            ladder=tuple(self.findings.ladder),
+            launch_seconds=state.best.record.seconds,
+            rounded=any(evidence.rounded for evidence in self._evidence),
+        )
+
+    def settle_larger(self, batch: SearchState) -> None:
+        """Prove a batch size that may not be applied, after all else was decided."""
+        found = self.findings
+        found.larger = larger = Finalist("larger batch", batch.settings)
+        shown = found.baseline
+        baseline = self._prove([larger], batch.best)
+        if shown is not None and shown.results:
+            found.baseline = shown
+        objections: dict[str, str] = {}
+        self._sift_batch(objections)
+        if found.larger is not None:
+            judged = self._judged(baseline, larger)
+            found.larger_guard = judged.guard
+            if not judged.accepted:
+                objections[BATCH] = judged.objection
+        reason = objections.get(BATCH, APPLY_TRAINING)
+        found.ladder[:] = [
+            replace(row, kept=False, reason=reason) if row.knob == BATCH and row.kept else row
+            for row in found.ladder
+        ]
+
+    def _judged(self, baseline: Finalist, finalist: Finalist) -> JudgedFinalist:
+        effect = strongest_effect(map(self._effect_of, finalist.settings))
+        guard = judge_training([*self._evidence, *baseline.shown], finalist.shown, effect)
+        if not guard.accepted:
+            self.findings.rejections.append(Rejection(dict(finalist.settings), guard))
+        return JudgedFinalist(finalist, guard)
+
+    def _fallback(
+        self, judged: JudgedFinalist, best: Trial, objections: dict[str, str]
+    ) -> JudgedFinalist:
+        """Where the finalist failed: what can be saved of it is its pipeline changes."""
+        settings: Mapping[str, Any] = judged.finalist.settings
+        self._note(f"the finalist is out: {judged.objection}")
+        base = self.findings.base
+        pipeline = {k: v for k, v in settings.items() if self._effect_of(k) is Effect.PIPELINE}
+        safe = {**base, **pipeline}
+        suspects = set(settings) - set(safe) or set(settings) - set(base)
+        objections.update(dict.fromkeys(suspects, judged.objection))
+        if safe == base or len(safe) == len(settings):
+            return judged
+        self._note("proving the pipeline changes alone")
+        finalist = Finalist("pipeline only", safe)
+        return self._judged(self._prove([finalist], best), finalist)
+
+    def _sift_batch(self, objections: dict[str, str]) -> None:
+        """Drop a larger batch that failed, gains nothing, or rests on rejected changes."""
+        larger = self.findings.larger
+        if larger is None:
+            return
+        look = larger.look()
+        resting = sorted(set(larger.settings) & set(objections))
+        same = self.findings.chosen.look().speedup if self.findings.chosen is not None else None
+        without = max(1.0, same or 1.0)
+        if larger.failure is not None:
+            why = larger.failure
+        elif resting:
+            why = f"tried with {resting[0]}, which is {objections[resting[0]]}"
+        elif not larger.pairs or (look.speedup is not None and look.speedup <= without):
+            why = "no faster in the proof" if larger.pairs else "the budget ended before its proof"
+        else:
+            return
+        objections[BATCH] = why
+        self._note(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
+        self.findings.larger = None

@@ -1,0 +1,123 @@
+"""Whether a proof can be made of live pairs, and one such pair."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpurun.arguments.options import Objective
+from gpurun.records.facts import Facts
+from gpurun.records.tuning import TrialRecord
+from gpurun.tuner.proof.paired_proof import PairResult
+from gpurun.tuner.trial_series import TrialSeries
+from gpurun.tuner.tuning_trial import Trial, TrialPair, TrialRequest
+
+SLOW_STEP_SECONDS = 20.0
+"""Steps that take longer make turns of minutes."""
+MEMORY_SHARE = 0.9
+"""The peaks of both sides together may take this part of the memory."""
+OVERHEAD_BYTES = 1 << 30
+"""What a process holds on a device beside its tensors: context, libraries, unused segments."""
+
+MakeRequest = Callable[[str, Mapping[str, Any], int], TrialRequest]
+"""(purpose, settings, seed offset) → what to launch as one side."""
+
+
+class LiveProof:
+    """Measures live pairs of one tuning. `base`: the settings of the baseline's side.
+
+    `purposes`: of the trials of both sides.
+    """
+
+    def __init__(
+        self,
+        series: TrialSeries,
+        base: Mapping[str, Any],
+        objective: Objective,
+        request: MakeRequest,
+        finished: Callable[[TrialRecord], None],
+        purposes: tuple[str, str] = ("pair baseline", "pair candidate"),
+    ) -> None:
+        self._series = series
+        self._purposes = purposes
+        self.notes: dict[str, None] = {}
+        """What disturbed the GPU during its pairs, each once."""
+        self._base = base
+        self._objective = objective
+        self._request = request
+        self._finished = finished
+
+    def obstacle(self, facts: Facts, finalists: Sequence[Mapping[str, Any]]) -> str:
+        """Why these finalists cannot be measured live beside the baseline, "" if they can."""
+        if self._series.in_turn_only:
+            return self._series.in_turn_only
+        step = facts.result.step_time_ms
+        if step is not None and step.mean > 1000 * SLOW_STEP_SECONDS:
+            return f"a step takes {step.mean / 1000:.0f} s"
+        if any(trial.status == "completed" for trial in self._series.trials):
+            return "the script is over before a live pair could be measured"
+        memory = facts.machine.memory_bytes
+        if facts.device != "cpu":
+            memory = facts.machine.gpu_memory_bytes or 0
+        peaks = [self._peak(settings) for settings in finalists]
+        together = self._peak(self._base) + max(peaks, default=0) + 2 * OVERHEAD_BYTES
+        if memory and together > MEMORY_SHARE * memory:
+            return "both sides together do not fit in memory"
+        return ""
+
+    def __call__(self, settings: Mapping[str, Any], number: int) -> PairResult:
+        """Measure one pair."""
+        began = time.monotonic()
+        sides = (
+            self._request(self._purposes[0], self._base, number),
+            self._request(self._purposes[1], settings, number),
+        )
+        trials = self._series.run_pair(sides)
+        self.notes.update(dict.fromkeys(trials.notes))
+        for trial in (trials.first, trials.second):
+            if trial is not None:
+                self._finished(trial.record)
+        return PairResult(
+            trials.first,
+            trials.second,
+            _gain(trials, self._objective),
+            time.monotonic() - began,
+            _text(trials),
+        )
+
+    def _peak(self, settings: Mapping[str, Any]) -> int:
+        """The largest peak that trials with these settings had; 0 if there was none."""
+        return max(
+            (t.peak_memory_bytes or 0 for t in self._series.trials if t.knobs == dict(settings)),
+            default=0,
+        )
+
+
+def _text(trials: TrialPair) -> str:
+    """Why a pair is of no use: the turns of both sides, or what one of them measured by itself."""
+    sides = (trials.first, trials.second)
+    failures = (trials.failure, *(side.failure for side in sides if side is not None))
+    said = next((failure.text for failure in failures if failure is not None), "")
+    return said or "a side's score was not measured"
+
+
+def _gain(trials: TrialPair, objective: Objective) -> float | None:
+    """How many times better the second side is; None if that was not measured."""
+    first, second = trials.first, trials.second
+    if trials.ratio is None or first is None or second is None:
+        return None
+    if not first.score or not second.score:
+        return None
+    if objective is not Objective.THROUGHPUT:
+        return second.score / first.score
+    return math.exp(-trials.ratio.log) * _samples_a_step(second) / _samples_a_step(first)
+
+
+def _samples_a_step(trial: Trial) -> float:
+    """1 where samples cannot be counted: then the scores are steps."""
+    result = trial.result
+    if result is None or result.samples is None or not result.measured_steps:
+        return 1.0
+    return result.samples / result.measured_steps

@@ -1,0 +1,260 @@
+"""The proof: pairs of fresh launches of finalist and baseline until a sequential test settles.
+
+A pair is live where it can be: both sides run beside each other and take turns of some steps.
+Otherwise they are launched in turn; rounds then alternate their order (B A, A B, ...), so that a
+drift of the machine hits both sides alike. The two launches of a pair share a seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpurun.records.result import RunResult
+from gpurun.records.tuning import Proof
+from gpurun.stats.intervals import says_nothing
+from gpurun.stats.sequential_test import DEFAULT, LIVE, Look, sequential_look
+from gpurun.trials.live_pair_launch import TURN_SECONDS
+from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.trial_length import PROOF_ROUNDS
+from gpurun.tuner.tuning_trial import Trial
+
+RETRIES = 1
+"""A baseline launch that fails by itself is repeated this often; its pair is not lost."""
+
+TRUST = 0.5
+"""The first round begins if there is time for this part of what it is expected to take: that is a
+guess from other launches, and a tuning without any round has proven nothing."""
+SPARE_SECONDS = TURN_SECONDS / 2
+"""So much shorter can the turns of a pair be where the time is short."""
+
+LaunchSide = Callable[[str, Mapping[str, Any], int, Sequence[Mapping[str, Any]]], Trial]
+"""(purpose, settings, seed offset, settings of the launches after it) → the finished trial."""
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """One live pair. `gain`: how many times better the finalist's score is, by the turns.
+
+    `failure`: why there is no gain, "" where there is one. `seconds`: what the pair took.
+    """
+
+    baseline: Trial | None
+    finalist: Trial | None
+    gain: float | None
+    seconds: float
+    failure: str = ""
+
+
+LivePair = Callable[[Mapping[str, Any], int], PairResult]
+"""(settings of the finalist, number of the round) → the pair."""
+
+
+@dataclass
+class Finalist:
+    """One side of the proof: settings that the search found, or the script as it is.
+
+    `failure` says why it is out.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    rates: list[float] = field(default_factory=list)
+    results: list[RunResult] = field(default_factory=list)
+    shown: list[Evidence] = field(default_factory=list)
+    pairs: list[tuple[float, float]] = field(default_factory=list)
+    failure: str | None = None
+    live_pairs: int = 0
+    """How many of the pairs were live."""
+    earlier_pairs: int = 0
+    """How many of them, the first ones, an earlier tuning measured."""
+
+    @property
+    def live(self) -> bool:
+        """Whether all pairs so far were live."""
+        return self.live_pairs == len(self.pairs) > 0
+
+    def look(self) -> Look:
+        """What the test says by now; the prior for live pairs holds for them alone."""
+        return sequential_look(self.pairs, LIVE if self.live else DEFAULT)
+
+    @property
+    def done(self) -> bool:
+        """Nothing more to learn from this finalist."""
+        return self.failure is not None or self.look().settled
+
+
+def prove(
+    baseline: Finalist,
+    finalists: list[Finalist],
+    launch: LaunchSide,
+    out_of_time: Callable[[float], bool],
+    report: Callable[[str], None],
+    seconds: float,
+    live: LivePair | None = None,
+) -> None:
+    """Run rounds until every finalist is settled or the time is up.
+
+    `live` measures a pair; without it, and once it has failed, launches take turns.
+
+    Where the time is short the first finalist has it. `seconds`: what a launch is expected to take,
+    as long as no round has told.
+    """
+    costs = dict.fromkeys((finalist.name for finalist in (baseline, *finalists)), seconds)
+    told = told_by_rounds = False
+    for number in range(DEFAULT.looks[-1]):
+        open_finalists = [finalist for finalist in finalists if not finalist.done]
+        if not open_finalists:
+            break
+        if len(open_finalists) > 1 and out_of_time(_with_all(baseline, open_finalists, costs)):
+            others = ", ".join(finalist.name for finalist in open_finalists[1:])
+            open_finalists = open_finalists[:1]
+            if not told:
+                report(f"time is short: {open_finalists[0].name} is launched without {others}")
+            told = True
+        needed = _round_of(baseline, open_finalists, costs)
+        if out_of_time(needed if told_by_rounds else TRUST * needed):
+            report("the budget ended before the proof was complete")
+            break
+        told_by_rounds = True
+        if live is not None:
+            failure = _live_round(baseline, open_finalists, live, number, costs, report)
+            if failure:
+                report(f"launches in turn from here on: {failure}")
+                live = None
+            continue
+        # a process may be waiting with what was searched last
+        order = [*open_finalists[::-1], baseline]
+        if number % 2:
+            order.reverse()
+        rates: dict[str, float] = {}
+        # the next round has the reverse order
+        coming = [finalist.settings for finalist in (*order, *order[::-1], *order)]
+        for place, finalist in enumerate(order, 1):
+            trial = _launch(finalist, baseline, launch, number, coming[place:])
+            costs[finalist.name] = trial.record.seconds
+            if trial.record.status == "timeout" and out_of_time(0.0):
+                report("the budget ended in the middle of a round")
+                return
+            _take(finalist, trial, rates)
+        if baseline.failure is not None:
+            break
+        _pair(baseline, open_finalists, rates, report)
+
+
+def _live_round(
+    baseline: Finalist,
+    finalists: Sequence[Finalist],
+    live: LivePair,
+    number: int,
+    costs: dict[str, float],
+    report: Callable[[str], None],
+) -> str:
+    """A live pair of each finalist; why one could not be measured, "" if all were."""
+    for finalist in finalists:
+        pair = live(finalist.settings, number)
+        if pair.gain is None or pair.baseline is None or pair.finalist is None:
+            return pair.failure
+        costs[baseline.name], costs[finalist.name] = 0.0, max(0.0, pair.seconds - SPARE_SECONDS)
+        rates: dict[str, float] = {}
+        _take(baseline, pair.baseline, rates)
+        _take(finalist, pair.finalist, rates)
+        if baseline.name in rates and finalist.name in rates:
+            rates[finalist.name] = pair.gain * rates[baseline.name]
+            finalist.live_pairs += 1
+        _pair(baseline, [finalist], rates, report)
+    return ""
+
+
+def _round_of(
+    baseline: Finalist, finalists: Sequence[Finalist], costs: Mapping[str, float]
+) -> float:
+    """Seconds that a round of these finalists is expected to take."""
+    return sum(costs[finalist.name] for finalist in (baseline, *finalists))
+
+
+def _with_all(
+    baseline: Finalist, finalists: Sequence[Finalist], costs: Mapping[str, float]
+) -> float:
+    """Seconds of a round of all of these and of what the first of them may need after it.
+
+    That is up to its next look; before any round has told what one takes, up to its first.
+    """
+    first = finalists[0]
+    done = len(first.pairs)
+    wanted = PROOF_ROUNDS if done else DEFAULT.looks[0]
+    look = next((n for n in DEFAULT.looks if n > done and n >= wanted), done + 1)
+    later = look - done - 1
+    return _round_of(baseline, finalists, costs) + later * _round_of(baseline, [first], costs)
+
+
+def _launch(
+    finalist: Finalist,
+    baseline: Finalist,
+    launch: LaunchSide,
+    number: int,
+    following: Sequence[Mapping[str, Any]],
+) -> Trial:
+    purpose = "pair baseline" if finalist is baseline else "pair candidate"
+    trial = launch(purpose, finalist.settings, number, following)
+    tries = RETRIES if finalist is baseline else 0
+    while trial.score is None and tries:
+        tries -= 1
+        trial = launch(purpose, finalist.settings, number, following)
+    return trial
+
+
+def _take(finalist: Finalist, trial: Trial, rates: dict[str, float]) -> None:
+    if trial.score is None or trial.result is None:
+        finalist.failure = trial.record.reason or trial.record.status
+        return
+    rates[finalist.name] = trial.score
+    finalist.rates.append(trial.score)
+    finalist.results.append(trial.result)
+    if trial.evidence is not None:
+        finalist.shown.append(trial.evidence)
+
+
+def _pair(
+    baseline: Finalist,
+    finalists: list[Finalist],
+    rates: dict[str, float],
+    report: Callable[[str], None],
+) -> None:
+    for finalist in finalists:
+        if finalist.name not in rates or baseline.name not in rates:
+            continue
+        finalist.pairs.append((rates[baseline.name], rates[finalist.name]))
+        look = finalist.look()
+        if look.speedup is None or look.interval is None:
+            base, rate = finalist.pairs[-1]
+            report(f"{finalist.name}: ×{rate / base:.3g} in {len(finalist.pairs)} pair")
+            continue
+        low, high = look.interval
+        if says_nothing(look.interval):
+            seen = ", ".join(f"×{rate / base:.3g}" for base, rate in finalist.pairs)
+            report(f"{finalist.name}: not settled: {seen} in {len(finalist.pairs)} pairs")
+            continue
+        state = "settled" if look.settled else "not settled"
+        report(
+            f"{finalist.name}: ×{look.speedup:.3g} ({low:.3g}–{high:.3g}) "
+            f"after {look.pairs_used} pairs, {state}"
+        )
+
+
+def proof_of(finalist: Finalist) -> Proof | None:
+    """The proof of a finalist; None before the first look."""
+    look = finalist.look()
+    if look.speedup is None or look.interval is None or look.p_value is None:
+        return None
+    return Proof(
+        speedup=look.speedup,
+        speedup_confidence_interval=None if says_nothing(look.interval) else look.interval,
+        p_value=look.p_value,
+        statistically_significant=look.significant,
+        settled=look.settled,
+        pairs=tuple(finalist.pairs),
+        live=finalist.live,
+        earlier_pairs=finalist.earlier_pairs,
+    )

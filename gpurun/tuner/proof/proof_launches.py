@@ -1,0 +1,147 @@
+"""The launches of a proof: its rounds, live or in turn, and the shares of single changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from gpurun.arguments.options import Objective
+from gpurun.records.spec import StopRule
+from gpurun.records.tuning import LadderRow
+from gpurun.tuner.proof.change_shares import SHARES_OF_BUDGET, measure_shares
+from gpurun.tuner.proof.live_proof import LiveProof
+from gpurun.tuner.proof.paired_proof import Finalist, PairResult, prove
+from gpurun.tuner.time_budget import TimeBudget
+from gpurun.tuner.trial_length import patience
+from gpurun.tuner.trial_series import TrialSeries
+from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from gpurun.tuner.tuning_view import TuningView
+
+LEAST_PAIR_SECONDS = 120.0
+"""A live pair may run this long whatever is left of the budget: nothing can be said of it before
+it has had its fewest rounds."""
+
+Companions = Callable[[LadderRow], Sequence[str]]
+
+
+class ProofLaunches:
+    """Launches what `Finals` asks for. `rule(settings)`: how long a launch is.
+
+    `launch` runs a single one.
+    """
+
+    def __init__(
+        self,
+        findings: TuningFindings,
+        trials: TrialSeries,
+        view: TuningView,
+        timetable: TimeBudget,
+        objective: Objective,
+        launch: Callable[[TrialRequest], Trial],
+        rule: Callable[[Mapping[str, Any]], StopRule],
+    ) -> None:
+        self._objective = objective
+        self._rule = rule
+        self._findings = findings
+        self._trials = trials
+        self._view = view
+        self._time = timetable
+        self._launch = launch
+        self._round_seconds = 0.0
+        """What a round is expected to take."""
+
+    def prove(self, finalists: list[Finalist], best: Trial) -> Finalist:
+        """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""
+        baseline = self._findings.baseline = Finalist("baseline", self._findings.base)
+        if not finalists:
+            return baseline
+        live, update = self._live(finalists), self._view.proof_update
+        self._time.live = live is not None
+        self._round_seconds = self._time.round_of(best)
+        seconds = self._round_seconds / 2
+        prove(baseline, finalists, self._launch_side, self._no_room, update, seconds, live)
+        for note in () if live is None else live.notes:
+            self._decide(note)
+        if baseline.failure is not None:
+            if not any(finalist.look().settled for finalist in finalists):
+                raise TuningEnded(
+                    "script_failed", f"the script as it is failed: {baseline.failure}"
+                )
+            self._decide(f"the proof ended early, the script as it is failed: {baseline.failure}")
+        return baseline
+
+    def shares(self, best: Trial, companions: Companions) -> None:
+        """Measure what the chosen changes are worth, with what all else has left of the budget."""
+        found = self._findings
+        if found.verdict != "faster" or found.chosen is None or not found.chosen.live:
+            return
+        if self._objective is not Objective.THROUGHPUT:
+            return
+        end = self._time.left - min(self._time.left, SHARES_OF_BUDGET * self._time.budget)
+
+        def pair(without: Mapping[str, Any], chosen: Mapping[str, Any]) -> PairResult:
+            self._view.note("a pair with and without one change, which tells its share")
+            return self.pairs_against(without, ("share", "share"))(chosen, 0)
+
+        why = measure_shares(
+            found.ladder,
+            found.chosen.settings,
+            companions,
+            pair,
+            lambda seconds: self._time.left - end > seconds,
+            self._time.round_of(best),
+        )
+        if why:
+            self._decide(f"shares of single changes: not all measured: {why}")
+
+    def _launch_side(
+        self,
+        purpose: str,
+        settings: Mapping[str, Any],
+        number: int,
+        following: Sequence[Mapping[str, Any]],
+    ) -> Trial:
+        rule = self._rule(settings)
+        request = TrialRequest(purpose, settings, rule, seed_offset=number, following=following)
+        return self._launch(request)
+
+    def _live(self, finalists: Sequence[Finalist]) -> LiveProof | None:
+        """How a live pair is measured; None, with the reason noted, where launches take turns."""
+        facts = self._findings.facts
+        if facts is None:
+            return None
+        live = self.pairs_against(self._findings.base)
+        why = live.obstacle(facts, [finalist.settings for finalist in finalists])
+        if why:
+            self._decide(f"the proof launches in turn: {why}")
+            return None
+        return live
+
+    def pairs_against(
+        self,
+        base: Mapping[str, Any],
+        purposes: tuple[str, str] = ("pair baseline", "pair candidate"),
+    ) -> LiveProof:
+        """Measures live pairs with these settings on the one side."""
+        finished, request = self._view.trial_finished, self._live_request
+        return LiveProof(self._trials, base, self._objective, request, finished, purposes)
+
+    def _live_request(self, purpose: str, settings: Mapping[str, Any], number: int) -> TrialRequest:
+        """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
+        limit = max(LEAST_PAIR_SECONDS, self._time.left, self._round_seconds)
+        return TrialRequest(
+            purpose,
+            settings,
+            self._rule(settings),
+            seed_offset=number,
+            limit_seconds=limit,
+            patience_seconds=patience(self._time.budget, self._time.longest),
+        )
+
+    def _no_room(self, seconds: float) -> bool:
+        return self._time.left < seconds
+
+    def _decide(self, line: str) -> None:
+        self._findings.decisions.append(line)
+        self._view.note(line)

@@ -1,0 +1,142 @@
+"""Chosen settings, kept by fingerprint (`.gpurun/tuned/`) or by hand (`--save-settings`)."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpurun.arguments import settings_file
+from gpurun.arguments.ddp_options import flag_of
+from gpurun.arguments.gpurun_toml import load_config
+from gpurun.arguments.options import Options, TargetKind
+from gpurun.errors import GpurunError
+from gpurun.launch.launch_command import typed_words
+from gpurun.measure.fingerprint import differences, fingerprint, module_file
+from gpurun.records.tuning import APPLICABLE, SavedSettings, Unproven
+from gpurun.trials.applied_settings import applied_settings
+
+
+def fingerprint_of(options: Options) -> dict[str, Any]:
+    """What a result for this command depends on."""
+    target = options.target
+    script = Path(target.path) if target.kind is TargetKind.SCRIPT else None
+    named = () if script is not None else (target.path,)  # a script is told by its own path
+    root = None
+    if target.kind is TargetKind.MODULE:
+        script, root = module_file(target.path, _import_path()) or (None, None)
+    words = (*_ranks(options), *named, *options.typed.args)
+    return fingerprint(words, Path.cwd(), script, options.knob_paths, root)
+
+
+def _ranks(options: Options) -> tuple[str, ...]:
+    """The words that ask for ranks, ours before torchrun's."""
+    words = ["--ddp"] if options.ddp else []
+    if options.ddp_options:
+        words += ["--ddp-options", flag_of(options.ddp_options)]
+    return (*words, *options.torchrun)
+
+
+def _import_path() -> list[Path]:
+    """Where `python -m` looks: the working folder before all else."""
+    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [Path.cwd(), *(Path(folder) for folder in (*named, *sys.path) if folder)]
+
+
+def settings_path(home: Path, options: Options) -> Path:
+    """The file that holds the settings of this command."""
+    words = "\0".join((*_ranks(options), os.path.abspath(options.target.path)))
+    words += "\0" + "\0".join(options.typed.args)
+    return home / "tuned" / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
+
+
+def tuned_command(options: Options) -> tuple[str, ...]:
+    """The words that apply what was tuned under `options`: what the configuration says is left out.
+
+    `settings_path` must come out the same for them, and nothing that was allowed may be refused.
+    """
+    configured = load_config(Path.cwd())
+    words = ["gpurun", "--tuned"]
+    allow = tuple(effect.value for effect in configured.optimize.allow)
+    if options.allow is not None and set(options.allow) != set(allow):
+        words += ["--allow", ",".join(options.allow)]
+    if options.out is not None and options.out != configured.run.out:
+        words += ["--out", options.out]
+    return (*words, *typed_words(_ranks(options), options.typed))
+
+
+def save_unproven(path: Path, saved: SavedSettings) -> None:
+    """Keep that nothing was proven, and what to go on with; proven settings are not given up."""
+    try:
+        known = settings_file.read(path)
+    except ValueError:
+        known = None
+    if known is None or known.verdict not in APPLICABLE or known.fingerprint != saved.fingerprint:
+        settings_file.save(path, saved)
+
+
+def unfinished_proof(home: Path, options: Options, now: dict[str, Any]) -> Unproven | None:
+    """A finalist whose proof an earlier tuning of the same command did not finish.
+
+    None where anything differs: `now` is today's fingerprint. The same effects must be allowed.
+    """
+    try:
+        saved = settings_file.read(settings_path(home, options))
+    except ValueError:
+        return None
+    found = saved.unproven
+    if found is None or differences(now, saved.fingerprint) or options.aim.value != found.objective:
+        return None
+    known = replace(saved, settings=found.knobs)
+    try:
+        applied_settings(known, "", options.target.args, options.knob_paths, options.allow)
+    except GpurunError:
+        return None
+    return found
+
+
+def load_tuned(home: Path, options: Options) -> SavedSettings:
+    """The cached settings for this command; refused, with the reason, where something differs."""
+    path = settings_path(home, options)
+    again = "run gpurun --optimize again"
+    if not path.exists():
+        others = _with_other_arguments(path.parent, options)
+        tuned_for = f"; it was with: {', '.join(others)}" if others else ""
+        raise GpurunError(
+            f"this command was not tuned here yet{tuned_for}",
+            "run gpurun --optimize with these arguments first",
+        )
+    try:
+        saved = settings_file.read(path)
+    except ValueError as error:
+        raise GpurunError(
+            f"this command was not tuned here yet, as far as can be read: {path} {error}", again
+        ) from None
+    changed = differences(fingerprint_of(options), saved.fingerprint)
+    if changed:
+        raise GpurunError(f"tuned for something else: {'; '.join(changed)}", again)
+    if saved.verdict == "no_gain":
+        raise GpurunError("tuned, nothing proven: no settings were faster", "drop --tuned")
+    if saved.verdict not in APPLICABLE:
+        goes_on = ": it goes on from there" if saved.unproven is not None else ""
+        raise GpurunError(
+            "tuned, nothing proven: the budget ended first", f"run gpurun --optimize again{goes_on}"
+        )
+    return saved
+
+
+def _with_other_arguments(folder: Path, options: Options) -> list[str]:
+    """The arguments with which the same script was tuned."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            command = settings_file.read(path).command
+        except ValueError:
+            continue
+        if command and os.path.abspath(command[0]) == os.path.abspath(options.target.path):
+            found.append(shlex.join(command[1:]) or "no arguments")
+    return found

@@ -1,0 +1,232 @@
+"""All likely changes at once, then what each of them is worth in the set.
+
+Changes act on each other: bfloat16 alone can lose where kernels are too small, and gain once the
+launches are few. And a launch is dear, nearly all of it start-up. So one trial takes every change
+that is likely to gain; then trials that leave one out show its share, the doubtful ones first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.records.failure import FailureKind
+from gpurun.records.tuning import GuardVerdict
+from gpurun.tuner import knob_calls
+from gpurun.tuner.knob_calls import KnobRaised
+from gpurun.tuner.script_facts import facts_under
+from gpurun.tuner.search.screening import (
+    LEAST_GAIN,
+    Screening,
+    SearchState,
+    companion_rows,
+    compared,
+    gain_over,
+    ladder_row,
+    not_applied,
+    strongest_effect,
+    too_small_part,
+)
+from gpurun.tuner.tuning_trial import Trial
+
+
+@dataclass(frozen=True)
+class CombinedChange:
+    """One likely change of a set, and the settings of other knobs that go with it."""
+
+    knob: Knob
+    value: Any
+    companions: dict[str, Any]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What it sets, its companions included."""
+        return {self.knob.name: self.value, **self.companions}
+
+
+def likely_changes(knobs: Sequence[Knob], state: SearchState) -> list[CombinedChange]:
+    """The first value of each knob that is likely to gain, each on the ground of those before."""
+    facts = state.facts
+    found: list[CombinedChange] = []
+    for knob in knobs:
+        if (
+            knob.name in facts.current
+            or too_small_part(knob, facts)
+            or not knob_calls.is_likely(knob, facts)
+        ):
+            continue
+        values = knob_calls.candidates(knob, facts)
+        if isinstance(values, Skip) or not values:
+            continue
+        try:
+            companions = knob_calls.companions(knob, facts, values[0])
+        except KnobRaised:
+            continue  # it says so when it is tried by itself
+        companions = {k: v for k, v in companions.items() if k not in facts.current}
+        found.append(CombinedChange(knob, values[0], companions))
+        facts = facts_under(facts, {**facts.current, **found[-1].settings}, facts.result)
+    return found
+
+
+class CombinedTrial:
+    """Tries sets of changes, and afterwards what each is worth.
+
+    `settled`: the values of knobs of which a set has told all there is to know. `companions`: names
+    of those that were set for the sake of another.
+    """
+
+    def __init__(self, screening: Screening, knobs: Sequence[Knob], state: SearchState) -> None:
+        self.settled: dict[str, Any] = {}
+        self.companions: set[str] = set()
+        self._effects = {knob.name: knob.effect for knob in knobs}
+        self._screening = screening
+        self._before = (dict(state.settings), state.best)
+        self._adopted: list[CombinedChange] = []
+
+    def try_set(self, members: Sequence[CombinedChange], state: SearchState) -> bool:
+        """Launch them at once and adopt them if they gain; False: to be tried one by one."""
+        group = list(members)
+        while len(group) > 1 and not self._screening.exhausted(state):
+            if (dear := self._too_slow(group, state)) is not None:
+                group.remove(dear)
+                continue
+            said = ", ".join(f"{name} {value}" for m in group for name, value in m.settings.items())
+            self._screening.note(f"all at once: {said}")
+            trial = self._launch(group, state)
+            culprit = _culprit(group, trial)
+            if culprit is not None:
+                self._drop(culprit, trial, trial.record.reason, state)
+                group.remove(culprit)
+                continue
+            effect = strongest_effect(m.knob.effect for m in group)
+            reason, guard = self._screening.objection(effect, trial, state)
+            if reason is None:
+                return self._adopt(group, trial, guard, state)
+            if not trial.late:
+                self._screening.note(f"not all at once: {reason}")
+            group = self._safer(group, trial, state)
+        return False
+
+    def _too_slow(
+        self, group: Sequence[CombinedChange], state: SearchState
+    ) -> CombinedChange | None:
+        """The member that takes too long to start for what is left of the budget; it is noted."""
+        dear = self._dearest(group, state)
+        why = None if dear is None else self._screening.too_slow(dear.knob, state)
+        if dear is not None and why is not None:
+            self._screening.note(f"{dear.knob.name}: not among all at once: {why}")
+            return dear
+        return None
+
+    def _dearest(
+        self, group: Sequence[CombinedChange], state: SearchState
+    ) -> CombinedChange | None:
+        """The member that is slowest to start, if it is compiled."""
+        slowest = self._screening.slowest([m.knob for m in group], state)
+        if not self._screening.is_slow(slowest, state):
+            return None
+        return next(m for m in group if m.knob is slowest)
+
+    def _safer(
+        self, group: Sequence[CombinedChange], trial: Trial, state: SearchState
+    ) -> list[CombinedChange]:
+        """What is left of a set that is of no use: first what starts slowly goes, for it is the
+        likeliest to fail, then all that changes numbers; nothing is left in the end.
+        """
+        dear = self._dearest(group, state)
+        if dear is not None:
+            if trial.late:
+                self._drop(dear, trial, trial.record.reason, state)
+            return [m for m in group if m is not dear]
+        safe = [m for m in group if m.knob.effect is Effect.PIPELINE]
+        return safe if len(safe) < len(group) else []
+
+    def leave_one_out(self, state: SearchState) -> None:
+        """Drop what the set gains nothing by, the doubtful first. Shares come after the proof."""
+        adopted = [m for m in self._adopted if state.settings.get(m.knob.name) == m.value]
+        pipeline = Effect.PIPELINE
+        for member in sorted(adopted, key=lambda m: (m.knob.effect is pipeline, -m.knob.order)):
+            rest = {k: v for k, v in state.settings.items() if k not in member.settings}
+            before, measured = self._before
+            if rest == before:
+                self._learn(member, rest, measured, state)
+                continue
+            if self._screening.exhausted(state):
+                break
+            why = self._screening.too_slow_without(member.knob, state)
+            if why is not None:
+                self._screening.note(f"{member.knob.name}: not tried without it: {why}")
+                continue
+            trial = self._screening.launch(rest, [member.knob], state)
+            effect = strongest_effect(self._effects[name] for name in rest if name in self._effects)
+            reason, _ = self._screening.objection(effect, trial, state)
+            if reason is None:
+                self._learn(member, rest, trial, state)
+            else:
+                self._screening.note(f"{member.knob.name}: kept, for without it: {reason}")
+
+    def _launch(self, group: Sequence[CombinedChange], state: SearchState) -> Trial:
+        settings = dict(state.settings)
+        for member in group:
+            settings |= member.settings
+        return self._screening.launch(settings, [m.knob for m in group], state)
+
+    def _adopt(
+        self,
+        group: list[CombinedChange],
+        trial: Trial,
+        guard: GuardVerdict | None,
+        state: SearchState,
+    ) -> bool:
+        """Keep the set if it gains; members that did not apply are no part of it."""
+        gain = gain_over(trial, state.best)
+        if gain < LEAST_GAIN:
+            seen = compared(trial, state.best)
+            self._screening.note(f"all at once: no gain: {seen}: trying them one by one")
+            return False
+        settings, seen = dict(state.settings), compared(trial, state.best)
+        for member in group:
+            reason = not_applied(member.knob, trial, state.facts.argv)
+            if reason is not None:
+                self._drop(member, trial, reason, state)
+                continue
+            settings |= member.settings
+            self.settled[member.knob.name] = member.value
+            self.companions |= member.companions.keys()
+            self._adopted.append(member)
+            row = ladder_row(member.knob, member.value, trial, guard=guard, kept=True)
+            state.ladder += [row, *companion_rows(row, member.companions)]
+        state.move(settings, trial)
+        self._screening.note(f"all at once: kept: {seen}")
+        return True
+
+    def _drop(self, member: CombinedChange, trial: Trial, reason: str, state: SearchState) -> None:
+        self.settled[member.knob.name] = member.value
+        row = ladder_row(member.knob, member.value, trial, guard=None, reason=reason)
+        state.ladder.append(row)
+
+    def _learn(
+        self, member: CombinedChange, rest: dict[str, Any], without: Trial, state: SearchState
+    ) -> None:
+        """Where the set gains nothing by a change the search goes on without it."""
+        seen = f"{compared(state.best, without)} without it"
+        if gain_over(state.best, without) >= LEAST_GAIN:
+            self._screening.note(f"{member.knob.name}: stays in the set: {seen}")
+            return
+        for number, row in enumerate(state.ladder):
+            if row.kept and row.knob == member.knob.name:
+                state.ladder[number] = replace(row, kept=False, reason=f"no gain: {seen}")
+            elif row.kept and row.knob in member.companions:
+                state.ladder[number] = replace(row, kept=False)
+        self._screening.note(f"{member.knob.name}: dropped from the set: {seen}")
+        state.move(rest, without)
+
+
+def _culprit(group: Sequence[CombinedChange], trial: Trial) -> CombinedChange | None:
+    """The member on whose own account a trial is of no use."""
+    failure = trial.failure
+    if failure is None or failure.kind is not FailureKind.KNOB_FAILED:
+        return None
+    return next((member for member in group if member.knob.name == failure.knob), None)

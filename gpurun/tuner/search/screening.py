@@ -1,0 +1,390 @@
+"""Screening trials: each launches some settings once and says whether they can be kept.
+
+Screening only decides what goes to the proof. Nothing of what it measures is claimed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpurun.arguments.options import Objective
+from gpurun.formatting.number_text import byte_size, duration, number
+from gpurun.knobs.api import Effect, Knob
+from gpurun.records.facts import Facts
+from gpurun.records.spec import OUTPUT_CALLS, StopRule
+from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
+from gpurun.trials.failure_cause import recompiled
+from gpurun.tuner import knob_calls
+from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
+from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.knob_calls import KnobRaised
+from gpurun.tuner.script_facts import facts_under
+from gpurun.tuner.trial_length import (
+    COMPILED_ALREADY,
+    SCREEN_SHARE,
+    budget_flag,
+    patience,
+    with_read_ahead,
+)
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
+
+LEAST_GAIN = 1.02
+"""A change that gains less in screening is not kept: it would not survive the proof."""
+DEAR_SECONDS = 10.0
+"""What takes so long to start is compiled."""
+LEAST_POTENTIAL = 1.03
+"""A knob that acts on a part of the step too small to gain this much is not tried."""
+
+NO_TIME = "the rest of the budget is kept for the proof"
+NO_TIME_AFTER_PROOF = "the proof left too little of the budget for it"
+
+Launch = Callable[[TrialRequest], Trial]
+Note = Callable[[str], None]
+
+
+@dataclass
+class SearchState:
+    """Where the search stands: the kept settings and the trial that measured them."""
+
+    settings: dict[str, Any]
+    best: Trial
+    facts: Facts
+    baselines: list[Evidence]
+    ladder: list[LadderRow] = field(default_factory=list)
+    rejections: list[Rejection] = field(default_factory=list)
+
+    def move(self, settings: dict[str, Any], trial: Trial) -> None:
+        """Stand on these settings, which `trial` measured."""
+        self.settings = settings
+        self.best = trial
+        if trial.result is not None:
+            self.facts = facts_under(self.facts, settings, trial.result)
+
+
+@dataclass(frozen=True)
+class StartupSeconds:
+    """Seconds that settings take longer to start than the best ones so far: at their first launch,
+    and at each later one, for which the trials' caches hold what was compiled.
+    """
+
+    first: float = 0.0
+    later: float = 0.0
+
+
+@dataclass(frozen=True)
+class SearchLimits:
+    """What bounds the search.
+
+    `out_of_time(best, startup)`: no room for a launch like this one with such a start, and for the
+    proof of its settings after it.
+
+    `allowed`: the effects among which `Search.run` looks. `budget_seconds`: of the whole tuning.
+    """
+
+    trials: int
+    out_of_time: Callable[[Trial, StartupSeconds], bool]
+    allowed: frozenset[Effect]
+    budget_seconds: float = 0.0
+
+
+class Screening:
+    """Launches the trials of a search as long as there is room; why there is none is said once."""
+
+    def __init__(self, launch: Launch, note: Note, rule: StopRule, limits: SearchLimits) -> None:
+        self.note = note
+        self.out_of_time = False
+        """Whether the search ended because the rest of the budget is for the proof."""
+        self.no_time = NO_TIME
+        self._launch = launch
+        self._rule = rule
+        self._limits = limits
+        self._granted = self._left = limits.trials
+        self._told: set[str] = set()
+        self._knobs: dict[str, Knob] = {}
+        self._base: dict[str, Any] = {}
+        self._rounded = False
+        self.given_up: set[str] = set()
+        """The knobs whose trials were given up: no further one is launched."""
+
+    def allow_more(self, trials: int) -> None:
+        """Let so many further trials be launched, whatever is left of the earlier ones."""
+        self._granted = self._left = trials
+
+    def know(self, knobs: Iterable[Knob], base: Mapping[str, Any]) -> None:
+        """Learn which knobs the settings of this search are about, and where it starts."""
+        self._knobs = {knob.name: knob for knob in knobs}
+        self._base = dict(base)
+
+    def startup(self, knobs: Iterable[Knob], state: SearchState) -> StartupSeconds:
+        """What these knobs add to the start on top of the settings so far.
+
+        What computes otherwise is compiled anew, if it is compiled at all.
+        """
+        group = list(knobs)
+        own = sum(knob_calls.seconds_to_start(knob, state.facts) for knob in group)
+        first, later = own, own / COMPILED_ALREADY
+        if any(knob.effect is not Effect.PIPELINE for knob in group):
+            names = state.settings.keys() & self._knobs.keys() - {knob.name for knob in group}
+            kept = [self._knobs[name] for name in names]
+            anew = sum(knob_calls.seconds_to_start(knob, state.facts) for knob in kept)
+            first += anew * (1 - 1 / COMPILED_ALREADY)
+        return StartupSeconds(first, later)
+
+    def exhausted(self, state: SearchState) -> bool:
+        """Whether there is room for no further trial; the reason is noted."""
+        why = self.end(state)
+        if why is not None and why not in self._told:
+            self._told.add(why)
+            self.note(f"search ended: {why}")
+        return why is not None
+
+    def end(self, state: SearchState) -> str | None:
+        """Why there is room for no further trial; None if there is."""
+        if self._left <= 0:
+            return f"{self._granted} trials are used up" if self._granted else "no trial is left"
+        if self._limits.out_of_time(state.best, StartupSeconds()):
+            self.out_of_time = True
+            return self.no_time
+        return None
+
+    def too_slow(self, knob: Knob, state: SearchState) -> str | None:
+        """Why there is room for no launch with this knob; None if there is."""
+        startup = self.startup([knob], state)
+        if not self._limits.out_of_time(state.best, startup):
+            return None
+        return f"it takes about {startup.first:.0f} s more to start, and {self.no_time}"
+
+    def too_slow_without(self, knob: Knob, state: SearchState) -> str | None:
+        """Why there is room for no launch that leaves this knob out; None if there is.
+
+        What computes otherwise without it is compiled anew, but for what is left out itself.
+        """
+        own = knob_calls.seconds_to_start(knob, state.facts)
+        anew = max(0.0, self.startup([knob], state).first - own)
+        if not self._limits.out_of_time(state.best, StartupSeconds(first=anew)):
+            return None
+        return (
+            f"without it the rest would compile for about {anew:.0f} s, "
+            "and what is left of the budget is kept for the proof"
+        )
+
+    def launch(self, settings: dict[str, Any], turned: Iterable[Knob], state: SearchState) -> Trial:
+        """One trial of these settings, which differ from those so far in what was `turned`."""
+        prefetch = max((x.prefetch_factor or 2 for x in state.facts.loaders), default=2)
+        turned = list(turned)
+        later = self.startup(turned, state).first
+        waiting = patience(self._limits.budget_seconds, state.best.record.seconds, later)
+        self._left -= 1
+        trial = self._launch(
+            TrialRequest(
+                purpose="screen",
+                settings=settings,
+                stop=with_read_ahead(self._rule, settings, prefetch),
+                patience_seconds=waiting,
+                limit_seconds=waiting + 3 * state.best.record.seconds,
+            )
+        )
+        return self._named(trial, turned, state) if trial.late else trial
+
+    def _named(self, trial: Trial, turned: Sequence[Knob], state: SearchState) -> Trial:
+        """A trial that was given up, with the knob that most likely made it slow in its reason."""
+        if not turned:
+            return trial
+        knob = self.slowest(turned, state)
+        name = knob.name if len(turned) == 1 or self.is_slow(knob, state) else "all at once"
+        done = trial.result.measured_steps if trial.result is not None else 0
+        took = duration(trial.record.seconds)
+        more = 2 * max(trial.record.seconds / SCREEN_SHARE, self._limits.budget_seconds)
+        reason = (
+            f"not tried to its end, {took}{'' if done else ' to start'}; try `{budget_flag(more)}`"
+        )
+        self.note(f"{name}: {reason}")
+        self.given_up.add(name)
+        return replace(trial, record=replace(trial.record, reason=reason))
+
+    def slowest(self, turned: Sequence[Knob], state: SearchState) -> Knob:
+        """The one that adds most to the start."""
+        return max(turned, key=lambda knob: knob_calls.seconds_to_start(knob, state.facts))
+
+    def is_slow(self, knob: Knob, state: SearchState) -> bool:
+        """Whether it takes so long to start that it is compiled."""
+        return knob_calls.seconds_to_start(knob, state.facts) >= DEAR_SECONDS
+
+    def objection(
+        self, effect: Effect, trial: Trial, state: SearchState
+    ) -> tuple[str | None, GuardVerdict | None]:
+        """Why what a trial ran under cannot be kept (None: it can), and what the guard says.
+
+        `effect`: of what was turned last; what was kept before counts too.
+        """
+        names = trial.record.knobs.keys() & self._knobs.keys()
+        effect = strongest_effect([effect, *(self._knobs[name].effect for name in names)])
+        if trial.throughput is None or trial.result is None:
+            return trial.record.reason or f"the trial ended as {trial.record.status}", None
+        if trial.evidence is None:
+            return "the trial showed nothing of its training", None
+        verdict = judge_training(state.baselines, [trial.evidence], effect)
+        if may_be_rounding(verdict, effect) and self._round(state):
+            verdict = judge_training(state.baselines, [trial.evidence], effect)
+        if not verdict.accepted:
+            state.rejections.append(Rejection(trial.record.knobs, verdict))
+        reason = None if verdict.accepted else "; ".join(verdict.reasons)
+        return reason, verdict
+
+    def _round(self, state: SearchState) -> bool:
+        """Have a baseline trial with rounded parameters, once; whether one is new.
+
+        It takes some steps only, and without it there may be nothing left to prove: it is launched
+        even where the rest of the budget is kept for the proof.
+        """
+        if self._rounded or self._left <= 0:
+            return False
+        self._rounded = True
+        self.note("is it rounding alone? a trial of the script that only rounds tells")
+        rule = rounding_rule(self._rule, state.baselines)
+        trial = self._launch(TrialRequest("rounding", self._base, rule, rounded=True))
+        if trial.evidence is not None:
+            state.baselines.append(trial.evidence)
+        return trial.evidence is not None
+
+
+def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:
+    """How long a trial that only rounds runs: as far as anything is compared with it.
+
+    A training that evaluates does so at any time. A script that only infers has its first calls
+    looked at; with fewer of them the reference would miss calls that rounding moves most.
+    """
+    if any(e.trained for b in baselines for e in b.outputs):
+        return rule
+    looked = OUTPUT_CALLS if any(b.forward_only for b in baselines) else 0
+    steps = max(rule.audit_steps, looked) + 1
+    return replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)
+
+
+def strongest_effect(effects: Iterable[Effect]) -> Effect:
+    """The effect that says most about a set of changes."""
+    found = set(effects)
+    return next((e for e in (Effect.TRAINING, Effect.NUMERICS) if e in found), Effect.PIPELINE)
+
+
+def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:
+    """Why a setting had no effect in its own trial, None if it had one.
+
+    `argv`: the script's arguments without any setting.
+    """
+    if trial.result is None:
+        return None
+    mine = [o for o in trial.result.knobs if o.knob == knob.name]
+    failed = next((o for o in mine if o.outcome == "failed"), None)
+    if failed is not None:
+        return f"failed: {failed.detail}"
+    if any(o.outcome == "applied" for o in mine):
+        return None
+    if mine:
+        return f"not applied: {mine[0].detail}"
+    value = trial.record.knobs.get(knob.name)
+    try:
+        outside = (
+            knob_calls.environment(knob, value) or knob_calls.arguments(knob, value, argv) != argv
+        )
+    except KnobRaised as raised:
+        return str(raised)
+    return None if outside else "not applied: nothing in the script called for it"
+
+
+def too_small_part(knob: Knob, facts: Facts) -> str | None:
+    """Why the part of the step that a knob acts on is too small to bother, None if it is not."""
+    step, split = facts.result.step_time_ms, facts.result.split
+    if step is None or split is None or facts.objective != Objective.THROUGHPUT.value:
+        return None
+    if facts.device != "cpu" and knob.acts_on != "data":
+        return None  # the parts are the host's times, which say little of the device's work
+    parts = {
+        "data": split.data_wait_ms,
+        "model": _sum(split.forward_ms, split.backward_ms),
+        "optimizer": split.optimizer_ms,
+    }
+    part = parts.get(knob.acts_on)
+    if part is None or part >= step.mean:
+        return None
+    most = step.mean / max(step.mean - part, 1e-9)
+    if most >= LEAST_POTENTIAL:
+        return None
+    return f"{knob.acts_on} is {part / step.mean:.1%} of the step: at most ×{most:.2f}"
+
+
+def gain_over(trial: Trial, other: Trial) -> float:
+    """By what factor a trial is better than another; 0 where that is not known of one of them."""
+    return (trial.score or 0.0) / other.score if other.score else 0.0
+
+
+def no_gain(trial: Trial, without: Trial) -> str:
+    """Why a change is not kept, with what both trials measured: no ratio, for each is but one."""
+    why = recompiled(trial.log)
+    return f"no gain: {why}" if why else f"no gain: {compared(trial, without)} without it"
+
+
+def compared(trial: Trial, other: Trial) -> str:
+    """What was measured of two trials: "602 samples/s against 906"."""
+    if trial.objective is Objective.MEMORY:
+        sizes = (trial.record.peak_memory_bytes, other.record.peak_memory_bytes)
+        return " against ".join("unknown" if size is None else byte_size(size) for size in sizes)
+    rates = (number(t.throughput) if t.throughput else "unknown" for t in (trial, other))
+    return " samples/s against ".join(rates)
+
+
+def startup_difference(trial: Trial, without: Trial) -> tuple[float | None, int | None]:
+    """How many seconds longer a trial took to its pace than one without the change, and after how
+    many steps that is made good.
+    """
+    if trial.result is None or without.result is None:
+        return None, None
+    ours, theirs = trial.result, without.result
+    if ours.startup_seconds is None or theirs.startup_seconds is None:
+        return None, None
+    later = ours.startup_seconds - theirs.startup_seconds
+    if ours.step_time_ms is None or theirs.step_time_ms is None:
+        return later, None
+    won = (theirs.step_time_ms.mean - ours.step_time_ms.mean) / 1000
+    return later, math.ceil(max(later, 0.0) / won) if won > 0 else None
+
+
+def ladder_row(
+    knob: Knob,
+    value: Any,
+    trial: Trial,
+    *,
+    guard: GuardVerdict | None,
+    kept: bool = False,
+    reason: str = "",
+) -> LadderRow:
+    """The row of one change; its share and the final reason come with the proof."""
+    return LadderRow(
+        knob=knob.name,
+        value=value,
+        effect=knob.effect.value,
+        samples_per_second=trial.record.samples_per_second,
+        speedup=None,
+        speedup_confidence_interval=None,
+        peak_memory_bytes=trial.record.peak_memory_bytes,
+        loss_deviation=None if guard is None else guard.loss_deviation,
+        output_deviation=guard.output_deviation if guard and guard.forward_only else None,
+        kept=kept,
+        reason=reason,
+    )
+
+
+def companion_rows(row: LadderRow, companions: Mapping[str, Any]) -> list[LadderRow]:
+    """The rows of what was set for the sake of a row's change."""
+    reason = f"goes with {row.knob}"
+    return [
+        replace(row, knob=name, value=value, reason=reason) for name, value in companions.items()
+    ]
+
+
+def _sum(*parts: float | None) -> float | None:
+    known = [p for p in parts if p is not None]
+    return math.fsum(known) if known else None

@@ -1,0 +1,187 @@
+"""What the launches of a tuning take, and what its budget has room for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from gpurun.tuner.search.screening import StartupSeconds
+from gpurun.tuner.trial_length import (
+    CORES_FOR_TWO,
+    SCREEN_SHARE,
+    SideSeconds,
+    kept_for_proof,
+    launched_again,
+    least_for_proof,
+    live_pair_seconds,
+)
+from gpurun.tuner.tuning_trial import Trial
+
+COMPILED_BEFORE = 0.7
+"""A launch that started in less than this part of the slowest start with the same compiler settings
+found in the trials' caches what it needed: the next like it will not be shorter."""
+AMPLE = 4
+"""Launches of the script as it is, in whose time the first trial of a search surely ends."""
+DISTURBED = 2.0
+"""A launch that took so many times as long as most others was disturbed: the next one will not."""
+
+
+class TimeBudget:
+    """Seconds by the monotonic clock. `batch_to_come`: whether another batch size will be tried.
+
+    `slow_start(knob)`: whether a setting of this name takes time to start, at first above all.
+    `live`: whether the proof measures live pairs. `proven`: whether the finalist's proof is over,
+    so that a further one may have all that is left.
+    """
+
+    def __init__(
+        self, deadline: float, slow_start: Callable[[str], bool], cores: int = CORES_FOR_TWO
+    ) -> None:
+        self.budget = deadline - time.monotonic()
+        self.batch_to_come = False
+        self.live = False
+        self.proven = False
+        self._deadline = deadline
+        self._slow_start = slow_start
+        self._cores = cores
+        self._whole: Trial | None = None
+        self._whole_seconds = 0.0
+        self._saved = 0.0
+        self._tried = False
+        self.longest = 0.0
+        """What the slowest launch took that was measured to its end."""
+        self._seconds: list[float] = []
+        """Of the launches that compile nothing."""
+        self._longest: dict[tuple[tuple[str, str], ...], float] = {}
+        """Seconds of the slowest start, by the settings that take time to start."""
+
+    @property
+    def left(self) -> float:
+        """What is left of the budget; negative once it is spent."""
+        return self._deadline - time.monotonic()
+
+    @property
+    def usual(self) -> float:
+        """What a launch of the script as it is takes; 0 before the first."""
+        return max(self._whole_seconds - self._saved, self._whole_seconds / AMPLE)
+
+    def baseline(self, whole: Trial, started_early: bool, probe: Trial | None = None) -> None:
+        """Learn from the script as it is. `started_early`: whether later processes will be.
+
+        `probe`: its first launch. The one that was less disturbed says what a launch takes.
+        """
+        self._whole, self._saved = whole, 0.0
+        self.longest = max(self.longest, whole.record.seconds)
+        self._whole_seconds = whole.record.seconds
+        if probe is not None and probe.result is not None and whole.result is not None:
+            more = max(0, whole.result.steps - probe.result.steps)
+            expected = probe.record.seconds + more * _step(probe)
+            self._whole_seconds = min(whole.record.seconds, expected)
+        if started_early and whole.result is not None:
+            self._saved = whole.result.seconds_to_torch or 0.0
+
+    def launched(self, trial: Trial, started_early: bool) -> None:
+        """Learn from a trial of the search. `started_early`: whether its process could be."""
+        if trial.throughput is None:
+            return  # it ended early, or its settings name what does not exist
+        self._tried = True
+        self.longest = max(self.longest, trial.record.seconds)
+        if slow := self._slow_settings(trial):
+            self._longest[slow] = max(self._longest.get(slow, 0.0), _start(trial))
+        else:
+            self._seconds.append(trial.record.seconds)
+        if started_early:
+            self._started_early(trial)
+
+    def _started_early(self, trial: Trial) -> None:
+        """Learn what it saves to start a process early: often more than the import of torch."""
+        ours = trial.seconds_to_data
+        whole = None if self._whole is None else self._whole.seconds_to_data
+        if ours is not None and whole is not None:
+            self._saved = max(self._saved, whole - ours)
+
+    def again(self, trial: Trial) -> float:
+        """What another launch like this one is expected to take."""
+        seconds = trial.record.seconds
+        slow = self._slow_settings(trial)
+        if not slow:
+            return min(seconds, DISTURBED * self._typical(seconds))
+        if _start(trial) < COMPILED_BEFORE * self._longest.get(slow, 0.0):
+            return seconds
+        return launched_again(seconds, self.usual)
+
+    def _typical(self, otherwise: float) -> float:
+        """The lower median of launches that compile nothing, the script as it is among them."""
+        known = sorted([*self._seconds, *([self.usual] if self._whole is not None else [])])
+        return known[(len(known) - 1) // 2] if known else otherwise
+
+    def _slow_settings(self, trial: Trial) -> tuple[tuple[str, str], ...]:
+        settings = trial.record.knobs.items()
+        return tuple(sorted((k, str(v)) for k, v in settings if self._slow_start(k)))
+
+    # -- the proof -----------------------------------------------------------------------------
+
+    def round_of(self, best: Trial, later: float = 0.0) -> float:
+        """Seconds of a round of the proof of these settings, whose start takes `later` longer."""
+        return self._round(_side(best, self.again(best) + later))
+
+    def _round(self, candidate: SideSeconds) -> float:
+        if not self.live or self._whole is None:
+            return self.usual + candidate.launch
+        return live_pair_seconds(_side(self._whole, self.usual), candidate, self._cores)
+
+    def no_room_to_search(self, best: Trial, startup: StartupSeconds) -> bool:
+        """Whether a launch with such a start, and the proof after it, would not fit the budget.
+
+        Where launches are long nothing would. So what is tried first needs no more room than itself
+        and a launch after it: a proof that the budget cuts off is gone on with the next time.
+        """
+        if startup.first > 0 and self.usual + startup.first > self._screen_share:
+            return True
+        if not self._tried and best is self._whole:
+            return self.left - self.usual < self.usual + startup.first
+        round_seconds = self.round_of(best, startup.later)
+        kept = kept_for_proof(round_seconds, self.budget, self.live)
+        if self.proven:
+            kept = least_for_proof(round_seconds)
+        needed = self.again(best) + startup.first
+        return self.left < needed + kept + self._kept_for_batch(best)
+
+    def _kept_for_batch(self, best: Trial) -> float:
+        """What a launch of the best settings with another batch takes, which is compiled anew."""
+        if not self.batch_to_come or best is self._whole:
+            return 0.0
+        start = _start(best)
+        slowest = self._longest.get(self._slow_settings(best), start)
+        return self.again(best) + max(0.0, slowest - start)
+
+    def screen_limit(self) -> float:
+        """How long the next trial of the search may take before it is given up.
+
+        A share of the budget, and no more than the shortest proof leaves. What is tried first may
+        take its time where launches are long: see `no_room_to_search`.
+        """
+        room = self.left - least_for_proof(self._round(SideSeconds(self.usual)))
+        if not self._tried and room < AMPLE * self.usual:
+            room = self.left - self.usual
+        return max(min(room, self._screen_share), DISTURBED * self.usual)
+
+    @property
+    def _screen_share(self) -> float:
+        return SCREEN_SHARE * self.budget
+
+
+def _side(trial: Trial, launch: float) -> SideSeconds:
+    return SideSeconds(launch, _step(trial))
+
+
+def _step(trial: Trial) -> float:
+    """Seconds of its usual step; 0 where that is not known."""
+    times = None if trial.result is None else trial.result.step_time_ms
+    return 0.0 if times is None else times.p50 / 1000
+
+
+def _start(trial: Trial) -> float:
+    """Seconds to its pace; all that it took where that is not known."""
+    known = None if trial.result is None else trial.result.startup_seconds
+    return trial.record.seconds if known is None else known

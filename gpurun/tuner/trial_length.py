@@ -1,0 +1,161 @@
+"""How long a trial must be: long enough to measure, alike for all, cheap enough for the budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from gpurun.records.result import RunResult
+from gpurun.records.spec import OUTPUT_CALLS, StopRule
+from gpurun.trials.live_pair import LEAST_STEPS
+from gpurun.trials.live_pair_launch import STRETCH_SECONDS, TURN_SECONDS
+from gpurun.trials.turn_ratio import LEAST_ROUNDS
+
+AUDIT_STEPS = 8
+WARMUP_STEPS = 4
+PROBE_STEPS = 24
+PROBE_SECONDS = 1.0
+WINDOW_SECONDS = 4.0
+"""What a measured window should last at the baseline's speed, where the budget is not small."""
+WINDOWS_A_BUDGET = 75
+"""A smaller budget shortens the windows, so that there are trials to choose from."""
+SHORTEST_SECONDS = 1.5
+"""And at least lasts at any speed."""
+MEASURED_STEPS = 12
+"""Fewest measured steps that say anything."""
+SLOW_STEPS = 6
+"""Fewest where so many last as long as a window should: a launch is one measurement anyway."""
+LONGEST_EPOCH_WINDOWS = 2
+"""An epoch up to so many windows is measured whole: opening the workers is part of the price."""
+MAX_STEPS = 5000
+
+PROOF_ROUNDS = 4
+"""The search leaves time for so many rounds of launches in turn: a launch of each side."""
+LIVE_PAIRS = 3
+"""And for so many live pairs: two settle most proofs, and the third one those that differ."""
+LEAST_PROOF_ROUNDS = 2
+"""And for so many even where they take most of the budget: fewer can show nothing."""
+PROOF_SHARE = 0.6
+"""What is kept for more rounds than those takes at most this part of the budget."""
+SCREEN_SHARE = 0.4
+"""A trial of the search may take this part of the budget; then it is given up by name."""
+PATIENCE_SHARE = 0.25
+"""A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
+MOST_PATIENCE = 60.0
+STRETCHES_SECONDS = 2 * STRETCH_SECONDS + 1.0
+"""Of a live pair: both uninterrupted stretches, and what both sides take to leave."""
+CORES_FOR_TWO = 4
+"""On fewer cores two processes that start beside each other take as long as one after the other."""
+COMPILED_ALREADY = 3
+"""What a launch takes to compile shrinks so many times where the trials' caches hold it."""
+
+PROBE = StopRule(
+    min_steps=PROBE_STEPS,
+    min_seconds=PROBE_SECONDS,
+    max_steps=MAX_STEPS,
+    warmup_steps=WARMUP_STEPS,
+    audit_steps=AUDIT_STEPS,
+)
+"""The first trial: nothing is known yet."""
+
+
+def audit_steps(probe: RunResult) -> int:
+    """Steps that are looked at closely, before those that are measured."""
+    return OUTPUT_CALLS if probe.clock == "forward" else AUDIT_STEPS
+
+
+def needed_steps(probe: RunResult | None) -> int:
+    """A script that ends before so many steps cannot be tuned."""
+    audited = AUDIT_STEPS if probe is None else audit_steps(probe)
+    return audited + WARMUP_STEPS + MEASURED_STEPS
+
+
+def plan_trials(probe: RunResult, steps_per_epoch: int | None, budget_seconds: float) -> StopRule:
+    """The stop rule of every later trial, from what the first one showed."""
+    audited = audit_steps(probe)
+    lead = audited + WARMUP_STEPS
+    step_seconds = probe.step_time_ms.mean / 1000 if probe.step_time_ms else 1.0
+    window = min(WINDOW_SECONDS, max(SHORTEST_SECONDS, budget_seconds / WINDOWS_A_BUDGET))
+    fewest = SLOW_STEPS if SLOW_STEPS * step_seconds >= window else MEASURED_STEPS
+    measured = max(fewest, math.ceil(window / max(step_seconds, 1e-6)))
+    if steps_per_epoch and steps_per_epoch >= MEASURED_STEPS:
+        if steps_per_epoch * step_seconds <= LONGEST_EPOCH_WINDOWS * window:
+            measured = steps_per_epoch * math.ceil(measured / steps_per_epoch)
+    if probe.status == "completed":
+        measured = min(measured, probe.steps - lead)
+    return StopRule(
+        min_steps=min(lead + measured, MAX_STEPS),
+        min_seconds=SHORTEST_SECONDS,
+        max_steps=MAX_STEPS,
+        warmup_steps=WARMUP_STEPS,
+        audit_steps=audited,
+    )
+
+
+def launched_again(seconds: float, usual: float) -> float:
+    """What a launch takes whose first one took `seconds`, for it compiled what others need not.
+
+    `usual`: seconds of a launch that compiles nothing.
+    """
+    return min(seconds, usual + (seconds - usual) / COMPILED_ALREADY)
+
+
+@dataclass(frozen=True)
+class SideSeconds:
+    """What one side of the proof takes: seconds of a launch and of a step."""
+
+    launch: float
+    step: float = 0.0
+
+
+def live_pair_seconds(one: SideSeconds, other: SideSeconds, cores: int) -> float:
+    """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns."""
+    starts = max(one.launch, other.launch)
+    if cores < CORES_FOR_TWO:
+        starts = one.launch + other.launch
+    longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
+    turns = LEAST_ROUNDS * (2 * longest + one.step + other.step)
+    return starts + STRETCHES_SECONDS + max(TURN_SECONDS, turns)
+
+
+def kept_for_proof(round_seconds: float, budget_seconds: float, live: bool) -> float:
+    """Seconds that the search leaves for the proof of its finalist.
+
+    `round_seconds`: of a live pair, or of a launch of each side. However clear a gain is, three
+    launches that differ by a third among themselves cannot prove it.
+    """
+    rounds = LIVE_PAIRS if live else PROOF_ROUNDS
+    wanted = min(rounds * round_seconds, PROOF_SHARE * budget_seconds)
+    return max(least_for_proof(round_seconds), wanted)
+
+
+def least_for_proof(round_seconds: float) -> float:
+    """Seconds that the shortest proof takes."""
+    return LEAST_PROOF_ROUNDS * round_seconds
+
+
+def patience(budget_seconds: float, launch_seconds: float, startup_seconds: float = 0.0) -> float:
+    """Seconds for which a trial may be silent, unless the configuration says.
+
+    A part of the budget, at least four times what a launch takes, and six times what its settings
+    add to its start.
+    """
+    share = min(MOST_PATIENCE, PATIENCE_SHARE * budget_seconds)
+    return max(share, 4 * launch_seconds, 6 * startup_seconds)
+
+
+def budget_flag(seconds: float) -> str:
+    """The flag that asks for about so many seconds, in whole minutes: "--budget 5m"."""
+    return f"--budget {max(1, math.ceil(seconds / 60))}m"
+
+
+def with_read_ahead(rule: StopRule, settings: Mapping[str, Any], prefetch: int) -> StopRule:
+    """The rule under loader workers: what they read ahead must be consumed before measuring."""
+    workers = settings.get("loader_workers") or 0
+    ahead = int(workers) * int(settings.get("loader_prefetch") or prefetch) if workers else 0
+    extra = max(0, ahead + 2 - rule.warmup_steps)
+    if not workers or not extra:
+        return rule
+    return replace(rule, warmup_steps=rule.warmup_steps + extra, min_steps=rule.min_steps + extra)

@@ -1,0 +1,216 @@
+"""From what a tuning found to the document behind `--optimize --json`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpurun.arguments.options import Objective, Options
+from gpurun.knobs.batching.batch_size import side_effects
+from gpurun.measure.optional_figures import known, mean
+from gpurun.measure.other_programs import shared_cores
+from gpurun.records.result import RunResult, StepTime
+from gpurun.records.tuning import (
+    Candidate,
+    LargerBatch,
+    OtherLoad,
+    Proof,
+    TrialRecord,
+    TuningReport,
+    Unproven,
+    WaitingLine,
+)
+from gpurun.stats.descriptive import geometric_mean
+from gpurun.tuner.proof.decision import BATCH
+from gpurun.tuner.proof.paired_proof import Finalist, proof_of
+from gpurun.tuner.tuning_findings import TuningFindings
+from gpurun.tuner.tuning_trial import Trial
+
+
+def tuning_document(
+    findings: TuningFindings,
+    *,
+    options: Options,
+    trials: Sequence[TrialRecord],
+    isolation: str,
+    fingerprint: dict[str, Any],
+    invocation: tuple[str, ...],
+    seconds: float,
+) -> TuningReport:
+    """The report; figures of the proof where there was one, else of the first trials.
+
+    `chosen` is what a training would run with: the baseline, unless the proof found better. The
+    baseline is the script as it is, or, where it runs out of memory, made to fit ("fits").
+    """
+    finalist = findings.chosen
+    objective = options.aim
+    proof = None if finalist is None else proof_of(finalist)
+    better = findings.verdict == "faster"
+    baseline = _baseline(findings)
+    chosen = _candidate(finalist) if finalist is not None and better else baseline
+    if better and proof is not None and objective is Objective.THROUGHPUT:
+        baseline, chosen = _rates_of(proof, baseline, chosen)
+    return TuningReport(
+        verdict=_verdict(findings, objective),
+        **_factors(finalist, proof, baseline, objective),
+        p_value=proof.p_value if proof else None,
+        statistically_significant=better,
+        baseline=baseline,
+        chosen=chosen,
+        larger_batch=_larger(findings),
+        ladder=tuple(findings.ladder),
+        trials=tuple(trials),
+        tuning_seconds=seconds,
+        proof=proof if objective is Objective.THROUGHPUT else _of_bytes(proof),
+        guard=findings.guard,
+        rejections=tuple(findings.rejections),
+        isolation=isolation,
+        decisions=tuple(findings.decisions),
+        fingerprint=fingerprint,
+        command=(options.typed.path, *options.typed.args),
+        invocation=invocation,
+        other_load=_other_load(trials),
+        waits=_waits(findings.probe),
+        objective=objective.value,
+        memory_of=_memory_of(findings),
+        unproven=_unproven(findings, objective),
+    )
+
+
+def _rates_of(
+    proof: Proof, baseline: Candidate | None, chosen: Candidate | None
+) -> tuple[Candidate | None, Candidate | None]:
+    """Both with the throughput that the proof's pairs compared: their ratio is the speedup."""
+    if baseline is None or chosen is None or not proof.pairs:
+        return baseline, chosen
+    rate = geometric_mean([base for base, _ in proof.pairs])
+    return (
+        replace(baseline, samples_per_second=rate),
+        replace(chosen, samples_per_second=rate * proof.speedup),
+    )
+
+
+def _memory_of(findings: TuningFindings) -> str:
+    if findings.facts is None:
+        return ""
+    return "main process" if findings.facts.device == "cpu" else "GPU"
+
+
+def _unproven(findings: TuningFindings, objective: Objective) -> Unproven | None:
+    if findings.verdict != "inconclusive" or findings.unproven is None:
+        return None
+    return replace(findings.unproven, objective=objective.value)
+
+
+def _verdict(findings: TuningFindings, objective: Objective) -> str:
+    """The verdict of the search, in the words of what it was for."""
+    if findings.base and findings.verdict in ("no_gain", "inconclusive"):
+        return "fits"
+    smaller = findings.verdict == "faster" and objective is Objective.MEMORY
+    return "smaller" if smaller else findings.verdict
+
+
+def _factors(
+    finalist: Finalist | None, proof: Proof | None, baseline: Candidate | None, objective: Objective
+) -> dict[str, Any]:
+    """What was proven, and under the objective "memory" what it costs in throughput."""
+    factor = None if proof is None else proof.speedup
+    interval = None if proof is None else proof.speedup_confidence_interval
+    if objective is Objective.THROUGHPUT:
+        return {"speedup": factor, "speedup_confidence_interval": interval}
+    with_it = None if finalist is None else _candidate(finalist).samples_per_second
+    without = None if baseline is None else baseline.samples_per_second
+    return {
+        "speedup": with_it / without if with_it and without else None,
+        "speedup_confidence_interval": None,
+        "memory_reduction": factor,
+        "memory_reduction_confidence_interval": interval,
+    }
+
+
+def _of_bytes(proof: Proof | None) -> Proof | None:
+    """The proof of less memory, which compared 1/bytes, with its pairs in bytes."""
+    if proof is None:
+        return None
+    return replace(proof, pairs=tuple((1 / base, 1 / head) for base, head in proof.pairs))
+
+
+def _waits(probe: Trial | None) -> tuple[WaitingLine, ...]:
+    """What the first trial saw to wait for the GPU in each step that it looked at."""
+    seen = None if probe is None or probe.log is None else probe.log.waits
+    if seen is None:
+        return ()
+    lines: dict[str, dict[str, float]] = {}
+    for read in seen.reads:
+        if read.device != "cpu" and read.steps >= seen.steps:
+            lines.setdefault(read.where, {})[read.call] = read.calls / seen.steps
+    return tuple(WaitingLine(where, calls) for where, calls in lines.items())
+
+
+def _other_load(trials: Sequence[TrialRecord]) -> OtherLoad | None:
+    told = [(t.others_cpu_percent, t.seconds) for t in trials if t.others_cpu_percent is not None]
+    seconds = math.fsum(s for _, s in told)
+    if not seconds:
+        return None
+    return OtherLoad(math.fsum(x * s for x, s in told) / seconds, shared_cores())
+
+
+def _baseline(findings: TuningFindings) -> Candidate | None:
+    if findings.baseline is not None and findings.baseline.results:
+        return _candidate(findings.baseline)
+    trial: Trial | None = findings.probe
+    if trial is None or trial.result is None:
+        return None
+    made_to_fit = bool(findings.base) and trial.record.knobs == findings.base
+    if trial.throughput is None and not made_to_fit:
+        return None
+    return Candidate(
+        knobs=dict(findings.base),
+        samples_per_second=trial.result.samples_per_second,
+        step_time_ms=trial.result.step_time_ms,
+        peak_memory_bytes=trial.result.peak_memory_bytes,
+        gpu_utilization_percent=trial.result.gpu_utilization_percent,
+    )
+
+
+def _candidate(finalist: Finalist) -> Candidate:
+    return Candidate(knobs=dict(finalist.settings), **_figures(finalist.results))
+
+
+def _figures(results: Sequence[RunResult]) -> dict[str, Any]:
+    """Means over launches; the peak of the peaks."""
+    times = [r.step_time_ms for r in results if r.step_time_ms is not None]
+    return {
+        "samples_per_second": mean(r.samples_per_second for r in results),
+        "step_time_ms": _mean_times(times) if times else None,
+        "peak_memory_bytes": max(known(r.peak_memory_bytes for r in results), default=None),
+        "gpu_utilization_percent": mean(r.gpu_utilization_percent for r in results),
+    }
+
+
+def _mean_times(times: Sequence[StepTime]) -> StepTime:
+    def over(name: str) -> float:
+        return math.fsum(getattr(t, name) for t in times) / len(times)
+
+    return StepTime(mean=over("mean"), p50=over("p50"), p95=over("p95"), p99=over("p99"))
+
+
+def _larger(findings: TuningFindings) -> LargerBatch | None:
+    finalist, facts = findings.larger, findings.facts
+    if finalist is None or facts is None or finalist.failure is not None or not finalist.results:
+        return None
+    value = finalist.settings[BATCH]
+    proof = proof_of(finalist)
+    if proof is None:
+        return None  # its row of the ladder says so
+    return LargerBatch(
+        knobs=dict(finalist.settings),
+        batch_size=int(value["batch_size"]),
+        speedup=proof.speedup,
+        proof=proof,
+        side_effects=side_effects(facts, value),
+        guard=findings.larger_guard,
+        **_figures(finalist.results),
+    )

@@ -1,0 +1,40 @@
+"""What a tuning has found at any moment, and how it may end before its time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpurun.records.facts import Facts
+from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, Unproven
+from gpurun.tuner.proof.paired_proof import Finalist
+from gpurun.tuner.tuning_trial import Trial
+
+
+class TuningEnded(Exception):
+    """The tuning cannot go on. `verdict` as in `TuningReport`; `why` in one line."""
+
+    def __init__(self, verdict: str, why: str) -> None:
+        super().__init__(why)
+        self.verdict = verdict
+        self.why = why
+
+
+@dataclass
+class TuningFindings:
+    """Everything that the report is made of; filled as the tuning goes."""
+
+    probe: Trial | None = None
+    base: dict[str, Any] = field(default_factory=dict)
+    """Settings without which the script runs out of memory: what everything is compared with."""
+    facts: Facts | None = None
+    baseline: Finalist | None = None
+    chosen: Finalist | None = None
+    larger: Finalist | None = None
+    larger_guard: GuardVerdict | None = None
+    ladder: list[LadderRow] = field(default_factory=list)
+    guard: GuardVerdict | None = None
+    rejections: list[Rejection] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
+    unproven: Unproven | None = None
+    verdict: str = "interrupted"

@@ -1,0 +1,448 @@
+"""One tuning from the first trial to the report: probe, search, proof, guard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpurun.arguments.options import Objective, Options
+from gpurun.formatting.number_text import count
+from gpurun.knobs import all_knobs, find
+from gpurun.knobs.api import Effect, Knob, Skip
+from gpurun.measure.gpu_notes import is_about_gpus
+from gpurun.measure.machine import machine
+from gpurun.measure.other_programs import shared_cores
+from gpurun.records.facts import Facts
+from gpurun.records.spec import StopRule
+from gpurun.records.tuning import LadderRow, TrialRecord, Unproven
+from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
+from gpurun.tuner import knob_calls
+from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.knob_calls import KnobRaised
+from gpurun.tuner.proof.decision import BATCH
+from gpurun.tuner.proof.final_selection import FinalSelection
+from gpurun.tuner.proof.proof_launches import ProofLaunches
+from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
+from gpurun.tuner.search.combined_trial import likely_changes
+from gpurun.tuner.search.knob_search import KnobSearch
+from gpurun.tuner.search.memory_fit import make_it_fit
+from gpurun.tuner.search.screening import SearchLimits, SearchState, ladder_row, rounding_rule
+from gpurun.tuner.time_budget import TimeBudget
+from gpurun.tuner.trial_length import (
+    LEAST_PROOF_ROUNDS,
+    PROBE,
+    budget_flag,
+    needed_steps,
+    patience,
+    plan_trials,
+    with_read_ahead,
+)
+from gpurun.tuner.trial_series import TrialSeries
+from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
+from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from gpurun.tuner.tuning_view import TuningView
+from gpurun.tuner.unusable_baseline import too_few, unusable
+
+MOST_TRIALS = 15
+"""Before the proof, the probe and the baseline included; and one for each value of an argument that
+the user lists."""
+BATCH_TRIALS = 4
+"""Of these, kept back for the batch size."""
+LEAST_PROBE_SECONDS = 20.0
+"""The first trial gets so long, however small the budget: importing torch can take half of it."""
+LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
+"""The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
+MUCH_LARGER = 1.5
+"""A budget that is so many times that of an earlier tuning is there to search further, too."""
+LEAST_TRIAL_SECONDS = 30.0
+"""A launch of the proof may run this long whatever is left of the budget."""
+
+
+class TuningRun:
+    """Carries one tuning through; what it found stands in `findings` at any moment."""
+
+    def __init__(
+        self,
+        options: Options,
+        trials: TrialSeries,
+        view: TuningView,
+        deadline: float,
+        before: Unproven | None = None,
+    ) -> None:
+        """`before`: a finalist whose proof an earlier tuning of the command did not finish."""
+        self._before = before
+        self.options = options
+        self.findings = TuningFindings()
+        self._trials = trials
+        self._view = view
+        self._time = TimeBudget(
+            deadline, lambda knob: self._knob(knob).startup_seconds > 0, shared_cores()
+        )
+        self._objective = options.aim
+        self._allowed = frozenset(Effect(e) for e in options.allow or ("pipeline", "numerics"))
+        asked = [a for a in options.tuned_arguments if Effect(a.effect) in self._allowed]
+        more = sum(len(argument.values) - 1 for argument in asked)
+        self._most_trials = options.max_trials or MOST_TRIALS + more
+        self._rule = PROBE
+        self._prefetch = 2
+        self._evidence: list[Evidence] = []
+        self._proofs = ProofLaunches(
+            self.findings,
+            trials,
+            view,
+            self._time,
+            self._objective,
+            self._launch,
+            self._rule_for,
+        )
+        self._unfit: Trial | None = None
+        """The first trial of a script that runs out of memory as it is."""
+
+    def run(self) -> None:
+        """Run the whole tuning. `TuningEnded` and KeyboardInterrupt leave `findings` incomplete."""
+        probe = self._probe()
+        self._settle(self._baseline(probe))
+
+    def _settle(self, state: SearchState) -> None:
+        """Search from the script as it is, and prove what was found."""
+        before = None if self.findings.base else self._before
+        if before is not None and self._time.budget <= MUCH_LARGER * before.budget_seconds:
+            self._go_on(state, before)
+            return
+        untouched = replace_state(state)
+        search = self._search(state)
+        if before is not None and before.knobs != state.settings:
+            before = None  # its pairs are of other settings
+        selection = self._selection()
+        if Effect.TRAINING in self._allowed:
+            selection.settle(state, self._larger_batch(state, search), before)
+            self._proofs.shares(state.best, self._companions)
+            return
+        selection.settle(state, None, before)
+        self._batch_with_the_rest(untouched, state, search, selection)
+        self._proofs.shares(state.best, self._companions)
+
+    def preview(self) -> None:
+        """The first trial alone, and what the rest would be; `TuningEnded` in any case."""
+        probe = self._probe()
+        assert probe.result is not None
+        assert probe.log is not None
+        facts = gather_facts(self.options, machine(), probe.result, probe.log)
+        facts = replace(facts, current=dict(self.findings.base), objective=self._objective.value)
+        self.findings.facts = facts
+        state = SearchState(dict(self.findings.base), probe, facts, [])
+        self._time.baseline(probe, bool(self._trials.standby_modules))
+        in_turn = self._proofs.pairs_against(state.settings).obstacle(facts, [])
+        self._time.live = not in_turn
+        batches = self._other_batches(state)
+        ground = PreviewInputs(
+            self._knobs(), self._allowed, state, batches, in_turn, self._most_trials
+        )
+        for line in preview_lines(ground, self._time):
+            self._decide(line)
+        raise TuningEnded("dry_run", "nothing was tuned: --dry-run launches the first trial alone")
+
+    # -- first trials --------------------------------------------------------------------------
+
+    def _probe(self) -> Trial:
+        left = max(LEAST_PROBE_SECONDS, self._time.left)
+        trial = self._first_trial({}, left)
+        if trial.record.status == "oom":
+            trial = self._fitting_trial(trial)
+        if trial.throughput is None:
+            raise TuningEnded(*unusable(trial))
+        steps = trial.result.steps if trial.result else 0
+        if trial.result is None or trial.result.clock is None or trial.log is None:
+            raise TuningEnded("no_training", "no training step was seen in it")
+        if steps < needed_steps(trial.result):
+            raise TuningEnded(*too_few(trial, steps))
+        for error in trial.result.hook_errors:
+            self._decide(f"a hook failed and was left out: {error}")
+        for note in filter(is_about_gpus, trial.result.notes):
+            self._decide(note)
+        modules = what_to_import(self.options.target, trial.log, ranks=self.options.elastic)
+        if isinstance(modules, Skip):
+            self._decide(f"no trial is started while another runs: {modules.reason}")
+        else:
+            self._trials.standby_modules = modules
+        return trial
+
+    def _first_trial(self, settings: Mapping[str, Any], seconds: float) -> Trial:
+        request = TrialRequest("probe", settings, PROBE, hold=True, limit_seconds=seconds)
+        trial = self.findings.probe = self._launch(request)
+        return trial
+
+    def _fitting_trial(self, failed: Trial, beyond: Mapping[str, Any] | None = None) -> Trial:
+        """A first trial of the script made to fit; the one that failed if nothing does that.
+
+        It may take the budget once more: nothing else can be of use to such a script. `beyond`:
+        settings that fitted once and not again.
+        """
+        self._unfit = failed
+        if failed.result is None or failed.log is None:
+            return failed
+
+        def left() -> float:
+            return self._time.left + self._time.budget
+
+        facts = gather_facts(self.options, machine(), failed.result, failed.log)
+        found = make_it_fit(
+            all_knobs(self.options.knob_paths),
+            replace(facts, out_of_memory=True),
+            self._allowed,
+            lambda settings: self._first_trial(settings, max(LEAST_PROBE_SECONDS, left())),
+            self._decide,
+            out_of_time=lambda: left() <= 0,
+            beyond=beyond,
+        )
+        if found is None:
+            self.findings.probe = failed
+            return failed
+        base, trial = found
+        self.findings.base = base
+        self.findings.ladder.clear()
+        for name, value in base.items():
+            row = ladder_row(self._knob(name), value, trial, guard=None)
+            self.findings.ladder.append(replace(row, kept=True, reason="makes it fit"))
+        return trial
+
+    def _baseline(self, probe: Trial) -> SearchState:
+        """Learn the facts, plan the trials, and measure the script as it is once more."""
+        assert probe.result is not None
+        assert probe.log is not None
+        base = self.findings.base
+        facts = gather_facts(self.options, machine(), probe.result, probe.log)
+        facts = replace(
+            facts,
+            current=dict(base),
+            out_of_memory=bool(base),
+            objective=self._objective.value,
+        )
+        self.findings.facts = facts
+        self._trials.training_loaders = facts.training_loaders
+        self._prefetch = max((x.prefetch_factor or 2 for x in facts.loaders), default=2)
+        workers = max((x.workers for x in facts.loaders_of_training()), default=0)
+        self._rule = plan_trials(probe.result, steps_per_epoch(probe.log), self._time.budget)
+        self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, self._prefetch)
+        self._decide(
+            f"trials measure {self._rule.min_steps - self._rule.audit_steps} steps "
+            f"after {self._rule.audit_steps} audited ones"
+        )
+        self._import_early(facts)
+        coming = (self._first_set(SearchState(dict(base), probe, facts, [])),) * MOST
+        trial = self._launch(TrialRequest("screen", base, self._rule, following=coming))
+        if trial.throughput is None and self._trials.layered:
+            self._decide(
+                "the script does not run on top of what its first trial wrote: "
+                "every trial starts from the untouched folder"
+            )
+            self._trials.drop_layer()
+            trial = self._launch(TrialRequest("screen", base, self._rule))
+        if trial.record.status == "oom" and base and self._unfit is not None:
+            self._decide("it fitted once, and not again: more is to be saved")
+            again = self._fitting_trial(self._unfit, beyond=base)
+            if again.throughput is not None:
+                return self._baseline(again)
+            if again is not self._unfit:
+                raise TuningEnded(*unusable(again))
+        if trial.throughput is None or trial.result is None:
+            raise TuningEnded(*unusable(trial))
+        self._time.baseline(trial, bool(self._trials.standby_modules), probe)
+        self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])
+        self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
+        return SearchState(
+            settings=dict(base),
+            best=trial,
+            facts=replace(facts, result=trial.result),
+            baselines=self._evidence,
+            ladder=self.findings.ladder,
+            rejections=self.findings.rejections,
+        )
+
+    def _import_early(self, facts: Facts) -> None:
+        """Let the processes on standby import what only some settings need, if they are several."""
+        if not self._trials.standby_modules or not has_several_slots():
+            return
+        for knob in self._knobs():
+            if knob.early_imports and knob.effect in self._allowed:
+                if not isinstance(knob_calls.candidates(knob, facts), Skip):
+                    self._trials.standby_modules += tuple(knob.early_imports)
+
+    # -- search --------------------------------------------------------------------------------
+
+    def _knobs(self) -> list[Knob]:
+        """Those that the search may turn, in their order."""
+        tuned = self.options.tuned_arguments
+        knobs = [k for k in all_knobs(self.options.knob_paths, tuned) if k.name != BATCH]
+        return [k for k in knobs if k.saves_memory or self._objective is not Objective.MEMORY]
+
+    def _first_set(self, state: SearchState) -> dict[str, Any]:
+        """What the search will most likely launch first: its process can start beforehand."""
+        allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
+        settings = dict(state.settings)
+        for member in likely_changes(allowed, state):
+            settings |= member.settings
+        return settings
+
+    def _search(self, state: SearchState) -> KnobSearch:
+        knobs = self._knobs()
+        trials = self._most_trials - 2
+        kept_back = min(BATCH_TRIALS, trials // 3)
+        limits = SearchLimits(
+            max(0, trials - kept_back),
+            self._time.no_room_to_search,
+            self._allowed,
+            self._time.budget,
+        )
+        search = KnobSearch(self._launch_in_search, self._decide, self._rule, limits)
+        if Effect.TRAINING in self._allowed and kept_back > 0:
+            self._time.batch_to_come = not isinstance(self._other_batches(state), Skip)
+        search.run(knobs, state)
+        tried = state.ladder[len(self.findings.base) :]
+        if search.out_of_time and not any(row.samples_per_second for row in tried):
+            needed = max(2 * LEAST_LAUNCHES * self._time.usual, 2 * self._time.budget)
+            raise TuningEnded(
+                "inconclusive",
+                f"the budget of {self._time.budget:.0f} s left no time to try anything: "
+                f"a trial takes {self._time.usual:.0f} s; try `{budget_flag(needed)}`",
+            )
+        return search
+
+    def _larger_batch(self, state: SearchState, search: KnobSearch) -> SearchState | None:
+        """Tune the batch size on top of the kept settings; None if no other batch is faster."""
+        proposals = self._other_batches(state)
+        self._time.batch_to_come = False
+        if isinstance(proposals, Skip):
+            self._decide(f"batch size: not tried: {proposals.reason}")
+            return None
+        trial = replace_state(state)
+        search.allow_more(min(BATCH_TRIALS, self._trials_left()))
+        search.try_knob(find(BATCH, self.options.knob_paths), proposals, trial)
+        return trial if BATCH in trial.settings else None
+
+    def _go_on(self, state: SearchState, before: Unproven) -> None:
+        """Take up a proof that an earlier tuning did not finish, without a search."""
+        pairs = f": {count(len(before.pairs), 'pair')} measured" if before.pairs else ""
+        self._decide(f"goes on with the proof of an earlier tuning{pairs}")
+        self._time.longest = before.launch_seconds
+        if before.rounded:
+            rule = rounding_rule(self._rule, state.baselines)
+            trial = self._launch(TrialRequest("rounding", {}, rule, rounded=True))
+            if trial.evidence is not None:
+                state.baselines.append(trial.evidence)
+        record = state.best.record
+        best = replace(record, knobs=before.knobs, seconds=before.launch_seconds)
+        state.ladder += before.ladder
+        finalist = replace_state(state)
+        finalist.move(dict(before.knobs), replace(state.best, record=best, result=None))
+        self._selection().settle(finalist, None, before)
+        self._proofs.shares(finalist.best, self._companions)
+
+    def _companions(self, row: LadderRow) -> Sequence[str]:
+        """The settings that go with the change of a row."""
+        if self.findings.facts is None:
+            return ()
+        try:
+            return tuple(
+                knob_calls.companions(self._knob(row.knob), self.findings.facts, row.value)
+            )
+        except KnobRaised:
+            return ()
+
+    def _batch_with_the_rest(
+        self,
+        untouched: SearchState,
+        state: SearchState,
+        search: KnobSearch,
+        selection: FinalSelection,
+    ) -> None:
+        """What may not be applied is tried and proven with what the proof left of the budget.
+
+        On top of what was proven; where nothing was, on top of the script as it is.
+        """
+        if self.findings.verdict == "inconclusive":
+            self._decide("batch size: not tried: the budget ended before the proof")
+            return
+        ground = state if self.findings.verdict == "faster" else untouched
+        self._time.proven = True
+        search.after_proof()
+        chosen = self.findings.chosen
+        if ground is state and (chosen is None or chosen.settings != state.settings):
+            self._decide("batch size: not tried: it was to come on top of what is out")
+            return
+        batch = self._larger_batch(ground, search)
+        if batch is not None:
+            selection.settle_larger(batch)
+
+    def _other_batches(self, state: SearchState) -> list[Any] | Skip:
+        if self._objective is Objective.MEMORY:
+            return Skip("a larger one takes more memory")
+        knob = find(BATCH, self.options.knob_paths)
+        return self._tuned_by_its_flag(state.facts) or knob_calls.candidates(knob, state.facts)
+
+    def _tuned_by_its_flag(self, facts: Facts) -> Skip | None:
+        """Who lists batch sizes wants those; two changes of one flag would undo each other."""
+        names = {argument.name for argument in self.options.tuned_arguments}
+        flag = facts.batch_flag
+        return Skip(f"{flag.flag} is tuned") if flag is not None and flag.flag in names else None
+
+    def _selection(self) -> FinalSelection:
+        def effect_of(knob: str) -> Effect:
+            return self._knob(knob).effect
+
+        found, seen = self.findings, self._evidence
+        return FinalSelection(
+            found, seen, self._allowed, effect_of, self._proofs.prove, self._decide
+        )
+
+    def trial_folder(self, record: TrialRecord) -> Path:
+        """Where a trial's records and output are."""
+        return self._trials.folder / record.run_dir
+
+    # -- small things --------------------------------------------------------------------------
+
+    def _launch(self, request: TrialRequest) -> Trial:
+        limit = max(LEAST_TRIAL_SECONDS, self._time.left)
+        request = replace(request, limit_seconds=min(limit, request.limit_seconds))
+        if request.patience_seconds is None:
+            usual = self._time.usual or max((t.seconds for t in self._trials.trials), default=0.0)
+            patient = patience(self._time.budget, usual)
+            request = replace(request, patience_seconds=patient)
+        number = len(self._trials.trials) + 1
+        self._view.trial_started(number, request.purpose, dict(request.settings))
+        trial = self._trials.run(request)
+        self._view.trial_finished(trial.record)
+        return trial
+
+    def _launch_in_search(self, request: TrialRequest) -> Trial:
+        """One that takes more than its share of the budget is given up."""
+        limit = min(request.limit_seconds, self._time.screen_limit())
+        request = replace(request, limit_seconds=limit)
+        trial = self._launch(request)
+        if trial.record.status == "timeout" and trial.record.seconds >= request.limit_seconds:
+            trial = replace(trial, late=True)
+        self._time.launched(trial, started_early=bool(self._trials.standby_modules))
+        return trial
+
+    def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:
+        """How long a launch of the proof is under these settings."""
+        return with_read_ahead(self._rule, settings, self._prefetch)
+
+    def _trials_left(self) -> int:
+        tried = [t for t in self._trials.trials if not t.purpose.startswith("pair")]
+        return max(0, self._most_trials - len(tried))
+
+    def _decide(self, line: str) -> None:
+        self.findings.decisions.append(line)
+        self._view.note(line)
+
+    def _knob(self, name: str) -> Knob:
+        return find(name, self.options.knob_paths, self.options.tuned_arguments)
+
+
+def replace_state(state: SearchState) -> SearchState:
+    """The same state for a side branch: settings of its own, ladder and rejections shared."""
+    return replace(state, settings=dict(state.settings))

@@ -1,0 +1,93 @@
+"""One trial: a short launch of the script, as it is asked for and as it ended."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpurun.arguments.options import Objective
+from gpurun.measure.run_events import ProcessLog
+from gpurun.records.failure import Failure
+from gpurun.records.result import RunResult
+from gpurun.records.spec import StopRule
+from gpurun.records.tuning import TrialRecord
+from gpurun.trials.turn_ratio import TurnRatio
+from gpurun.tuner.guard.training_evidence import Evidence
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A finished trial. `result`, `log` and `evidence` are None where nothing was recorded."""
+
+    record: TrialRecord
+    result: RunResult | None
+    log: ProcessLog | None
+    evidence: Evidence | None
+    exit_code: int | None
+    objective: Objective = Objective.THROUGHPUT
+    failure: Failure | None = None
+    """Why it is of no use; None where it was measured."""
+    late: bool = False
+    """Whether it was ended because it took all the time that it might."""
+
+    @property
+    def score(self) -> float | None:
+        """How good it is for the tuning's objective, the higher the better; None if it failed."""
+        if self.objective is Objective.THROUGHPUT or self.throughput is None:
+            return self.throughput
+        peak = self.record.peak_memory_bytes
+        return None if not peak else 1.0 / peak
+
+    @property
+    def seconds_to_data(self) -> float | None:
+        """From the first line of its process to the first loader's opening; None if none was."""
+        if self.log is None or not self.log.epochs:
+            return None
+        return (self.log.epochs[0].clock_ns - self.log.process.clock_ns) / 1e9
+
+    @property
+    def throughput(self) -> float | None:
+        """Samples (or steps, where samples cannot be counted) a second; None if it failed."""
+        if self.record.status not in ("stopped", "completed") or self.result is None:
+            return None
+        if self.result.samples_per_second is not None:
+            return self.result.samples_per_second
+        mean = self.result.step_time_ms
+        return None if mean is None else 1000.0 / mean.mean
+
+
+@dataclass(frozen=True)
+class TrialPair:
+    """Both sides of a live pair and the ratio of their step times, second over first.
+
+    `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
+    launched. `notes`: what disturbed the GPU meanwhile.
+    """
+
+    first: Trial | None
+    second: Trial | None
+    ratio: TurnRatio | None
+    failure: Failure | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class TrialRequest:
+    """What to launch: settings by knob, how long, and under which seeds."""
+
+    purpose: str
+    settings: Mapping[str, Any]
+    stop: StopRule
+    seed_offset: int = 0
+    hold: bool = False
+    patience_seconds: float | None = None
+    """A trial that records and prints nothing for so long hangs; None: by what earlier ones took.
+    One that holds (the first) may be silent to its limit: it may have to download its data."""
+    limit_seconds: float = math.inf
+    """A trial is given up after so long at most, and earlier by what others took."""
+    rounded: bool = False
+    """Whether parameters are rounded before the first step."""
+    following: Sequence[Mapping[str, Any]] = ()
+    """The settings of the launches after it, as far as one can know; none: the same."""

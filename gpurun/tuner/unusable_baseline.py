@@ -1,0 +1,39 @@
+"""Why a trial of the script as it is gives no ground for a tuning: the verdict, and why."""
+
+from __future__ import annotations
+
+from gpurun.records.failure import FailureKind
+from gpurun.tuner.trial_length import needed_steps
+from gpurun.tuner.tuning_trial import Trial
+
+
+def too_few(trial: Trial, steps: int) -> tuple[str, str]:
+    """Of a script that ends too soon."""
+    needed = needed_steps(trial.result)
+    return "too_few_steps", f"it ended after {steps} steps; {needed} are needed to measure it"
+
+
+def unusable(trial: Trial) -> tuple[str, str]:
+    """Of a trial without a throughput."""
+    record = trial.record
+    steps = trial.result.steps if trial.result else 0
+    if trial.failure is not None and trial.failure.kind is FailureKind.RANKS_REFUSED:
+        return "script_failed", record.reason
+    if record.status == "timeout" and steps >= needed_steps(trial.result):
+        return (
+            "inconclusive",
+            f"it did not end: {record.reason}, {steps} steps seen; "
+            "a longer --budget gives it more time",
+        )
+    if record.status == "timeout":
+        seen = f"{steps} steps" if steps else "no training step"
+        return (
+            "inconclusive" if steps else "no_training",
+            f"{seen} of the {needed_steps(trial.result)} needed in {record.seconds:.0f} s: "
+            f"{record.reason}; a longer --budget gives it more time",
+        )
+    if record.status in ("stopped", "completed"):
+        if not steps:
+            return "no_training", "no training step was seen in it"
+        return too_few(trial, steps)
+    return "script_failed", f"the script fails by itself ({record.status}): {record.reason}"

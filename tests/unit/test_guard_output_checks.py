@@ -1,0 +1,274 @@
+"""Outputs of calls without gradients, on evidence made by hand: what is rejected, and why."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from gpurun.knobs.api import Effect
+from gpurun.records.events import AuditEvent
+from gpurun.records.messages.model_outputs import OutputsEvent, TensorFigures
+from gpurun.records.spec import OUTPUT_CALLS, StopRule
+from gpurun.runtime.trial.tensor_figures import MOST_VALUES, ROTATIONS, places
+from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
+from gpurun.tuner.guard.training_evidence import Evidence
+from gpurun.tuner.search.screening import rounding_rule
+
+CALLS = 20
+Change = Callable[[float], float]
+
+
+def figures(call: int, change: Change = float, place: str = "", **fields: object) -> TensorFigures:
+    draw = random.Random(call)
+    values = tuple(change(draw.gauss(0, 1)) for _ in range(64))
+    plain = TensorFigures(place, "float32", (8, 8), values, None, 0, tuple(range(8)))
+    return replace(plain, **fields)  # type: ignore[arg-type]
+
+
+def trial(change: Change = float, *, rounded: bool = False, **fields: object) -> Evidence:
+    calls = tuple(
+        replace(
+            OutputsEvent(
+                call=call, trained=0, module="Net", inputs=(figures(1000 + call),),
+                outputs=(figures(call, change),), structure="*", draws=False, overwritten=False,
+            ),
+            **fields,  # type: ignore[arg-type]
+        )
+        for call in range(1, CALLS + 1)
+    )  # fmt: skip
+    return Evidence(0, (), (), outputs=calls, forward_only=True, rounded=rounded)
+
+
+def off_by(part: float, seed: int = 0) -> Change:
+    draw = random.Random(seed)
+    return lambda x: x + part * draw.gauss(0, 1)
+
+
+BASELINES = [trial(), trial()]
+
+
+def test_rounding_is_accepted_up_to_twice_what_the_rounded_script_shows() -> None:
+    candidate = trial(off_by(0.004, 1))
+    unknown = judge_training(BASELINES, [candidate], Effect.NUMERICS)
+    assert not unknown.accepted
+    assert may_be_rounding(unknown, Effect.NUMERICS)
+    reference = trial(off_by(0.003, 2), rounded=True)
+    known = judge_training([*BASELINES, reference], [candidate], Effect.NUMERICS)
+    assert known.accepted, known.reasons
+    assert known.compared == ("outputs",)
+    assert known.output_deviation is not None
+    assert 0.003 < known.output_deviation < 0.005
+    further = judge_training([*BASELINES, reference], [trial(off_by(0.008, 1))], Effect.NUMERICS)
+    assert not further.accepted
+    assert not may_be_rounding(further, Effect.NUMERICS)
+
+
+def test_a_pipeline_change_may_not_round() -> None:
+    verdict = judge_training(BASELINES, [trial(off_by(0.004))], Effect.PIPELINE)
+    assert not verdict.accepted
+    assert judge_training(BASELINES, [trial(off_by(1e-6))], Effect.PIPELINE).accepted
+
+
+def test_outputs_that_repeats_do_not_share_allow_pipeline_changes_alone() -> None:
+    repeats = [trial(off_by(0.5, 1)), trial(off_by(0.5, 2))]
+    candidate = trial(off_by(0.5, 3))
+    pipeline = judge_training(repeats, [candidate], Effect.PIPELINE)
+    assert pipeline.accepted
+    assert pipeline.compared == ()
+    assert "random" in (pipeline.outputs_not_compared or "")
+    numerics = judge_training(repeats, [candidate], Effect.NUMERICS)
+    assert not numerics.accepted
+    assert "outputs not compared" in numerics.reasons[0]
+
+
+def test_a_script_that_shows_no_outputs_allows_pipeline_changes_alone() -> None:
+    silent = Evidence(0, (), (), forward_only=True)
+    assert judge_training([silent, silent], [silent], Effect.PIPELINE).accepted
+    assert not judge_training([silent, silent], [silent], Effect.NUMERICS).accepted
+
+
+def test_other_inputs_are_a_mistake_where_repeats_have_the_same() -> None:
+    moved = trial(inputs=(figures(5),))
+    (reason,) = judge_training(BASELINES, [moved], Effect.PIPELINE).reasons
+    assert "is given other inputs" in reason
+
+
+def test_an_output_that_the_next_call_overwrites_is_rejected_unless_it_always_was() -> None:
+    reused = trial(overwritten=True)
+    (reason,) = judge_training(BASELINES, [reused], Effect.PIPELINE).reasons
+    assert "held other numbers after the next call" in reason
+    assert judge_training([reused, reused], [reused], Effect.PIPELINE).accepted
+
+
+def test_integers_and_largest_numbers_must_agree() -> None:
+    def classes(shift: int) -> Evidence:
+        listed = tuple(float((place + shift) % 8) for place in range(64))
+        return trial(outputs=(figures(1, dtype="int64", values=listed, largest=()),))
+
+    (reason,) = judge_training([classes(0), classes(0)], [classes(1)], Effect.NUMERICS).reasons
+    assert "agrees in 0.0% only" in reason
+    same = judge_training([classes(0), classes(0)], [classes(0)], Effect.NUMERICS)
+    assert (same.output_deviation, same.output_agreement) == (None, 1.0)
+
+
+def trained(change: Change, direction: float, seed: int = 0) -> Evidence:
+    """Evaluations of a training that has dropout; its first gradient points in a direction."""
+    audits = (first_step(gradient_values=(1.0, direction)),)
+    shown = trial(change, trained=21)
+    return replace(shown, seed=seed, audits=audits, losses=(1.0,) * 40, forward_only=False)
+
+
+def first_step(**fields: object) -> AuditEvent:
+    usual = AuditEvent(
+        step=1, loss=1.0, finite=True, hyperparameters=(), gradient_norms={}, update_norms={},
+        side_update_norms={}, gradient_values=(1.0, 0.0), input_values=(), fed=(), draws=True,
+        modules={},
+    )  # fmt: skip
+    return replace(usual, **fields)  # type: ignore[arg-type]
+
+
+TRAINED = [trained(float, 0.0), trained(float, 0.0)]
+OTHER_SEEDS = [trained(off_by(0.3, 5), 0.5, 1), trained(off_by(0.3, 6), 0.5, 2)]
+
+
+def test_a_training_that_drew_other_numbers_is_held_against_other_seeds_alone() -> None:
+    """Where its first gradients show that it drew the same, outputs must be the same."""
+
+    def accepted(baselines: list[Evidence], part: float, direction: float) -> bool:
+        candidate = trained(off_by(part, 1), direction)
+        return judge_training(baselines, [candidate], Effect.NUMERICS).accepted
+
+    assert not accepted(TRAINED, 0.3, 0.01)
+    assert accepted(TRAINED, 0.3, 0.5)
+    assert accepted([*TRAINED, *OTHER_SEEDS], 0.3, 0.5)
+    assert not accepted([*TRAINED, *OTHER_SEEDS], 3.0, 0.5)
+    zeros = trained(lambda x: 0.0, 0.5)
+    assert not judge_training(TRAINED, [zeros], Effect.NUMERICS).accepted
+
+
+@pytest.mark.parametrize("what", ["draws", "moved"])
+def test_evaluations_must_not_run_in_training_mode(what: str) -> None:
+    plain = [trial(moved=False), trial(moved=False)]
+    candidate = trial(**{"moved": False, what: True})  # type: ignore[arg-type]
+    verdict = judge_training(plain, [candidate], Effect.NUMERICS)
+    assert any("in calls without gradients" in reason for reason in verdict.reasons)
+    assert judge_training([candidate, candidate], [candidate], Effect.NUMERICS).accepted
+
+
+def with_a_large_one(part: float, of_the_large: float, seed: int) -> Evidence:
+    """Errors grow with the numbers, and one of them is a hundred times as large as the others."""
+
+    def outputs(call: int) -> TensorFigures:
+        draw = random.Random(call + seed)
+        values = [1 + part * draw.choice((-1, 1)) for _ in range(63)]
+        return figures(call, values=(*values, 100 * (1 + of_the_large)))
+
+    plain = trial()
+    return replace(
+        plain,
+        outputs=tuple(replace(e, outputs=(outputs(e.call),)) for e in plain.outputs),
+    )
+
+
+def test_the_error_of_a_single_large_number_decides_nothing() -> None:
+    baselines = [with_a_large_one(0, 0, 0)] * 2
+    reference = replace(with_a_large_one(0.01, 0.002, 0), rounded=True)
+
+    def accepted(part: float, of_the_large: float) -> bool:
+        candidate = with_a_large_one(part, of_the_large, 1000)
+        return judge_training([*baselines, reference], [candidate], Effect.NUMERICS).accepted
+
+    assert accepted(0.01, 0.01)
+    assert not accepted(0.05, 0.05)
+    assert not accepted(0.01, 0.3)
+
+
+def test_one_call_may_be_as_far_off_as_the_worst_one_of_the_rounded_script() -> None:
+    def once(part: float, number: int, rounded: bool = False) -> Evidence:
+        usual, far = trial(off_by(0.003, 7)), trial(off_by(part, 8))
+        outputs = [(far if e.call == number else usual).outputs[e.call - 1] for e in usual.outputs]
+        return replace(usual, outputs=tuple(outputs), rounded=rounded)
+
+    reference = once(0.04, 3, rounded=True)
+    assert judge_training([*BASELINES, reference], [once(0.06, 5)], Effect.NUMERICS).accepted
+    assert not judge_training([*BASELINES, reference], [once(0.1, 5)], Effect.NUMERICS).accepted
+
+
+def test_the_rounded_trial_runs_through_the_calls_that_are_looked_at() -> None:
+    rule = StopRule(min_steps=64, min_seconds=9, max_steps=999, warmup_steps=4, audit_steps=8)
+    assert rounding_rule(rule, BASELINES).max_steps > OUTPUT_CALLS
+    training = replace(BASELINES[0], outputs=(), forward_only=False)
+    assert rounding_rule(rule, [training]).max_steps == 9
+    assert rounding_rule(rule, TRAINED) == rule
+
+
+def test_a_row_that_leads_clearly_keeps_its_largest_number() -> None:
+    """One row of many is no rate, but rounding never turns what is far above it."""
+
+    def accepted(lead: float) -> bool:
+        """Whether one call may turn the largest number of a row that led by so much."""
+
+        def shown(change: Change, turns: bool) -> Evidence:
+            whole = trial(change)
+            outputs = [
+                replace(
+                    e.outputs[0],
+                    largest=tuple(range(60)) if not turns or e.call > 1 else (1, *range(1, 60)),
+                    tops=(2.0,) * 60,
+                    margins=(lead,) * 60,
+                )
+                for e in whole.outputs
+            ]
+            calls = zip(whole.outputs, outputs, strict=True)
+            return replace(whole, outputs=tuple(replace(e, outputs=(o,)) for e, o in calls))
+
+        plain = shown(float, False)
+        reference = replace(shown(off_by(0.004, 2), False), rounded=True)
+        candidate = shown(off_by(0.004, 1), True)
+        return judge_training([plain, plain, reference], [candidate], Effect.NUMERICS).accepted
+
+    assert accepted(0.01)
+    assert not accepted(0.1)
+
+
+def test_a_few_calls_of_many_are_no_comparison() -> None:
+    whole = trial()
+    few = replace(whole, outputs=whole.outputs[: CALLS // 4])
+    pipeline = judge_training(BASELINES, [few], Effect.PIPELINE)
+    assert pipeline.compared == ()
+    assert pipeline.outputs_not_compared == f"{CALLS // 4} of {CALLS} calls only could be compared"
+    assert not judge_training(BASELINES, [few], Effect.NUMERICS).accepted
+
+
+def test_calls_take_turns_so_that_each_row_of_a_long_output_is_looked_at() -> None:
+    rows, columns = 4096, 10
+    seen = {
+        place // columns
+        for turn in range(ROTATIONS)
+        for place in places((rows, columns), MOST_VALUES, turn)
+    }
+    alone = {place // columns for place in places((rows, columns), MOST_VALUES)}
+    assert len(alone) < 0.3 * rows
+    assert len(seen) > 0.98 * rows
+
+
+def test_whole_numbers_that_sampling_passed_over_show_in_their_sum() -> None:
+    def returning(total: float) -> Evidence:
+        whole = figures(1, dtype="int64", norm=total, largest=())
+        return trial(outputs=(whole,))
+
+    same = [returning(4096.0), returning(4096.0)]
+    assert judge_training(same, [returning(4096.0)], Effect.PIPELINE).accepted
+    verdict = judge_training(same, [returning(4090.0)], Effect.PIPELINE)
+    assert "adds up to 4090 instead of 4096" in verdict.reasons[0]
+
+
+def test_a_tensor_that_cannot_be_read_is_not_called_the_same() -> None:
+    unread = trial(outputs=(figures(1, values=(), dtype="quint4x2"),))
+    verdict = judge_training([unread, unread], [unread], Effect.PIPELINE)
+    assert verdict.compared == ()
+    assert "cannot be read" in (verdict.outputs_not_compared or "")
+    assert not judge_training([unread, unread], [unread], Effect.NUMERICS).accepted

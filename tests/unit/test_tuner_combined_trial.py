@@ -1,0 +1,338 @@
+"""Likely changes are tried at once; then each has to show what it is worth in the set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.loading.loader_workers import LoaderWorkers
+from gpurun.knobs.processor.cpu_threads import CpuThreads
+from gpurun.records.facts import Facts
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.result import KnobOutcome
+from gpurun.tuner.search.knob_search import KnobSearch
+from gpurun.tuner.search.screening import Screening, SearchLimits, SearchState, StartupSeconds
+from gpurun.tuner.trial_length import PROBE
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from tests.unit.knob_facts import MACHINE, facts
+from tests.unit.tuner_trials import trial
+
+
+class Likely(KnobBase):
+    """A change that is likely to gain."""
+
+    name: ClassVar[str] = "first"
+    effect: ClassVar[Effect] = Effect.PIPELINE
+    order: ClassVar[int] = 1
+    likely: ClassVar[bool] = True
+    values: ClassVar[Sequence[Any]] = (True,)
+
+    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
+        return self.values
+
+    def apply(self, value: Any, hooks: Hooks) -> None:
+        raise AssertionError("nothing is launched here")
+
+
+class Second(Likely):
+    name: ClassVar[str] = "second"
+    order: ClassVar[int] = 2
+
+
+class Rounding(Likely):
+    name: ClassVar[str] = "rounding"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 3
+
+
+class Doubtful(Likely):
+    name: ClassVar[str] = "doubtful"
+    order: ClassVar[int] = 4
+    likely: ClassVar[bool] = False
+    values: ClassVar[Sequence[Any]] = ("a", "b")
+
+
+Rate = Callable[[dict[str, Any]], float | None]
+
+
+def searched(
+    knobs: Sequence[Any],
+    rate: Rate,
+    *,
+    trials: int = 99,
+    of: Callable[[TrialRequest], Trial] | None = None,
+    late: Callable[[Trial, StartupSeconds], bool] = lambda best, startup: False,
+) -> tuple[SearchState, list[dict[str, Any]], list[str]]:
+    """The state after a search, the settings launched, and what was noted."""
+    asked: list[dict[str, Any]] = []
+    notes: list[str] = []
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(dict(request.settings))
+        return of(request) if of else trial(rate(asked[-1]), request.settings)
+
+    base = trial(100.0)
+    assert base.evidence is not None
+    state = SearchState({}, base, facts(), [base.evidence, base.evidence])
+    limits = SearchLimits(trials, late, frozenset(Effect))
+    KnobSearch(launch, notes.append, PROBE, limits).run(knobs, state)
+    return state, asked, notes
+
+
+def product(**factors: float) -> Rate:
+    """100 samples/s, times the factor of each change that is set."""
+
+    def rate(settings: dict[str, Any]) -> float:
+        result = 100.0
+        for name in settings:
+            result *= factors.get(name, 1.0)
+        return result
+
+    return rate
+
+
+def kept(state: SearchState) -> dict[str, float | None]:
+    return {row.knob: row.speedup for row in state.ladder if row.kept}
+
+
+def test_the_first_trial_takes_every_likely_change_and_no_doubtful_one() -> None:
+    knobs = [Likely(), Second(), Rounding(), Doubtful()]
+    _, asked, _ = searched(knobs, product(first=1.5, second=2.0, rounding=1.2))
+    assert asked[0] == {"first": True, "second": True, "rounding": True}
+    assert asked[1] == {**asked[0], "doubtful": "a"}, "the doubtful one comes on top"
+
+
+def test_each_change_of_a_set_is_left_out_once_the_numerics_first() -> None:
+    rates = product(first=1.5, second=2.0, rounding=1.2)
+    state, asked, notes = searched([Likely(), Second(), Rounding()], rates)
+    whole = {"first": True, "second": True, "rounding": True}
+    assert state.settings == whole
+    left_out = [next(iter(set(whole) - set(settings))) for settings in asked[1:]]
+    assert left_out == ["rounding", "second", "first"]
+    assert kept(state) == dict.fromkeys(whole), "what each is worth is told by the proof's pairs"
+    stays = "rounding: stays in the set: 360 samples/s against 300 without it"
+    assert stays in notes
+
+
+def test_a_change_that_gains_nothing_in_the_set_is_dropped() -> None:
+    state, _, _ = searched([Likely(), Second(), Rounding()], product(first=2.0, rounding=0.9))
+    assert state.settings == {"first": True}
+    rows = {row.knob: (row.kept, row.reason) for row in state.ladder}
+    assert rows == {
+        "first": (True, ""),
+        "second": (False, "no gain: 200 samples/s against 200 without it"),
+        "rounding": (False, "no gain: 180 samples/s against 200 without it"),
+    }
+    assert state.best.throughput == 200.0
+
+
+def test_changes_that_only_gain_together_are_found() -> None:
+    """One at a time neither would be kept: a launch-bound model is slower in bfloat16 alone."""
+
+    def rate(settings: dict[str, Any]) -> float:
+        return 300.0 if {"first", "rounding"} <= set(settings) else 90.0
+
+    state, _, _ = searched([Likely(), Rounding()], rate)
+    assert state.settings == {"first": True, "rounding": True}
+
+
+def test_a_set_that_gains_nothing_is_tried_one_by_one() -> None:
+    rates = product(first=2.0, second=0.4)
+    state, asked, notes = searched([Likely(), Second()], rates)
+    assert asked == [
+        {"first": True, "second": True},
+        {"first": True},
+        {"first": True, "second": True},
+    ]
+    assert state.settings == {"first": True}
+    why = "all at once: no gain: 80.0 samples/s against 100: trying them one by one"
+    assert why in notes
+
+
+def test_where_the_loss_guard_objects_the_pipeline_changes_are_tried_by_themselves() -> None:
+    def of(request: TrialRequest) -> Trial:
+        rate = product(first=2.0, second=1.5, rounding=1.5)(dict(request.settings))
+        found = trial(rate, request.settings)
+        if "rounding" not in request.settings or found.evidence is None:
+            return found
+        bad = (float("nan"),) * len(found.evidence.losses)
+        return replace(found, evidence=replace(found.evidence, losses=bad))
+
+    state, asked, _ = searched([Likely(), Second(), Rounding()], product(), of=of)
+    assert asked[:2] == [
+        {"first": True, "second": True, "rounding": True},
+        {"first": True, "second": True},
+    ]
+    assert state.settings == {"first": True, "second": True}
+    assert state.rejections, "what was rejected is told"
+
+
+def test_a_change_that_fails_is_named_and_the_rest_is_tried_without_it() -> None:
+    def of(request: TrialRequest) -> Trial:
+        if "second" in request.settings:
+            why = "second: no such library"
+            failed = trial(None, request.settings, status="skipped", reason=why)
+            return replace(failed, failure=Failure(FailureKind.KNOB_FAILED, why, knob="second"))
+        return trial(product(first=2.0, rounding=1.5)(dict(request.settings)), request.settings)
+
+    state, asked, _ = searched([Likely(), Second(), Rounding()], product(), of=of)
+    assert asked[1] == {"first": True, "rounding": True}
+    assert state.settings == asked[1]
+    (row,) = [row for row in state.ladder if row.knob == "second"]
+    assert (row.kept, row.reason) == (False, "second: no such library")
+    assert sum("second" in settings for settings in asked) == 1, "and it is not tried again"
+
+
+def test_a_change_that_did_not_apply_is_no_part_of_the_set() -> None:
+    def of(request: TrialRequest) -> Trial:
+        outcomes = tuple(
+            KnobOutcome(name, "skipped" if name == "second" else "applied", "no loader")
+            for name in request.settings
+        )
+        rate = product(first=2.0, rounding=1.5)(dict(request.settings))
+        return trial(rate, request.settings, outcomes=outcomes)
+
+    state, _, _ = searched([Likely(), Second(), Rounding()], product(), of=of)
+    assert state.settings == {"first": True, "rounding": True}
+    (row,) = [row for row in state.ladder if row.knob == "second"]
+    assert row.reason == "not applied: no loader"
+
+
+def test_without_trials_for_it_nothing_is_left_out() -> None:
+    state, asked, _ = searched([Likely(), Second()], product(first=2.0, second=2.0), trials=1)
+    assert len(asked) == 1
+    assert state.settings == {"first": True, "second": True}
+    assert kept(state) == {"first": None, "second": None}
+
+
+def test_what_would_compile_the_rest_anew_is_left_out_only_where_there_is_room() -> None:
+    """Leaving autocast out took 17 s on an H200, of the 60 that a proof needed."""
+
+    class Compiled(Likely):
+        name = "compiled"
+        effect = Effect.NUMERICS
+        startup_seconds = 30.0
+
+    def late(best: Trial, startup: StartupSeconds) -> bool:
+        return best.throughput != 100.0 and startup.first > 10.0
+
+    rates = product(compiled=2.0, rounding=1.2, second=1.5)
+    _, asked, notes = searched([Compiled(), Second(), Rounding()], rates, late=late)
+    left_out = [set(asked[0]) - set(settings) for settings in asked[1:]]
+    assert left_out == [{"compiled"}, {"second"}], "without what compiles, nothing is compiled"
+    (told,) = [note for note in notes if note.startswith("rounding: not tried without it")]
+    assert "without it the rest would compile for about 20 s" in told
+
+
+def test_what_goes_with_a_change_is_set_and_left_out_with_it() -> None:
+    """Workers on two cores need fewer threads beside them: neither is judged without the other."""
+    of_two = facts(machine=replace(MACHINE, cores=2.0), threads=2)
+    asked: list[dict[str, Any]] = []
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(dict(request.settings))
+        rate = product(loader_workers=3.0, second=1.5, cpu_threads=0.8)(asked[-1])
+        return trial(rate, request.settings)
+
+    base = trial(100.0)
+    assert base.evidence is not None
+    state = SearchState({}, base, of_two, [base.evidence, base.evidence])
+    limits = SearchLimits(99, lambda best, startup: False, frozenset(Effect))
+    knobs = [LoaderWorkers(), Second(), CpuThreads()]
+    KnobSearch(launch, lambda note: None, PROBE, limits).run(knobs, state)
+    workers = asked[0]["loader_workers"]
+    assert asked[0] == {"loader_workers": workers, "cpu_threads": 1, "second": True}
+    assert {"second": True} in asked, "left out together"
+    assert all(settings.get("cpu_threads", 1) == 1 for settings in asked), "nor tried by itself"
+    rows = {row.knob: row.reason for row in state.ladder if row.kept}
+    assert rows["cpu_threads"] == "goes with loader_workers"
+
+
+class Compiled(Likely):
+    name: ClassVar[str] = "compiled"
+    effect: ClassVar[Effect] = Effect.NUMERICS
+    order: ClassVar[int] = 5
+    startup_seconds: ClassVar[float] = 30.0
+
+
+def test_of_a_set_that_is_of_no_use_what_is_compiled_goes_first_and_then_the_numerics() -> None:
+    def rate(settings: dict[str, Any]) -> float | None:
+        return None if {"compiled", "rounding"} & set(settings) else 150.0
+
+    knobs = [Likely(), Second(), Rounding(), Compiled()]
+    state, asked, _ = searched(knobs, rate, trials=3)
+    assert [set(settings) for settings in asked] == [
+        {"first", "second", "rounding", "compiled"},
+        {"first", "second", "rounding"},
+        {"first", "second"},
+    ]
+    assert set(state.settings) == {"first", "second"}
+
+
+def test_a_knob_may_be_likely_for_some_scripts_alone() -> None:
+    class Choosy(Likely):
+        name: ClassVar[str] = "choosy"
+
+        def is_likely(self, facts: Facts) -> bool:
+            return facts.device == "cuda"
+
+    class Broken(Likely):
+        name: ClassVar[str] = "broken"
+
+        def is_likely(self, facts: Facts) -> bool:
+            raise KeyError("device")
+
+    _, asked, _ = searched([Likely(), Second(), Choosy(), Broken()], product(first=1.5))
+    assert set(asked[0]) == {"first", "second"}
+
+
+def test_changed_numerics_are_compiled_anew_and_a_changed_pipeline_is_not() -> None:
+    state = SearchState({"compiled": True}, trial(100.0), facts(), [])
+    screening = Screening(lambda request: trial(1.0), print, PROBE, no_limits())
+    screening.know([Likely(), Rounding(), Compiled()], {})
+    assert screening.startup([Likely()], state) == StartupSeconds(0.0, 0.0)
+    anew = screening.startup([Rounding()], state)
+    assert (anew.first, anew.later) == (pytest.approx(20.0), 0.0), "the first time only"
+    state.settings.clear()
+    assert screening.startup([Compiled(), Rounding()], state) == StartupSeconds(30.0, 10.0)
+
+
+def no_limits() -> SearchLimits:
+    return SearchLimits(99, lambda best, startup: False, frozenset(Effect))
+
+
+class Dear(Compiled):
+    startup_seconds: ClassVar[float] = 40.0
+
+
+def test_a_set_that_takes_more_than_its_share_goes_on_without_what_is_compiled() -> None:
+    def of(request: TrialRequest) -> Trial:
+        if "compiled" not in request.settings:
+            return trial(150.0, request.settings)
+        found = trial(None, request.settings, status="timeout", seconds=69.0, reason="not done")
+        return replace(found, late=True)
+
+    knobs = [Likely(), Second(), Dear()]
+    state, asked, notes = searched(knobs, product(), of=of)
+    assert asked[:2] == [
+        {"first": True, "second": True, "compiled": True}, {"first": True, "second": True},
+    ]  # fmt: skip
+    assert sum("compiled" in settings for settings in asked) == 1, "it is not tried alone again"
+    row = next(row for row in state.ladder if row.knob == "compiled")
+    assert "not tried to its end" in row.reason
+    assert "compiled: not tried to its end, 1 min 09 s" in "\n".join(notes)
+
+
+def test_what_takes_too_long_to_start_is_left_out_of_the_set_before_it_is_launched() -> None:
+    knobs = [Likely(), Second(), Dear()]
+    _, asked, notes = searched(
+        knobs, product(first=1.5, second=2.0), late=lambda best, startup: startup.first > 20
+    )
+    assert asked[0] == {"first": True, "second": True}
+    assert any(
+        line.startswith("compiled: not among all at once: it takes about 40 s") for line in notes
+    )

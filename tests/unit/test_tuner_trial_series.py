@@ -1,0 +1,196 @@
+"""What is read off a trial while it runs and after it ended, without launching one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpurun.arguments.options import Options, Target, TargetKind
+from gpurun.isolation.api import Mode
+from gpurun.measure.run_events import ProcessLog, read_run
+from gpurun.records.events import CompileEvent, StopEvent
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.trials.failure_cause import OUT_OF_MEMORY, last_error_line, recompiled, while_compiling
+from gpurun.trials.progress import Progress
+from gpurun.tuner.batch_size_uses import batch_size_uses
+from gpurun.tuner.trial_length import PROBE
+from gpurun.tuner.trial_series import TrialSeries
+from gpurun.tuner.tuning_trial import TrialRequest
+from tests.unit.recorded_runs import MS, START_NS, UNIX_NS, steady, write_events
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        ("epoch 1\nTraceback ...\nValueError: bad\n", "ValueError: bad"),
+        ("torch.OutOfMemoryError: CUDA out of memory.\nsee the docs\n", "torch.OutOfMemoryError"),
+        ("\x1b[31mKeyError: 'x'\x1b[0m\r\n", "KeyError: 'x'"),
+        ("usage: train.py\ntrain.py: error: no data\n\n", "train.py: error: no data"),
+        ("", ""),
+    ],
+)
+def test_the_last_words_name_the_exception(tmp_path: Path, printed: str, words: str) -> None:
+    log = tmp_path / "output.log"
+    log.write_text(printed)
+    assert last_error_line(log).startswith(words)
+    assert bool(last_error_line(log)) == bool(words)
+
+
+def test_a_trial_that_printed_nowhere_has_no_last_words(tmp_path: Path) -> None:
+    assert last_error_line(tmp_path / "missing.log") == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+        "RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory: 8 bytes",
+        "OSError: [Errno 12] Cannot allocate memory",
+        "numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8 TiB",
+        "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`",
+    ],
+)
+def test_out_of_memory_is_recognised_in_its_dialects(line: str) -> None:
+    assert OUT_OF_MEMORY.search(line)
+
+
+def test_progress_counts_steps_and_takes_any_record_or_print_for_life(tmp_path: Path) -> None:
+    log, events = tmp_path / "output.log", tmp_path / "events-7.jsonl"
+    progress = Progress(tmp_path, log)
+    assert not progress.advanced()
+    log.write_text("downloading 1 %\n")
+    assert progress.advanced()
+    assert not progress.advanced()
+    line = json.dumps({"event": "steps", "clock": "optimizer", "rows": [[0], [1]]}) + "\n"
+    line = line.replace(": ", ":").replace(", ", ",")
+    with events.open("a") as file:
+        file.write(line + line[:20])
+    assert progress.advanced()
+    assert progress.steps == 2
+    assert not progress.advanced()  # half a line is not a record yet
+    with events.open("a") as file:
+        file.write(line[20:] + '{"event":"stop","steps":4}\n')
+    assert progress.advanced()
+    assert (progress.steps, progress.stopped) == (4, True)
+
+
+def uses(tmp_path: Path, source: str, expression: str) -> tuple[str, ...] | None:
+    script = tmp_path / "train.py"
+    script.write_text(source)
+    return batch_size_uses(script, expression)
+
+
+def test_other_uses_of_the_batch_size_are_found_with_their_lines(tmp_path: Path) -> None:
+    source = "lr = 0.1 * args.bs\nloader = DataLoader(data, args.bs, drop_last=args.bs > 2)\n"
+    assert uses(tmp_path, source, "args.bs") == ("train.py:1: lr = 0.1 * args.bs",)
+    assert uses(tmp_path, "loader = DataLoader(data, 32)\nx = 32\n", "32") == ()
+
+
+def test_a_batch_size_under_another_name_is_followed(tmp_path: Path) -> None:
+    source = "bs = args.batch\nloader = DataLoader(data, bs)\nlr = 0.1 * args.batch / 256\n"
+    assert uses(tmp_path, source, "bs") == ("train.py:3: lr = 0.1 * args.batch / 256",)
+    plain = "bs = args.batch\nloader = DataLoader(data, bs)\n"
+    assert uses(tmp_path, plain, "bs") == ()
+
+
+def test_a_script_that_cannot_be_read_has_unknown_uses(tmp_path: Path) -> None:
+    assert uses(tmp_path, "def broken(:\n", "bs") is None
+    assert batch_size_uses(tmp_path / "missing.py", "bs") is None
+
+
+KNOB = '''
+from gpurun.knobs.api import Effect, KnobBase
+
+class Mine(KnobBase):
+    """A knob that goes wrong in the launcher."""
+
+    name = "mine"
+    effect = Effect.PIPELINE
+
+    def candidates(self, facts):
+        return [1]
+
+    def apply(self, value, hooks):
+        hooks.applied("mine")
+
+    def {method}:
+        {body}
+'''
+
+
+@pytest.mark.parametrize(
+    ("method", "body", "reason"),
+    [
+        ("environment(self, value)", "raise OSError('no NUMA')", "environment raised OSError: no"),
+        ("environment(self, value)", "return {'THREADS': 4}", "environment raised TypeError: 4 is"),
+        ("arguments(self, value, argv)", "return argv[argv.index('-j')]", "arguments raised Value"),
+    ],
+)
+def test_settings_that_cannot_be_prepared_are_a_skipped_trial_and_launch_nothing(
+    tmp_path: Path, method: str, body: str, reason: str
+) -> None:
+    knob = tmp_path / f"{tmp_path.name}.py"  # modules stay loaded: each has its own name
+    knob.write_text(KNOB.format(method=method, body=body))
+    target = Target(TargetKind.SCRIPT, str(tmp_path / "missing.py"))
+    options = Options(target, optimize=True, knob_paths=(str(knob),))
+    series = TrialSeries(options, tmp_path / "run", Mode.IN_PLACE, {}, lambda steps, of: None)
+    trial = series.run(TrialRequest("screen", {"mine": 1}, PROBE))
+    assert trial.throughput is None
+    assert trial.record.status == "skipped"
+    assert trial.record.reason.startswith(f"mine: {reason}")
+    assert series.trials == [trial.record]
+    assert not list(tmp_path.glob("run/trials/01/output.log"))
+
+
+def compiled(folder: Path, *times: float, measured: float | None = None) -> ProcessLog:
+    """A process that began and ended to compile in turn, `times` seconds after its start.
+
+    `measured`: its steps were from then on, until second 60.
+    """
+    phases = ("begin", "end") * len(times)
+    clock = [START_NS + int(at * 1000) * MS for at in (*times, measured or 0.0, 60.0)]
+    events = [CompileEvent(*event) for event in zip(phases, clock[: len(times)], strict=False)]
+    stop = [] if measured is None else [StopEvent("enough", 40, clock[-2], clock[-1])]
+    write_events(folder, [*events, steady(40), *stop])
+    return read_run(folder).processes[0]
+
+
+GIVEN_UP = "hangs: given up after 60 s without a sign of life"
+
+
+@pytest.mark.parametrize(
+    ("times", "reason"),
+    [
+        ((20.0,), "compiling did not end within 80 s"),
+        ((), GIVEN_UP),
+        ((1.0, 4.0), GIVEN_UP),
+        ((1.0, 40.0, 41.0, 90.0), f"{GIVEN_UP}: 88 s of it went into 2 compilations"),
+        ((1.0, 40.0, 41.0, 90.0, 99.0), f"{GIVEN_UP}: 89 s of it went into 3 compilations"),
+    ],
+    ids=["never ends", "compiles nothing", "hangs later", "compiles again", "and again"],
+)
+def test_a_trial_that_was_given_up_names_the_compiler_where_it_took_the_time(
+    tmp_path: Path, times: tuple[float, ...], reason: str
+) -> None:
+    now = UNIX_NS + 100_000 * MS
+    hung = Failure(FailureKind.HUNG, GIVEN_UP)
+    found = while_compiling([compiled(tmp_path, *times)], now, hung)
+    kind = FailureKind.HUNG if reason == GIVEN_UP else FailureKind.COMPILING
+    assert (found.kind, found.text) == (kind, reason)
+
+
+@pytest.mark.parametrize(
+    ("times", "told"),
+    [
+        ((1.0, 20.0), ""),
+        ((1.0, 20.0, 41.0, 41.2), ""),
+        ((1.0, 20.0, 41.0, 45.0), "torch compiled once more while it was measured, for 4.0 s"),
+        ((41.0, 45.0, 50.0, 53.5), "torch compiled 2 times more while it was measured, for 7.5 s"),
+    ],
+)
+def test_what_was_compiled_while_a_trial_was_measured_is_told_where_it_weighs(
+    tmp_path: Path, times: tuple[float, ...], told: str
+) -> None:
+    assert recompiled(compiled(tmp_path, *times, measured=40.0)) == told
