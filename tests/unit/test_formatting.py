@@ -6,7 +6,9 @@ import math
 
 import pytest
 
-from gpurun.report import format as fmt
+from gpurun.formatting import knob_text, number_text
+from gpurun.formatting.one_line import one_line
+from gpurun.report.sparklines import sparklines
 
 
 @pytest.mark.parametrize(
@@ -27,7 +29,7 @@ from gpurun.report import format as fmt
 def test_numbers_have_three_significant_digits_and_keep_their_integer_part(
     value: float, text: str
 ) -> None:
-    assert fmt.number(value) == text
+    assert number_text.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -42,21 +44,32 @@ def test_numbers_have_three_significant_digits_and_keep_their_integer_part(
     ],
 )
 def test_durations_never_show_sixty_of_a_unit(seconds: float, text: str) -> None:
-    assert fmt.duration(seconds) == text
+    assert number_text.duration(seconds) == text
 
 
 def test_bytes_are_binary_and_never_take_four_digits() -> None:
-    assert fmt.byte_size(512) == "512 B"
-    assert fmt.byte_size(1.2 * 1024**3) == "1.20 GiB"
-    assert fmt.byte_size(1023 * 1024**2) == "0.999 GiB"
+    assert number_text.byte_size(512) == "512 B"
+    assert number_text.byte_size(1.2 * 1024**3) == "1.20 GiB"
+    assert number_text.byte_size(1023 * 1024**2) == "0.999 GiB"
 
 
 def test_factors_percents_and_p_values_keep_their_meaning_at_the_edges() -> None:
-    assert (fmt.factor(2.314), fmt.times(12.46), fmt.factor(0.983)) == ("×2.31", "12.5×", "×0.98")
-    assert fmt.percent(0.0001) == "< 0.1 %"
-    assert fmt.percent(0.0) == "0.0 %"
-    assert (fmt.signed_percent(0.007), fmt.signed_percent(-0.031)) == ("+0.7 %", "−3.1 %")
-    assert (fmt.p_value(0.0004), fmt.p_value(0.00001), fmt.p_value(0.27)) == (
+    assert (number_text.factor(2.314), number_text.times(12.46), number_text.factor(0.983)) == (
+        "×2.31",
+        "12.5×",
+        "×0.98",
+    )
+    assert number_text.percent(0.0001) == "< 0.1 %"
+    assert number_text.percent(0.0) == "0.0 %"
+    assert (number_text.signed_percent(0.007), number_text.signed_percent(-0.031)) == (
+        "+0.7 %",
+        "−3.1 %",
+    )
+    assert (
+        number_text.p_value(0.0004),
+        number_text.p_value(0.00001),
+        number_text.p_value(0.27),
+    ) == (
         "p = 0.0004",
         "p < 0.0001",
         "p = 0.27",
@@ -64,34 +77,36 @@ def test_factors_percents_and_p_values_keep_their_meaning_at_the_edges() -> None
 
 
 def test_an_unbounded_interval_is_not_shown() -> None:
-    assert fmt.interval((2.25, 2.371)) == "2.25–2.37"
-    assert fmt.interval((0.0, math.inf)) is None
-    assert fmt.interval(None) is None
+    assert number_text.interval((2.25, 2.371)) == "2.25–2.37"
+    assert number_text.interval((0.0, math.inf)) is None
+    assert number_text.interval(None) is None
 
 
 def test_knobs_are_told_by_what_differs_from_the_baseline_with_the_last_change_in_sight() -> None:
     knobs = {"loader_workers": 8, "tf32": True, "batch": {"size": 64}, "compile": None}
-    assert fmt.knobs_text({}, {}) == "as it is"
-    assert fmt.knobs_text(knobs, {"loader_workers": 8}) == "tf32, batch size=64, compile default"
-    assert fmt.knobs_text(knobs, width=20) == "+3, compile default"
-    assert fmt.knobs_text({}, {"tf32": True}) == "without tf32"
-    assert fmt.knob_change("pin", False) == "pin → off"
+    assert knob_text.knobs_text({}, {}) == "as it is"
+    assert (
+        knob_text.knobs_text(knobs, {"loader_workers": 8}) == "tf32, batch size=64, compile default"
+    )
+    assert knob_text.knobs_text(knobs, width=20) == "+3, compile default"
+    assert knob_text.knobs_text({}, {"tf32": True}) == "without tf32"
+    assert knob_text.knob_change("pin", False) == "pin → off"
 
 
 def test_both_sparklines_share_one_scale_and_mark_what_is_not_a_number() -> None:
-    low, high = fmt.sparklines(((0.0, 0.0), (1.0, math.nan, None)))
+    low, high = sparklines(((0.0, 0.0), (1.0, math.nan, None)))
     assert low == "▁▁"
     assert high == "█! "
 
 
 def test_foreign_text_loses_line_breaks_and_escape_codes() -> None:
-    assert fmt.one_line("bad\n\x1b[31m thing") == "bad [31m thing"
-    assert fmt.one_line("a long reason", 7) == "a long…"
+    assert one_line("bad\n\x1b[31m thing") == "bad [31m thing"
+    assert one_line("a long reason", 7) == "a long…"
 
 
 def test_the_interval_of_a_change_that_says_nothing_is_left_out() -> None:
-    assert fmt.change_interval(-0.031, 0.007) == "−3.1 % to +0.7 %"
-    assert fmt.change_interval(-0.9999, 18995.0) == "undecided"
-    assert fmt.change_interval(0.5, 9.0) == "+50.0 % to +900.0 %", (
+    assert number_text.change_interval(-0.031, 0.007) == "−3.1 % to +0.7 %"
+    assert number_text.change_interval(-0.9999, 18995.0) == "undecided"
+    assert number_text.change_interval(0.5, 9.0) == "+50.0 % to +900.0 %", (
         "wide, and yet no doubt of a gain"
     )
