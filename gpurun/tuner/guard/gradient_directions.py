@@ -15,6 +15,7 @@ from gpurun.tuner.guard.training_checks import (
     cosine,
     gradients_by_name,
     sizeable,
+    starts_alike,
     turned,
 )
 from gpurun.tuner.guard.training_evidence import Comparison, RoundingReason
@@ -47,12 +48,13 @@ def directions(case: Comparison) -> str | None:
 def _needed(case: Comparison) -> float | None:
     """The least cosine of a sound change; None where nothing is known of it.
 
-    Another mask of a dropout by `p` leaves the gradients behind it a cosine of `1 - p`. Masks add
-    up, at worst one behind the other. Of a dropout that is no module `p` is unknown.
+    If the whole gradient hardly turns, dropout drew the same masks. Another mask of a dropout by
+    `p` leaves the gradients behind it a cosine of `1 - p`. Masks add up, at worst one behind the
+    other. `p` is unknown for a dropout that is no module.
     """
     if case.partner is None or not case.partner.audits or not case.same_data:
         return None
-    if case.same_draws:
+    if case.same_draws or starts_alike(case):
         return SAME_GRADIENT
     modules = case.partner.audits[0].modules.values()
     kept = [1 - float(found[1]) for found in map(DROPOUT.search, modules) if found]
