@@ -12,7 +12,7 @@ from pathlib import Path
 from gpurun.arguments.options import Options
 from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.errors import GpurunError
-from gpurun.launch.hidden_ranks import hidden_flags, layered_target, rank_environment
+from gpurun.launch.hidden_ranks import hidden_flags, rank_environment
 from gpurun.launch.rank_resources import check_devices, shared_gpus
 from gpurun.records.events import DISTRIBUTED_TRAITS, PARALLEL_REFUSED
 from gpurun.records.spec import Parallel, Share
@@ -39,7 +39,7 @@ def hidden_ranks(
     options, environment = replace(options, torchrun=flags), rank_environment(environment, ranks)
     if ranks == 1 or options.shared_writes:
         return options, environment, told, ""
-    from gpurun.isolation.rank_layers.layer_command import available
+    from gpurun.isolation.rank_layers.layer_command import available, layered_target
 
     able, reason = available()
     if not able:

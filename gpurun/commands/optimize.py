@@ -19,6 +19,7 @@ from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import files_open_for_writing, require, snapshot
 from gpurun.knobs import all_knobs
+from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.records.codec import to_json
 from gpurun.records.tuned_argument import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
@@ -201,7 +202,7 @@ def _tune(options: Options, interruption: SignalGuard) -> Tuned:
     folder = _run_folder(options)
     untouched = Look(options, folder.parent.parent)
     measured = with_reduction(options, os.environ, folder.parent.parent)
-    fingerprint = saved_settings.fingerprint_of(options)
+    fingerprint = command_fingerprint(options)
     invocation = saved_settings.tuned_command(options)  # the configuration may be edited meanwhile
     view = tuning_view(options.quiet)
     series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)

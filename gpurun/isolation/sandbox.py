@@ -23,6 +23,7 @@ from gpurun.isolation.pseudo_terminal import PseudoTerminal
 from gpurun.isolation.supervisor_spec import MEMORY, ROOT, UPPERS, SupervisorSpec
 from gpurun.isolation.working_copy import WorkingCopy
 from gpurun.isolation.written_files import copy_written
+from gpurun.launch.exit_code import exit_code_of
 from gpurun.records.codec import to_json
 
 SETUP_SECONDS = 120.0
@@ -222,7 +223,7 @@ class Sandbox:
         return GpurunError(what, "use --trials-in-place to run trials on the real files")
 
     def _ended(self, code: int) -> None:
-        self._code = 128 - code if code < 0 else code
+        self._code = exit_code_of(code)
         if self._terminal is not None:
             self._terminal.finish()
 

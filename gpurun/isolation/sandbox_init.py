@@ -15,6 +15,7 @@ from gpurun.isolation import landlock, syscalls
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.overlay_root import OverlayRoot
 from gpurun.isolation.supervisor_spec import SupervisorSpec
+from gpurun.launch.exit_code import exit_code_of
 
 START = b"start\n"
 """Sent by the script's process right before its exec; credentials that come along hold its pid."""
@@ -97,5 +98,4 @@ def _reap_until(script: int) -> int:
     while True:
         pid, status = os.wait()
         if pid == script:
-            code = os.waitstatus_to_exitcode(status)
-            return 128 - code if code < 0 else code
+            return exit_code_of(os.waitstatus_to_exitcode(status))

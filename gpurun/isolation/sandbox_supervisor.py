@@ -20,6 +20,7 @@ from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.namespaces import enter_mount_namespace
 from gpurun.isolation.overlay_root import prepare_memory
 from gpurun.isolation.supervisor_spec import MEMORY, SupervisorSpec
+from gpurun.launch.exit_code import exit_code_of
 from gpurun.records.codec import from_json
 
 KILLED = 128 + signal.SIGKILL
@@ -140,8 +141,7 @@ def _exit_code_of(child: int) -> int | None:
         if pid == 0:
             return None
         if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return 128 - code if code < 0 else code
+            return exit_code_of(os.waitstatus_to_exitcode(status))
 
 
 def _remove(scratch: str) -> None:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpurun.arguments.options import Target, TargetKind
 from gpurun.arguments.torchrun_flags import is_given, torchrun_variable
 from gpurun.errors import GpurunError
 from gpurun.launch.rank_resources import threads_for
@@ -51,17 +50,6 @@ def rank_environment(environment: Mapping[str, str], ranks: int) -> dict[str, st
     for the order of a set may number the words of a vocabulary. What the user has set stays.
     """
     return {THREADS: str(threads_for(ranks)), "PYTHONHASHSEED": "0", **environment}
-
-
-def layered_target(target: Target, run_dir: Path, writable: Sequence[Path] = ()) -> Target:
-    """What each rank starts so that all but the first write into layers of their own: a script that
-    knows of no ranks writes the same files in all of them. See `isolation.rank_layers`.
-    """
-    from gpurun.isolation.rank_layers.layer_command import rank_command
-    from gpurun.launch.launch_command import command_line
-
-    words = rank_command(command_line(target), run_dir, writable)
-    return Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
 
 
 def _ranks(flags: Sequence[str]) -> int | None:

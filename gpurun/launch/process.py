@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 from gpurun.errors import GpurunError
+from gpurun.launch.exit_code import exit_code_of
 
 FORWARDED = (
     signal.SIGHUP,
@@ -59,11 +60,6 @@ def run_process(
     finally:
         _drain()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-
-
-def exit_code_of(returncode: int) -> int:
-    """A shell's exit code for a return code that is negative where a signal ended the process."""
-    return 128 - returncode if returncode < 0 else returncode
 
 
 def die_with_parent(parent: int) -> None:

@@ -8,12 +8,11 @@ exit record (`runtime/boot/exit_record.py`) tells when and why it ended; the `@r
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpurun.launch.process import exit_code_of
+from gpurun.launch.exit_code import exit_code_of, signal_name
 from gpurun.records.ranks import RankFailure
 
 NOTICED_TOGETHER_SECONDS = 1
@@ -73,7 +72,7 @@ def _failure(rank: int, failure: Any, run_dir: Path | None, logs: Mapping[int, s
         local_rank=failure.local_rank,
         pid=failure.pid,
         exit_code=exit_code_of(failure.exitcode),
-        signal=_signal_name(failure.exitcode),
+        signal=signal_name(failure.exitcode),
         error=None if error is None else " ".join(str(error).split())[:LONGEST_ERROR],
         unix_time_ns=words.get("unix_time_ns"),
         log=log or None,
@@ -99,12 +98,3 @@ def _recorded_error(document: Any) -> str | None:
     if isinstance(message, dict):
         message = message.get("message")
     return str(message) if message and message != NO_MESSAGE else None
-
-
-def _signal_name(returncode: int) -> str | None:
-    if returncode >= 0:
-        return None
-    try:
-        return signal.Signals(-returncode).name
-    except ValueError:
-        return str(-returncode)  # a real-time signal

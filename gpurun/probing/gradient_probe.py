@@ -15,7 +15,10 @@ from typing import Any
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError, Refused, ScriptFailed
 from gpurun.isolation.api import Mode, discard, require
+from gpurun.launch.output_log import out_of_memory
+from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.fingerprint import differences
+from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.probing.distributed_by_source import by_source
 from gpurun.probing.loss_reduction import ReductionVerdict, judge_reduction
 from gpurun.probing.probe_launch import LIMIT_SECONDS, ProbeLaunch, ProbeRun
@@ -23,9 +26,6 @@ from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.record import record
 from gpurun.records.spec import LossReduction, ProbeSpec
 from gpurun.rundir import write_json
-from gpurun.trials.failure_cause import out_of_memory
-from gpurun.tuner.batch_size_uses import batch_size_uses
-from gpurun.tuner.saved_settings import fingerprint_of
 
 SEED = 1234
 SAY_REDUCTION = (
@@ -78,7 +78,7 @@ def reduction_of(
     name = _name(options, ranks)
     place, folder = home / "probes" / f"{name}.json", home / "probes" / f"{name}.{os.getpid()}"
     fingerprint = {
-        **fingerprint_of(options),
+        **command_fingerprint(options),
         "ranks": ranks,
         "environment_sha256": _digest(f"{k}={v}" for k, v in os.environ.items() if _matters(k)),
     }

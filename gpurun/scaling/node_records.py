@@ -12,11 +12,12 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpurun.launch.output_log import AT_THE_END
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.failure import Failure
 from gpurun.records.samples import DeviceSample
-from gpurun.trials.failure_cause import AT_THE_END, rank_logs
+from gpurun.trials.failure_cause import rank_logs
 
 TIME = "unix_time_ns"
 

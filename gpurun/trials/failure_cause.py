@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from gpurun.launch.output_log import (
+    EXCEPTION,
+    OUT_OF_MEMORY,
+    last_error_line,
+    last_lines,
+    out_of_memory,
+)
 from gpurun.measure.oom_kills import killed_for_memory
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import PARALLEL_REFUSED
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import RunResult, status_of
 
-OUT_OF_MEMORY = re.compile(
-    r"out of memory|OutOfMemoryError|an't allocate memory|annot allocate memory|MemoryError"
-    r"|_ALLOC_FAILED"
-)
-EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
 ENDED_BADLY = ("failed", "killed", "crashed")
 """Statuses of a launch that did not end as it should."""
 COMPILER_SHARE = 0.5
@@ -26,19 +27,12 @@ COMPILER_SHARE = 0.5
 NOT_FOR_MEMORY = "killed from outside (SIGKILL), and not by the kernel for want of memory"
 WORTH_A_WORD = 0.05
 """Of the measured time: compiling that took less of it is not why a change gains nothing."""
-COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-FAILED_FIRST = re.compile(r"^gpurun: rank \d+ failed first: ")
-"""What the launcher puts before the last words of a rank."""
 SHOWN_LINES = 5
 """Last lines of an output that are shown where a launch failed."""
-AT_THE_END = 65536
-"""Bytes at the end of a rank's output that are read."""
 KILLED_HERE = re.compile(r"rank (\d+) failed first: signal SIGKILL")
 """What the agent of this host says of a rank of its own."""
 OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)", re.MULTILINE)
 """What the agent says besides: process ids are those of the sandbox."""
-OF_RANK = re.compile(r"^\[rank\d+\]:[ ]?", re.MULTILINE)
-"""What torch puts before each line of a traceback once a process is a rank."""
 
 
 def main_log(logs: Sequence[ProcessLog]) -> ProcessLog | None:
@@ -167,15 +161,6 @@ def rank_logs(run_dir: Path) -> dict[int, Path]:
     return {int(log.parent.name): log for log in sorted(found) if log.parent.name.isdigit()}
 
 
-def out_of_memory(log: Path) -> str | None:
-    """The exception by which a process says so at the end of its output, None if it does not."""
-    for line in last_lines(log, AT_THE_END):
-        said = FAILED_FIRST.sub("", line)
-        if EXCEPTION.match(said) and OUT_OF_MEMORY.search(said):
-            return said
-    return None
-
-
 def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: Failure) -> Failure:
     """Why a launch was given up: for torch's compiler if that took the time; else as it stands.
 
@@ -239,29 +224,9 @@ def _ending(result: RunResult) -> str:
     return f"exit code {code}"
 
 
-def last_error_line(log: Path) -> str:
-    """Why a failed trial failed: the last line that names an exception, else the last line."""
-    words = last_lines(log)
-    named = [line for line in words if EXCEPTION.match(line)]
-    return (named or words or [""])[-1].strip()[:200]
-
-
 def printed(run_dir: Path) -> tuple[str, ...]:
     """The last lines of a launch, or of the rank that failed first, to show where it failed."""
     logs = rank_logs(run_dir)
     first = first_to_fail(logs) if 0 in logs else None
     lines = last_lines(run_dir / "output.log" if first is None else logs[first])
     return tuple(OF_AGENT.sub("", line) for line in lines[-SHOWN_LINES:])
-
-
-def last_lines(log: Path, limit: int = 8192) -> list[str]:
-    """The lines in the last `limit` bytes of an output, without colours, ranks and empty ones."""
-    try:
-        with log.open("rb") as file:
-            file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - limit))
-            text = COLOURS.sub("", file.read().decode("utf-8", "replace"))
-            lines = OF_RANK.sub("", text).splitlines()
-    except OSError:
-        return []
-    return [line.rstrip() for line in lines if line.strip()]

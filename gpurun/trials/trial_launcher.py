@@ -25,10 +25,10 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, discard
 from gpurun.isolation.quiet_services import quiet_services
+from gpurun.isolation.rank_layers.layer_command import layered_target
 from gpurun.knobs.api import Skip
 from gpurun.launch.child_environment import child_environment
 from gpurun.launch.compile_caches import shared_cache_environment
-from gpurun.launch.hidden_ranks import layered_target
 from gpurun.launch.launch_command import agent_command_line, command_line
 from gpurun.launch.spec_file import write_spec
 from gpurun.measure.run_events import read_run

@@ -5,51 +5,24 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpurun.arguments import settings_file
-from gpurun.arguments.ddp_options import flag_of
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.options import Options, TargetKind
+from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError
 from gpurun.launch.launch_command import typed_words
-from gpurun.measure.fingerprint import differences, fingerprint, module_file
+from gpurun.measure.command_fingerprint import command_fingerprint, rank_words
+from gpurun.measure.fingerprint import differences
 from gpurun.records.tuning import APPLICABLE, SavedSettings, Unproven
 from gpurun.trials.applied_settings import applied_settings
 
 
-def fingerprint_of(options: Options) -> dict[str, Any]:
-    """What a result for this command depends on."""
-    target = options.target
-    script = Path(target.path) if target.kind is TargetKind.SCRIPT else None
-    named = () if script is not None else (target.path,)  # a script is told by its own path
-    root = None
-    if target.kind is TargetKind.MODULE:
-        script, root = module_file(target.path, _import_path()) or (None, None)
-    words = (*_ranks(options), *named, *options.typed.args)
-    return fingerprint(words, Path.cwd(), script, options.knob_paths, root)
-
-
-def _ranks(options: Options) -> tuple[str, ...]:
-    """The words that ask for ranks, ours before torchrun's."""
-    words = ["--ddp"] if options.ddp else []
-    if options.ddp_options:
-        words += ["--ddp-options", flag_of(options.ddp_options)]
-    return (*words, *options.torchrun)
-
-
-def _import_path() -> list[Path]:
-    """Where `python -m` looks: the working folder before all else."""
-    named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return [Path.cwd(), *(Path(folder) for folder in (*named, *sys.path) if folder)]
-
-
 def settings_path(home: Path, options: Options) -> Path:
     """The file that holds the settings of this command."""
-    words = "\0".join((*_ranks(options), os.path.abspath(options.target.path)))
+    words = "\0".join((*rank_words(options), os.path.abspath(options.target.path)))
     words += "\0" + "\0".join(options.typed.args)
     return home / "tuned" / f"{hashlib.sha256(words.encode()).hexdigest()[:16]}.json"
 
@@ -66,7 +39,7 @@ def tuned_command(options: Options) -> tuple[str, ...]:
         words += ["--allow", ",".join(options.allow)]
     if options.out is not None and options.out != configured.run.out:
         words += ["--out", options.out]
-    return (*words, *typed_words(_ranks(options), options.typed))
+    return (*words, *typed_words(rank_words(options), options.typed))
 
 
 def save_unproven(path: Path, saved: SavedSettings) -> None:
@@ -116,7 +89,7 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
         raise GpurunError(
             f"this command was not tuned here yet, as far as can be read: {path} {error}", again
         ) from None
-    changed = differences(fingerprint_of(options), saved.fingerprint)
+    changed = differences(command_fingerprint(options), saved.fingerprint)
     if changed:
         raise GpurunError(f"tuned for something else: {'; '.join(changed)}", again)
     if saved.verdict == "no_gain":

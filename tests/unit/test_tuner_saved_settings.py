@@ -12,6 +12,7 @@ import pytest
 from gpurun.arguments import settings_file
 from gpurun.arguments.main_flags import parse
 from gpurun.errors import GpurunError
+from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.fingerprint import module_file, modules_below
 from gpurun.records.tuning import SavedSettings, Unproven
 from gpurun.tuner import saved_settings
@@ -28,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def tuned(words: list[str], workers: int = 4) -> SavedSettings:
     options = parse(words)
     command = (options.target.path, *options.target.args)
-    fingerprint = saved_settings.fingerprint_of(options)
+    fingerprint = command_fingerprint(options)
     return SavedSettings({"loader_workers": workers}, ("a",), 2.0, fingerprint, command)
 
 
@@ -276,7 +277,7 @@ def test_a_tuning_of_arguments_is_found_by_the_words_that_asked_for_it(here: Pat
     asked = parse(["--optimize", *words])
     command = (asked.typed.path, *asked.typed.args)
     saved = SavedSettings(
-        {"--lr": "2"}, (), 2.0, saved_settings.fingerprint_of(asked), command, asked.tuned_arguments
+        {"--lr": "2"}, (), 2.0, command_fingerprint(asked), command, asked.tuned_arguments
     )
     settings_file.save(saved_settings.settings_path(here, asked), saved)
     _, *again = saved_settings.tuned_command(asked)
@@ -322,9 +323,7 @@ def test_an_unfinished_proof_is_taken_up_only_where_nothing_differs(here: Path) 
 
     def found(*words: str) -> Unproven | None:
         options = parse([*words, "train.py"])
-        return saved_settings.unfinished_proof(
-            here, options, saved_settings.fingerprint_of(options)
-        )
+        return saved_settings.unfinished_proof(here, options, command_fingerprint(options))
 
     assert found("--optimize") == OPEN_END
     assert found("--optimize", "--objective", "memory") is None

@@ -9,12 +9,13 @@ import pytest
 
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.isolation.api import Mode
+from gpurun.launch.output_log import OUT_OF_MEMORY, last_error_line
 from gpurun.measure.run_events import ProcessLog, read_run
+from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import CompileEvent, StopEvent
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.trials.failure_cause import OUT_OF_MEMORY, last_error_line, recompiled, while_compiling
+from gpurun.trials.failure_cause import recompiled, while_compiling
 from gpurun.trials.progress import Progress
-from gpurun.tuner.batch_size_uses import batch_size_uses
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import TrialRequest

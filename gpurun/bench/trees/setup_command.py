@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.launch.process import die_with_parent, exit_code_of
+from gpurun.launch.exit_code import exit_code_of
+from gpurun.launch.process import die_with_parent
 
 LAST_LINES = 3
 

@@ -21,8 +21,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gpurun
+from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.rank_layers.layer_cleaner import PREFIX, is_of_run, sweep
 from gpurun.isolation.sandbox import familiar_folders
+from gpurun.launch.launch_command import command_line
 
 PROBE_SECONDS = 30.0
 END_SECONDS = 10.0
@@ -44,6 +46,15 @@ def rank_command(command: Sequence[str], run_dir: Path, writable: Sequence[Path]
     `run_dir` and the existing folders in `writable` stay the real ones in all ranks.
     """
     return _entry_words(command, run_dir, writable, probe=False)
+
+
+def layered_target(target: Target, run_dir: Path, writable: Sequence[Path] = ()) -> Target:
+    """The command of each rank of a script for one device: all but rank 0 write private layers.
+
+    Such a script writes the same files in every rank.
+    """
+    words = rank_command(command_line(target), run_dir, writable)
+    return Target(TargetKind.COMMAND, words[0], tuple(words[1:]))
 
 
 def _entry_words(

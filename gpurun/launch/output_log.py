@@ -1,0 +1,49 @@
+"""The end of a launched program's output: its last lines, and the error that they name."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+OUT_OF_MEMORY = re.compile(
+    r"out of memory|OutOfMemoryError|an't allocate memory|annot allocate memory|MemoryError"
+    r"|_ALLOC_FAILED"
+)
+EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
+COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+FAILED_FIRST = re.compile(r"^gpurun: rank \d+ failed first: ")
+"""What the launcher puts before the last words of a rank."""
+AT_THE_END = 65536
+"""Bytes at the end of a rank's output that are read."""
+OF_RANK = re.compile(r"^\[rank\d+\]:[ ]?", re.MULTILINE)
+"""What torch puts before each line of a traceback once a process is a rank."""
+
+
+def out_of_memory(log: Path) -> str | None:
+    """The exception by which a process says so at the end of its output, None if it does not."""
+    for line in last_lines(log, AT_THE_END):
+        said = FAILED_FIRST.sub("", line)
+        if EXCEPTION.match(said) and OUT_OF_MEMORY.search(said):
+            return said
+    return None
+
+
+def last_error_line(log: Path) -> str:
+    """Why a failed trial failed: the last line that names an exception, else the last line."""
+    words = last_lines(log)
+    named = [line for line in words if EXCEPTION.match(line)]
+    return (named or words or [""])[-1].strip()[:200]
+
+
+def last_lines(log: Path, limit: int = 8192) -> list[str]:
+    """The lines in the last `limit` bytes of an output, without colours, ranks and empty ones."""
+    try:
+        with log.open("rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - limit))
+            text = COLOURS.sub("", file.read().decode("utf-8", "replace"))
+            lines = OF_RANK.sub("", text).splitlines()
+    except OSError:
+        return []
+    return [line.rstrip() for line in lines if line.strip()]
