@@ -104,22 +104,16 @@ def test_writers_at_once_lose_nothing_though_each_finds_no_tables_yet(
 
 
 @pytest.mark.usefixtures("database")
-def test_tables_of_version_1_are_brought_forward(server: Server, tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [1, 99])
+def test_tables_of_another_gpurun_are_refused_and_never_dropped(
+    server: Server, tmp_path: Path, version: int
+) -> None:
     at(server, tmp_path).add(record())
-    server.execute("ALTER TABLE gpurun_benchmarks DROP COLUMN purpose", "bench")
-    server.execute("UPDATE gpurun_schema SET version = 1", "bench")
-    store = at(server, tmp_path)
-    assert store.query(purposes=[BenchmarkPurpose.BENCH]) == [record()]
-    assert server.execute("SELECT version FROM gpurun_schema", "bench") == [(2,)]
-
-
-@pytest.mark.usefixtures("database")
-def test_tables_of_a_later_gpurun_are_refused_by_name(server: Server, tmp_path: Path) -> None:
-    at(server, tmp_path).add(record())
-    server.execute("UPDATE gpurun_schema SET version = 99", "bench")
+    server.execute(f"UPDATE gpurun_schema SET version = {version}", "bench")
     refused = refusal(at(server, tmp_path).query)
-    assert "schema version 99, and this gpurun knows those up to 2" in refused.what
-    assert server.execute("SELECT version FROM gpurun_schema", "bench") == [(99,)]
+    assert f"tables have version {version}, and this gpurun knows version 2" in refused.what
+    assert server.execute("SELECT version FROM gpurun_schema", "bench") == [(version,)]
+    assert server.execute("SELECT id FROM gpurun_benchmarks", "bench") == [(record().id,)]
 
 
 @pytest.mark.usefixtures("database")

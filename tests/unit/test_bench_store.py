@@ -1,4 +1,4 @@
-"""The store of benchmarks: what was added is found again, moved elsewhere and brought forward."""
+"""The store of benchmarks finds what was added, and moves it elsewhere."""
 
 from __future__ import annotations
 

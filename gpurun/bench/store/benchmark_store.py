@@ -174,20 +174,18 @@ class BenchmarkStore:
 
     def _run(self, work: Work[T], *, write: bool = False) -> T:
         """Do `work` in the database, again where it had to be made anew first."""
+        fault: Exception | None = None
         for _ in range(ATTEMPTS):
             try:
                 self._prepare()
                 return self._database.run(work, write=write)
             except EmptyDatabase as error:
-                fault: Exception = error
-                self._connected = False
-                continue
+                fault = error
             except UnusableDatabase as error:
                 fault = error
-                self._connected = False
                 self._database.discard(error)
-            if fault.damaged:
-                self._notice(f"{self.name} was damaged and is made again from {self._files.folder}")
+                self._notice(f"{self.name} is made again from {self._files.folder}: {error}")
+            self._connected = False
         raise GpurunError(f"{self.name}: {fault}", "look at its disk")
 
     def _prepare(self) -> None:

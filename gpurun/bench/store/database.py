@@ -8,28 +8,23 @@ from typing import NoReturn, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
-from gpurun.bench.store.migrations import VERSION, check_known, migrate, version_of
-from gpurun.errors import GpurunError
+from gpurun.bench.store.database_tables import VERSION, make_tables, version_of
 
 T = TypeVar("T")
 Work = Callable[[sa.Connection], T]
-"""What is done in one transaction. It may be done again, from the start, where that failed."""
+"""One transaction's work. The store repeats it from the start if the transaction fails."""
 
 
 class EmptyDatabase(Exception):
-    """The tables are gone since they were seen: another process is making them again."""
+    """The tables are gone, to be made again here or by another process."""
 
 
 class UnusableDatabase(Exception):
-    """It cannot be read, or holds tables of another version. `damaged`: because of a fault."""
-
-    def __init__(self, what: str, *, damaged: bool = True) -> None:
-        self.damaged = damaged
-        super().__init__(what)
+    """The database cannot be used as it is."""
 
 
 class Database:
-    """A database by its engine. `name` is what messages call it and holds no password."""
+    """A database by its engine. `name` is for messages and holds no password."""
 
     name: str
 
@@ -49,27 +44,30 @@ class Database:
             self.refuse(error)
 
     def prepare(self) -> None:
-        """Make the tables, or bring them forward; those of a later gpurun are left untouched."""
+        """Make the tables, if there are none; those of another gpurun make an index empty."""
         version = self.run(version_of)
-        check_known(version, self.name)
-        if version < VERSION:
-            self.run(self._migrate, write=True)
+        if version == 0:
+            self.run(self._make_tables, write=True)
+        elif version != VERSION:
+            why = f"its tables have version {version}, and this gpurun knows version {VERSION}"
+            self.discard(UnusableDatabase(why))
+            raise EmptyDatabase(why)
 
     def discard(self, why: UnusableDatabase) -> None:
-        """Make room for a new one, if this one is a mere index; else `GpurunError`."""
-        raise GpurunError(f"{self.name}: {why}", "mend that row in the database") from None
-
-    def refuse(self, error: DBAPIError) -> NoReturn:
-        """Raise what a failure of the database means to the user."""
-        raise GpurunError(f"{self.name}: {driver_line(error)}", "mend it, or name another store")
-
-    def lock_tables(self, connection: sa.Connection) -> None:
-        """Let no other process make or change tables until the transaction ends."""
+        """Make room for a new database, or raise `GpurunError`: only an index may be removed."""
         raise NotImplementedError
 
-    def _migrate(self, connection: sa.Connection) -> None:
+    def refuse(self, error: DBAPIError) -> NoReturn:
+        """Raise `GpurunError` with the database's reason and a remedy."""
+        raise NotImplementedError
+
+    def lock_tables(self, connection: sa.Connection) -> None:
+        """Let no other process make tables until the transaction ends."""
+        raise NotImplementedError
+
+    def _make_tables(self, connection: sa.Connection) -> None:
         self.lock_tables(connection)
-        migrate(connection, self.name)
+        make_tables(connection)
 
     def _once(self, work: Work[T], write: bool) -> T:
         with self._engine.execution_options(write=write).begin() as connection:
@@ -77,5 +75,5 @@ class Database:
 
 
 def driver_line(error: DBAPIError) -> str:
-    """What the driver says, without the statement, in one line."""
+    """The driver's message without the statement, in one line."""
     return " ".join(str(error.orig).split())

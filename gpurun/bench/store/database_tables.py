@@ -15,6 +15,9 @@ METADATA = sa.MetaData()
 
 SCHEMA = sa.Table("gpurun_schema", METADATA, sa.Column("version", sa.Integer, primary_key=True))
 """One row: the version of the tables."""
+VERSION = 2
+"""Counts changes of these tables. A change after a release needs a way to bring old tables in
+PostgreSQL forward; an index in SQLite is made again."""
 
 BENCHMARKS = sa.Table(
     "gpurun_benchmarks",
@@ -58,8 +61,21 @@ BASELINES = sa.Table(
 
 TABLES: dict[type[Document], sa.Table] = {BenchmarkRecord: BENCHMARKS, AcceptedBaseline: BASELINES}
 
-
 Row = tuple[sa.Table, dict[str, Any]]
+
+
+def version_of(connection: sa.Connection) -> int:
+    """The version of the tables that are there, 0 for none."""
+    if not sa.inspect(connection).has_table(SCHEMA.name):
+        return 0
+    return connection.scalar(sa.select(sa.func.max(SCHEMA.c.version))) or 0
+
+
+def make_tables(connection: sa.Connection) -> None:
+    """Make the tables, in a transaction that keeps other makers out, unless one was faster."""
+    if version_of(connection) == 0:
+        METADATA.create_all(connection)
+        connection.execute(sa.insert(SCHEMA).values(version=VERSION))
 
 
 def insert_new(connection: sa.Connection, rows: Iterable[Row]) -> int:

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from gpurun.bench.store.database import Database, driver_line
+from gpurun.bench.store.database import Database, UnusableDatabase, driver_line
 from gpurun.errors import GpurunError
 
 CONNECT_SECONDS = 10
@@ -34,6 +34,11 @@ class PostgresDatabase(Database):
     def lock_tables(self, connection: sa.Connection) -> None:
         """Take the advisory lock, which ends with the transaction."""
         connection.execute(sa.select(sa.func.pg_advisory_xact_lock(TABLES_LOCK)))
+
+    def discard(self, why: UnusableDatabase) -> None:
+        """Refuse: the database holds other machines' records, so nothing in it is ever dropped."""
+        todo = "mend that in the database, use the gpurun that made it, or name another store"
+        raise GpurunError(f"{self.name}: {why}", todo) from None
 
     def refuse(self, error: DBAPIError) -> NoReturn:
         """Raise what the server, or its absence, means."""

@@ -22,7 +22,6 @@ from gpurun.bench.store.database import (
     Work,
     driver_line,
 )
-from gpurun.bench.store.migrations import VERSION, version_of
 from gpurun.errors import GpurunError
 
 BUSY_SECONDS = 1.0
@@ -71,9 +70,6 @@ class SqliteDatabase(Database):
                 f"{self.path.parent} cannot be made: {error.strerror or error}",
                 "name another folder with --out",
             ) from None
-        version = self.run(version_of)
-        if version not in (0, VERSION):
-            raise UnusableDatabase(f"its tables are of version {version}", damaged=False)
         super().prepare()
         self._patiently(self._use_wal)
 
