@@ -136,7 +136,7 @@ def test_a_run_that_crashed_is_still_diagnosed(tmp_path: Path) -> None:
         ("trace.json", b""),
         ("trace.json", b'{"traceEvents": [{"ph": "X", "cat": "kern'),
         ("trace.json", b"[1, 2]"),
-        ("trace.json.gz", gzip.compress(b'{"traceEvents": [')[:20]),
+        ("trace.json.gz", gzip.compress(b'{"traceEvents": [', mtime=0)[:20]),
         ("report.sqlite", b"SQLite format 3\0 and no more"),
         ("report.sqlite", b"hello"),
         ("kernels.csv", b"a,b\n1,2\n"),
