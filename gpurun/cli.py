@@ -23,6 +23,7 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and leave a rec
        gpurun --optimize [flags] script.py ...           find faster settings, prove them, train
        gpurun --scale 1,2,4 [flags] script.py ...        how well it scales, and what is lost where
        gpurun bench --compare main [script.py ...]       is this commit slower? (bench --help)
+       gpurun profile [flags] script.py ...              why it is slow (profile --help)
        gpurun diagnose FOLDER|TRACE                      what keeps a recorded run from speed?
        gpurun doctor                                     what is installed, permitted, missing
 
@@ -129,10 +130,17 @@ def _diagnose(argv: list[str]) -> int:
     return diagnose(parse_diagnose(argv))
 
 
+def _profile(argv: list[str]) -> int:
+    from gpurun.commands.profile import profile
+
+    return profile(argv)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "bench": _bench,
     "diagnose": _diagnose,
     "doctor": _doctor,
+    "profile": _profile,
 }
 
 

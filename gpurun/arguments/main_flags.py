@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.arguments.ddp_options import ddp_options
-from gpurun.arguments.flag_parser import Flags, split
+from gpurun.arguments.flag_parser import Flags, Words, split
 from gpurun.arguments.flag_values import EFFECTS, allow_of, budget_of, count_of
 from gpurun.arguments.options import Objective, Options, Target, TargetKind
 from gpurun.arguments.scale_flags import scale_options
@@ -42,8 +42,12 @@ MAIN = Flags(
 
 def parse(argv: Iterable[str], environment: Mapping[str, str] | None = None) -> Options:
     """The options of the main form; `GpurunError` where a flag is unknown or has no good value."""
-    environment = os.environ if environment is None else environment
     words = split(list(argv), MAIN)
+    return options_of(words, os.environ if environment is None else environment)
+
+
+def options_of(words: Words, environment: Mapping[str, str]) -> Options:
+    """The options that the words of a command line make; `GpurunError` as for `parse`."""
     if words.program is None:
         scale_options(words.own)  # whose counts may be what was left out
         raise GpurunError("no script was named", "try: gpurun train.py, or gpurun --help")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpurun.records.record import record
-from gpurun.records.spec import LossReduction, Setting
+from gpurun.records.spec import LossReduction, ProfileSpec, Setting
 from gpurun.records.tuned_argument import TunedArgument
 
 
@@ -58,6 +58,7 @@ class Options:
     exchanging gradients so, with `loss_reduction` known. What nobody said is
     None; `budget_seconds` and `allow` are always known where `optimize` is. `target` is the script
     as it is; `tuned_arguments` are those of its arguments that were typed as `@tune:` words.
+    `profile`: the window of steps that `gpurun profile` records.
     """
 
     target: Target
@@ -86,6 +87,7 @@ class Options:
     knob_paths: tuple[str, ...] = ()
     tuned_arguments: tuple[TunedArgument, ...] = ()
     scale: ScaleOptions | None = None
+    profile: ProfileSpec | None = None
 
     @property
     def aim(self) -> Objective:
@@ -99,6 +101,21 @@ class Options:
         for argument in self.tuned_arguments:
             words[argument.position] = argument.word
         return replace(self.target, args=tuple(words))
+
+
+@record
+class ProfileOptions:
+    """The flags of `gpurun profile`. `run`: the plain run that is profiled, None with `help`.
+
+    `sources`: names of profilers, None for those that are on by default. `steps`: to record, None
+    for the default. `stop`: the script ends after them.
+    """
+
+    run: Options | None
+    sources: tuple[str, ...] | None = None
+    steps: int | None = None
+    stop: bool = False
+    help: bool = False
 
 
 @record

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.arguments.gpurun_toml import load_config
@@ -13,6 +14,11 @@ from gpurun.diagnoses.diagnosis_report import diagnosis_report
 from gpurun.diagnoses.run_evidence import evidence_of_run, evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.profilers.recorded_profiles import (
+    RecordedProfile,
+    recorded_profiles,
+    was_to_be_profiled,
+)
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import CRITICAL, WARNING
@@ -68,7 +74,31 @@ def examine(paths: list[Path]) -> DiagnosisReport:
         return diagnosis_report(evidence_of_timelines(read_recordings(paths), thresholds), subject)
     if len(paths) > 1:
         raise GpurunError(f"{folder} is a folder beside other paths", "name one folder alone")
-    return diagnosis_report(evidence_of_run(folder, thresholds), str(folder))
+    return _of_run(folder, thresholds)
+
+
+def _of_run(folder: Path, thresholds: Thresholds) -> DiagnosisReport:
+    """The diagnosis of a run, with what was recorded of each rank if it was profiled."""
+    profiles = recorded_profiles(folder)
+    timelines = [profile.timeline for profile in profiles]
+    overheads = [p.overhead_percent for p in profiles if p.overhead_percent is not None]
+    failures = dict.fromkeys(failure for profile in profiles for failure in profile.failures)
+    return diagnosis_report(
+        evidence_of_run(folder, thresholds, timelines),
+        str(folder),
+        overhead_percent=max(overheads, default=None),
+        notes=(*_window_notes(folder, profiles), *failures),
+    )
+
+
+def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[str, ...]:
+    """What profiling took, or why no step was profiled of a run that was to be."""
+    if profiles:
+        seconds = max(profile.profiler_seconds for profile in profiles)
+        return (f"profilers took {seconds:.1f} s to start and stop",)
+    if not was_to_be_profiled(folder):
+        return ()
+    return ("no step was profiled: the script took too few steps before they were steady",)
 
 
 def write_report(report: DiagnosisReport, options: DiagnoseOptions) -> None:

@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from gpurun.arguments.options import Options
+from gpurun.arguments.options import Options, Target
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.codec import to_json
@@ -45,10 +45,22 @@ def run(options: Options) -> int:
         raise GpurunError("--json - would mix with the script's own stdout", "name a file")
     if options.json is not None:
         check_output("--json", Path(options.json))  # after hours it would be too late
-    return run_with(options, _chosen_settings(options))
+    return run_with(options, chosen_settings(options))
 
 
-def run_with(options: Options, saved: SavedSettings | None) -> int:
+class Addition(Protocol):
+    """A command that does more with a plain run. Neither method may change how the script ends."""
+
+    def target(self, target: Target, run_dir: Path) -> Target:
+        """What to launch in place of the script."""
+
+    def conclude(self, run_dir: Path) -> None:
+        """Read the run folder, once its result is written."""
+
+
+def run_with(
+    options: Options, saved: SavedSettings | None, addition: Addition | None = None
+) -> int:
     """Run the script under `saved` settings, record and summarise; the script's exit code."""
     options, environment = _settled(options, saved)
     if saved is not None and not saved.fingerprint and not options.quiet:
@@ -59,6 +71,8 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
         launched, environment, told = _hidden(options, environment, run_dir)
     if run_dir is not None:
         run_dir, environment = _prepared(run_dir, options, saved, environment, told)
+    if addition is not None and run_dir is not None:
+        launched = replace(launched, target=addition.target(launched.target, run_dir))
     watch = Watch(run_dir)
     started = time.monotonic()
     try:
@@ -76,6 +90,8 @@ def run_with(options: Options, saved: SavedSettings | None) -> int:
     outcome = Outcome(exit_code, time.monotonic() - started, run_dir)
     try:
         _conclude(outcome, options, watch.lost, saved)
+        if addition is not None and run_dir is not None:
+            addition.conclude(run_dir)
     except KeyboardInterrupt:
         _note("the summary was interrupted")
     except Exception as error:
@@ -146,7 +162,8 @@ def _launch(options: Options, environment: Mapping[str, str], watch: Watch) -> i
         watch.close()
 
 
-def _chosen_settings(options: Options) -> SavedSettings | None:
+def chosen_settings(options: Options) -> SavedSettings | None:
+    """The settings that `--settings` or `--tuned` name; None without either."""
     if options.settings is None and not options.tuned:
         return None
     from gpurun.arguments import settings_file
@@ -223,6 +240,7 @@ def _prepared(
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
     if told is not None:
         spec = replace(spec, parallel=told, exchange=Exchange(options=options.ddp_options))
+    spec = replace(spec, profile=options.profile)
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)
@@ -275,7 +293,7 @@ def _conclude(
         result = _bare_result(outcome, options, lost_events(outcome.run_dir))
     if saved is not None:
         result = _held_against(saved, result)
-    shown = seen and not options.quiet
+    shown = seen and not options.quiet and options.profile is None
     result = _noted(result, lost)
     try:
         write_json(outcome.run_dir / "result.json", to_json(result))
@@ -288,7 +306,8 @@ def _conclude(
     for note in result.notes:
         if note.startswith(INCOMPLETE) and not shown:
             _note(note)
-    if options.json is not None and not options.optimize:  # there it holds the tuning report
+    # under --optimize it holds the tuning report, of `gpurun profile` the findings
+    if options.json is not None and not options.optimize and options.profile is None:
         _write_asked(Path(options.json), result)
 
 

@@ -69,8 +69,14 @@ def _profiled_computing(evidence: Evidence) -> float | None:
     total = sum(f.seconds_self for f in functions)
     if not total:
         return None
-    waiting = sum(f.seconds_self for f in functions if _name(f) in WAITING)
-    return 1 - waiting / total
+    return 1 - sum(map(_waiting, functions)) / total
+
+
+def _waiting(function: HostFunction) -> float:
+    """Seconds in which a function waited: as the kernel counts, else by what it is."""
+    if function.blocked_seconds is not None:
+        return function.blocked_seconds
+    return function.seconds_self if _name(function) in WAITING else 0.0
 
 
 def _name(function: HostFunction) -> str:

@@ -57,6 +57,8 @@ class ProcessLog:
     rates: records.RatesEvent | None = None
     waits: records.WaitsEvent | None = None
     stop: records.StopEvent | None = None
+    profile: records.ProfileEvent | None = None
+    host_samples: records.HostSamplesEvent | None = None
     gradients: tuple[records.GradientEvent, ...] = ()
     probe: records.ProbeEvent | None = None
     cores: records.CoresEvent | None = None
@@ -201,6 +203,8 @@ class _Reader:
             rates=latest(records.RatesEvent),
             waits=latest(records.WaitsEvent),
             stop=latest(records.StopEvent),
+            profile=latest(records.ProfileEvent),
+            host_samples=latest(records.HostSamplesEvent),
             gradients=every(records.GradientEvent),
             probe=latest(records.ProbeEvent),
             cores=latest(records.CoresEvent),

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
 from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
+from gpurun.records.messages.profile_events import HostSamplesEvent as HostSamplesEvent
+from gpurun.records.messages.profile_events import ProfileEvent as ProfileEvent
 from gpurun.records.record import record
 
 EVENTS_SCHEMA = "gpurun/events@1"

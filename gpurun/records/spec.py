@@ -122,6 +122,23 @@ class ProbeSpec:
 
 
 @record
+class ProfileSpec:
+    """A window of steady steps is profiled.
+
+    `sources`: of "kineto", "host", "allocator", "nsys". The window begins after `warmup_steps` and
+    once steps are alike. It has `steps` steps, and more, up to `max_steps`, until it is
+    `min_seconds` long. `stop`: the script ends with it.
+    """
+
+    sources: tuple[str, ...]
+    warmup_steps: int = 6
+    steps: int = 20
+    max_steps: int = 2000
+    min_seconds: float = 1.0
+    stop: bool = False
+
+
+@record
 class Exchange:
     """How ranks exchange gradients, those of hidden data parallelism and of a script's own DDP.
 
@@ -151,7 +168,7 @@ class RunSpec:
     script's loss reduces, and ends. `kernel_oom_kills`: processes that the
     kernel had killed for memory before, None where it does not say.
     `turns_after_steps`: after so many steps it trains in turns with the other side of a live pair;
-    None: it trains alone.
+    None: it trains alone. `profile`: it profiles some of its steps.
     """
 
     run_dir: str
@@ -167,4 +184,5 @@ class RunSpec:
     probe: ProbeSpec | None = None
     kernel_oom_kills: int | None = None
     turns_after_steps: int | None = None
+    profile: ProfileSpec | None = None
     schema: str = SPEC_SCHEMA

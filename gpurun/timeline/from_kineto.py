@@ -23,7 +23,7 @@ from gpurun.timeline.model import (
     RuntimeCall,
     Timeline,
 )
-from gpurun.timeline.phases import clock_mark, clock_offset, phase_name
+from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
 from gpurun.timeline.runtime_calls import plain_name, syncs_among
 from gpurun.timeline.self_times import operators_of
 

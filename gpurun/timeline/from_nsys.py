@@ -29,7 +29,7 @@ from gpurun.timeline.model import (
     Sync,
     Timeline,
 )
-from gpurun.timeline.phases import clock_mark, clock_offset, phase_name
+from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
 from gpurun.timeline.runtime_calls import plain_name, syncs_among
 
 NEWEST_SCHEMA = (3, 25)

@@ -180,6 +180,9 @@ class HostFunction:
     seconds_total: float
     users_own: bool
     phase: Phase | None = None
+    blocked_seconds: float | None = None
+    """Of `seconds_self`: asleep, or waiting for storage, a lock or another thread. None: not told.
+    The rest computes or waits for a core."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ OWNERS = {
 BELOW = {"gpurun.trials": ("gpurun.tuner", "gpurun.bench", "gpurun.scaling", "gpurun.commands")}
 """Packages, and what stands above them: they must not import it, not even on demand."""
 
-STAIRS = ("core", "observe", "trial", "ddp", "probe", "boot", "bootstrap")
+STAIRS = ("core", "observe", "trial", "profile", "ddp", "probe", "boot", "bootstrap")
 """The rooms of `gpurun.runtime` from the lowest: a room imports itself and those before it."""
 
 HEAVY = (

@@ -67,6 +67,11 @@ def activate(spec_path: str) -> None:
 
         trial_run.prepare(spec.trial)
 
+    if spec.profile is not None:
+        from gpurun.runtime.profile import kineto_trace
+
+        kineto_trace.keep_quiet()
+
     def torch_is_here(torch: ModuleType) -> None:
         try:
             from gpurun.runtime.boot import install_hooks

@@ -62,6 +62,8 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
         guarded("trial", lambda: trial_run.arm(spec, torch))()
     elif spec.turns_after_steps is not None:
         guarded("turns", lambda: _arm_turns(spec, torch))()
+    elif spec.profile is not None:
+        guarded("profile", lambda: _arm_profile(spec, torch))()
     guarded("dynamo skip", dynamo_skip.install)(torch)
     _at_end(guarded("end", lambda: write_exit_metrics(torch)))
     if orphan_ranks.is_rank():
@@ -112,6 +114,20 @@ def _arm_turns(spec: RunSpec, torch: Any) -> None:
             trial_exit.end_at_once(lambda: write_exit_metrics(torch), control)
 
     CLOCK.listeners.append(guarded("turns", step))
+
+
+def _arm_profile(spec: RunSpec, torch: Any) -> None:
+    from gpurun.runtime.profile import profile_window
+    from gpurun.runtime.trial import trial_exit
+
+    assert spec.profile is not None
+    run_dir = Path(spec.run_dir)
+    profile_window.arm(
+        spec.profile,
+        run_dir,
+        torch,
+        lambda: trial_exit.end_at_once(lambda: write_exit_metrics(torch), run_dir / "control"),
+    )
 
 
 def _guard_workers(torch: Any) -> None:

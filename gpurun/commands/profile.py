@@ -1,0 +1,103 @@
+"""`gpurun profile`: run the script, record some of its steps, and say what keeps it from speed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpurun.arguments.main_flags import with_configuration
+from gpurun.arguments.options import DiagnoseOptions, Options, ProfileOptions, Target, TargetKind
+from gpurun.arguments.profile_flags import parse_profile
+from gpurun.commands.run import chosen_settings, run_with
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.launch.launch_command import command_line
+from gpurun.profilers import all_profilers, chosen_profilers
+from gpurun.profilers.api import Profiler
+from gpurun.profilers.recorded_profiles import FOLDER
+from gpurun.records.spec import ProfileSpec
+from gpurun.rundir import check_output
+
+HELP = """\
+usage: gpurun profile [flags] script.py [script's arguments]
+
+Runs the script to its end. Once its steps are steady some of them are recorded; then the report
+says what keeps the training from being faster: evidence, the line of the script, what to do about
+it, and how much faster it could be at most. The script's output and exit code are its own.
+
+  --steps N         record so many steps (default: 20, and at least a second)
+  --stop            end the script after them
+  --sources LIST    what records, of {sources}
+                    (default: {default})
+  --json FILE       write figures and findings as JSON
+  --out DIR         keep records there (default .gpurun; also GPURUN_HOME)
+  --quiet           print nothing but errors and the closing verdict line
+
+torchrun's flags (--nproc-per-node, ...) and --ddp, --settings, --tuned mean what they mean for a
+plain run. `gpurun ./profile` runs a script of that name.
+"""
+
+
+def profile(argv: list[str]) -> int:
+    """Profile as the command line says; the script's own exit code."""
+    asked = parse_profile(argv) if argv else ProfileOptions(run=None, help=True)
+    if asked.run is None:
+        (sys.stdout if argv else sys.stderr).write(_help())
+        return int(ExitCode.OK if argv else ExitCode.USAGE)
+    options = with_configuration(asked.run, Path.cwd())
+    if options.json is not None:
+        check_output("--json", Path(options.json))  # after hours it would be too late
+    profilers = _working(asked, options.quiet)
+    options = replace(options, profile=_spec(asked, profilers))
+    return run_with(options, chosen_settings(options), Profiled(options, profilers))
+
+
+def _help() -> str:
+    every, default = (
+        ",".join(each.name for each in some) for some in (all_profilers(), chosen_profilers(None))
+    )
+    return HELP.format(sources=every, default=default)
+
+
+def _spec(asked: ProfileOptions, profilers: Sequence[Profiler]) -> ProfileSpec:
+    names = tuple(each.name for each in profilers if each.inside)
+    spec = ProfileSpec(sources=names, stop=asked.stop)
+    return spec if asked.steps is None else replace(spec, steps=asked.steps, max_steps=asked.steps)
+
+
+def _working(asked: ProfileOptions, quiet: bool) -> tuple[Profiler, ...]:
+    """The profilers that work here; one that was asked for and does not is an error."""
+    working = []
+    for profiler in chosen_profilers(asked.sources):
+        obstacle = profiler.obstacle()
+        if obstacle is None:
+            working.append(profiler)
+        elif asked.sources is not None:
+            raise GpurunError(f"--sources {profiler.name}: {obstacle.what}", obstacle.todo)
+        elif not quiet:
+            sys.stderr.write(f"gpurun: without {profiler.title}: {obstacle.what}\n")
+    return tuple(working)
+
+
+class Profiled:
+    """What `gpurun profile` adds to a plain run (see `run.Addition`)."""
+
+    def __init__(self, options: Options, profilers: Sequence[Profiler]) -> None:
+        self._options = options
+        self._profilers = profilers
+
+    def target(self, target: Target, run_dir: Path) -> Target:
+        """The script under the profilers that stand around its command line."""
+        command = plain = command_line(target)
+        for profiler in self._profilers:
+            command = profiler.command(command, run_dir / FOLDER)
+        return target if command == plain else Target(TargetKind.COMMAND, command[0], command[1:])
+
+    def conclude(self, run_dir: Path) -> None:
+        """Diagnose what was recorded, and report."""
+        from gpurun.commands.diagnose import examine, write_report
+
+        options = self._options
+        shown = DiagnoseOptions(json=options.json, quiet=options.quiet)
+        write_report(examine([run_dir]), shown)

@@ -1,0 +1,38 @@
+"""Profilers: one file a source. Each file that defines one is found by walking this folder."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from functools import cache
+from typing import cast
+
+from gpurun.errors import GpurunError
+from gpurun.profilers.api import Profiler, ProfilerBase
+
+
+@cache
+def all_profilers() -> tuple[Profiler, ...]:
+    """Every profiler of this folder, in ascending order of `order`."""
+    modules = pkgutil.iter_modules(__path__, f"{__name__}.")
+    found: list[Profiler] = []
+    for module in (importlib.import_module(each.name) for each in modules):
+        for value in vars(module).values():
+            if isinstance(value, type) and issubclass(value, ProfilerBase):
+                if value is not ProfilerBase and value.__module__ == module.__name__:
+                    found.append(cast(Profiler, value()))
+    return tuple(sorted(found, key=lambda each: each.order))
+
+
+def chosen_profilers(wanted: Sequence[str] | None) -> tuple[Profiler, ...]:
+    """The profilers of these names; of None those that are on by default."""
+    if wanted is None:
+        return tuple(each for each in all_profilers() if each.default)
+    names = {each.name: each for each in all_profilers()}
+    unknown = [word for word in wanted if word not in names]
+    if unknown:
+        raise GpurunError(
+            f"--sources: there is no source {unknown[0]!r}", f"choose of {','.join(names)}"
+        )
+    return tuple(each for each in all_profilers() if each.name in wanted)

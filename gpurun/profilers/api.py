@@ -1,0 +1,69 @@
+"""The parts of a profiler. A file of this folder defines one class of them.
+
+A profiler works inside the script's process (the runtime starts and stops it by the spec), around
+its command line, or beside it in the launcher. It is summarised in the launcher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from gpurun.measure.run_events import ProcessLog
+from gpurun.timeline.model import Timeline
+
+
+@dataclass(frozen=True)
+class Obstacle:
+    """Why a source does not work here, and what to do about it. One line each."""
+
+    what: str
+    todo: str
+
+
+class Profiler(Protocol):
+    """One source of a profile.
+
+    `name`: its word of `--sources`. `title`: as people know it. `default`: it is on unless somebody
+    chooses. `inside`: the runtime records it. `order`: of two sources that measured the same thing
+    the lower one counts.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    default: ClassVar[bool]
+    inside: ClassVar[bool]
+    order: ClassVar[int]
+
+    def obstacle(self) -> Obstacle | None:
+        """Why it cannot work on this machine; None where it can."""
+
+    def command(self, command: Sequence[str], folder: Path) -> tuple[str, ...]:
+        """The command line that runs `command` under this profiler, recording into `folder`."""
+
+    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+        """What it recorded of one process; None where nothing."""
+
+
+class ProfilerBase:
+    """Inherit, and define what the profiler does otherwise."""
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    default: ClassVar[bool] = False
+    inside: ClassVar[bool] = False
+    order: ClassVar[int] = 50
+
+    def obstacle(self) -> Obstacle | None:
+        """See `Profiler`."""
+        return None
+
+    def command(self, command: Sequence[str], folder: Path) -> tuple[str, ...]:
+        """See `Profiler`."""
+        return tuple(command)
+
+    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+        """See `Profiler`."""
+        return None

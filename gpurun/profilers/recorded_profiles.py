@@ -1,0 +1,111 @@
+"""What a run folder holds of its profiled windows: one timeline a training process."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+from gpurun.measure.run_events import ProcessLog, read_run
+from gpurun.measure.training_clock import step_clock
+from gpurun.profilers import all_profilers
+from gpurun.records.events import StepRow
+from gpurun.timeline.merge import merged
+from gpurun.timeline.model import Phase, Timeline
+
+FOLDER = "profile"
+"""Folder of a run's folder with what profilers wrote themselves."""
+FEWEST_STEPS = 5
+"""Fewer steps, inside the window or outside of it, say nothing of what profiling costs."""
+SETTLED = 3
+"""So many first steps are left out of those that the window is held against."""
+
+
+@dataclass(frozen=True)
+class RecordedProfile:
+    """The window of one training process.
+
+    `overhead_percent`: by how much the median step inside the window is slower than outside; None
+    where too few are outside. `profiler_seconds`: what profilers took to start and stop.
+    `failures`: profilers that recorded nothing, each with its reason.
+    """
+
+    log: ProcessLog
+    timeline: Timeline
+    steps: int
+    overhead_percent: float | None
+    profiler_seconds: float
+    failures: tuple[str, ...]
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of the process; None outside a distributed job."""
+        return self.log.process.rank
+
+
+def recorded_profiles(run_dir: Path) -> tuple[RecordedProfile, ...]:
+    """The windows of a run in the order of the ranks; empty where none was profiled."""
+    logs = [log for log in read_run(run_dir).processes if log.profile is not None]
+    found = [_recorded(log, run_dir / FOLDER) for log in logs]
+    return tuple(sorted(found, key=lambda each: each.rank or 0))
+
+
+def was_to_be_profiled(run_dir: Path) -> bool:
+    """The run's spec asks for a window."""
+    try:
+        spec = json.loads((run_dir / "spec.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(spec, dict) and spec.get("profile") is not None
+
+
+def _recorded(log: ProcessLog, folder: Path) -> RecordedProfile:
+    assert log.profile is not None
+    timelines, failures = [], []
+    for profiler in all_profilers():
+        try:
+            timeline = profiler.timeline(log, folder)
+        except (GpurunError, OSError, ValueError) as error:
+            failures.append(f"{profiler.title}: {error}")
+            continue
+        if timeline is not None:
+            timelines.append(timeline)
+    states = log.profile.profilers
+    failures += [f"{each.name}: {each.failure}" for each in states if each.failure is not None]
+    return RecordedProfile(
+        log=log,
+        timeline=merged(timelines),
+        steps=log.profile.steps,
+        overhead_percent=overhead_percent(log),
+        profiler_seconds=sum(each.seconds for each in states),
+        failures=tuple(failures),
+    )
+
+
+def overhead_percent(log: ProcessLog) -> float | None:
+    """By how many percent the median step of the window is slower than the median one outside.
+
+    The step in which profilers start and the one in which they stop count on neither side: their
+    seconds are told apart.
+    """
+    event, clock = log.profile, step_clock(log)
+    if event is None or clock is None:
+        return None
+    ends = clock.steps[StepRow.END_NS]
+    inside = [end - begin for name, begin, end in event.phases if name == Phase.STEP.value]
+    outside = [
+        ends[i] - ends[i - 1]
+        for i in range(SETTLED, len(ends))
+        if ends[i] < event.begin_ns or ends[i - 1] > event.end_ns + _stopping_ns(log)
+    ]
+    if min(len(inside), len(outside)) < FEWEST_STEPS:
+        return None
+    return (statistics.median(inside) / statistics.median(outside) - 1) * 100
+
+
+def _stopping_ns(log: ProcessLog) -> int:
+    """How long after the window its profilers may still be at work."""
+    assert log.profile is not None
+    return round(sum(each.seconds for each in log.profile.profilers) * 1e9)

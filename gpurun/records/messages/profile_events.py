@@ -1,0 +1,81 @@
+"""What a profiled process writes of its window of steady steps."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from gpurun.records.record import record
+
+
+@record
+class ProfilerState:
+    """One profiler in the window. `failure`: why it did not record, None if it did.
+
+    `seconds`: what its start and its stop took together; the script waited for them.
+    """
+
+    name: str
+    failure: str | None
+    seconds: float
+
+
+@record
+class AllocatorState:
+    """torch's caching allocator of one device over the window: counts in it, peaks so far."""
+
+    device: int
+    allocated_bytes: int
+    reserved_bytes: int
+    total_bytes: int
+    retries: int
+    device_allocations: int
+    inactive_split_bytes: int
+
+
+@record
+class ProfileEvent:
+    """The profiled window, from the end of a step to the end of a later one.
+
+    `first_step`: steps of the clock before it. `phases`: [name, begin_ns, end_ns] of each part of a
+    step and of the steps themselves. `ended_early`: why, None where it has all its steps.
+    """
+
+    kind: ClassVar[str] = "profile"
+    begin_ns: int
+    end_ns: int
+    first_step: int
+    steps: int
+    thread: int
+    phases: tuple[tuple[str, int, int], ...]
+    profilers: tuple[ProfilerState, ...]
+    memory: tuple[AllocatorState, ...] | None
+    ended_early: str | None = None
+
+
+@record
+class FunctionSamples:
+    """One function of the stepping thread in one part of the step, by samples of its stack.
+
+    `self_seconds`: in its own lines; of those `blocked_seconds` asleep or waiting for storage, a
+    lock or another thread, None where nobody counts. `total_seconds`: with what it calls.
+    `line`: where most of the time passes.
+    """
+
+    file: str
+    line: int
+    function: str
+    phase: str | None
+    users_own: bool
+    self_seconds: float
+    total_seconds: float
+    blocked_seconds: float | None
+
+
+@record
+class HostSamplesEvent:
+    """All functions seen in the window. `seconds`: the time that the samples stand for."""
+
+    kind: ClassVar[str] = "host_samples"
+    seconds: float
+    samples: int
+    functions: tuple[FunctionSamples, ...]

@@ -1,0 +1,1 @@
+"""Profilers inside the user's process, confined to a window of steady steps."""

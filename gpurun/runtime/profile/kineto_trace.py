@@ -1,0 +1,95 @@
+"""torch.profiler around the window: what the device did, or on the CPU which operators ran."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpurun.records.messages.profile_events import ProfilerState
+from gpurun.runtime.core.patching import replace
+
+CLOCK_MARK = "gpurun clock "
+"""As `timeline.phase_names` reads it: the mark ties the trace's clock to this process's."""
+MARKS = 5
+QUIET = "99"
+"""Kineto's own log lines of a start and a stop are left out of the script's output."""
+
+now = time.perf_counter_ns
+
+
+def keep_quiet() -> None:
+    """Before torch is imported: the script's output stays its own."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
+
+
+class Kineto:
+    """One recording of torch.profiler, written as a Chrome trace."""
+
+    name = "kineto"
+
+    def __init__(self, torch: Any, trace: Path, interrupted: Callable[[str], None]) -> None:
+        self._torch = torch
+        self._trace = trace
+        self._interrupted = interrupted
+        self._profiler: Any = None
+        self._ours = False
+        self._seconds = 0.0
+        self._failure: str | None = None
+
+    def begin(self) -> None:
+        """Start to record; a failure is kept for the record."""
+        began = now()
+        try:
+            if self._torch.autograd._profiler_enabled():
+                self._failure = "the script's own profiler is running"
+                return
+            self._watch_others()
+            self._ours = True
+            profiler = self._torch.profiler.profile(activities=self._activities())
+            profiler.start()
+            self._profiler = profiler
+            for _ in range(MARKS):
+                with self._torch.profiler.record_function(f"{CLOCK_MARK}{now()}"):
+                    pass
+        except Exception as error:
+            self._failure = f"{type(error).__name__}: {error}"
+        finally:
+            self._ours = False
+            self._seconds += (now() - began) / 1e9
+
+    def finish(self) -> ProfilerState:
+        """Stop and write the trace."""
+        began, profiler = now(), self._profiler
+        self._profiler = None
+        if profiler is not None:
+            try:
+                profiler.stop()
+                self._trace.parent.mkdir(parents=True, exist_ok=True)
+                profiler.export_chrome_trace(str(self._trace))
+            except Exception as error:
+                self._failure = f"{type(error).__name__}: {error}"
+        self._seconds += (now() - began) / 1e9
+        return ProfilerState(self.name, self._failure, self._seconds)
+
+    def _activities(self) -> list[Any]:
+        """The device alone where there is one: the host's operators double the overhead."""
+        activity = self._torch.profiler.ProfilerActivity
+        on_device = activity.CUDA in self._torch.profiler.supported_activities()
+        used = self._torch.cuda.is_initialized()
+        return [activity.CUDA] if on_device and used else [activity.CPU]
+
+    def _watch_others(self) -> None:
+        """torch has one profiler a process: the script's own takes precedence."""
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def _prepare_trace(profiler: Any, *args: Any, **kwargs: Any) -> Any:
+                if self._profiler is not None and not self._ours:
+                    self._interrupted("the script started a profiler of its own")
+                return original(profiler, *args, **kwargs)
+
+            return _prepare_trace
+
+        replace(self._torch.autograd.profiler.profile, "_prepare_trace", make)

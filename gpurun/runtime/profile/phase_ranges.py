@@ -1,0 +1,128 @@
+"""The parts of a step as they happen: data, forward, backward, optimizer, and the steps around.
+
+A recording tool that shows ranges gets them by `markers`. Only a profiled launch installs this.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import get_ident
+from typing import Any, Protocol
+
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.core.patching import guarded, replace
+from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.step_clock import CLOCK
+
+now = time.perf_counter_ns
+
+
+class Markers(Protocol):
+    """A tool that shows nested ranges of a thread, and ranges that may overlap."""
+
+    def push(self, name: str) -> None:
+        """Open a range inside the one that is open."""
+
+    def pop(self) -> None:
+        """Close the range opened last."""
+
+    def begin(self, name: str) -> Any:
+        """Open a range that may overlap others; what `end` takes."""
+
+    def end(self, token: Any) -> None:
+        """Close the range that `begin` opened."""
+
+
+class PhaseRanges:
+    """Notes each part of a step of the stepping thread while `recording` is on."""
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.current: list[str] = []
+        """The parts that the stepping thread is in, the innermost last."""
+        self.markers: Markers | None = None
+        self._done: list[tuple[str, int, int]] = []
+        self._optimizer: list[int] = []
+
+    def install(self, torch: Any) -> None:
+        """Stand around loaders' iterators, roots, backward passes and optimizers."""
+        self._compiling = torch.compiler.is_dynamo_compiling
+        from torch.optim import optimizer
+        from torch.utils.data import dataloader
+
+        replace(dataloader._BaseDataLoaderIter, "__next__", self._inside("data"))
+        replace(torch.autograd, "backward", self._inside("backward"))
+        ROOTS.around.add("phases", lambda _: self._forward(), None, lambda _: None)
+        optimizer.register_optimizer_step_pre_hook(guarded("phases", self._optimizer_begins))
+        optimizer.register_optimizer_step_post_hook(guarded("phases", self._optimizer_ends))
+
+    def take(self) -> tuple[tuple[str, int, int], ...]:
+        """The ranges that have ended, which are forgotten here."""
+        done, self._done = self._done, []
+        return tuple(done)
+
+    def step_ended(self) -> None:
+        """The clock's step is over: so is the optimizer's part, whose own hook comes later."""
+        self._optimizer_ends()
+
+    def _inside(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """What makes wrappers that note their calls as `name`."""
+
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                if self._compiling() or not self._seen():
+                    return original(*args, **kwargs)
+                began = self._begin(name)
+                try:
+                    return original(*args, **kwargs)
+                except BaseException as error:
+                    drop_frame(error)
+                    raise
+                finally:
+                    self._end(name, began)
+
+            return call
+
+        return make
+
+    @contextmanager
+    def _forward(self) -> Iterator[None]:
+        if not self._seen() or "backward" in self.current:
+            yield
+            return
+        began = self._begin("forward")
+        try:
+            yield
+        finally:
+            self._end("forward", began)
+
+    def _optimizer_begins(self, *_: Any) -> None:
+        if not self._compiling() and self._seen():
+            self._optimizer.append(self._begin("optimizer"))
+
+    def _optimizer_ends(self, *_: Any) -> None:
+        if self._optimizer:
+            self._end("optimizer", self._optimizer.pop())
+
+    def _seen(self) -> bool:
+        return self.recording and get_ident() == CLOCK.thread
+
+    def _begin(self, name: str) -> int:
+        self.current.append(name)
+        if self.markers is not None:
+            self.markers.push(name)
+        return now()
+
+    def _end(self, name: str, began: int) -> None:
+        ended = now()
+        while self.current and self.current.pop() != name:
+            pass  # an optimizer's step that raised has left its name behind
+        if self.markers is not None:
+            self.markers.pop()
+        self._done.append((name, began, ended))
+
+
+PHASES = PhaseRanges()
+"""The parts of this process's steps."""

@@ -1,0 +1,154 @@
+"""The profiled window: begins once the steps are steady, ends after some of them.
+
+Nothing is recorded outside of it. Where the script ends or raises inside the window, what was
+recorded until then is written.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from threading import get_native_id
+from typing import Any
+
+from gpurun.records.messages.profile_events import ProfileEvent, ProfilerState
+from gpurun.records.spec import ProfileSpec
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe.device_syncs import DeviceSyncs
+from gpurun.runtime.observe.step_clock import CLOCK
+from gpurun.runtime.profile.allocator_counts import AllocatorCounts
+from gpurun.runtime.profile.kineto_trace import Kineto
+from gpurun.runtime.profile.phase_ranges import PHASES
+from gpurun.runtime.profile.stack_samples import StackSamples
+
+STEADY_OF = 3
+"""Steps in a row that have to be alike before the window begins."""
+STEADY_SPREAD = 1.5
+"""They are alike if the longest takes at most so many times the shortest."""
+PATIENCE = 4
+"""After so many times the steps of warm-up the window begins, steady or not."""
+READ_STEPS = 3
+"""Early steps in which lines that read values of tensors are looked for."""
+
+now = time.perf_counter_ns
+
+
+class ProfileWindow:
+    """Starts and stops the profilers of this process, by the steps of its clock."""
+
+    def __init__(
+        self, spec: ProfileSpec, folder: Path, torch: Any, stop: Callable[[], None]
+    ) -> None:
+        self._spec = spec
+        self._stop_script = stop
+        self._seen = 0
+        """Steps since the clock began to count."""
+        self._recent: deque[int] = deque(maxlen=STEADY_OF)
+        self._last = now()
+        self._began: int | None = None
+        self._done = False
+        self._first_step = 0
+        self._step_ends: list[int] = []
+        self._kineto = Kineto(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
+        self._samples = StackSamples(PHASES)
+        self._allocator = AllocatorCounts(torch)
+        self._waits = DeviceSyncs(torch, READ_STEPS)
+        self._look_for_reads = guarded("waits", self._waits.after_step)
+        self._profilers: list[ProfilerState] = []
+
+    def after_step(self, count: int) -> None:
+        """The clock's step `count` is over."""
+        if self._done:
+            return
+        PHASES.step_ended()
+        end = now()
+        if self._began is not None:
+            self._step_ends.append(end)
+            if self._is_complete(end):
+                self.finish(None)
+                if self._spec.stop:
+                    self._stop_script()
+            return
+        if count <= self._seen:
+            self._recent.clear()  # a better clock was found, which counts from 1
+        self._seen = count
+        self._recent.append(end - self._last)
+        self._look_for_reads(count)
+        if self._is_steady(count):
+            self._begin(count)
+        self._last = now()
+
+    def _is_steady(self, count: int) -> bool:
+        least = max(self._spec.warmup_steps, READ_STEPS + STEADY_OF)
+        if count < least:
+            return False
+        alike = max(self._recent) <= STEADY_SPREAD * min(self._recent)
+        return alike or count >= PATIENCE * least
+
+    def _is_complete(self, end: int) -> bool:
+        if len(self._step_ends) < self._spec.steps:
+            return False
+        assert self._began is not None
+        long_enough = end - self._began >= self._spec.min_seconds * 1e9
+        return long_enough or len(self._step_ends) >= self._spec.max_steps
+
+    def _begin(self, count: int) -> None:
+        self._first_step = count
+        self._waits.abandon()
+        if "allocator" in self._spec.sources:
+            guarded("allocator counts", self._allocator.begin)()
+        if "kineto" in self._spec.sources:
+            self._kineto.begin()
+        PHASES.recording = True
+        if "host" in self._spec.sources:
+            guarded("stack samples", self._samples.begin)()
+        self._began = now()
+
+    def finish(self, why_early: str | None) -> None:
+        """Stop the profilers and write the record; nothing if no window is open."""
+        if self._began is None or self._done:
+            return
+        self._done = True
+        end = self._step_ends[-1] if self._step_ends else now()
+        PHASES.recording = False
+        samples = None
+        if "host" in self._spec.sources:
+            samples = guarded("stack samples", self._samples.finish)()
+        if "kineto" in self._spec.sources:
+            self._profilers.append(self._kineto.finish())
+        memory = None
+        if "allocator" in self._spec.sources:
+            memory = guarded("allocator counts", self._allocator.finish)()
+        if samples is not None:
+            RECORDER.event(samples)
+        RECORDER.event(
+            ProfileEvent(
+                begin_ns=self._began,
+                end_ns=end,
+                first_step=self._first_step,
+                steps=len(self._step_ends),
+                thread=get_native_id(),
+                phases=(*self._steps(), *PHASES.take()),
+                profilers=tuple(self._profilers),
+                memory=memory,
+                ended_early=why_early,
+            )
+        )
+
+    def _steps(self) -> list[tuple[str, int, int]]:
+        assert self._began is not None
+        begins = [self._began, *self._step_ends]
+        return [("step", b, e) for b, e in zip(begins, self._step_ends, strict=False)]
+
+
+def arm(spec: ProfileSpec, run_dir: Path, torch: Any, stop: Callable[[], None]) -> None:
+    """Have this process profile itself by the spec."""
+    guarded("phases", PHASES.install)(torch)
+    window = ProfileWindow(spec, run_dir / "profile", torch, stop)
+    CLOCK.listeners.append(guarded("profile", window.after_step))
+    atexit.register(guarded("profile", window.finish), "the script ended inside the window")

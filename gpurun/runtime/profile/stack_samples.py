@@ -1,0 +1,144 @@
+"""Host profile: a thread looks at the stepping thread's stack some two hundred times a second.
+
+A tracing profiler (`cProfile`) makes a loop over tensors several times slower and blames small
+functions for it; samples cost the same whatever the script does.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import defaultdict
+from types import CodeType, FrameType
+
+from gpurun.knobs.callers import is_ours, is_users
+from gpurun.records.messages.profile_events import FunctionSamples, HostSamplesEvent
+from gpurun.runtime.profile.phase_ranges import PhaseRanges
+
+INTERVAL_SECONDS = 0.005
+MOST_FUNCTIONS = 400
+"""Functions kept, the longest first: the rest is noise."""
+DEEPEST = 200
+"""Frames looked at from the innermost out."""
+
+Key = tuple[CodeType, str | None]
+
+
+class StackSamples:
+    """Samples one thread. `begin` and `finish` are called by that thread."""
+
+    def __init__(self, phases: PhaseRanges) -> None:
+        self._phases = phases
+        self._stop = threading.Event()
+        self._self: dict[Key, float] = defaultdict(float)
+        self._total: dict[Key, float] = defaultdict(float)
+        self._blocked: dict[Key, float] = defaultdict(float)
+        self._lines: dict[Key, dict[int, float]] = {}
+        self._users: dict[CodeType, bool] = {}
+        self._samples = 0
+        self._seconds = 0.0
+
+    def begin(self) -> None:
+        """Start to look at the calling thread."""
+        self._target = threading.get_ident()
+        self._schedule = Schedule(threading.get_native_id())
+        self._thread = threading.Thread(target=self._run, name="gpurun samples", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> HostSamplesEvent:
+        """Stop, and sum up what was seen."""
+        self._stop.set()
+        self._thread.join(1.0)
+        self._schedule.close()
+        kept = sorted(self._total, key=lambda key: -self._total[key])[:MOST_FUNCTIONS]
+        return HostSamplesEvent(
+            seconds=self._seconds,
+            samples=self._samples,
+            functions=tuple(map(self._function, kept)),
+        )
+
+    def _run(self) -> None:
+        last, ready = time.perf_counter(), self._schedule.ready_seconds()
+        while not self._stop.wait(INTERVAL_SECONDS):
+            frame = sys._current_frames().get(self._target)
+            if frame is None:
+                return
+            at, now_ready = time.perf_counter(), self._schedule.ready_seconds()
+            self._take(frame, at - last, at - last - (now_ready - ready))
+            last, ready = at, now_ready
+            del frame
+
+    def _take(self, frame: FrameType | None, seconds: float, blocked_seconds: float) -> None:
+        """One sample stands for the time since the one before it."""
+        phase = self._phases.current[-1] if self._phases.current else None
+        self._samples += 1
+        self._seconds += seconds
+        innermost, seen, depth = True, set(), 0
+        while frame is not None and depth < DEEPEST:
+            depth += 1
+            if not is_ours(frame):
+                key = (frame.f_code, phase)
+                if innermost:
+                    innermost = False
+                    self._self[key] += seconds
+                    self._blocked[key] += max(blocked_seconds, 0.0)
+                if key not in seen:
+                    seen.add(key)
+                    self._note(key, frame, seconds)
+            frame = frame.f_back
+
+    def _note(self, key: Key, frame: FrameType, seconds: float) -> None:
+        self._total[key] += seconds
+        lines = self._lines.setdefault(key, defaultdict(float))
+        lines[frame.f_lineno or 0] += seconds
+        if key[0] not in self._users:
+            self._users[key[0]] = is_users(frame) and not key[0].co_filename.startswith("<")
+
+    def _function(self, key: Key) -> FunctionSamples:
+        code, phase = key
+        lines = self._lines[key]
+        return FunctionSamples(
+            file=code.co_filename,
+            line=max(lines, key=lines.__getitem__),
+            function=getattr(code, "co_qualname", code.co_name),
+            phase=phase,
+            users_own=self._users[code],
+            self_seconds=self._self[key],
+            total_seconds=self._total[key],
+            blocked_seconds=self._blocked[key] if self._schedule.counted else None,
+        )
+
+
+class Schedule:
+    """How long a thread has been ready to run, on a core or in the queue for one.
+
+    The rest of the time it is blocked: it sleeps, or waits for storage, a lock or another thread.
+    `counted`: this kernel counts it.
+    """
+
+    def __init__(self, thread: int) -> None:
+        self.counted = True
+        self._file: int | None = None
+        try:
+            self._file = os.open(f"/proc/self/task/{thread}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self.counted = False
+
+    def ready_seconds(self) -> float:
+        """Seconds since the thread began; 0 where the kernel does not count."""
+        if self._file is None:
+            return 0.0
+        try:
+            ran, queued, _ = os.pread(self._file, 128, 0).split()
+        except (OSError, ValueError):
+            self.counted = False
+            return 0.0
+        return (int(ran) + int(queued)) / 1e9
+
+    def close(self) -> None:
+        """Give the file back."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None

@@ -1,0 +1,211 @@
+"""A profiled script runs as without gpurun; some of its steady steps are recorded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gpurun.profilers.recorded_profiles import RecordedProfile, recorded_profiles
+from gpurun.timeline.model import Phase
+from tests.conftest import Gpurun, without_verdict
+from tests.once import once
+
+SLEEPS = """
+import sys, time
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+class Slow(Dataset):
+    def __len__(self):
+        return 4000
+    def __getitem__(self, index):
+        time.sleep(0.01)  # a slow disk
+        return torch.randn(16), index % 2
+
+model = nn.Linear(16, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step, (x, y) in enumerate(DataLoader(Slow(), batch_size=4)):
+    optimizer.zero_grad()
+    loss = nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    AFTER
+"""
+STEPS = ("--steps", "10")
+
+
+def script(folder: Path, after: str) -> Path:
+    path = folder / "train.py"
+    path.write_text(SLEEPS.replace("AFTER", after))
+    return path
+
+
+def recorded(folder: Path) -> RecordedProfile:
+    (run_dir,) = (folder / ".gpurun" / "runs").iterdir()
+    (found,) = recorded_profiles(run_dir)
+    return found
+
+
+@pytest.fixture
+def ended(tmp_path_factory: pytest.TempPathFactory, gpurun: Gpurun) -> tuple[Path, bytes]:
+    """A script that ends with exit code 3 after its window: its folder and its output."""
+
+    def make(folder: Path) -> tuple[Path, bytes]:
+        script(folder, "if step == 40: print('the end'); sys.exit(3)")
+        done = gpurun("profile", *STEPS, "--json", "profile.json", "train.py", "--flag", cwd=folder)
+        assert done.returncode == 3, done.stderr
+        return folder, done.stdout
+
+    return once(tmp_path_factory, "profiled", make)
+
+
+def test_the_script_keeps_its_output_and_its_exit_code(ended: tuple[Path, bytes]) -> None:
+    assert ended[1] == b"the end\n"
+
+
+def test_the_window_holds_the_steps_that_were_asked_for(ended: tuple[Path, bytes]) -> None:
+    found = recorded(ended[0])
+    timeline = found.timeline
+    assert found.steps == len(timeline.steps or ()) == 10
+    assert {"steps", "host", "kineto"} <= set(timeline.sources)
+    assert found.failures == ()
+    assert timeline.kernels is None  # no device was recorded
+    assert found.profiler_seconds > 0
+
+
+def test_parts_of_the_steps_lie_inside_them_in_order(ended: tuple[Path, bytes]) -> None:
+    timeline = recorded(ended[0]).timeline
+    assert timeline.steps is not None
+    assert timeline.ranges is not None
+    for step in timeline.steps:
+        inside = [
+            each.name
+            for each in timeline.ranges
+            if step.begin_ns <= each.begin_ns
+            and each.end_ns <= step.end_ns
+            and each.name in {p.value for p in Phase} - {Phase.STEP.value}
+        ]
+        assert inside == ["data", "forward", "backward", "optimizer"]
+
+
+def test_operators_are_on_the_same_clock(ended: tuple[Path, bytes]) -> None:
+    timeline = recorded(ended[0]).timeline
+    assert timeline.operators is not None
+    linear = next(each for each in timeline.operators if each.name == "aten::linear")
+    assert linear.calls == 10
+
+
+def test_the_line_that_sleeps_is_named_and_is_known_to_wait(ended: tuple[Path, bytes]) -> None:
+    functions = recorded(ended[0]).timeline.host_functions
+    assert functions is not None
+    item = next(each for each in functions if each.function.endswith("__getitem__"))
+    lines = (ended[0] / "train.py").read_text().splitlines()
+    assert "a slow disk" in lines[item.line - 1]
+    assert (Path(item.file).name, item.phase, item.users_own) == ("train.py", Phase.DATA, True)
+    assert item.blocked_seconds is not None
+    assert item.blocked_seconds > 0.5 * item.seconds_self > 0
+
+
+def test_what_profiling_costs_is_measured(ended: tuple[Path, bytes]) -> None:
+    assert recorded(ended[0]).overhead_percent is not None
+
+
+def test_the_document_says_what_was_recorded(ended: tuple[Path, bytes]) -> None:
+    document = json.loads((ended[0] / "profile.json").read_text())
+    assert document["schema"] == "gpurun/diagnosis@1"
+    assert document["steps_profiled"] == 10
+    assert isinstance(document["overhead_percent"], float)
+    first = document["findings"][0]
+    assert first["type"] == "data_loading"
+    assert first["location"]["file"].endswith("train.py")
+
+
+def test_a_script_that_raises_in_the_window_keeps_its_traceback(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    script(tmp_path, "if step == 15: raise RuntimeError('out of luck')")
+    done = gpurun("profile", "--quiet", "--steps", "30", "train.py", cwd=tmp_path)
+    assert done.returncode == 1
+    told = without_verdict(done.stderr).decode().splitlines()
+    assert told[0] == "Traceback (most recent call last):"
+    assert told[-1] == "RuntimeError: out of luck"
+    assert "gpurun" not in "".join(told)
+    found = recorded(tmp_path)
+    assert 0 < found.steps < 10
+    assert found.timeline.operators
+    assert found.timeline.notes == ("the window is short: the script ended inside the window",)
+
+
+def test_a_script_that_is_over_before_it_is_steady_is_still_diagnosed(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    script(tmp_path, "if step == 4: break")
+    done = gpurun("profile", "train.py", cwd=tmp_path)
+    assert done.returncode == 0
+    assert b"no step was profiled" in done.stderr
+
+
+def test_stop_ends_the_script_after_the_window(tmp_path: Path, gpurun: Gpurun) -> None:
+    script(tmp_path, "if step > 900: print('never')")
+    done = gpurun("profile", *STEPS, "--stop", "train.py", cwd=tmp_path)
+    assert done.returncode == 0
+    assert done.stdout == b""
+    assert recorded(tmp_path).steps == 10
+
+
+def test_the_scripts_own_profiler_takes_precedence(tmp_path: Path, gpurun: Gpurun) -> None:
+    own = (
+        "if step == 18: p = torch.profiler.profile(); p.start()\n"
+        "    if step == 20: p.stop(); print(len(p.key_averages()) > 3); break"
+    )
+    script(tmp_path, own)
+    done = gpurun("profile", "--steps", "100", "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"True\n"), done.stderr
+    assert "profiler of its own" in recorded(tmp_path).timeline.notes[0]
+
+
+def test_a_profiler_that_the_script_runs_already_is_left_alone(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    own = (
+        "if step == 2: p = torch.profiler.profile(); p.start()\n"
+        "    if step == 30: p.stop(); print(len(p.key_averages()) > 3); break"
+    )
+    script(tmp_path, own)
+    done = gpurun("profile", *STEPS, "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, b"True\n"), done.stderr
+    found = recorded(tmp_path)
+    assert found.steps == 10
+    assert found.timeline.operators is None
+    assert "kineto" in found.failures[0]
+
+
+def test_each_rank_has_a_window_of_its_own(tmp_path: Path, gpurun: Gpurun) -> None:
+    script(tmp_path, "if step == 30: break")
+    done = gpurun("profile", *STEPS, "--nproc-per-node", "2", "train.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run_dir,) = (tmp_path / ".gpurun" / "runs").iterdir()
+    found = recorded_profiles(run_dir)
+    assert [each.rank for each in found] == [0, 1]
+    assert [each.steps for each in found] == [10, 10]
+
+
+def test_no_value_of_the_environment_is_reported(
+    tmp_path: Path, gpurun: Gpurun, clean_environment: dict[str, str]
+) -> None:
+    script(tmp_path, "if step == 25: break")
+    environment = {**clean_environment, "WANDB_API_KEY": "planted-secret"}
+    done = gpurun("profile", *STEPS, "--json", "p.json", "train.py", cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "p.json").is_file()
+    assert b"planted-secret" not in done.stderr
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"planted-secret" not in path.read_bytes(), path
+
+
+def test_a_script_of_the_commands_name_still_runs(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "profile").write_text("print('mine')\n")
+    assert gpurun("./profile", cwd=tmp_path).stdout == b"mine\n"
