@@ -1,10 +1,10 @@
 """Print the figures by which the shape of the package is judged: size, rooms, imports, names.
 
-    python scripts/house.py
+    python scripts/house.py             the figures
+    python scripts/house.py --picture   the floors as docs/ARCHITECTURE.md shows them
 
-`FLOORS` is the order of docs/ARCHITECTURE.md from the top: an import goes down or stays, those
-inside of functions included. Neighbours on one floor may import each other only where none closes
-a circle.
+The order of the floors stands in tests/unit/test_architecture.py. An import goes down, those inside
+of functions included.
 """
 
 from __future__ import annotations
@@ -23,42 +23,14 @@ from tests.unit.test_architecture import (  # noqa: E402
     Source,
     all_imports,
     cycles,
+    floor_faults,
+    floors_picture,
     read_package,
+    repeated_names,
 )
 
-FLOORS: tuple[tuple[str, ...], ...] = (
-    ("__main__", "cli"),
-    ("commands",),
-    ("report",),
-    ("bench", "scaling", "tuner", "probing", "doctor"),
-    ("trials",),
-    ("launch", "isolation"),
-    ("runtime",),
-    ("knobs",),
-    ("measure",),
-    ("arguments", "config", "config_tables", "options", "ddp_options", "tuned_arguments"),
-    ("mistyped", "stats", "verdict"),
-    ("records", "rundir", "errors", "numa"),
-)
 LONG_FUNCTION = 40
-SHARED_NAMES = ("__init__", "api")
 TYPED_ZONES = ("gpurun.runtime", "gpurun.knobs")
-
-
-def floor_of(module: str) -> int | None:
-    """The number of a module's floor from the top; None for one that stands on none."""
-    room = module.split(".")[1] if "." in module else ""
-    return next((number for number, rooms in enumerate(FLOORS) if room in rooms), None)
-
-
-def upward(imports: list[Import]) -> list[str]:
-    """Imports that go up."""
-    found = []
-    for one in imports:
-        ours, theirs = floor_of(one.of), floor_of(one.what)
-        if ours is not None and theirs is not None and theirs < ours:
-            found.append(f"{one.of} imports {one.what}")
-    return sorted(set(found))
 
 
 def rooms_in_circles(imports: list[Import]) -> list[str]:
@@ -115,13 +87,19 @@ def long_functions(sources: list[Source]) -> list[str]:
 
 def main() -> int:
     """Print one row a figure, and what stands behind the ones that are to be zero."""
+    if "--picture" in sys.argv[1:]:
+        print(floors_picture())
+        return 0
     sources = read_package(REPOSITORY)
     imports = all_imports(sources)
     files = [path.relative_to(REPOSITORY) for path in (REPOSITORY / "gpurun").rglob("*.py")]
     folders = Counter(str(path.parent) for path in files)
-    names = Counter(path.stem for path in files if path.stem not in SHARED_NAMES)
-    repeated = sorted(name for name, count in names.items() if count > 1)
-    up, circles, long = upward(imports), rooms_in_circles(imports), long_functions(sources)
+    repeated = repeated_names(sources)
+    up, circles, long = (
+        floor_faults(imports, on_demand=()),
+        rooms_in_circles(imports),
+        long_functions(sources),
+    )
     told, public = (sum(x) for x in zip(*map(public_docstrings, sources), strict=True))
     typed = [s for s in sources if s.name.startswith(TYPED_ZONES)]
     rows = {

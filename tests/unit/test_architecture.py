@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,8 +31,30 @@ OWNERS = {
 }
 """Who may import each heavy library in the launcher; knobs and runtime live beside torch anyway."""
 
-BELOW = {"gpurun.trials": ("gpurun.tuner", "gpurun.bench", "gpurun.scaling", "gpurun.commands")}
-"""Packages, and what stands above them: they must not import it, not even on demand."""
+FLOORS: tuple[tuple[str, ...], ...] = (
+    ("__main__",),
+    ("cli",),
+    ("commands",),
+    ("report",),
+    ("bench", "scaling", "tuner"),
+    ("trials", "probing", "diagnoses", "profilers", "doctor"),
+    ("isolation",),
+    ("launch",),
+    ("measure",),
+    ("arguments", "formatting", "timeline", "runtime"),
+    ("stats", "rundir", "knobs"),
+    ("records", "errors", "numa"),
+)
+"""The rooms of `gpurun`, floor by floor from the top: a room imports only floors below its own."""
+ON_DEMAND = {("knobs", "runtime")}
+"""Rooms of which the first imports the second inside functions only, though it stands below."""
+USERS_PROCESS = ("runtime", "knobs")
+
+MOST_FILES = 25
+"""Files in a folder."""
+MOST_REPEATED = 5
+"""File names that occur more than once."""
+SHARED_NAMES = ("__init__", "api")
 
 STAIRS = ("core", "observe", "trial", "profile", "ddp", "probe", "boot", "bootstrap")
 """The rooms of `gpurun.runtime` from the lowest: a room imports itself and those before it."""
@@ -56,6 +79,8 @@ class Source:
 
     name: str
     text: str
+    folder: bool = False
+    """Whether it is the `__init__.py` of a folder."""
 
     @property
     def tree(self) -> ast.Module:
@@ -67,7 +92,7 @@ def read_package(root: Path) -> list[Source]:
     for path in sorted((root / "gpurun").rglob("*.py")):
         parts = path.relative_to(root).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        sources.append(Source(name, path.read_text(encoding="utf-8")))
+        sources.append(Source(name, path.read_text(encoding="utf-8"), parts[-1] == "__init__"))
     return sources
 
 
@@ -122,14 +147,55 @@ def _allowed(found: Import) -> bool:
     return not within(found.what, ("gpurun.runtime",))
 
 
-def floor_faults(imports: list[Import]) -> list[str]:
-    """Imports that go up."""
-    return [
-        f"{i.of} imports {i.what}, which stands above it"
-        for i in imports
-        for floor, above in BELOW.items()
-        if within(i.of, (floor,)) and within(i.what, above)
-    ]
+def room_of(module: str) -> str:
+    """The room of a module: what follows `gpurun.` in its name; "" for the package itself."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def floor_faults(
+    imports: list[Import], on_demand: Collection[tuple[str, str]] = tuple(ON_DEMAND)
+) -> list[str]:
+    """Imports of a room that does not stand below, those inside of functions included."""
+    floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+    faults = []
+    for i in imports:
+        ours, theirs = room_of(i.of), room_of(i.what)
+        if not within(i.what, ("gpurun",)) or "" in (ours, theirs) or ours == theirs:
+            continue
+        lost = [room for room in (ours, theirs) if room not in floor]
+        if lost:
+            faults.append(f"{lost[0]} stands on no floor")
+        elif floor[ours] >= floor[theirs] and (i.top or (ours, theirs) not in on_demand):
+            faults.append(f"{i.of} imports {i.what}, which does not stand below it")
+    return sorted(set(faults))
+
+
+def floors_picture() -> str:
+    """The floors as a Mermaid picture, as docs/ARCHITECTURE.md shows them."""
+    lines = ["```mermaid", "flowchart TB"]
+    for number, rooms in enumerate(FLOORS):
+        lines.append(f'    subgraph f{number}[" "]')
+        lines.extend(f'        {room}["{room}"]' for room in rooms)
+        lines.append("    end")
+    lines.extend(f"    f{number} --> f{number + 1}" for number in range(len(FLOORS) - 1))
+    lines.append("    classDef user fill:#fde9c9,stroke:#b7791f,color:#000")
+    lines.append(f"    class {','.join(USERS_PROCESS)} user")
+    lines.append("    classDef wire fill:#d9ead3,stroke:#38761d,color:#000")
+    lines.append(f"    class {','.join(room_of(zone) for zone in WIRE)} wire")
+    return "\n".join([*lines, "```"])
+
+
+def repeated_names(sources: list[Source]) -> list[str]:
+    """File names that occur more than once."""
+    names = Counter(source.name.rpartition(".")[2] for source in sources if not source.folder)
+    return sorted(name for name, count in names.items() if count > 1 and name not in SHARED_NAMES)
+
+
+def crowded_folders(sources: list[Source]) -> list[str]:
+    """Folders of more than `MOST_FILES` files."""
+    folders = Counter(s.name if s.folder else s.name.rpartition(".")[0] for s in sources)
+    return [f"{name} has {count} files" for name, count in folders.items() if count > MOST_FILES]
 
 
 def stair_faults(imports: list[Import]) -> list[str]:
@@ -203,8 +269,39 @@ def package() -> list[Source]:
 
 def test_imports_go_down(package: list[Source]) -> None:
     assert floor_faults(all_imports(package)) == []
-    up = Import("gpurun.trials.failure_cause", "gpurun.tuner.trial_length", top=False)
-    assert len(floor_faults([up])) == 1
+    assert {room_of(source.name) for source in package} - {""} <= {r for f in FLOORS for r in f}
+
+
+@pytest.mark.parametrize(
+    ("of", "what"),
+    [
+        ("gpurun.trials.failure_cause", "gpurun.tuner.trial_length"),  # up
+        ("gpurun.bench.single_tree", "gpurun.tuner.decision"),  # to a neighbour
+        ("gpurun.attic.things", "gpurun.records.spec"),  # from a room that stands nowhere
+    ],
+)
+def test_an_import_that_does_not_go_down_is_seen(of: str, what: str) -> None:
+    assert len(floor_faults([Import(of, what, top=False)])) == 1
+
+
+def test_knobs_reach_the_runtime_on_demand_only() -> None:
+    knob, runtime = "gpurun.knobs.loss.fused_loss", "gpurun.runtime.core.patching"
+    assert floor_faults([Import(knob, runtime, top=False)]) == []
+    assert len(floor_faults([Import(knob, runtime, top=True)])) == 1
+
+
+def test_the_architecture_shows_the_floors() -> None:
+    text = (REPOSITORY / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    assert floors_picture() in text, "run: python scripts/house.py --picture, and paste it"
+
+
+def test_folders_are_small_and_file_names_differ(package: list[Source]) -> None:
+    assert crowded_folders(package) == []
+    assert len(repeated_names(package)) <= MOST_REPEATED
+    full = [Source(f"gpurun.room.file{number}", "") for number in range(MOST_FILES)]
+    assert crowded_folders(full) == []
+    assert len(crowded_folders([*full, Source("gpurun.room", "", folder=True)])) == 1
+    assert repeated_names([Source("gpurun.a.steps", ""), Source("gpurun.b.steps", "")]) == ["steps"]
 
 
 def test_rooms_of_the_runtime_import_one_way(package: list[Source]) -> None:
