@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -186,6 +187,16 @@ def floors_picture() -> str:
     return "\n".join([*lines, "```"])
 
 
+def lost_paths(text: str, root: Path) -> list[str]:
+    """Paths below some folder that a document names in backticks, and that do not exist.
+
+    Each begins at the repository or at the package: `gpurun/errors.py`, `launch/exit_code.py`.
+    """
+    named = re.findall(r"`((?:[\w.-]+/)+[\w-]+(?:/|\.py))`", text)
+    places = (root, root / "gpurun")
+    return [name for name in named if not any((place / name).exists() for place in places)]
+
+
 def repeated_names(sources: list[Source]) -> list[str]:
     """File names that occur more than once."""
     names = Counter(source.name.rpartition(".")[2] for source in sources if not source.folder)
@@ -293,6 +304,15 @@ def test_knobs_reach_the_runtime_on_demand_only() -> None:
 def test_the_architecture_shows_the_floors() -> None:
     text = (REPOSITORY / "docs" / "ARCHITECTURE.md").read_text(encoding="utf-8")
     assert floors_picture() in text, "run: python scripts/house.py --picture, and paste it"
+
+
+@pytest.mark.parametrize("name", ["docs/ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_the_files_that_a_map_names_are_there(name: str) -> None:
+    text = (REPOSITORY / name).read_text(encoding="utf-8")
+    assert lost_paths(text, REPOSITORY) == []
+    assert lost_paths("see `launch/attic.py` and `launch/process.py`", REPOSITORY) == [
+        "launch/attic.py"
+    ]
 
 
 def test_folders_are_small_and_file_names_differ(package: list[Source]) -> None:
