@@ -101,7 +101,11 @@ def test_pet_variables_ask_for_ranks(tmp_path: Path, gpurun: Gpurun) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "code", "how"), [("1", 7, "exit code 7"), ("-0", 139, "signal SIGSEGV")]
+    ("who", "code", "how"),
+    [
+        ("1", 7, "exit code 7"),
+        pytest.param("-0", 139, "signal SIGSEGV", marks=pytest.mark.slow),
+    ],
 )
 def test_first_failing_rank_gives_the_exit_code_in_one_line(
     tmp_path: Path, gpurun: Gpurun, who: str, code: int, how: str
@@ -117,7 +121,10 @@ def test_first_failing_rank_gives_the_exit_code_in_one_line(
     assert not any(alive(pid) for pid in pids(tmp_path, 2))
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGTERM, 143), pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow)],
+)
 def test_a_signal_ends_the_ranks_and_is_the_exit_code(
     tmp_path: Path, clean_environment: dict[str, str], number: signal.Signals, code: int
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_side_that_waits_for_what_its_frozen_partner_holds_is_reported(
         take_turns((holder, waiter), random.Random(0), lambda rounds: len(rounds) == 50)
 
 
+@pytest.mark.slow  # quick twin: the workers of test_live_pair.py
 def test_a_script_that_handles_sigcont_and_workers_with_a_timeout_survive_a_freeze(
     sides: Sides, tmp_path: Path
 ) -> None:
@@ -153,7 +154,7 @@ def test_workers_in_sessions_of_their_own_are_frozen_with_their_side(
     assert wait_for(lambda: all(state(pid) == "T" for pid in everyone), 10)
 
 
-@pytest.mark.slow  # quick twin: the SIGCONT test above
+@pytest.mark.slow  # quick twin: the slower side of test_live_pair.py
 def test_what_a_side_is_frozen_for_does_not_count_as_its_silence(
     sides: Sides, tmp_path: Path
 ) -> None:

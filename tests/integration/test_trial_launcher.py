@@ -80,7 +80,10 @@ def kind(outcome: Outcome) -> FailureKind | None:
         (TRAINS + "raise KeyError('lr')", FailureKind.EXCEPTION, "failed", "KeyError: 'lr'"),
         (TRAINS + "raise torch.OutOfMemoryError('tried 2 GiB')",
          FailureKind.OUT_OF_MEMORY, "oom", "tried 2 GiB"),
-        (TRAINS + "step()", FailureKind.TOO_FEW_STEPS, "completed", "after 1 training steps"),
+        pytest.param(
+            TRAINS + "step()", FailureKind.TOO_FEW_STEPS, "completed", "after 1 training steps",
+            marks=pytest.mark.slow,
+        ),
         ("print(1)", FailureKind.TOO_FEW_STEPS, "completed", "imports no torch"),
     ],
 )  # fmt: skip
