@@ -2,8 +2,9 @@
 
     python scripts/simulate_from_history.py [--runs 2000] [--quick] [--records 10] [--history 16]
 
-Every comparison goes through what the command does with records: `past.last_change` (only those
-since the branch itself changed count, the last 10 of them) and `expectation.hold`. A branch of
+Every comparison goes through the functions of the command: `past_records.last_change` (only records
+since the last change of the branch count, the last 10 of them) and
+`prediction_interval.judge_new_run`. A branch of
 `--history` runs is drawn, one an hour, and a new run that loses so much throughput. `noise` is that
 between runs, by a law of `scripts/launch_noise.py`; each run has 5 launches that differ by as much
 again.
@@ -47,7 +48,7 @@ from gpurun.bench.history.past_records import last_change, newest
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_text
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.gate import Verdict
-from gpurun.stats.prediction_interval import DEFAULT, ExpectationPlan, Held, hold
+from gpurun.stats.prediction_interval import DEFAULT, NewRun, PredictionPlan, judge_new_run
 from scripts.launch_noise import INDEPENDENT, run_errors
 from scripts.simulate_gate import FALSE_PASSES, FALSE_REGRESSIONS, THRESHOLD, wilson
 
@@ -98,18 +99,18 @@ def recorded(hour: int, rates: np.ndarray) -> Measured:
     return Measured(BenchmarkRecord(**{**fields, **known}), tuple(rates.tolist()))
 
 
-def verdict_of(series: list[Measured], plan: ExpectationPlan) -> Verdict | None:
+def verdict_of(series: list[Measured], plan: PredictionPlan) -> Verdict | None:
     """What the command says of the last of these runs."""
     change = last_change(Metric.THROUGHPUT, series[:-1])
     level = newest(series[0 if change is None else change.start : -1], plan.most)
     if len(level) < plan.least:
         return None
     past = [one.run for one in level]
-    held = Held(Metric.THROUGHPUT, past, series[-1].run, THRESHOLD)
-    return hold([held], plan).verdict
+    held = NewRun(Metric.THROUGHPUT, past, series[-1].run, THRESHOLD)
+    return judge_new_run([held], plan).verdict
 
 
-def simulate(cell: Cell, plan: ExpectationPlan, history: int, runs: int, seed: int) -> Outcome:
+def simulate(cell: Cell, plan: PredictionPlan, history: int, runs: int, seed: int) -> Outcome:
     """The verdicts of `runs` comparisons by throughput."""
     rng = np.random.default_rng([seed, *f"{cell}".encode()])
     between = run_errors(cell.law, runs, history + 1, rng)[:, :, None]

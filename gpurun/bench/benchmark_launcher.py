@@ -49,7 +49,7 @@ PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS
 class Start:
     """Where and with what launches of one tree start. `trees`: what they record files of.
 
-    `settled`: the settings that they run with. `planted_seconds`: added to each step on purpose.
+    `applied`: the settings that they run with. `planted_seconds`: added to each step on purpose.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Start:
     python: Path
     variables: Mapping[str, str]
     trees: Trees | None = None
-    settled: AppliedSettings | None = None
+    applied: AppliedSettings | None = None
     planted_seconds: float = 0.0
 
 
@@ -200,19 +200,19 @@ class Launcher:
     def request(self, start: Start, rule: StopRule, *, first: bool = False) -> LaunchRequest:
         """The next launch of a tree, with a run folder of its own."""
         self.launched += 1
-        settled = start.settled or AppliedSettings({}, self.benchmark.args, {})
+        applied = start.applied or AppliedSettings({}, self.benchmark.args, {})
         return LaunchRequest(
             name=start.name,
             run_dir=self.folder / "launches" / f"{self.launched:02d}-{start.name}",
-            target=Target(TargetKind.SCRIPT, self.benchmark.script, settled.args),
+            target=Target(TargetKind.SCRIPT, self.benchmark.script, applied.args),
             cwd=start.folder,
             environment={**STEADY_MALLOC, **start.variables},
             trial=TrialSpec(stop=rule, seed=SEED, planted_seconds=start.planted_seconds),
             python=str(start.python),
-            settings=settled.turned,
-            settings_environment=settled.environment,
-            training_loaders=settled.training_loaders,
-            knob_paths=settled.knob_paths,
+            settings=applied.turned,
+            settings_environment=applied.environment,
+            training_loaders=applied.training_loaders,
+            knob_paths=applied.knob_paths,
             trees=start.trees,
             shared=start.name,
             keep_layer=first,

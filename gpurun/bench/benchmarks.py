@@ -20,7 +20,7 @@ GATED = (Metric.THROUGHPUT, Metric.PEAK_MEMORY)
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One benchmark, settled. `folder`: where launches start, and what `script` is relative to.
+    """A benchmark as configured. `folder`: where launches start; `script` is relative to it.
 
     `base`: the folder of the configuration file, where `setup` runs and which `needed` (globs) is
     relative to; None where it is `folder`. `steps`: training steps to measure, None for as many as
@@ -45,7 +45,7 @@ def benchmarks(config: Config) -> tuple[Benchmark, ...]:
     if config.source is None or config.bench == BenchConfig():
         return ()
     listed = config.bench.benchmark or (BenchmarkConfig(),)
-    found = tuple(_settled(one, config.bench, config.source) for one in listed)
+    found = tuple(_configured(one, config.bench, config.source) for one in listed)
     names = [one.name for one in found]
     for name in names:
         if names.count(name) > 1:
@@ -63,12 +63,12 @@ def named(config: Config, script: str, args: tuple[str, ...], folder: Path) -> B
     """
     own = BenchmarkConfig(name=Path(script).stem, script=os.path.relpath(folder / script, folder))
     own = replace(own, args=args)
-    found = _settled(own, replace(config.bench, benchmark=()), folder / "gpurun.toml")
+    found = _configured(own, replace(config.bench, benchmark=()), folder / "gpurun.toml")
     base = folder if config.source is None else config.source.parent
     return found if base.resolve() == folder.resolve() else replace(found, base=base)
 
 
-def _settled(one: BenchmarkConfig, common: BenchConfig, source: Path) -> Benchmark:
+def _configured(one: BenchmarkConfig, common: BenchConfig, source: Path) -> Benchmark:
     script = _first(one.script, common.script)
     if script is None:
         where = f"[[bench.benchmark]] {one.name or ''}".strip() if common.benchmark else "[bench]"

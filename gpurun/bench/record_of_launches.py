@@ -161,7 +161,7 @@ def _fingerprint(benchmark: Benchmark, launch: Launch) -> BenchmarkFingerprint:
     names = dict.fromkeys(device.device for device in devices)
     here = fingerprint((), benchmark.folder, None)
     start = launch.start
-    turned = {} if start.settled is None else dict(start.settled.settings)
+    turned = {} if start.applied is None else dict(start.applied.settings)
     return BenchmarkFingerprint(
         device=", ".join(names) or here["cpu"],
         device_count=len(devices) or max(1, round(here["cores"])),

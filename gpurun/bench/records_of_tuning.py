@@ -97,9 +97,9 @@ def _launch(
         result = from_json(RunResult, json.loads((place / "result.json").read_text("utf-8")))
     except (OSError, ValueError, RecordError):
         return None
-    settled = AppliedSettings(knobs, benchmark.args, {})
+    applied = AppliedSettings(knobs, benchmark.args, {})
     start = Start(
-        "current", benchmark.folder, Path(sys.executable), dict(os.environ), settled=settled
+        "current", benchmark.folder, Path(sys.executable), dict(os.environ), applied=applied
     )
     parameters = parameters_of(main_log(read_run(place).processes))
     return Launch(start, result, "", place, trial.seconds, parameters)

@@ -11,7 +11,7 @@ ANSWERS = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
 
 
 @dataclass(frozen=True)
-class Ending:
+class Unfinished:
     """How it ended: `verdict` is "failed" or "interrupted"."""
 
     verdict: str
@@ -20,9 +20,9 @@ class Ending:
     todo: str = ""
 
 
-def failure(error: GpurunError | OSError, benchmark: str) -> Ending:
+def failure(error: GpurunError | OSError, benchmark: str) -> Unfinished:
     """That of an error; what the system refuses (a full disk) fails the benchmark."""
     if isinstance(error, GpurunError):
-        return Ending("failed", int(error.code), error.what, error.todo)
+        return Unfinished("failed", int(error.code), error.what, error.todo)
     what = f"the benchmark {benchmark} could not go on: {error}"
-    return Ending("failed", int(ExitCode.BENCHMARK_FAILED), what)
+    return Unfinished("failed", int(ExitCode.BENCHMARK_FAILED), what)

@@ -104,7 +104,7 @@ def _refuse(difference: tuple[str, float, float] | None) -> None:
 
 def without_effect(launch: Launch) -> list[str]:
     """The settings of a launch that did not apply there, and why, a line each."""
-    if launch.start.settled is None:
+    if launch.start.applied is None:
         return []
     return [
         f"{one.knob} was not applied ({one.outcome}): {one.detail}"

@@ -237,8 +237,8 @@ class _Track:
         self.worse = gated.log_worse()
         self.lower_level = plan.lower_level / metrics
         self.adjustment = plan.regression_error / self.lower_level
-        self.threshold = gated.metric.log_of_loss(gated.threshold)
-        self.irrelevant = gated.metric.log_of_loss(min(plan.irrelevant, gated.threshold))
+        self.threshold = gated.metric.log_of_slowdown(gated.threshold)
+        self.irrelevant = gated.metric.log_of_slowdown(min(plan.irrelevant, gated.threshold))
         self.average = 0.0
         self.low, self.high = -math.inf, math.inf
         self.p_value: float | None = None
@@ -273,7 +273,7 @@ class _Track:
         return Verdict.REGRESSION if self.low > self.irrelevant else Verdict.MORE
 
     def result(self, together: Verdict) -> MetricResult:
-        gated, loss = self.gated, self.gated.metric.loss
+        gated, loss = self.gated, self.gated.metric.slowdown
         # An undecided metric stays so once the comparison as a whole has ended.
         verdict = self.verdict
         if verdict is Verdict.MORE and together is not Verdict.MORE:

@@ -29,7 +29,7 @@ from gpurun.stats.student_t import t_quantile, t_upper_tail
 
 
 @dataclass(frozen=True)
-class ExpectationPlan:
+class PredictionPlan:
     """How many records stand for the baseline, and how often the verdict may err."""
 
     most: int = 10
@@ -44,11 +44,11 @@ class ExpectationPlan:
     upper_widening: float = 1.25
 
 
-DEFAULT = ExpectationPlan()
+DEFAULT = PredictionPlan()
 
 
 @dataclass(frozen=True)
-class Held:
+class NewRun:
     """One gated metric: the figures of each launch, run by run, oldest first, all positive.
 
     `threshold`: the loss that must not pass, a fraction.
@@ -60,7 +60,7 @@ class Held:
     threshold: float
 
 
-def hold(held: Sequence[Held], plan: ExpectationPlan = DEFAULT) -> GateResult:
+def judge_new_run(held: Sequence[NewRun], plan: PredictionPlan = DEFAULT) -> GateResult:
     """The verdict over all metrics; the chance of a false regression is shared among them.
 
     One regressed metric is a regression; all must pass to pass. ValueError where a metric has
@@ -79,16 +79,16 @@ def hold(held: Sequence[Held], plan: ExpectationPlan = DEFAULT) -> GateResult:
     return GateResult(verdict, 0, None, min(p_values, default=None), metrics)
 
 
-def _judged(held: Held, plan: ExpectationPlan, metrics: int) -> MetricResult:
+def _judged(held: NewRun, plan: PredictionPlan, metrics: int) -> MetricResult:
     worse, error = _shift(held, plan)
     freedom = len(held.past) - 1
     low_error, high_error = plan.lower_widening * error, plan.upper_widening * error
     low = worse - t_quantile(freedom, 1 - plan.regression_error / metrics) * low_error
     high = worse + t_quantile(freedom, 1 - plan.pass_error) * high_error
     metric = held.metric
-    irrelevant = metric.log_of_loss(min(plan.irrelevant, held.threshold))
+    irrelevant = metric.log_of_slowdown(min(plan.irrelevant, held.threshold))
     verdict = Verdict.INCONCLUSIVE
-    if high < metric.log_of_loss(held.threshold):
+    if high < metric.log_of_slowdown(held.threshold):
         verdict = Verdict.PASS
     elif low > irrelevant:
         verdict = Verdict.REGRESSION
@@ -97,14 +97,14 @@ def _judged(held: Held, plan: ExpectationPlan, metrics: int) -> MetricResult:
         metric,
         verdict,
         held.threshold,
-        slowdown=metric.loss(worse),
-        interval=(metric.loss(low), metric.loss(high)),
+        slowdown=metric.slowdown(worse),
+        interval=(metric.slowdown(low), metric.slowdown(high)),
         p_value=min(1.0, metrics * tail),
         widening=plan.lower_widening,
     )
 
 
-def _shift(held: Held, plan: ExpectationPlan) -> tuple[float, float]:
+def _shift(held: NewRun, plan: PredictionPlan) -> tuple[float, float]:
     """How much worse than expected the new run is, in logarithms; and the standard error."""
     from gpurun.stats.level_shifts import Series  # numpy comes with it
 

@@ -63,7 +63,7 @@ def compared(folder: Path, *words: str) -> tuple[int, Comparison, list[str]]:
     assert lines[-1].startswith(f"verdict={found.verdict} exit={done.returncode}"), done.stderr
     assert state_without_records(folder) == before
     assert len(git(folder, "worktree", "list").splitlines()) == 1
-    assert not any((folder / ".gpurun" / "sides").glob("*/*/train.py"))
+    assert not any((folder / ".gpurun" / "worktrees").glob("*/*/train.py"))
     return done.returncode, found, lines
 
 

@@ -39,4 +39,4 @@ def test_a_slowed_tree_is_a_regression_against_the_records_of_main(tmp_path: Pat
     assert done.stderr.splitlines()[-1].startswith("verdict=regression exit=1 slowdown=0.")
     _, first = (tmp_path / "summary.md").read_text().splitlines()[:2]
     assert first.startswith("### gpurun bench: REGRESSION"), "below the comment's own mark"
-    assert not (folder / ".gpurun" / "sides").exists()
+    assert not (folder / ".gpurun" / "worktrees").exists()

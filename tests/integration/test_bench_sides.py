@@ -19,7 +19,7 @@ from gpurun.bench.trees import worktrees
 from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.prepared_sides import Preparation, Sides, compared_sides
 from gpurun.bench.trees.setup_command import SetupFailed
-from gpurun.bench.trees.worktrees import SIDES, checked_out
+from gpurun.bench.trees.worktrees import WORKTREES, checked_out
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import find_home
 from tests.conftest import REPOSITORY
@@ -70,7 +70,7 @@ def both(folder: Path, preparation: Preparation | None = None) -> Iterator[Sides
 
 def places(folder: Path) -> list[Path]:
     """What is left of worktrees in the records: folders and locks."""
-    return sorted(p for p in (folder / ".gpurun" / SIDES).iterdir() if p.name != ".gitignore")
+    return sorted(p for p in (folder / ".gpurun" / WORKTREES).iterdir() if p.name != ".gitignore")
 
 
 def assert_nothing_left(folder: Path) -> None:
@@ -138,8 +138,8 @@ def test_the_users_repository_stays_as_it_was(folder: Path) -> None:
     with both(folder) as sides:
         assert open_repository(folder).changes().tracked == ("scripts/train.py", "staged.py")
         during = state(folder / ".git")
-    (home / SIDES / ".gitignore").unlink()
-    (home / SIDES).rmdir()
+    (home / WORKTREES / ".gitignore").unlink()
+    (home / WORKTREES).rmdir()
     assert state(folder) == before
     assert not ran.exists()
     added = {f".git/{name}" for name in during} - before.keys()

@@ -14,7 +14,7 @@ import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.bisect.bisect_document import Findings, bisection_report
-from gpurun.bench.bisect.bisect_runner import Searching, so_far
+from gpurun.bench.bisect.bisect_runner import BisectRunner, so_far
 from gpurun.bench.bisect.bisect_state import (
     SearchPlan,
     SearchState,
@@ -22,8 +22,8 @@ from gpurun.bench.bisect.bisect_state import (
     fresh_state,
     state_file,
 )
-from gpurun.bench.bisect.commit_launches import Measuring, TreePool
-from gpurun.bench.bisect.commit_range import Line
+from gpurun.bench.bisect.commit_launches import CommitLauncher, TreePool
+from gpurun.bench.bisect.commit_range import CommitRange
 from gpurun.bench.compare.pair_runner import MOST_AGAIN
 from gpurun.bench.trees.git import Repository
 from gpurun.bench.trees.installed_packages import Tree
@@ -52,7 +52,7 @@ def described(number: int) -> BisectedCommit:
     return BisectedCommit(name(number), f"Change {number}", "An Author", "2026-01-01", False)
 
 
-LINE = Line(described(0), tuple(described(number) for number in range(1, COMMITS + 1)))
+LINE = CommitRange(described(0), tuple(described(number) for number in range(1, COMMITS + 1)))
 
 
 class Machine(Launcher):
@@ -75,7 +75,7 @@ class Machine(Launcher):
         return launch(start.name, **{"rate": rate, **self.odd.get(number, {})})
 
 
-class Course:
+class HistoryCourse:
     """One call of the command, without git and without processes."""
 
     def __init__(
@@ -95,8 +95,8 @@ class Course:
         self.machine = Machine(folder, odd or {})
         interruption = SignalGuard()
         pool = TreePool(self.tree, self.machine.forget)
-        measuring = Measuring(BENCHMARK, self.machine, pool, interruption, self.lines.append)
-        self.searching = Searching(
+        measuring = CommitLauncher(BENCHMARK, self.machine, pool, interruption, self.lines.append)
+        self.searching = BisectRunner(
             LINE,
             self.file,
             state or fresh_state(LINE, SearchPlan()),
@@ -132,7 +132,7 @@ class Course:
 
 
 def test_the_culprit_is_found_with_its_loss_and_every_launch_is_kept(tmp_path: Path) -> None:
-    course = Course(tmp_path)
+    course = HistoryCourse(tmp_path)
     found = course.run()
     assert (found.verdict, found.exit_code, found.culprit) == ("found", 0, name(CULPRIT))
     assert found.slowdown == pytest.approx(0.1, abs=0.02)
@@ -149,7 +149,7 @@ def test_the_culprit_is_found_with_its_loss_and_every_launch_is_kept(tmp_path: P
 
 
 def test_few_trees_are_there_at_once_and_each_is_warmed_up_first(tmp_path: Path) -> None:
-    course = Course(tmp_path)
+    course = HistoryCourse(tmp_path)
     course.run()
     assert course.most_alive <= 4
     turns = course.machine.turns
@@ -159,7 +159,7 @@ def test_few_trees_are_there_at_once_and_each_is_warmed_up_first(tmp_path: Path)
 
 
 def test_a_tree_that_the_next_pair_wants_again_is_not_made_again(tmp_path: Path) -> None:
-    course = Course(tmp_path)
+    course = HistoryCourse(tmp_path)
     found = course.run()
     first = [turn for turn in course.machine.turns if "*" in turn]
     assert len(first) < len(found.pairs)
@@ -168,7 +168,7 @@ def test_a_tree_that_the_next_pair_wants_again_is_not_made_again(tmp_path: Path)
 
 def test_commits_that_do_not_build_or_crash_are_skipped_with_their_reason(tmp_path: Path) -> None:
     crash = {"error": "ImportError: half a change", "status": "failed"}
-    course = Course(tmp_path, odd={8: crash}, unbuilt=(6,))
+    course = HistoryCourse(tmp_path, odd={8: crash}, unbuilt=(6,))
     found = course.run()
     assert {one.commit: one.skipped for one in found.skipped} == {
         name(6): "setup failed: no compiler",
@@ -192,13 +192,13 @@ def test_commits_that_do_not_build_or_crash_are_skipped_with_their_reason(tmp_pa
 def test_unequal_work_inside_the_range_is_skipped_by_name(
     tmp_path: Path, changes: dict[str, Any], reason: str
 ) -> None:
-    found = Course(tmp_path, odd={8: changes}).run()
+    found = HistoryCourse(tmp_path, odd={8: changes}).run()
     assert [one.commit for one in found.skipped] == [name(8)]
     assert (found.skipped[0].skipped or "").startswith(reason)
 
 
 def test_unequal_work_of_the_ends_is_refused_by_name(tmp_path: Path) -> None:
-    course = Course(tmp_path, odd={16: {"batch_size": 16.0}})
+    course = HistoryCourse(tmp_path, odd={16: {"batch_size": 16.0}})
     with pytest.raises(GpurunError) as raised:
         course.run()
     assert raised.value.code is ExitCode.NO_BASELINE
@@ -207,7 +207,7 @@ def test_unequal_work_of_the_ends_is_refused_by_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", [0, 16])
 def test_an_end_that_crashes_ends_the_search_by_name(tmp_path: Path, end: int) -> None:
-    course = Course(tmp_path, odd={end: {"error": "ValueError: no", "status": "failed"}})
+    course = HistoryCourse(tmp_path, odd={end: {"error": "ValueError: no", "status": "failed"}})
     with pytest.raises(GpurunError) as raised:
         course.run()
     assert raised.value.code is ExitCode.BENCHMARK_FAILED
@@ -217,7 +217,7 @@ def test_an_end_that_crashes_ends_the_search_by_name(tmp_path: Path, end: int) -
 
 def test_a_range_without_a_drop_names_nobody(tmp_path: Path) -> None:
     same = {number: {"rate": 1000.0 + number % 3} for number in range(17)}
-    found = Course(tmp_path, odd=same).run()
+    found = HistoryCourse(tmp_path, odd=same).run()
     assert (found.verdict, found.exit_code, found.suspects) == ("no_drop", 3, ())
     assert found.slowdown is None
     assert found.no_drop_probability is not None
@@ -225,13 +225,13 @@ def test_a_range_without_a_drop_names_nobody(tmp_path: Path) -> None:
 
 
 def test_time_that_is_up_leaves_what_is_left_of_the_suspects(tmp_path: Path) -> None:
-    found = Course(tmp_path, deadline=time.monotonic()).run()
+    found = HistoryCourse(tmp_path, deadline=time.monotonic()).run()
     assert (found.verdict, found.exit_code, found.pairs) == ("inconclusive", 3, ())
     assert "more --budget" in found.recommendation
 
 
 def test_a_disturbed_pair_is_launched_again(tmp_path: Path) -> None:
-    course = Course(tmp_path, odd={CULPRIT: {"devices": (device("thermal"),)}})
+    course = HistoryCourse(tmp_path, odd={CULPRIT: {"devices": (device("thermal"),)}})
     found = course.run()
     assert found.culprit == name(CULPRIT)
     told = [line for line in course.lines if line.startswith("a pair is launched again")]
@@ -240,20 +240,20 @@ def test_a_disturbed_pair_is_launched_again(tmp_path: Path) -> None:
 
 
 def test_a_search_that_was_killed_after_any_pair_goes_on_from_its_file(tmp_path: Path) -> None:
-    whole = Course(tmp_path / "whole")
+    whole = HistoryCourse(tmp_path / "whole")
     whole.file.path.parent.mkdir()
     pairs = len(whole.run().pairs)
     for number in (1, pairs // 2, pairs - 1):
         folder = tmp_path / str(number)
         folder.mkdir()
-        before = Course(folder)
+        before = HistoryCourse(folder)
         plan = SearchPlan(max_pairs=number)
         state = before.searching.state
         before.searching.state = replace(state, search=replace(state.search, plan=plan))
         before.run()
         kept = from_json(SearchState, json.loads(before.file.path.read_text()))
         kept = replace(kept, search=replace(kept.search, plan=SearchPlan()))
-        after = Course(folder, state=kept)
+        after = HistoryCourse(folder, state=kept)
         found = after.run()
         assert found.culprit == name(CULPRIT)
         assert found.pairs[:number] == before.report().pairs
@@ -261,13 +261,13 @@ def test_a_search_that_was_killed_after_any_pair_goes_on_from_its_file(tmp_path:
 
 
 def test_a_search_does_not_go_on_on_another_device(tmp_path: Path) -> None:
-    before = Course(tmp_path)
+    before = HistoryCourse(tmp_path)
     before.run()
     state = before.searching.state
-    assert state.settled is not None
-    elsewhere = replace(state, settled=replace(state.settled, devices="H200"))
+    assert state.terms is not None
+    elsewhere = replace(state, terms=replace(state.terms, devices="H200"))
     short = replace(elsewhere.search, pairs=elsewhere.search.pairs[:2])
-    after = Course(tmp_path, state=replace(elsewhere, search=short, pairs=state.pairs[:2]))
+    after = HistoryCourse(tmp_path, state=replace(elsewhere, search=short, pairs=state.pairs[:2]))
     with pytest.raises(GpurunError, match="was begun on H200, and here is") as raised:
         after.run()
     assert "--fresh" in raised.value.todo
@@ -279,7 +279,7 @@ REPOSITORY = Repository(Path("/project"), Path("/project/.git"))
 def test_a_second_search_of_the_same_range_is_refused_and_another_range_is_not(
     tmp_path: Path,
 ) -> None:
-    other = Line(LINE.good, LINE.commits[:-1])
+    other = CommitRange(LINE.good, LINE.commits[:-1])
     with state_file(tmp_path, REPOSITORY, BENCHMARK, LINE, print):
         second = state_file(tmp_path, REPOSITORY, BENCHMARK, LINE, print)
         with pytest.raises(GpurunError, match="under way already by process"), second:
@@ -313,7 +313,7 @@ def test_a_fresh_search_forgets_the_earlier_one(tmp_path: Path) -> None:
 
 
 def test_the_report_names_the_culprit_its_author_and_what_is_skipped(tmp_path: Path) -> None:
-    found = Course(tmp_path, unbuilt=(6,)).run()
+    found = HistoryCourse(tmp_path, unbuilt=(6,)).run()
     assert from_json(BisectionReport, json.loads(json.dumps(to_json(found)))) == found
     lines = bisection_lines(found)
     assert lines[0] == (
@@ -327,7 +327,7 @@ def test_the_report_names_the_culprit_its_author_and_what_is_skipped(tmp_path: P
 
 
 def test_the_report_of_a_search_that_is_not_over_lists_who_is_left(tmp_path: Path) -> None:
-    course = Course(tmp_path)
+    course = HistoryCourse(tmp_path)
     state = course.searching.state
     plan = SearchPlan(max_pairs=2)
     course.searching.state = replace(state, search=replace(state.search, plan=plan))

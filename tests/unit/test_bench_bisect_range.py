@@ -8,7 +8,7 @@ import pytest
 
 from gpurun import main
 from gpurun.arguments.bench_subcommand_flags import BISECT, parse_bisect
-from gpurun.bench.bisect.commit_range import branch_of, line_between
+from gpurun.bench.bisect.commit_range import branch_of, commit_range
 from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.bisect_command import HELP
 from gpurun.errors import GpurunError
@@ -84,7 +84,7 @@ def branched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_merged_branch_is_one_change_named_by_its_merge(branched: Path) -> None:
     repository = open_repository(branched)
-    line = line_between(repository, "v1", "main")
+    line = commit_range(repository, "v1", "main")
     assert [one.subject for one in line.commits] == ["one", "bring the side"]
     assert [one.merge for one in line.commits] == [False, True]
     assert (line.good.subject, line.good.author) == ("v1", "a")

@@ -17,12 +17,12 @@ import pytest
 from gpurun import main
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisect_runner import Search, not_searched
-from gpurun.bench.compare.compare_commits import Asked, hold_against, not_compared
+from gpurun.bench.bisect.bisect_runner import BisectRequest, not_searched
+from gpurun.bench.compare.compare_commits import CompareRequest, compare_sides, not_compared
 from gpurun.bench.compare.pair_runner import Findings, Pair
 from gpurun.bench.selftest.selftest_runner import not_tried
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT
-from gpurun.bench.unfinished import Ending
+from gpurun.bench.unfinished import Unfinished
 from gpurun.commands.bench import bench_command as command
 from gpurun.commands.bench import bisect_command as bisect_command
 from gpurun.commands.bench import selftest_command as selftest_command
@@ -36,7 +36,7 @@ from tests.unit.bench_launches import BENCHMARK, launch
 from tests.unit.benchmark_records import record
 
 TWO = "".join(f'[[bench.benchmark]]\nname = "{x}"\nscript = "{x}.py"\n' for x in "ab")
-Compare = Callable[[Benchmark, Asked, SignalGuard], Comparison]
+Compare = Callable[[Benchmark, CompareRequest, SignalGuard], Comparison]
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def slower(benchmark: Benchmark) -> Comparison:
     """A proven regression."""
-    found = not_compared(benchmark, Ending("failed", 5, ""))
+    found = not_compared(benchmark, Unfinished("failed", 5, ""))
     return replace(found, verdict="regression", exit_code=1, regression_detected=True, error=None)
 
 
@@ -66,7 +66,9 @@ def run(folder: Path, monkeypatch: pytest.MonkeyPatch, compare: Compare) -> tupl
 def test_an_error_in_one_benchmark_leaves_the_others_their_verdicts(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compare(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
+    def compare(
+        benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard
+    ) -> Comparison:
         if benchmark.name == "b":
             raise GpurunError("needed = data/*.bin matches nothing", "check it")
         return slower(benchmark)
@@ -81,7 +83,9 @@ def test_an_error_in_one_benchmark_leaves_the_others_their_verdicts(
 def test_a_signal_between_two_benchmarks_is_no_pass(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def compare(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
+    def compare(
+        benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard
+    ) -> Comparison:
         interruption.hold()
         os.kill(os.getpid(), signal.SIGTERM)
         return replace(slower(benchmark), verdict="pass", exit_code=0, regression_detected=False)
@@ -96,7 +100,9 @@ def test_a_signal_after_the_last_comparison_changes_nothing_of_it(
 ) -> None:
     (folder / "gpurun.toml").write_text('[bench]\nscript = "a.py"\n')
 
-    def compare(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
+    def compare(
+        benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard
+    ) -> Comparison:
         interruption.hold()
         os.kill(os.getpid(), signal.SIGTERM)
         return slower(benchmark)
@@ -117,10 +123,10 @@ def failing_first(benchmark: Benchmark, asked: Any, interruption: SignalGuard) -
 
 def not_searched_or_tried(benchmark: Benchmark, asked: Any) -> Any:
     """A document of b that stands for an answer."""
-    if isinstance(asked, Search):
-        found = not_searched(benchmark, asked, Ending("failed", 5, ""))
+    if isinstance(asked, BisectRequest):
+        found = not_searched(benchmark, asked, Unfinished("failed", 5, ""))
         return replace(found, verdict="no_drop", exit_code=3, error=None)
-    tried = not_tried(benchmark, asked, Ending("failed", 5, ""))
+    tried = not_tried(benchmark, asked, Unfinished("failed", 5, ""))
     return replace(tried, verdict="pass", exit_code=0, error=None)
 
 
@@ -187,14 +193,14 @@ def test_pairs_that_were_finished_are_kept_whatever_ends_the_comparison(
     kept: list[BenchmarkRecord] = []
     pair = Pair(launch(BASELINE, 1000.0), launch(CURRENT, 800.0))
     findings = Findings(pairs=[pair] * 4)
-    asked = Asked("main", tmp_path, GatePlan(), math.inf, False, kept.append, print)
+    asked = CompareRequest("main", tmp_path, GatePlan(), math.inf, False, kept.append, print)
 
     def fail() -> Any:
         raise error
 
     def compare() -> Comparison:
         with SignalGuard() as interruption:
-            return hold_against(BENCHMARK, asked, interruption, fail, findings)
+            return compare_sides(BENCHMARK, asked, interruption, fail, findings)
 
     if told is None:
         with pytest.raises(type(error)):

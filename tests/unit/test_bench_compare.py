@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
-from gpurun.bench.compare.pair_runner import Comparing, Findings
+from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.errors import ExitCode, GpurunError
@@ -38,7 +38,7 @@ class Recorded(Launcher):
 
 def comparing(
     folder: Path, baseline: list[Launch], current: list[Launch], **more: Any
-) -> tuple[Comparing, Recorded, Findings]:
+) -> tuple[PairRunner, Recorded, Findings]:
     sides = [
         Side(name, "a" * 40, Tree(folder / name), folder / name, PYTHON, {})
         for name in (BASELINE, CURRENT)
@@ -48,7 +48,7 @@ def comparing(
         (side.folder / BENCHMARK.script).touch()
     launcher, findings = Recorded(folder, baseline, current), Findings()
     both = Sides(sides[0], sides[1], sides[1].tree)
-    one = Comparing(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
+    one = PairRunner(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
     return one, launcher, findings
 
 

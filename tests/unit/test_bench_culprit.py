@@ -11,8 +11,8 @@ import pytest
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_policy import next_action
 from gpurun.bench.bisect.bisect_state import Done, Pair, SearchPlan, fresh_state, state_file
-from gpurun.bench.bisect.commit_range import line_between
-from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.bisect.commit_range import commit_range
+from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.search_culprit import with_culprit
 from gpurun.records.bench.bisection import BisectedPair
@@ -42,8 +42,10 @@ def regression(good: str, bad: str, dirty: bool = False) -> Comparison:
     return replace(one, baseline=replace(one.baseline, commit=good), current=current)
 
 
-def asked(folder: Path, lines: list[str]) -> Asked:
-    return Asked("main", folder / ".gpurun", GatePlan(), math.inf, False, print, lines.append)
+def asked(folder: Path, lines: list[str]) -> CompareRequest:
+    return CompareRequest(
+        "main", folder / ".gpurun", GatePlan(), math.inf, False, print, lines.append
+    )
 
 
 def searched_before(
@@ -51,7 +53,7 @@ def searched_before(
 ) -> None:
     """Leave the file of a search of the range in which `culprit` lost half."""
     repository = open_repository(folder)
-    line = line_between(repository, good, bad)
+    line = commit_range(repository, good, bad)
     slow = line.ids[line.ids.index(culprit) :] if culprit is not None else ()
     state = fresh_state(line, SearchPlan())
     while not isinstance(action := next_action(state.search), Done):

@@ -10,7 +10,7 @@ import pytest
 from gpurun.bench.compare.comparison_document import Compared, comparison, together
 from gpurun.bench.compare.pair_runner import Findings, Pair
 from gpurun.bench.record_of_launches import Version, record_of
-from gpurun.bench.unfinished import Ending
+from gpurun.bench.unfinished import Unfinished
 from gpurun.bench.workload import check_workload, disturbance
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose
@@ -33,7 +33,7 @@ def found(currents: list[float]) -> Findings:
 
 
 def document(
-    findings: Findings, commits: int = 1, ending: Ending | None = None, **more: Any
+    findings: Findings, commits: int = 1, unfinished: Unfinished | None = None, **more: Any
 ) -> Comparison:
     older, newer = Version("a" * 40, None, False), Version("b" * 40, "main", False)
     records = tuple(
@@ -45,7 +45,7 @@ def document(
     )
     between = tuple(f"{n:x}" * 40 for n in range(11, 11 + commits))
     compared = Compared(older, newer, (records[0], records[1]), between)
-    return comparison(BENCHMARK, findings, compared, 90.0, ending, **more)
+    return comparison(BENCHMARK, findings, compared, 90.0, unfinished, **more)
 
 
 def test_a_regression_says_how_much_and_which_commit() -> None:
@@ -84,7 +84,7 @@ def test_time_that_ends_early_is_inconclusive() -> None:
 def test_a_crash_is_no_regression_whatever_was_measured_before() -> None:
     findings = found([800.0] * 4)
     findings.failed.append(launch("current", 800.0, status="failed", error="ValueError: no"))
-    one = document(findings, ending=Ending("failed", 5, "it failed", "see its output"))
+    one = document(findings, unfinished=Unfinished("failed", 5, "it failed", "see its output"))
     assert (one.verdict, one.exit_code, one.regression_detected) == ("failed", 5, False)
     assert one.likely_culprit_commit is None
     assert [x.error for x in one.current.launches][-1] == "ValueError: no"

@@ -11,7 +11,7 @@ import pytest
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point
 from gpurun.stats.gate import Verdict
-from gpurun.stats.prediction_interval import DEFAULT, Held, hold
+from gpurun.stats.prediction_interval import DEFAULT, NewRun, judge_new_run
 from scripts.launch_noise import paired_errors, run_errors
 from scripts.simulate_from_history import Cell, simulate
 
@@ -28,9 +28,9 @@ def runs(rates: list[float], launches: int = 5, noise: float = 0.002, seed: int 
     ]
 
 
-def held(past: list[float], now: float, metric: Metric = Metric.THROUGHPUT) -> Held:
+def held(past: list[float], now: float, metric: Metric = Metric.THROUGHPUT) -> NewRun:
     *before, current = runs([*past, now])
-    return Held(metric, before, current, 0.05)
+    return NewRun(metric, before, current, 0.05)
 
 
 STEADY = [1000.0, 1004.0, 998.0, 1001.0, 996.0, 1003.0]
@@ -41,7 +41,7 @@ STEADY = [1000.0, 1004.0, 998.0, 1001.0, 996.0, 1003.0]
     [(1000.0, Verdict.PASS), (1200.0, Verdict.PASS), (850.0, Verdict.REGRESSION)],
 )
 def test_the_new_run_is_held_against_steady_records(now: float, verdict: Verdict) -> None:
-    result = hold([held(STEADY, now)])
+    result = judge_new_run([held(STEADY, now)])
     assert result.verdict is verdict
     metric = result.metrics[0]
     assert metric.slowdown == pytest.approx(1 - now / 1000, abs=0.01)
@@ -53,19 +53,22 @@ def test_the_new_run_is_held_against_steady_records(now: float, verdict: Verdict
 
 def test_records_that_differ_much_leave_it_undecided() -> None:
     noisy = [1000.0, 1120.0, 930.0, 1050.0, 900.0, 1080.0]
-    assert hold([held(noisy, 930.0)]).verdict is Verdict.INCONCLUSIVE
+    assert judge_new_run([held(noisy, 930.0)]).verdict is Verdict.INCONCLUSIVE
 
 
 def test_memory_that_grows_is_a_regression_and_less_of_it_passes() -> None:
     more, less = (held([1e9] * 5, now, Metric.PEAK_MEMORY) for now in (1.3e9, 0.7e9))
-    assert hold([more]).verdict is Verdict.REGRESSION
-    assert hold([less]).verdict is Verdict.PASS
+    assert judge_new_run([more]).verdict is Verdict.REGRESSION
+    assert judge_new_run([less]).verdict is Verdict.PASS
 
 
 def test_one_metric_that_regressed_is_enough() -> None:
     fine, worse = held(STEADY, 1000.0), held(STEADY, 800.0)
-    assert hold([fine, worse]).verdict is Verdict.REGRESSION
-    assert [m.verdict for m in hold([fine, worse]).metrics] == [Verdict.PASS, Verdict.REGRESSION]
+    assert judge_new_run([fine, worse]).verdict is Verdict.REGRESSION
+    assert [m.verdict for m in judge_new_run([fine, worse]).metrics] == [
+        Verdict.PASS,
+        Verdict.REGRESSION,
+    ]
 
 
 def test_fewer_launches_than_the_records_have_widen_the_interval() -> None:
@@ -74,7 +77,7 @@ def test_fewer_launches_than_the_records_have_widen_the_interval() -> None:
     few = Point("now", whole.values[:2], 3600.0 * len(past))
     widths = []
     for current in (Point("now", whole.values, few.at), few):
-        bounds = hold([Held(Metric.THROUGHPUT, past, current, 0.05)]).metrics[0].interval
+        bounds = judge_new_run([NewRun(Metric.THROUGHPUT, past, current, 0.05)]).metrics[0].interval
         assert bounds is not None
         widths.append(bounds[1] - bounds[0])
     assert widths[1] > 1.2 * widths[0]
@@ -82,7 +85,7 @@ def test_fewer_launches_than_the_records_have_widen_the_interval() -> None:
 
 def test_three_records_are_too_few() -> None:
     with pytest.raises(ValueError, match="4 others"):
-        hold([held(STEADY[:3], 1000.0)])
+        judge_new_run([held(STEADY[:3], 1000.0)])
 
 
 @pytest.mark.parametrize("law", ["gauss", "ar 0.6"])

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.compare import compare_with_history as from_history
-from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.compare_with_history import compare_with_history
 from gpurun.bench.history.accepted_baselines import with_accepted
 from gpurun.bench.store import open_store
@@ -76,7 +76,7 @@ class Bench:
         now = measured(self.shas[-1], 90, rate, branch="topic", **changes)
         self.launches.setattr(from_history, "measure", lambda *words: now)
         benchmark = replace(BENCHMARK, name="vision", folder=self.folder)
-        asked = Asked(
+        asked = CompareRequest(
             "main", self.home, GatePlan(), math.inf, False, self.store.add, self.told.append
         )
         found = compare_with_history(benchmark, asked, self.store, None, SignalGuard())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, LivePair, Start
-from gpurun.bench.compare.pair_runner import Comparing, Findings
+from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.live_or_in_turn import Pairing, obstacle
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
@@ -65,7 +65,7 @@ class Live(Launcher):
         return replace(made, start=start, loss_curve=curve_of(LOST))
 
 
-def comparing(folder: Path, launcher: Launcher, **more: Any) -> tuple[Comparing, Findings]:
+def comparing(folder: Path, launcher: Launcher, **more: Any) -> tuple[PairRunner, Findings]:
     sides = [
         Side(name, "a" * 40, Tree(folder / name), folder / name, Path("/usr/bin/python"), {})
         for name in (BASELINE, CURRENT)
@@ -75,7 +75,7 @@ def comparing(folder: Path, launcher: Launcher, **more: Any) -> tuple[Comparing,
         (side.folder / BENCHMARK.script).touch()
     findings = Findings()
     both = Sides(sides[0], sides[1], sides[1].tree)
-    one = Comparing(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
+    one = PairRunner(both, BENCHMARK, launcher, GatePlan(), findings, print, **more)
     return one, findings
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.compare import compare_commits
-from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.selftest.selftest_runner import selftest
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -84,7 +84,7 @@ def tried(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Selfte
         monkeypatch.setattr(OnMachine, "count", 0)
         monkeypatch.setattr(compare_commits, "Launcher", OnMachine)
         benchmark = replace(BENCHMARK, name="train", folder=folder, **changes)  # type: ignore[arg-type]
-        asked = Asked(
+        asked = CompareRequest(
             "HEAD", folder / ".gpurun", GatePlan(), float("inf"), True, KEPT.append, TOLD.append
         )
         KEPT.clear()
@@ -198,6 +198,8 @@ def test_outside_of_git_it_says_so(
     bare = tmp_path / "bare"
     bare.mkdir()
     (bare / "train.py").touch()
-    asked = Asked("HEAD", tmp_path, GatePlan(), float("inf"), True, KEPT.append, TOLD.append)
+    asked = CompareRequest(
+        "HEAD", tmp_path, GatePlan(), float("inf"), True, KEPT.append, TOLD.append
+    )
     with pytest.raises(GpurunError, match="is in no git repository"):
         selftest(replace(BENCHMARK, folder=bare), asked, SignalGuard())

@@ -11,7 +11,7 @@ import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.compare import compare_commits
-from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.compare_settings import compare_settings, read_settings
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
@@ -37,8 +37,8 @@ class Turned(Launcher):
 
     def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
         self.starts.append(start)
-        assert start.settled is not None
-        settings = start.settled.settings
+        assert start.applied is not None
+        settings = start.applied.settings
         rate = 800.0 if "loader_workers" in settings else 1000.0
         batch = float(settings.get("batch_size", {"batch_size": 8})["batch_size"])
         knobs = tuple(KnobOutcome(name, "skipped", "no GPU") for name in settings if name == "tf32")
@@ -61,7 +61,7 @@ def compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., C
             Path(name).write_text(f"[settings]\n{text}\n")
         for told in (KEPT, TOLD, Turned.starts):
             told.clear()
-        asked = Asked(
+        asked = CompareRequest(
             "HEAD", tmp_path / ".gpurun", GatePlan(), float("inf"), True, KEPT.append, TOLD.append
         )
         both = (read_settings(names[0]), read_settings(names[1]))
@@ -97,11 +97,11 @@ def test_settings_reach_the_environment_the_arguments_and_the_runtime(
 ) -> None:
     value = '{ batch_size = 16, from = 8, via = "--batch", learning_rate = "keep" }'
     compared("", f"cpu_threads = 1\nbatch_size = {value}", allow=(*DEFAULT, "training"))
-    settled = Turned.starts[1].settled
-    assert settled is not None
-    assert settled.args == ("--batch", "16")
-    assert settled.environment.get("OMP_NUM_THREADS") == "1"
-    assert [setting.knob for setting in settled.turned] == ["cpu_threads", "batch_size"]
+    applied = Turned.starts[1].applied
+    assert applied is not None
+    assert applied.args == ("--batch", "16")
+    assert applied.environment.get("OMP_NUM_THREADS") == "1"
+    assert [setting.knob for setting in applied.turned] == ["cpu_threads", "batch_size"]
 
 
 def test_a_setting_that_did_not_apply_is_told(compared: Callable[..., Comparison]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import together
 from gpurun.bench.compare.pair_runner import Findings, Pair
-from gpurun.bench.unfinished import Ending
+from gpurun.bench.unfinished import Unfinished
 from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import from_json, to_json
@@ -236,14 +236,16 @@ def test_the_exit_code_is_1_before_6_before_3(
 
 
 def test_a_benchmark_that_failed_comes_before_its_training() -> None:
-    ending = Ending("failed", 5, "it failed", "see its output")
-    one = document(found(EQUAL, 1.0, broken=True), ending=ending, fail_on_training_change=True)
+    unfinished = Unfinished("failed", 5, "it failed", "see its output")
+    one = document(
+        found(EQUAL, 1.0, broken=True), unfinished=unfinished, fail_on_training_change=True
+    )
     assert (one.exit_code, one.verdict, one.regression_detected) == (5, "failed", False)
 
 
 def test_of_several_benchmarks_the_code_is_the_worst_one() -> None:
-    crashed = document(found(EQUAL, 1.0), ending=Ending("failed", 5, "it failed"))
-    missing = document(found(EQUAL, 1.0), ending=Ending("failed", 4, "no baseline"))
+    crashed = document(found(EQUAL, 1.0), unfinished=Unfinished("failed", 5, "it failed"))
+    missing = document(found(EQUAL, 1.0), unfinished=Unfinished("failed", 4, "no baseline"))
     slower, undecided = document(found(SLOWER, 1.0)), document(found(NOISY, 1.0))
     other = document(found(EQUAL, 2.0), fail_on_training_change=True)
     worst_first = [crashed, slower, other, missing, undecided, document(found(EQUAL, 1.0))]

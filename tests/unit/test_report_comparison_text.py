@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpurun.bench.compare.comparison_document import together
-from gpurun.bench.unfinished import Ending
+from gpurun.bench.unfinished import Unfinished
 from gpurun.report.comparison_text import MARKER, comparison_markdown
 from tests.conftest import REPOSITORY
 from tests.unit.bench_launches import launch
@@ -35,8 +35,10 @@ def test_an_undecided_one_says_what_to_do() -> None:
 def test_a_failure_shows_no_figures_that_would_read_like_a_regression() -> None:
     findings = found([800.0] * 4)
     findings.failed.append(launch("current", 800.0, status="failed", error="ValueError: no"))
-    ending = Ending("failed", 5, "it failed on the current side: ValueError: no", "see its output")
-    assert comparison_markdown(document(findings, ending=ending)) == golden("failed")
+    unfinished = Unfinished(
+        "failed", 5, "it failed on the current side: ValueError: no", "see its output"
+    )
+    assert comparison_markdown(document(findings, unfinished=unfinished)) == golden("failed")
 
 
 def test_several_benchmarks_are_one_comment_with_the_worst_first() -> None:

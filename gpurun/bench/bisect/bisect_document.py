@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_state import Done, Outcome, SearchPlan, SearchState, Suspect
-from gpurun.bench.bisect.commit_range import Line
+from gpurun.bench.bisect.commit_range import CommitRange
 from gpurun.bench.trees.git import short
-from gpurun.bench.unfinished import Ending
+from gpurun.bench.unfinished import Unfinished
 from gpurun.errors import ExitCode
 from gpurun.records.bench.bisection import BisectionReport, SecondDrop, SuspectedCommits
 
@@ -30,7 +30,7 @@ class Findings:
     people write it. None: not known.
     """
 
-    line: Line | None = None
+    line: CommitRange | None = None
     state: SearchState | None = None
     done: Done | None = None
     ended: str | None = None
@@ -39,11 +39,11 @@ class Findings:
 
 
 def bisection_report(
-    benchmark: Benchmark, found: Findings, plan: SearchPlan, ending: Ending | None = None
+    benchmark: Benchmark, found: Findings, plan: SearchPlan, unfinished: Unfinished | None = None
 ) -> BisectionReport:
-    """The document; `ending` where something else than the search ended it."""
+    """The document; `unfinished` where something else than the search ended it."""
     line, state, done = found.line, found.state, found.done
-    verdict = _verdict(done) if ending is None else ending.verdict
+    verdict = _verdict(done) if unfinished is None else unfinished.verdict
     skips = {} if state is None else state.skips
     commits = () if line is None else line.commits
     another = None if done is None else done.another
@@ -51,7 +51,7 @@ def bisection_report(
         benchmark=benchmark.name,
         command=(benchmark.script, *benchmark.args),
         verdict=verdict,
-        exit_code=int(EXIT_CODES[verdict] if ending is None else ending.exit_code),
+        exit_code=int(EXIT_CODES[verdict] if unfinished is None else unfinished.exit_code),
         good=None if line is None else line.good,
         bad=None if line is None else line.bad,
         commits=tuple(replace(one, skipped=skips.get(one.commit)) for one in commits),
@@ -67,10 +67,10 @@ def bisection_report(
         smallest_slowdown=plan.smallest,
         launch_noise=None if done is None else done.noise,
         pairs=() if state is None else state.pairs,
-        recommendation=_recommendation(verdict, found, ending),
+        recommendation=_recommendation(verdict, found, unfinished),
         seconds=0.0 if state is None else state.seconds,
         notes=found.notes,
-        error=None if ending is None else ending.error,
+        error=None if unfinished is None else unfinished.error,
     )
 
 
@@ -92,9 +92,9 @@ def _suspected(suspects: Sequence[Suspect]) -> tuple[SuspectedCommits, ...]:
     return tuple(SuspectedCommits(one.commits, one.probability) for one in suspects)
 
 
-def _recommendation(verdict: str, found: Findings, ending: Ending | None) -> str:
-    if ending is not None:
-        return ending.todo or "run it again"
+def _recommendation(verdict: str, found: Findings, unfinished: Unfinished | None) -> str:
+    if unfinished is not None:
+        return unfinished.todo or "run it again"
     done = found.done
     if verdict == "found" and done is not None and done.culprit is not None:
         if found.branch is not None:

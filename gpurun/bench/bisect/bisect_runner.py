@@ -1,6 +1,6 @@
 """A search for a culprit, from GOOD..BAD to the document: pairs are launched until it is known.
 
-What the first launches of both ends show is settled for all: how many steps, which throughput, and
+What the first launches of both ends show is terms for all: how many steps, which throughput, and
 what work is equal work. A commit that cannot be measured is skipped; where that is an end of the
 range, the search ends.
 """
@@ -21,24 +21,24 @@ from gpurun.bench.bisect.bisect_policy import next_action
 from gpurun.bench.bisect.bisect_state import (
     Confirm,
     Done,
+    LaunchTerms,
     Measure,
     Pair,
     SearchPlan,
     SearchState,
-    Settled,
     StateFile,
     fresh_state,
     state_file,
 )
-from gpurun.bench.bisect.commit_launches import Measuring, TreePool, Unmeasurable
-from gpurun.bench.bisect.commit_range import Line, branch_of, line_between
+from gpurun.bench.bisect.commit_launches import CommitLauncher, TreePool, Unmeasurable
+from gpurun.bench.bisect.commit_range import CommitRange, branch_of, commit_range
 from gpurun.bench.compare.compare_commits import preparation_of
 from gpurun.bench.compare.pair_runner import MOST_AGAIN, Tell
-from gpurun.bench.live_or_in_turn import Taken
+from gpurun.bench.live_or_in_turn import TakenPair
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import Sides, single_side
-from gpurun.bench.trees.worktrees import SIDES, remove_abandoned
-from gpurun.bench.unfinished import ANSWERS, Ending, failure
+from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
+from gpurun.bench.unfinished import ANSWERS, Unfinished, failure
 from gpurun.bench.workload import Work, disturbance, figure
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
@@ -52,7 +52,7 @@ from gpurun.trials.stop_rules import WHOLE, later_rule
 
 
 @dataclass(frozen=True)
-class Search:
+class BisectRequest:
     """What was asked for. `good` and `bad` name commits; `deadline`: of `time.monotonic`.
 
     `fresh` forgets an earlier search. `keep` enters a record into the store; `tell` hears what
@@ -70,8 +70,10 @@ class Search:
     tell: Tell
 
 
-def bisect(benchmark: Benchmark, asked: Search, interruption: SignalGuard) -> BisectionReport:
-    """Search, keep the records of all launches, and say what was found.
+def bisect(
+    benchmark: Benchmark, asked: BisectRequest, interruption: SignalGuard
+) -> BisectionReport:
+    """BisectRequest, keep the records of all launches, and say what was found.
 
     A benchmark that fails, a range that cannot be searched, what the system refuses (a full disk)
     and an interruption are told by the document; other errors are raised, and the next call goes on
@@ -79,11 +81,11 @@ def bisect(benchmark: Benchmark, asked: Search, interruption: SignalGuard) -> Bi
     No signal interrupts any more afterwards, until `interruption.release`.
     """
     plan = _plan(benchmark, asked)
-    findings, ending = Findings(), None
+    findings, unfinished = Findings(), None
     try:
         repository = open_repository(benchmark.folder)
-        findings.line = line = line_between(repository, asked.good, asked.bad)
-        remove_abandoned(own_folder(asked.home, SIDES))
+        findings.line = line = commit_range(repository, asked.good, asked.bad)
+        remove_abandoned(own_folder(asked.home, WORKTREES))
         asked.tell(line.describe())
         with state_file(asked.home, repository, benchmark, line, asked.tell, asked.fresh) as file:
             state = file.state or fresh_state(line, plan)
@@ -93,25 +95,29 @@ def bisect(benchmark: Benchmark, asked: Search, interruption: SignalGuard) -> Bi
                 _launch(repository, benchmark, asked, file, findings, interruption)
     except KeyboardInterrupt:
         done = "interrupted; the same command goes on from the last pair"
-        ending = Ending("interrupted", interruption.exit_code, done, "run it again to go on")
+        unfinished = Unfinished(
+            "interrupted", interruption.exit_code, done, "run it again to go on"
+        )
     except (GpurunError, OSError) as error:
         if isinstance(error, GpurunError) and error.code not in ANSWERS:
             raise
-        ending = failure(error, benchmark.name)
+        unfinished = failure(error, benchmark.name)
     finally:
         interruption.hold()
     if findings.line is not None and findings.state is not None and findings.state.pairs:
         findings.done = so_far(findings.state)
         findings.branch = _branch(repository, findings.line, findings.done)
-    return bisection_report(benchmark, findings, plan, ending)
+    return bisection_report(benchmark, findings, plan, unfinished)
 
 
-def not_searched(benchmark: Benchmark, asked: Search, ending: Ending) -> BisectionReport:
+def not_searched(
+    benchmark: Benchmark, asked: BisectRequest, unfinished: Unfinished
+) -> BisectionReport:
     """The document of a benchmark of which nothing is known but why."""
-    return bisection_report(benchmark, Findings(), _plan(benchmark, asked), ending)
+    return bisection_report(benchmark, Findings(), _plan(benchmark, asked), unfinished)
 
 
-def _plan(benchmark: Benchmark, asked: Search) -> SearchPlan:
+def _plan(benchmark: Benchmark, asked: BisectRequest) -> SearchPlan:
     """Half of what the gate lets pass counts as a drop, as it does with its usual threshold."""
     plan = SearchPlan()
     speed = benchmark.thresholds.get(Metric.THROUGHPUT) or benchmark.thresholds.get(
@@ -139,7 +145,7 @@ def _is_over(state: SearchState, tell: Tell) -> bool:
 def _launch(
     repository: Repository,
     benchmark: Benchmark,
-    asked: Search,
+    asked: BisectRequest,
     file: StateFile,
     findings: Findings,
     interruption: SignalGuard,
@@ -158,8 +164,8 @@ def _launch(
         return single_side(repository, commit, asked.home, preparation, folder, asked.tell)
 
     pool = TreePool(tree, launcher.forget)
-    measuring = Measuring(benchmark, launcher, pool, interruption, asked.tell)
-    searching = Searching(
+    measuring = CommitLauncher(benchmark, launcher, pool, interruption, asked.tell)
+    searching = BisectRunner(
         findings.line, file, findings.state, measuring, launcher, asked.keep, asked.tell,
         interruption, asked.deadline,
     )  # fmt: skip
@@ -173,14 +179,14 @@ def _launch(
         findings.notes = tuple(measuring.notes)
 
 
-def _branch(repository: Repository, line: Line, done: Done) -> str | None:
+def _branch(repository: Repository, line: CommitRange, done: Done) -> str | None:
     """The range of the branch that the culprit merged, as people write it; None for others."""
     culprit = next((one for one in line.commits if one.commit == done.culprit), None)
     branch = None if culprit is None else branch_of(repository, culprit)
     return None if branch is None else f"{short(branch[0])}..{short(branch[1])}"
 
 
-class Searching:
+class BisectRunner:
     """One search. `deadline`: of `time.monotonic`, when no further pair begins.
 
     `keep` enters a record into the store. `ended`: why it ended before it was decided.
@@ -188,10 +194,10 @@ class Searching:
 
     def __init__(
         self,
-        line: Line,
+        line: CommitRange,
         file: StateFile,
         state: SearchState,
-        measuring: Measuring,
+        measuring: CommitLauncher,
         launcher: Launcher,
         keep: Callable[[BenchmarkRecord], None],
         tell: Tell,
@@ -211,7 +217,7 @@ class Searching:
         self._clock = time.monotonic()
         self._again = 0
         self._suspected: str | None = None
-        measuring.settled = state.settled
+        measuring.terms = state.terms
 
     def run(self) -> None:
         """Launch until it is decided or time ends; `GpurunError` where the benchmark fails."""
@@ -222,22 +228,22 @@ class Searching:
                 self.ended = "the budget ended"
                 return
             try:
-                settled = self.state.settled or self._settle()
+                terms = self.state.terms or self._agree_on_terms()
                 self._announce(action)
-                self._pair(action, settled)
+                self._pair(action, terms)
             except Unmeasurable as error:
                 self._skip(error)
 
     def _refuse_elsewhere(self) -> None:
         """Figures of different devices do not belong into one search."""
-        settled, here = self.state.settled, devices_here()
-        if settled is not None and settled.devices != here:
+        terms, here = self.state.terms, devices_here()
+        if terms is not None and terms.devices != here:
             raise GpurunError(
-                f"this search was begun on {settled.devices}, and here is {here}",
+                f"this search was begun on {terms.devices}, and here is {here}",
                 "go on there, or begin it anew: --fresh",
             )
 
-    def _settle(self) -> Settled:
+    def _agree_on_terms(self) -> LaunchTerms:
         """By first launches of both ends; `GpurunError` where their work differs."""
         good, bad = (self._measuring.first(end.commit) for end in (self._line.good, self._line.bad))
         self._refuse_unequal(good, bad)
@@ -245,9 +251,9 @@ class Searching:
         if not by_samples:
             self._tell("samples cannot be counted: the throughput is that of steps")
         rule = later_rule(self._launcher.benchmark.steps, (good, bad))
-        settled = Settled(rule, by_samples, Work.of(good), devices_here())
-        self._write(replace(self.state, settled=settled))
-        return settled
+        terms = LaunchTerms(rule, by_samples, Work.of(good), devices_here())
+        self._write(replace(self.state, terms=terms))
+        return terms
 
     def _refuse_unequal(self, good: Launch, bad: Launch) -> None:
         difference = Work.of(bad).difference(Work.of(good))
@@ -262,17 +268,17 @@ class Searching:
                 ExitCode.NO_BASELINE,
             )
 
-    def _pair(self, action: Measure, settled: Settled) -> None:
+    def _pair(self, action: Measure, terms: LaunchTerms) -> None:
         """One more pair, launched again where a recorded cause befell one half of it."""
         if action.against_first:
-            taken = self._measuring.pair(action.against, action.commit, settled)
+            taken = self._measuring.pair(action.against, action.commit, terms)
         else:
-            taken = self._measuring.pair(action.commit, action.against, settled).turned
+            taken = self._measuring.pair(action.commit, action.against, terms).turned
         against, of = taken.first, taken.second
-        if settled.rule == WHOLE and settled.work.steps is None:
+        if terms.rule == WHOLE and terms.work.steps is None:
             # The first launches of the ends were stopped; the steps of whole ones show only now.
             self._refuse_unequal(against, of)
-            settled = replace(settled, work=Work.of(against))
+            terms = replace(terms, work=Work.of(against))
         cause = disturbance(against, of, live=taken.ratio is not None)
         if cause is not None and self._again < MOST_AGAIN:
             self._again += 1
@@ -280,13 +286,13 @@ class Searching:
             return
         if cause is not None:
             self._measuring.remember(f"a pair counts although {cause}: it was so too often")
-        self._count(action, taken, settled)
+        self._count(action, taken, terms)
 
-    def _count(self, action: Measure, taken: Taken, settled: Settled) -> None:
+    def _count(self, action: Measure, taken: TakenPair, terms: LaunchTerms) -> None:
         """Keep the pair: its records first, so that a kill in between loses nothing."""
         against, of = taken.first, taken.second
-        before = _throughput(action.against, against, settled)
-        now = _throughput(action.commit, of, settled)
+        before = _throughput(action.against, against, terms)
+        now = _throughput(action.commit, of, terms)
         if taken.ratio is not None:
             now = before * math.exp(-taken.ratio.log)
         worse = Metric.THROUGHPUT.log_worse(before, now)
@@ -300,12 +306,12 @@ class Searching:
             against_first=action.against_first,
             throughput_of_commit=now,
             throughput_of_against=before,
-            slowdown=Metric.THROUGHPUT.loss(worse),
+            slowdown=Metric.THROUGHPUT.slowdown(worse),
             records=(self._kept(action.against, against), self._kept(action.commit, of)),
         )
         pairs = (*self.state.pairs, pair)
-        self._write(replace(self.state, search=search, pairs=pairs, settled=settled))
-        self._tell(self._shown(pair, settled))
+        self._write(replace(self.state, search=search, pairs=pairs, terms=terms))
+        self._tell(self._shown(pair, terms))
         self._interruption.release()
 
     def _skip(self, error: Unmeasurable) -> None:
@@ -338,7 +344,7 @@ class Searching:
         now = time.monotonic()
         self.state = replace(state, seconds=state.seconds + now - self._clock)
         self._clock = now
-        self._measuring.settled = state.settled
+        self._measuring.terms = state.terms
         self._file.write(self.state)
 
     def _announce(self, action: Measure) -> None:
@@ -350,8 +356,8 @@ class Searching:
                 f"{100 * action.probability:.0f} %: it is held against its parent"
             )
 
-    def _shown(self, pair: BisectedPair, settled: Settled) -> str:
-        unit = "samples/s" if settled.by_samples else "steps/s"
+    def _shown(self, pair: BisectedPair, terms: LaunchTerms) -> str:
+        unit = "samples/s" if terms.by_samples else "steps/s"
         change = (pair.throughput_of_commit / pair.throughput_of_against - 1) * 100
         known = so_far(self.state)
         top = max(known.suspects, key=lambda one: one.probability, default=None)
@@ -380,8 +386,8 @@ def devices_here() -> str:
     return ", ".join(dict.fromkeys(here["gpus"])) or here["cpu"] or "an unknown device"
 
 
-def _throughput(commit: str, launch: Launch, settled: Settled) -> float:
-    value = figure(Metric.THROUGHPUT, launch, settled.by_samples)
+def _throughput(commit: str, launch: Launch, terms: LaunchTerms) -> float:
+    value = figure(Metric.THROUGHPUT, launch, terms.by_samples)
     if not value:
         raise Unmeasurable(commit, "its samples cannot be counted, and those of others can")
     return float(value)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.commit_range import Line
+from gpurun.bench.bisect.commit_range import CommitRange
 from gpurun.bench.trees.folder_locks import sole_user
 from gpurun.bench.trees.git import Repository, short
 from gpurun.bench.workload import Work
@@ -163,11 +163,11 @@ class Done:
 
 
 FOLDER = "bisections"
-STATE_SCHEMA = "gpurun/bisection-state@1"
+STATE_SCHEMA = "gpurun/bisection-state@2"
 
 
 @dataclass(frozen=True)
-class Settled:
+class LaunchTerms:
     """What the first launches of both ends settle for all others.
 
     `by_samples`: the throughput is in samples/s, else in steps/s. `devices`: those of the machine.
@@ -187,7 +187,7 @@ class SearchState:
     """
 
     search: Bisection
-    settled: Settled | None = None
+    terms: LaunchTerms | None = None
     pairs: tuple[BisectedPair, ...] = ()
     skips: dict[str, str] = field(default_factory=dict)
     seconds: float = 0.0
@@ -218,7 +218,7 @@ class StateFile:
             ) from None
 
 
-def fresh_state(line: Line, plan: SearchPlan) -> SearchState:
+def fresh_state(line: CommitRange, plan: SearchPlan) -> SearchState:
     """That of a search without launches."""
     return SearchState(Bisection(line.good.commit, line.ids, plan=plan))
 
@@ -228,7 +228,7 @@ def state_file(
     home: Path,
     repository: Repository,
     benchmark: Benchmark,
-    line: Line,
+    line: CommitRange,
     tell: Callable[[str], None],
     fresh: bool = False,
 ) -> Iterator[StateFile]:
@@ -251,7 +251,7 @@ def state_file(
         yield StateFile(path, _read(path, line, tell))
 
 
-def _read(path: Path, line: Line, tell: Callable[[str], None]) -> SearchState | None:
+def _read(path: Path, line: CommitRange, tell: Callable[[str], None]) -> SearchState | None:
     try:
         state = from_json(SearchState, json.loads(path.read_text(encoding="utf-8")))
         if state.schema != STATE_SCHEMA:
@@ -270,7 +270,7 @@ def _read(path: Path, line: Line, tell: Callable[[str], None]) -> SearchState | 
     return state
 
 
-def _key(repository: Repository, benchmark: Benchmark, line: Line) -> str:
+def _key(repository: Repository, benchmark: Benchmark, line: CommitRange) -> str:
     """Of the commits in full, and of all that decides what a launch does."""
     document: dict[str, Any] = {
         "repository": str(repository.common),

@@ -13,9 +13,9 @@ from dataclasses import replace
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisect_state import Settled
+from gpurun.bench.bisect.bisect_state import LaunchTerms
 from gpurun.bench.compare.pair_runner import Tell
-from gpurun.bench.live_or_in_turn import Pairing, Taken
+from gpurun.bench.live_or_in_turn import Pairing, TakenPair
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.module_origins import check_origins
@@ -106,8 +106,8 @@ class Unmeasurable(Exception):
         self.commit, self.reason, self.todo, self.launch = commit, reason, todo, launch
 
 
-class Measuring:
-    """Launches commits. `settled`: what all launches have to agree in, once that is known."""
+class CommitLauncher:
+    """Launches commits. `terms`: what all launches have to agree in, once that is known."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class Measuring:
         interruption: SignalGuard,
         tell: Tell,
     ) -> None:
-        self.settled: Settled | None = None
+        self.terms: LaunchTerms | None = None
         self.pairing = Pairing(launcher)
         self.notes: list[str] = []
         self._benchmark = benchmark
@@ -155,7 +155,7 @@ class Measuring:
         self.pairing.consider((launch, launch))
         return launch
 
-    def pair(self, one: str, other: str, settled: Settled) -> Taken:
+    def pair(self, one: str, other: str, terms: LaunchTerms) -> TakenPair:
         """A pair of both commits: live, or launched in this order with equal numbers of steps."""
         trees = [self._tree(commit) for commit in (one, other)]
         names = [sides.current.name for sides in trees]
@@ -164,13 +164,13 @@ class Measuring:
             at = names.index(launch.start.name)
             commit = (one, other)[at]
             self._check(commit, replace(trees[at], baseline=trees[1 - at].current), launch)
-            steps, wanted = launch.result.steps, settled.rule.max_steps
-            if settled.rule != WHOLE and launch.whole and steps < wanted:
+            steps, wanted = launch.result.steps, terms.rule.max_steps
+            if terms.rule != WHOLE and launch.whole and steps < wanted:
                 reason = f"it ends after {steps} steps, before the {wanted} that others take"
                 raise Unmeasurable(commit, reason)
 
         starts = (self._start(trees[0]), self._start(trees[1]))
-        taken = self.pairing.take(starts, settled.rule, check)
+        taken = self.pairing.take(starts, terms.rule, check)
         if self.pairing.in_turn and self.pairing.why not in self.notes:
             self.remember(self.pairing.why)
         for launch in (taken.first, taken.second):
@@ -215,9 +215,9 @@ class Measuring:
             check_origins(sides, sides.current, launch.origins)
         except GpurunError as error:
             raise Unmeasurable(commit, error.what, error.todo) from None
-        if self.settled is None:
+        if self.terms is None:
             return
-        difference = Work.of(launch).difference(self.settled.work)
+        difference = Work.of(launch).difference(self.terms.work)
         if difference is not None:
             name, now, before = difference
             raise Unmeasurable(

@@ -16,7 +16,7 @@ FIELDS = "%H%x00%P%x00%an%x00%aI%x00%s"
 
 
 @dataclass(frozen=True)
-class Line:
+class CommitRange:
     """GOOD, and the commits after it up to and with BAD, oldest first."""
 
     good: BisectedCommit
@@ -42,7 +42,7 @@ class Line:
         return f"{short(self.good.commit)}..{short(self.bad.commit)}: {text}"
 
 
-def line_between(repository: Repository, good: str, bad: str) -> Line:
+def commit_range(repository: Repository, good: str, bad: str) -> CommitRange:
     """The line from `good` to `bad`, names of commits; `GpurunError` (exit code 4) without one."""
     older, newer = repository.resolve(good), repository.resolve(bad)
     if older.commit == newer.commit:
@@ -59,7 +59,7 @@ def line_between(repository: Repository, good: str, bad: str) -> Line:
     listed = repository.call(*words, "--first-parent", "--topo-order", "--reverse",
                              f"{older.commit}..{newer.commit}")  # fmt: skip
     own = repository.call(*words, "--no-walk", older.commit)
-    return Line(_read(own.rstrip("\n")), tuple(map(_read, listed.splitlines())))
+    return CommitRange(_read(own.rstrip("\n")), tuple(map(_read, listed.splitlines())))
 
 
 def branch_of(repository: Repository, merge: BisectedCommit) -> tuple[str, str] | None:

@@ -11,12 +11,12 @@ from pathlib import Path
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.comparison_document import Compared, comparison
-from gpurun.bench.compare.pair_runner import Comparing, Findings, Tell
+from gpurun.bench.compare.pair_runner import Findings, PairRunner, Tell
 from gpurun.bench.record_of_launches import Version, record_of, version_of
 from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
-from gpurun.bench.unfinished import ANSWERS, Ending, failure
+from gpurun.bench.unfinished import ANSWERS, Unfinished, failure
 from gpurun.errors import GpurunError
 from gpurun.isolation.api import require
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -27,7 +27,7 @@ from gpurun.trials.signal_guard import SignalGuard
 
 
 @dataclass(frozen=True)
-class Asked:
+class CompareRequest:
     """What holds for all benchmarks of one command. `deadline`: of `time.monotonic`.
 
     `keep` enters a record into the store; `tell` hears what happens, a line each.
@@ -45,7 +45,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Contest:
+class Comparands:
     """What is held against what. `sides` readies both for the time of a block; it is given the run
     folder, for the output of what it runs.
 
@@ -60,12 +60,12 @@ class Contest:
     notes: tuple[str, ...] = ()
 
 
-def compare(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
-    """Hold the user's tree against the commit that is its baseline; see `hold_against`."""
-    return hold_against(benchmark, asked, interruption, lambda: _with_baseline(benchmark, asked))
+def compare(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard) -> Comparison:
+    """Hold the user's tree against the commit that is its baseline; see `compare_sides`."""
+    return compare_sides(benchmark, asked, interruption, lambda: _with_baseline(benchmark, asked))
 
 
-def _with_baseline(benchmark: Benchmark, asked: Asked) -> Contest:
+def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> Comparands:
     repository = open_repository(benchmark.folder)
     baseline = choose_baseline(repository, asked.ref)
     compared = _versions(repository, baseline.commit)
@@ -77,7 +77,7 @@ def _with_baseline(benchmark: Benchmark, asked: Asked) -> Contest:
             repository, baseline.commit, asked.home, preparation, folder, tell=asked.tell
         )
 
-    return Contest(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
+    return Comparands(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
 
 
 def preparation_of(benchmark: Benchmark) -> Preparation:
@@ -87,11 +87,11 @@ def preparation_of(benchmark: Benchmark) -> Preparation:
     )
 
 
-def hold_against(
+def compare_sides(
     benchmark: Benchmark,
-    asked: Asked,
+    asked: CompareRequest,
     interruption: SignalGuard,
-    prepare: Callable[[], Contest],
+    prepare: Callable[[], Comparands],
     findings: Findings | None = None,
 ) -> Comparison:
     """Compare, keep the records of both sides, and say what was found, in `findings` too.
@@ -102,7 +102,7 @@ def hold_against(
     `interruption.release`.
     """
     started = time.monotonic()
-    findings, ending = findings or Findings(), None
+    findings, unfinished = findings or Findings(), None
     compared, purpose = Compared(Version(), Version()), BenchmarkPurpose.COMPARE
     try:
         contest = prepare()
@@ -114,15 +114,15 @@ def hold_against(
     except KeyboardInterrupt:
         number = len(findings.pairs)
         done = f"interrupted after {number} pair{'' if number == 1 else 's'}"
-        ending = Ending("interrupted", interruption.exit_code, done)
+        unfinished = Unfinished("interrupted", interruption.exit_code, done)
     except OSError as error:
-        ending = failure(error, benchmark.name)
+        unfinished = failure(error, benchmark.name)
     except BaseException as error:
         if not isinstance(error, GpurunError) or error.code not in ANSWERS:
             interruption.hold()
             _keep(benchmark, findings, compared, asked, purpose)
             raise
-        ending = failure(error, benchmark.name)
+        unfinished = failure(error, benchmark.name)
     finally:
         interruption.hold()
     compared = _keep(benchmark, findings, compared, asked, purpose)
@@ -131,7 +131,7 @@ def hold_against(
         findings,
         compared,
         time.monotonic() - started,
-        ending,
+        unfinished,
         fail_on_training_change=asked.fail_on_training_change,
     )
 
@@ -140,10 +140,10 @@ def _launch(
     sides: Sides,
     benchmark: Benchmark,
     folder: Path,
-    asked: Asked,
+    asked: CompareRequest,
     findings: Findings,
     interruption: SignalGuard,
-    contest: Contest,
+    contest: Comparands,
 ) -> None:
     """Everything that is launched; at its end nothing may cut the cleaning short."""
     mode, imperfection = require(sides.current.folder, in_place=asked.in_place)
@@ -152,7 +152,7 @@ def _launch(
         asked.tell(line)
     launcher = Launcher(benchmark, folder, mode, asked.tell)
     try:
-        Comparing(
+        PairRunner(
             sides,
             benchmark,
             launcher,
@@ -179,7 +179,7 @@ def _keep(
     benchmark: Benchmark,
     findings: Findings,
     compared: Compared,
-    asked: Asked,
+    asked: CompareRequest,
     purpose: BenchmarkPurpose,
 ) -> Compared:
     """Keep what was measured of both sides; the versions with their records."""
@@ -196,7 +196,7 @@ def _kept(
     benchmark: Benchmark,
     launches: Sequence[Launch],
     version: Version,
-    asked: Asked,
+    asked: CompareRequest,
     purpose: BenchmarkPurpose,
 ) -> BenchmarkRecord | None:
     if not launches:
@@ -206,9 +206,9 @@ def _kept(
     return record
 
 
-def not_compared(benchmark: Benchmark, ending: Ending) -> Comparison:
+def not_compared(benchmark: Benchmark, unfinished: Unfinished) -> Comparison:
     """The document of a benchmark of which nothing is known but why."""
-    return comparison(benchmark, Findings(), Compared(Version(), Version()), 0.0, ending)
+    return comparison(benchmark, Findings(), Compared(Version(), Version()), 0.0, unfinished)
 
 
 def keep(record: BenchmarkRecord, into: Callable[[BenchmarkRecord], None], tell: Tell) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gpurun.arguments import settings_file
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import Asked, Contest, hold_against
+from gpurun.bench.compare.compare_commits import Comparands, CompareRequest, compare_sides
 from gpurun.bench.compare.comparison_document import Compared, Labelled
 from gpurun.bench.record_of_launches import version_here
 from gpurun.bench.single_tree import users_variables
@@ -44,7 +44,7 @@ def read_settings(name: str) -> Settings:
 def compare_settings(
     benchmark: Benchmark,
     both: tuple[Settings, Settings],
-    asked: Asked,
+    asked: CompareRequest,
     interruption: SignalGuard,
     knob_paths: Sequence[str],
     allow: Sequence[str],
@@ -61,7 +61,7 @@ def compare_settings(
     contest = _contest(benchmark, (both[0].label, both[1].label), (done[0], done[1]), may_train)
     for side, one in zip((BASELINE, CURRENT), both, strict=True):
         asked.tell(f"{side}: {one.label}, {_shown(one)}")
-    found = hold_against(benchmark, asked, interruption, lambda: contest)
+    found = compare_sides(benchmark, asked, interruption, lambda: contest)
     if found.exit_code == int(ExitCode.NO_BASELINE) and not may_train:
         consent = "add --allow training to compare samples/s all the same"
         return replace(found, recommendation=consent)
@@ -73,7 +73,7 @@ def _contest(
     labels: tuple[str, str],
     both: tuple[AppliedSettings, AppliedSettings],
     may_train: bool,
-) -> Contest:
+) -> Comparands:
     version = version_here(benchmark.folder)
     tree = Tree(benchmark.folder.resolve())
     baseline, current = (
@@ -84,12 +84,12 @@ def _contest(
             benchmark.folder,
             Path(sys.executable),
             users_variables(benchmark),
-            settled=one,
+            applied=one,
         )
         for name, one in zip((BASELINE, CURRENT), both, strict=True)
     )
     labelled = [Labelled(*pair) for pair in zip(labels, (s.settings for s in both), strict=True)]
-    return Contest(
+    return Comparands(
         Compared(version, version, settings=(labelled[0], labelled[1])),
         lambda _: nullcontext(Sides(baseline, current, tree)),
         BenchmarkPurpose.SETTINGS,

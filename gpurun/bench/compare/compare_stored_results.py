@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import Asked
-from gpurun.bench.compare.compare_with_history import Course
+from gpurun.bench.compare.compare_commits import CompareRequest
+from gpurun.bench.compare.compare_with_history import HistoryCourse
 from gpurun.bench.compare.comparison_document import Compared
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.past_records import no_baseline, usable
@@ -65,7 +65,7 @@ def compare_stored(
     benchmark: Benchmark,
     current: BenchmarkRecord,
     baseline: Path | None,
-    asked: Asked,
+    asked: CompareRequest,
     store: BenchmarkStore,
     interruption: SignalGuard,
 ) -> Comparison:
@@ -74,7 +74,7 @@ def compare_stored(
     """
     started = time.monotonic()
     version = Version(current.commit, current.branch, current.dirty)
-    course = Course(benchmark, asked, store, None, undecided=UNDECIDED)
+    course = HistoryCourse(benchmark, asked, store, None, undecided=UNDECIDED)
     course.compared = Compared(Version(), version, (None, current))
 
     def judge() -> None:
@@ -84,7 +84,7 @@ def compare_stored(
             past, repository = _in_store(benchmark, current, store)
             parent = repository.first_parent(current.commit or "")
             course.compared = Compared(Version(parent, None, False), version, (None, current))
-        course.hold(past, current, repository)
+        course.judge_against(past, current, repository)
 
     return course.document(started, judge, interruption)
 

@@ -13,7 +13,7 @@ from statistics import median_low
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import GATED, Benchmark
-from gpurun.bench.compare.compare_commits import Asked, keep
+from gpurun.bench.compare.compare_commits import CompareRequest, keep
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.comparison_document import Compared, comparison
 from gpurun.bench.compare.pair_runner import Findings
@@ -32,7 +32,7 @@ from gpurun.bench.record_of_launches import Version, version_of
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
-from gpurun.bench.unfinished import ANSWERS, Ending, failure
+from gpurun.bench.unfinished import ANSWERS, Unfinished, failure
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
@@ -40,7 +40,7 @@ from gpurun.records.bench.comparison import Comparison, TrainingComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.rundir import new_run
 from gpurun.stats.gate import Verdict
-from gpurun.stats.prediction_interval import DEFAULT, Held, hold
+from gpurun.stats.prediction_interval import DEFAULT, NewRun, judge_new_run
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
@@ -56,7 +56,7 @@ UNDECIDED = (
 
 def compare_with_history(
     benchmark: Benchmark,
-    asked: Asked,
+    asked: CompareRequest,
     store: BenchmarkStore,
     launches: int | None,
     interruption: SignalGuard,
@@ -66,12 +66,12 @@ def compare_with_history(
     `launches`: None for as many as the records have. What ends it is told as `compare` tells it.
     """
     started = time.monotonic()
-    course = Course(benchmark, asked, store, launches)
+    course = HistoryCourse(benchmark, asked, store, launches)
     return course.document(started, lambda: course.run(interruption), interruption)
 
 
 @dataclass
-class Course:
+class HistoryCourse:
     """What is known so far; whatever ends it, it stands here.
 
     `used`: the baseline's records in the order of commits. `undecided`: what to do where one run
@@ -79,7 +79,7 @@ class Course:
     """
 
     benchmark: Benchmark
-    asked: Asked
+    asked: CompareRequest
     store: BenchmarkStore
     launches: int | None
     findings: Findings = field(default_factory=Findings)
@@ -94,17 +94,17 @@ class Course:
 
         `started`: of `time.monotonic`.
         """
-        ending = None
+        unfinished = None
         try:
             work()
             if interruption.signal is not None:
                 raise KeyboardInterrupt
         except KeyboardInterrupt:
-            ending = Ending("interrupted", interruption.exit_code, "interrupted")
+            unfinished = Unfinished("interrupted", interruption.exit_code, "interrupted")
         except (GpurunError, OSError) as error:
             if isinstance(error, GpurunError) and error.code not in ANSWERS:
                 raise
-            ending = failure(error, self.benchmark.name)
+            unfinished = failure(error, self.benchmark.name)
         finally:
             interruption.hold()
         found = comparison(
@@ -112,7 +112,7 @@ class Course:
             self.findings,
             self.compared,
             time.monotonic() - started,
-            ending,
+            unfinished,
             self.training(),
             self.asked.fail_on_training_change,
         )
@@ -130,9 +130,9 @@ class Course:
         current = self._measured(past)
         self.compared = replace(self.compared, records=(None, current))
         if interruption.signal is None:
-            self.hold(past, current, repository)
+            self.judge_against(past, current, repository)
 
-    def hold(
+    def judge_against(
         self, past: list[BenchmarkRecord], current: BenchmarkRecord, repository: Repository | None
     ) -> None:
         """Judge a record by those of the baseline. `repository`: None where nobody knows how the
@@ -229,13 +229,13 @@ class Course:
             if metric in before and found is not None and len(runs) >= DEFAULT.least:
                 findings.gated[metric] = self.benchmark.thresholds[metric]
                 held.append(
-                    Held(metric, [one.run for one in runs], found.run, findings.gated[metric])
+                    NewRun(metric, [one.run for one in runs], found.run, findings.gated[metric])
                 )
             elif metric in before:
                 self._leave_out(metric, found)
         if not held:
             raise no_baseline("nothing that is gated was measured in enough of the records")
-        findings.result = hold(held)
+        findings.result = judge_new_run(held)
 
     def _since_change(
         self, past: list[BenchmarkRecord], series: Mapping[Metric, Sequence[Measured]]

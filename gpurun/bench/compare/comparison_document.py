@@ -10,7 +10,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.trees.git import short
-from gpurun.bench.unfinished import Ending
+from gpurun.bench.unfinished import Unfinished
 from gpurun.errors import ExitCode
 from gpurun.records.bench.benchmark import BenchmarkRecord
 from gpurun.records.bench.comparison import (
@@ -66,11 +66,11 @@ def comparison(
     findings: Findings,
     compared: Compared,
     seconds: float,
-    ending: Ending | None = None,
+    unfinished: Unfinished | None = None,
     training: TrainingComparison | None = None,
     fail_on_training_change: bool = False,
 ) -> Comparison:
-    """The document; `ending` where something else than the gate ended it.
+    """The document; `unfinished` where something else than the gate ended it.
 
     `training`: what the loss curves say, by default those of the pairs. It counts as a verdict only
     where its losses stop to be finite, or the user asks for that (`fail_on_training_change`).
@@ -78,8 +78,8 @@ def comparison(
     training = training or findings.training()
     speed_verdict = findings.verdict.value
     verdict = _verdict(speed_verdict, training, fail_on_training_change)
-    if ending is not None:
-        verdict = ending.verdict
+    if unfinished is not None:
+        verdict = unfinished.verdict
     result = findings.result
     metrics = result.metrics if result is not None else ()
     speed = next((m for m in metrics if m.metric in SPEED), None)
@@ -90,7 +90,7 @@ def comparison(
         benchmark=benchmark.name,
         command=(benchmark.script, *benchmark.args),
         verdict=verdict,
-        exit_code=int(EXIT_CODES[verdict] if ending is None else ending.exit_code),
+        exit_code=int(EXIT_CODES[verdict] if unfinished is None else unfinished.exit_code),
         regression_detected=verdict == Verdict.REGRESSION.value,
         slowdown=loss,
         slowdown_confidence_interval=None if speed is None else speed.interval,
@@ -103,11 +103,11 @@ def comparison(
         current=_side(compared, 1),
         likely_culprit_commit=culprit,
         recommendation=_recommendation(
-            verdict, metrics, compared, culprit, findings, ending, training
+            verdict, metrics, compared, culprit, findings, unfinished, training
         ),
         seconds=seconds,
         notes=tuple(findings.notes),
-        error=None if ending is None else ending.error,
+        error=None if unfinished is None else unfinished.error,
         training_differs=training.differs,
         training=training,
         method=_method(findings, speed),
@@ -192,11 +192,11 @@ def _recommendation(
     compared: Compared,
     culprit: str | None,
     findings: Findings,
-    ending: Ending | None,
+    unfinished: Unfinished | None,
     training: TrainingComparison,
 ) -> str:
-    if ending is not None:
-        return ending.todo or "run it again"
+    if unfinished is not None:
+        return unfinished.todo or "run it again"
     if verdict == Verdict.PASS.value:
         return training.told if training.differs else "nothing to do"
     if verdict == Verdict.REGRESSION.value:

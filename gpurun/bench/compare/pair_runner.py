@@ -135,7 +135,7 @@ class Findings:
         return math.nan if value is None else float(value)
 
 
-class Comparing:
+class PairRunner:
     """One comparison under way. `deadline`: of `time.monotonic`, when no further pair begins.
 
     `batch_may_differ`: the user allows that the sides train with batches of unequal size.
@@ -306,7 +306,7 @@ class Comparing:
             side.python,
             side.variables,
             self._sides.watched(side),
-            side.settled,
+            side.applied,
             side.planted_seconds,
         )
 

@@ -8,7 +8,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import Asked, Contest, hold_against, preparation_of
+from gpurun.bench.compare.compare_commits import (
+    Comparands,
+    CompareRequest,
+    compare_sides,
+    preparation_of,
+)
 from gpurun.bench.compare.comparison_document import SPEED, Compared
 from gpurun.bench.compare.pair_runner import Findings
 from gpurun.bench.record_of_launches import Version
@@ -28,7 +33,7 @@ from gpurun.bench.selftest.selftest_answers import (
 )
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides, set_up
-from gpurun.bench.unfinished import ANSWERS, Ending, failure
+from gpurun.bench.unfinished import ANSWERS, Unfinished, failure
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.selftest import Selftest, SelftestPart
@@ -52,7 +57,7 @@ class _Course:
     notes: list[str] = field(default_factory=list)
 
 
-def selftest(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Selftest:
+def selftest(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard) -> Selftest:
     """Try the gate, and say whether each of its answers is right.
 
     A benchmark that fails, what the system refuses (a full disk) and an interruption are told by
@@ -60,49 +65,49 @@ def selftest(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> S
     `interruption.release`.
     """
     course = _Course()
-    ending: Ending | None = None
+    unfinished: Unfinished | None = None
     try:
         course.threshold = _threshold(benchmark)
         _carry_through(benchmark, FACTOR * course.threshold, asked, interruption, course)
-        ending = _ended(course.parts)
+        unfinished = _ended(course.parts)
     except KeyboardInterrupt:
         done = f"interrupted in its comparison {len(course.parts) + 1} of 3"
-        ending = Ending("interrupted", interruption.exit_code, done, "run it again")
+        unfinished = Unfinished("interrupted", interruption.exit_code, done, "run it again")
     except (GpurunError, OSError) as error:
         if isinstance(error, GpurunError) and error.code not in ANSWERS:
             raise
-        ending = failure(error, benchmark.name)
+        unfinished = failure(error, benchmark.name)
     finally:
         interruption.hold()
-    return _document(benchmark, asked, course, ending)
+    return _document(benchmark, asked, course, unfinished)
 
 
-def not_tried(benchmark: Benchmark, asked: Asked, ending: Ending) -> Selftest:
+def not_tried(benchmark: Benchmark, asked: CompareRequest, unfinished: Unfinished) -> Selftest:
     """The document of a benchmark of which nothing is known but why."""
-    return _document(benchmark, asked, _Course(), ending)
+    return _document(benchmark, asked, _Course(), unfinished)
 
 
 def _document(
-    benchmark: Benchmark, asked: Asked, course: _Course, ending: Ending | None
+    benchmark: Benchmark, asked: CompareRequest, course: _Course, unfinished: Unfinished | None
 ) -> Selftest:
-    """`ending`: None where all three comparisons came to a verdict."""
-    verdict = verdict_of(course.parts) if ending is None else ending.verdict
+    """`unfinished`: None where all three comparisons came to a verdict."""
+    verdict = verdict_of(course.parts) if unfinished is None else unfinished.verdict
     undecided = [p.comparison.recommendation for p in course.parts if p.right is None]
     todo = {"pass": TRUSTED, "wrong": UNTRUSTED}.get(verdict, (undecided or [""])[0])
     return Selftest(
         benchmark=benchmark.name,
         command=(benchmark.script, *benchmark.args),
         verdict=verdict,
-        exit_code=int(EXIT_CODES[verdict]) if ending is None else ending.exit_code,
+        exit_code=int(EXIT_CODES[verdict]) if unfinished is None else unfinished.exit_code,
         commit=course.commit,
         dirty=course.dirty,
         threshold=course.threshold,
         max_pairs=asked.plan.looks[-1],
         parts=tuple(course.parts),
-        recommendation=todo if ending is None else ending.todo or "run it again",
+        recommendation=todo if unfinished is None else unfinished.todo or "run it again",
         seconds=time.monotonic() - course.started,
         notes=tuple(course.notes),
-        error=None if ending is None else ending.error,
+        error=None if unfinished is None else unfinished.error,
     )
 
 
@@ -129,12 +134,12 @@ def _threshold(benchmark: Benchmark) -> float:
     )
 
 
-def _ended(parts: list[SelftestPart]) -> Ending | None:
+def _ended(parts: list[SelftestPart]) -> Unfinished | None:
     """What ended the last comparison before its verdict."""
     last = parts[-1].comparison
     if last.verdict not in ("failed", "interrupted"):
         return None
-    return Ending(last.verdict, last.exit_code, last.error or "", last.recommendation)
+    return Unfinished(last.verdict, last.exit_code, last.error or "", last.recommendation)
 
 
 # -- the three comparisons -------------------------------------------------------------------------
@@ -143,7 +148,7 @@ def _ended(parts: list[SelftestPart]) -> Ending | None:
 def _carry_through(
     benchmark: Benchmark,
     slowdown: float,
-    asked: Asked,
+    asked: CompareRequest,
     interruption: SignalGuard,
     course: _Course,
 ) -> None:
@@ -161,7 +166,7 @@ def _carry_through(
             interruption.hold()  # nothing may cut the removal of the worktrees short
 
 
-def _look_at_changes(repository: Repository, course: _Course, asked: Asked) -> None:
+def _look_at_changes(repository: Repository, course: _Course, asked: CompareRequest) -> None:
     changes = repository.changes()
     course.dirty = changes.dirty
     asked.tell(f"both sides are HEAD, {short(course.commit or '')}, in worktrees of their own")
@@ -175,7 +180,7 @@ def _compare_thrice(
     benchmark: Benchmark,
     slowdown: float,
     sides: Sides,
-    asked: Asked,
+    asked: CompareRequest,
     interruption: SignalGuard,
     course: _Course,
 ) -> None:
@@ -187,8 +192,8 @@ def _compare_thrice(
         asked.tell(f"{number} of 3: {what}")
         findings = Findings()
         compared = _versions(sides, edited=plan.part == MODULE)
-        contest = Contest(compared, lambda _: nullcontext(tried), BenchmarkPurpose.SELFTEST)
-        found = hold_against(benchmark, asked, interruption, lambda: contest, findings)
+        contest = Comparands(compared, lambda _: nullcontext(tried), BenchmarkPurpose.SELFTEST)
+        found = compare_sides(benchmark, asked, interruption, lambda: contest, findings)
         launches = (findings.launches(BASELINE), findings.launches(CURRENT))
         course.parts.append(judged(plan, slowdown, found, *launches))
         return None if found.verdict in ("failed", "interrupted") else findings

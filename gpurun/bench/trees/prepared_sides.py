@@ -51,7 +51,7 @@ class Side:
 
     `folder`: where launches start. `python`: what they start with. `variables`: their whole
     environment. `environment`: the side's own python environment, None without a setup command.
-    `settled`: the settings that it runs with. `planted_seconds`: added to each step on purpose.
+    `applied`: the settings that it runs with. `planted_seconds`: added to each step on purpose.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Side:
     python: Path
     variables: Mapping[str, str]
     environment: Path | None = None
-    settled: AppliedSettings | None = None
+    applied: AppliedSettings | None = None
     planted_seconds: float = 0.0
 
 

@@ -1,9 +1,9 @@
 """A commit in a working tree of its own, for the time of a comparison.
 
-It is a detached git worktree, so that tags and history are there for what asks for them (versions
-from tags), below the folder of records: `sides/<id>/<name of the repository's folder>`. Git ignores
-that folder, and tools that walk the user's tree pass over it. Inside, every path relative to the
-top is the same as in the user's tree, and so is the top's own name, for scripts that import it.
+It is a detached git worktree below the folder of records, so that tags and history are there for
+what asks for them (versions from tags): `worktrees/<id>/<name of the repository's folder>`. Git
+ignores that folder, and tools that walk the user's tree pass over it. Inside, every path relative
+to the top is the same as in the user's tree. So is the top's own name, which scripts may import.
 
 Nothing of the user's changes: no hook runs, `git worktree prune` is never called (it would also
 forget the user's own worktrees on a disk that is away), and at the end the list of worktrees is as
@@ -30,7 +30,7 @@ from gpurun.bench.trees.git import Repository, failure, run_git
 from gpurun.errors import GpurunError
 from gpurun.rundir import own_folder
 
-SIDES = "sides"
+WORKTREES = "worktrees"
 TRIES, BETWEEN_TRIES = 3, 0.2
 """How often a worktree is removed, and the seconds between."""
 
@@ -55,7 +55,7 @@ def checked_out(repository: Repository, commit: str, home: Path) -> Iterator[Che
     Worktrees that killed processes left there are removed first. Several processes may do this in
     one repository at once.
     """
-    sides = own_folder(home.resolve(), SIDES)
+    sides = own_folder(home.resolve(), WORKTREES)
     remove_abandoned(sides)
     place = sides / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
     with claimed(place, repository.common):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import Asked, compare, keep, not_compared
+from gpurun.bench.compare.compare_commits import CompareRequest, compare, keep, not_compared
 from gpurun.bench.compare.compare_settings import compare_settings, read_settings
 from gpurun.bench.compare.compare_with_history import compare_with_history
 from gpurun.bench.history.accepted_baselines import with_accepted
@@ -129,7 +129,7 @@ def run_bench(options: BenchOptions) -> int:
     with SignalGuard() as interruption:
         if compared is None:
             return _measure(wanted, versions, options, home, store.add, interruption)
-        asked = Asked(
+        asked = CompareRequest(
             ref=options.compare or "HEAD",
             home=home,
             plan=plan,
@@ -144,12 +144,14 @@ def run_bench(options: BenchOptions) -> int:
 
 # -- a comparison ----------------------------------------------------------------------------------
 
-How = Callable[[Benchmark, Asked, SignalGuard], Comparison]
+How = Callable[[Benchmark, CompareRequest, SignalGuard], Comparison]
 """Compares one benchmark."""
 
 
 def _of_commits(store: BenchmarkStore, options: BenchOptions) -> How:
-    def compared(benchmark: Benchmark, asked: Asked, interruption: SignalGuard) -> Comparison:
+    def compared(
+        benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard
+    ) -> Comparison:
         if options.from_history:
             found = compare_with_history(benchmark, asked, store, options.launches, interruption)
         else:
@@ -178,7 +180,7 @@ def _of_settings(names: tuple[str, str], allow: tuple[str, ...] | None) -> How:
 def _compare(
     wanted: Sequence[Benchmark],
     options: BenchOptions,
-    asked: Asked,
+    asked: CompareRequest,
     interruption: SignalGuard,
     compared: How,
 ) -> int:

@@ -9,7 +9,7 @@ import time
 from gpurun.arguments.bench_subcommand_flags import parse_bisect
 from gpurun.arguments.options import BisectOptions
 from gpurun.bench.bisect.bisect_document import together
-from gpurun.bench.bisect.bisect_runner import Search, bisect, not_searched
+from gpurun.bench.bisect.bisect_runner import BisectRequest, bisect, not_searched
 from gpurun.bench.bisect.bisect_state import SearchPlan
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.bench_outputs import (
@@ -63,12 +63,12 @@ def bisect_command(argv: list[str]) -> int:
 
 
 def run_bisect(options: BisectOptions) -> int:
-    """Search each of the benchmarks that are asked for."""
+    """BisectRequest each of the benchmarks that are asked for."""
     check_outputs(json=options.json, markdown=options.markdown)
     wanted = chosen(options.script, options.args, options.steps)
     home = records_home(options.out)
     store = open_store(home, options.store, notice=say)
-    search = Search(
+    search = BisectRequest(
         good=options.good,
         bad=options.bad,
         home=home,
@@ -84,7 +84,7 @@ def run_bisect(options: BisectOptions) -> int:
             wanted,
             interruption,
             find=lambda benchmark: bisect(benchmark, search, interruption),
-            without=lambda benchmark, ending: not_searched(benchmark, search, ending),
+            without=lambda benchmark, unfinished: not_searched(benchmark, search, unfinished),
             shown=lambda found: _shown(found, options),
             tell=search.tell,
         )

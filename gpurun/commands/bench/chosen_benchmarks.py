@@ -9,7 +9,7 @@ from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.compare.comparison_document import SPEED
-from gpurun.bench.trees.worktrees import SIDES, remove_abandoned
+from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
 from gpurun.rundir import find_home
@@ -65,8 +65,8 @@ def records_home(out: str | None) -> Path:
     """
     try:
         home = find_home(Path.cwd(), out or load_config(Path.cwd()).run.out)
-        if (home / SIDES).is_dir():
-            remove_abandoned(home.resolve() / SIDES)
+        if (home / WORKTREES).is_dir():
+            remove_abandoned(home.resolve() / WORKTREES)
         return home
     except OSError as error:
         raise GpurunError(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.unfinished import Ending, failure
+from gpurun.bench.unfinished import Unfinished, failure
 from gpurun.errors import GpurunError
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.trials.signal_guard import SignalGuard
@@ -27,7 +27,7 @@ def of_each(
     wanted: Sequence[Benchmark],
     interruption: SignalGuard,
     find: Callable[[Benchmark], Found],
-    without: Callable[[Benchmark, Ending], Found],
+    without: Callable[[Benchmark, Unfinished], Found],
     shown: Callable[[Found], Sequence[str]],
     tell: Callable[[str], None],
 ) -> list[Found]:
@@ -57,6 +57,8 @@ def of_each(
         if document.verdict == "interrupted":
             break
     for benchmark in wanted[len(documents) :]:
-        ending = Ending("interrupted", interruption.exit_code, "interrupted before its first pair")
-        documents.append(without(benchmark, ending))
+        unfinished = Unfinished(
+            "interrupted", interruption.exit_code, "interrupted before its first pair"
+        )
+        documents.append(without(benchmark, unfinished))
     return documents

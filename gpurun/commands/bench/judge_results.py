@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.gpurun_toml import Config, load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import GATED, Benchmark, benchmarks
-from gpurun.bench.compare.compare_commits import Asked, not_compared
+from gpurun.bench.compare.compare_commits import CompareRequest, not_compared
 from gpurun.bench.compare.compare_stored_results import compare_stored, read_results
 from gpurun.commands.bench.bench_outputs import teller
 from gpurun.commands.bench.chosen_benchmarks import gated
@@ -31,7 +31,7 @@ def judge_results(options: BenchOptions, home: Path, store: BenchmarkStore) -> i
     config = load_config(Path.cwd())
     wanted = [gated(_benchmark(record, config), options) for record in records.values()]
     baseline = None if options.baseline is None else Path(options.baseline)
-    asked = Asked(
+    asked = CompareRequest(
         ref="HEAD",
         home=home,
         plan=GatePlan(),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisect_runner import Search, bisect
-from gpurun.bench.bisect.commit_range import branch_of, line_between
-from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.bisect.bisect_runner import BisectRequest, bisect
+from gpurun.bench.bisect.commit_range import branch_of, commit_range
+from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.comparison_document import SPEED
 from gpurun.bench.trees.git import open_repository, short
 from gpurun.errors import GpurunError
@@ -17,7 +17,7 @@ from gpurun.trials.signal_guard import SignalGuard
 
 
 def with_culprit(
-    found: Comparison, benchmark: Benchmark, asked: Asked, interruption: SignalGuard
+    found: Comparison, benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard
 ) -> Comparison:
     """The comparison with the commit of its regression, searched for in the time that is left.
 
@@ -31,7 +31,7 @@ def with_culprit(
     try:
         good, bad = _range(found, benchmark)
         asked.tell(f"search for the culprit in {short(good)}..{short(bad)}")
-        search = Search(
+        search = BisectRequest(
             good=good,
             bad=bad,
             home=asked.home,
@@ -75,7 +75,7 @@ def _range(found: Comparison, benchmark: Benchmark) -> tuple[str, str]:
     assert good is not None
     assert bad is not None
     repository = open_repository(benchmark.folder)
-    line = line_between(repository, good, bad)
+    line = commit_range(repository, good, bad)
     merged = branch_of(repository, line.bad) if len(line.commits) == 1 else None
     return merged or (good, bad)
 

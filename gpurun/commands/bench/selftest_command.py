@@ -8,7 +8,7 @@ import time
 
 from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
 from gpurun.arguments.options import BenchOptions
-from gpurun.bench.compare.compare_commits import Asked
+from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.selftest.selftest_runner import not_tried, selftest, together
 from gpurun.bench.store import open_store
 from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say, teller
@@ -57,7 +57,7 @@ def run_selftest(argv: list[str]) -> int:
     wanted = chosen_by(options)
     home = records_home(options.out)
     store = open_store(home, options.store, notice=say)
-    asked = Asked(
+    asked = CompareRequest(
         ref="HEAD",
         home=home,
         plan=GatePlan() if pairs is None else GatePlan.up_to(pairs),
@@ -71,7 +71,7 @@ def run_selftest(argv: list[str]) -> int:
             wanted,
             interruption,
             find=lambda benchmark: selftest(benchmark, asked, interruption),
-            without=lambda benchmark, ending: not_tried(benchmark, asked, ending),
+            without=lambda benchmark, unfinished: not_tried(benchmark, asked, unfinished),
             shown=lambda found: _shown(found, options),
             tell=asked.tell,
         )

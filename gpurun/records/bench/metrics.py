@@ -28,11 +28,11 @@ class Metric(enum.Enum):
         """How much worse, on the scale on which pairs are averaged."""
         return math.log(baseline / current if self is Metric.THROUGHPUT else current / baseline)
 
-    def loss(self, log_worse: float) -> float:
+    def slowdown(self, log_worse: float) -> float:
         """The loss as a fraction."""
         return math.expm1(log_worse) if self._grows else -math.expm1(-log_worse)
 
-    def log_of_loss(self, loss: float) -> float:
+    def log_of_slowdown(self, loss: float) -> float:
         """The inverse of `loss`."""
         return math.log1p(loss) if self._grows else -math.log1p(-loss)
 
