@@ -81,7 +81,7 @@ class DeviceSampler:
         self._nvml = _started_nvml()
         self._gpus = visible_gpus(self._nvml) if self._nvml is not None else []
         self._activity = {g.uuid: GpmActivity(self._nvml, g.handle) for g in self._gpus}
-        self._strangers: dict[str, set[int]] = {}
+        self.strangers: dict[str, set[int]] = {}
 
     def look_around(self) -> None:
         """Note who computes on the GPUs before the script can have begun to: these are strangers.
@@ -91,7 +91,7 @@ class DeviceSampler:
         for gpu in self._gpus:
             running = ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle)
             if running is not None:
-                self._strangers[gpu.uuid] = {process.pid for process in running}
+                self.strangers[gpu.uuid] = {process.pid for process in running}
 
     def sample(self, own_pids: set[int]) -> list[DeviceSample]:
         """One sample a GPU; `own_pids` are the processes that belong to the script."""
@@ -147,7 +147,7 @@ class DeviceSampler:
         pids = {process.pid for process in running}
         if pids & own_pids:
             return len(pids - own_pids)
-        return len(pids & self._strangers.setdefault(uuid, pids))
+        return len(pids & self.strangers.setdefault(uuid, pids))
 
 
 class _Questions:

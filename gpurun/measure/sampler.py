@@ -39,9 +39,15 @@ class Sampler:
         self._host: HostSampler | None = None
         self._devices: DeviceSampler | None = None
 
-    def look_around(self) -> None:
-        """Note who is on the GPUs now, before the script can be: see `DeviceSampler`."""
-        self._device_sampler().look_around()
+    def look_around(self, earlier: Sampler | None = None) -> None:
+        """Note who is on the GPUs now, before the script can be: see `DeviceSampler`.
+
+        `earlier`: it looked before other processes of ours came, and its look counts.
+        """
+        if earlier is None:
+            self._device_sampler().look_around()
+        else:
+            self._device_sampler().strangers = earlier._device_sampler().strangers
 
     def tick(self, pid: int) -> None:
         """Sample the tree of process `pid` and the visible devices if it is time."""

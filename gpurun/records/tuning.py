@@ -114,9 +114,11 @@ class TrialRecord:
     others_cpu_percent: float | None = None
     """What other programs used meanwhile, in percent of one core."""
     foreign_processes: int | None = None
+    """Processes of others on the GPUs while it was measured."""
     failure: FailureKind | None = None
     """The kind of what `reason` says; None where the trial was measured."""
-    """Processes of others on the GPUs while it was measured."""
+    gain_over_reference: float | None = None
+    """How many times faster than the script as it is, in turns with it (1.0: as fast)."""
 
 
 @record

@@ -113,6 +113,11 @@ class Side:
         self._answer(self._while_waiting)
 
     @property
+    def answered(self) -> bool:
+        """Whether an answer waits to be read: before its first turn, that it has warmed up."""
+        return bool(select.select([self._answers], [], [], 0)[0])
+
+    @property
     def frozen(self) -> bool:
         """Whether it is stopped at present."""
         return self._freezer.frozen

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from gpurun.isolation.api import Sandbox
@@ -20,11 +22,9 @@ STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
 cannot be told from turns of some milliseconds."""
 TURN_SECONDS = 8.0
-"""The turns of a pair last so long at most, unless the fewest rounds take longer."""
 EPOCH_SECONDS = 16.0
-"""They go on for so long to see epochs begin on both sides."""
 SMALL_ERROR = 0.004
-"""Turns end sooner once their ratio is known so well: launches differ by more."""
+"""Turns of a pair end sooner once their ratio is known so well: launches differ by more."""
 EXIT_SECONDS = 30.0
 """A side whose turns are over writes its record and leaves within this time."""
 POLL_SECONDS = 0.02
@@ -38,6 +38,37 @@ class PairSide:
     start: Callable[[], Sandbox]
     run_dir: Path
     patience_seconds: float
+
+
+@dataclass(frozen=True)
+class TurnLimits:
+    """How long turns go on, unless the fewest rounds take longer.
+
+    `seconds`: at most. `epoch_seconds`: to see epochs begin on both sides. `error`: turns end
+    sooner once the standard error of the ratio's logarithm is below it.
+    """
+
+    seconds: float = TURN_SECONDS
+    epoch_seconds: float = EPOCH_SECONDS
+    error: float = SMALL_ERROR
+
+    def enough(self, deadline: float = math.inf) -> Callable[[Sequence[Round]], bool]:
+        """Whether these rounds are enough. `deadline` (monotonic clock): they are from then on."""
+        begun: list[float] = []
+
+        def enough(rounds: Sequence[Round]) -> bool:
+            begun.append(time.monotonic())
+            taken = begun[-1] - begun[0]
+            if begun[-1] > deadline:
+                return True
+            ratio = turn_ratio(rounds)
+            if ratio is None:
+                return False
+            if _misses_epochs(rounds, ratio):
+                return taken > self.epoch_seconds
+            return taken > self.seconds or ratio.error < self.error
+
+        return enough
 
 
 @dataclass(frozen=True)
@@ -81,15 +112,15 @@ def run_live_pair(
             sandboxes.append(stack.enter_context(side.start()))
         for number, side in enumerate(sides):
             samplers[number].beside = (sandboxes[1 - number].pid,)
-            tick = _ticking(samplers[number], sandboxes[number].pid)
-            live.append(stack.enter_context(closing(_side(side, sandboxes[number], tick))))
+            made = live_side(side, sandboxes[number], samplers[number])
+            live.append(stack.enter_context(closing(made)))
         pair = (live[0], live[1])
         try:
             await_both(pair)
             ready()
             nanoseconds = int(STRETCH_SECONDS * 1e9)
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
-            rounds = take_turns(pair, draws, _enough(deadline))
+            rounds = take_turns(pair, draws, TurnLimits().enough(deadline))
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(sandbox) for sandbox in sandboxes]
@@ -101,31 +132,11 @@ def run_live_pair(
     return PairEnd(ratio, (codes[0], codes[1]), time.monotonic() - began, failure, notes)
 
 
-def _side(side: PairSide, sandbox: Sandbox, tick: Callable[[], None]) -> Side:
+def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:
+    """The started side; it is sampled while its answers are awaited."""
     control = side.run_dir / "control"
+    tick = partial(sampler.tick, sandbox.pid)
     return Side(side.name, sandbox, control, side.patience_seconds, tick)
-
-
-def _ticking(sampler: Sampler, pid: int) -> Callable[[], None]:
-    return lambda: sampler.tick(pid)
-
-
-def _enough(deadline: float) -> Callable[[Sequence[Round]], bool]:
-    begun: list[float] = []
-
-    def enough(rounds: Sequence[Round]) -> bool:
-        begun.append(time.monotonic())
-        taken = begun[-1] - begun[0]
-        if begun[-1] > deadline:
-            return True
-        ratio = turn_ratio(rounds)
-        if ratio is None:
-            return False
-        if _misses_epochs(rounds, ratio):
-            return taken > EPOCH_SECONDS
-        return taken > TURN_SECONDS or ratio.error < SMALL_ERROR
-
-    return enough
 
 
 def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:

@@ -28,7 +28,8 @@ class Outcome:
     """A finished launch. `failure`: why it is of no use; None where it was measured.
 
     `exit_code` is None where it had to be killed. `logs`: what its processes recorded. `seconds`:
-    from start to end; of a side of a live pair half of what the pair took.
+    from start to end; of a side of a live pair half of what the pair took. `ratio`: its step time
+    over the reference's, where it took turns with one.
     """
 
     request: LaunchRequest
@@ -37,6 +38,7 @@ class Outcome:
     exit_code: int | None
     seconds: float
     failure: Failure | None
+    ratio: TurnRatio | None = None
 
     @property
     def run_dir(self) -> Path:

@@ -1,6 +1,7 @@
 """Launches scripts for measuring: the one place that makes their specs, sandboxes and supervision.
 
-`run` launches one request, `run_pair` two as a live pair; both give outcomes. A request with
+`run` launches one request, `run_pair` two as a live pair; both give outcomes. Once a reference is
+started, `run` can have a launch take turns with it. A request with
 `ranks` runs on torch's elastic agent: the caller says its flags, number of nodes, rendezvous and
 log folder included, and divides the cores in `environment`. The launcher stacks the layers of
 hidden ranks, and ends ranks that outlive the first one's end by `GRACE_SECONDS`. With `to_finish`
@@ -17,7 +18,7 @@ import os
 import random
 import time
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -43,6 +44,7 @@ from gpurun.trials.live_pair_launch import PairEnd, PairSide, run_live_pair
 from gpurun.trials.outcome import Outcome, PairOutcome, conclude
 from gpurun.trials.prestart import Prestarted, has_several_slots, prestart_slots, what_to_import
 from gpurun.trials.progress import Progress
+from gpurun.trials.reference import BesideReference, Reference
 from gpurun.trials.shared_gpu import sharing_obstacle
 from gpurun.trials.supervision import Look, Supervision, supervise
 
@@ -74,30 +76,72 @@ class TrialLauncher:
         self._launched = 0
         self._on_steps = on_steps
         self._layers: dict[str, Path] = {}
+        self._reference: Reference | None = None
 
     def run(
-        self, request: LaunchRequest, ended_elsewhere: Callable[[], bool] = lambda: False
+        self,
+        request: LaunchRequest,
+        ended_elsewhere: Callable[[], bool] = lambda: False,
+        *,
+        in_turns: bool = False,
     ) -> Outcome:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
 
         `ended_elsewhere`: whether ranks of it on other nodes have ended; what it raises kills ours.
-        `GpurunError` if it cannot be started.
+        `in_turns`: once warmed up it takes turns with the reference, if there is one. `GpurunError`
+        if it cannot be started.
         """
         started = time.monotonic()
-        supervision = self._supervision(request, ended_elsewhere)
-        with closing(Sampler(request.run_dir)) as sampler:
-            sampler.look_around()
-            try:
-                with self._start(request) as sandbox:
-                    self._start_following(request)
-                    sampler.beside = self.prestarted.pids
-                    given_up = supervise(sandbox, request.run_dir, sampler, supervision)
-                    if given_up is not None:
-                        sandbox.kill()
-                    exit_code = None if given_up else sandbox.poll()
-            finally:
-                self.prestarted.go_on()
-        return self._conclude(request, exit_code, time.monotonic() - started, given_up)
+        reference = self._reference if in_turns else None
+        turns: BesideReference | None = None
+        with ExitStack() as stack:
+            sampler = stack.enter_context(closing(Sampler(request.run_dir)))
+            sampler.look_around(None if reference is None else reference.sampler)
+            stack.callback(self.prestarted.go_on)
+            start = self._start(request, live=reference is not None, hold=self._holds(request))
+            sandbox = stack.enter_context(start)
+            if reference is not None:
+                side, draws = self._side(request), random.Random(self._launched)
+                turns = BesideReference(reference, side, sandbox, sampler, draws)
+                stack.enter_context(closing(turns))
+            self._start_following(request)
+            beside = () if reference is None else (reference.pid,)
+            sampler.beside = (*self.prestarted.pids, *beside)
+            supervision = self._supervision(request, ended_elsewhere, turns)
+            given_up = supervise(sandbox, request.run_dir, sampler, supervision)
+            if given_up is not None:
+                sandbox.kill()
+            exit_code = None if given_up else sandbox.poll()
+        if reference is not None and reference.lost:
+            self.end_reference()
+        outcome = self._conclude(request, exit_code, time.monotonic() - started, given_up)
+        return outcome if turns is None else replace(outcome, ratio=turns.ratio)
+
+    def start_reference(self, request: LaunchRequest) -> str:
+        """Launch what later launches take turns with; why that cannot be, "" once it waits."""
+        self.end_reference()
+        if in_turn := self.in_turn_reason(ranks=bool(request.ranks)):
+            return in_turn
+        try:
+            reference = Reference(self._side(request))
+        except GpurunError as error:
+            return error.what
+        self._reference = reference
+        reference.await_ready()
+        if reference.lost:
+            self.end_reference()
+        return reference.lost
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether one waits for a launch to take turns with."""
+        return self._reference is not None
+
+    def end_reference(self) -> None:
+        """End the reference, if there is one."""
+        if self._reference is not None:
+            self._reference.close()
+            self._reference = None
 
     def run_pair(self, first: LaunchRequest, second: LaunchRequest) -> PairOutcome:
         """Launch two requests as a live pair, and wait for its end.
@@ -150,6 +194,7 @@ class TrialLauncher:
 
     def close(self) -> None:
         """End what waits, and remove what only launches needed."""
+        self.end_reference()
         self.prestarted.close()
         self._layers.clear()
         discard(self.folder / "shared")
@@ -159,14 +204,17 @@ class TrialLauncher:
     def _shared(self, name: str) -> Path:
         return self.folder / "shared" / name
 
-    def _start(self, request: LaunchRequest, *, live: bool = False) -> Sandbox:
-        """Start it, or give the process that waits for it its spec."""
+    def _start(self, request: LaunchRequest, *, live: bool = False, hold: bool = False) -> Sandbox:
+        """Start it, or give the process that waits for it its spec.
+
+        `live`: it takes turns. `hold`: it waits at its first step.
+        """
         spec, control = self._launch_spec(request), request.run_dir / "control"
         waiting = self.prestarted.take(spec, request.run_dir)
         control.mkdir(parents=True, exist_ok=True)
         if live:
             make_fifos(control)
-        run_spec = _run_spec(request, hold=self._holds(request) and not live, live=live)
+        run_spec = _run_spec(request, hold=hold, live=live)
         write_spec(run_spec)
         if waiting is not None:
             write_json(control / ORDER, to_json(run_spec))
@@ -223,7 +271,10 @@ class TrialLauncher:
         return FIRST_PATIENCE if request.keep_layer else max(LEAST_PATIENCE, 4 * self.longest)
 
     def _supervision(
-        self, request: LaunchRequest, ended_elsewhere: Callable[[], bool]
+        self,
+        request: LaunchRequest,
+        ended_elsewhere: Callable[[], bool],
+        turns: BesideReference | None,
     ) -> Supervision:
         def at_first_step(sandbox: Sandbox, go: Callable[[], None]) -> None:
             if request.keep_layer:
@@ -235,6 +286,8 @@ class TrialLauncher:
 
         patience = self._patience(request)
         look = _look(request, self._on_steps, ended_elsewhere)
+        if turns is not None:
+            look = _with_turns(look, turns)
         return Supervision(patience, at_first_step if self._holds(request) else None, look)
 
     def _keep_layer(self, request: LaunchRequest, sandbox: Sandbox) -> None:
@@ -307,6 +360,15 @@ def _look(request: LaunchRequest, on_steps: OnSteps, ended_elsewhere: Callable[[
         return None
 
     return look
+
+
+def _with_turns(look: Look, turns: BesideReference) -> Look:
+    """The same, and turns as soon as the launch is ready for them; they count for no limit."""
+
+    def both(sandbox: Sandbox, progress: Progress, seconds: float) -> Failure | None:
+        return turns.look() or look(sandbox, progress, seconds - turns.seconds)
+
+    return both
 
 
 def _given_up(end: PairEnd, side: int) -> Failure | None:

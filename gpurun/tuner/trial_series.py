@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -57,6 +58,8 @@ class TrialSeries:
         self.folder = folder
         self.trials: list[TrialRecord] = []
         self.training_loaders: tuple[str, ...] = ()
+        self._references = 0
+        self._reference_samples = 1.0
         self.launcher = TrialLauncher(folder, mode, on_progress)
         self._hidden = hidden_ranks(options, mode)
         self._environment = dict(environment)
@@ -70,7 +73,8 @@ class TrialSeries:
             wanted = self._request(number, request)
         except KnobRaised as raised:
             return self._skip(number, request, raised)
-        outcome = self.launcher.run(replace(wanted, following=self._following(number + 1, request)))
+        wanted = replace(wanted, following=self._following(number + 1, request))
+        outcome = self.launcher.run(wanted, in_turns=request.in_turns)
         return self._keep(number, request, outcome)
 
     def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> TrialPair:
@@ -91,6 +95,26 @@ class TrialSeries:
             )
         ]
         return TrialPair(trials[0], trials[1], pair.ratio, pair.failure, pair.notes)
+
+    def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
+        """Launch what trials can take turns with; why that cannot be, "" once it waits.
+
+        `samples_a_step`: of these settings, 1 where samples cannot be counted.
+        """
+        self._references += 1
+        self._reference_samples = samples_a_step
+        wanted = self._request(len(self.trials) + 1, request)
+        folder = self.folder / "references" / f"{self._references:02d}"
+        return self.launcher.start_reference(replace(wanted, run_dir=folder))
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether one waits for trials to take turns with."""
+        return self.launcher.has_reference
+
+    def end_reference(self) -> None:
+        """End the reference, if there is one."""
+        self.launcher.end_reference()
 
     @property
     def in_turn_only(self) -> str:
@@ -196,6 +220,10 @@ class TrialSeries:
 
     def _keep(self, number: int, request: TrialRequest, outcome: Outcome) -> Trial:
         trial = trial_of(number, self.folder, request, outcome, self.options.aim)
+        if outcome.ratio is not None:
+            samples = trial.samples_a_step / self._reference_samples
+            gain = math.exp(-outcome.ratio.log) * samples
+            trial = replace(trial, record=replace(trial.record, gain_over_reference=gain))
         self._write(outcome.run_dir, trial.record)
         return trial
 

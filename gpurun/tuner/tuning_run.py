@@ -25,10 +25,18 @@ from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.proof_launches import ProofLaunches
 from gpurun.tuner.script_facts import gather_facts, steps_per_epoch
+from gpurun.tuner.search.batch_sizes import other_batches
 from gpurun.tuner.search.combined_trial import likely_changes
 from gpurun.tuner.search.knob_search import KnobSearch
+from gpurun.tuner.search.live_reference import LiveReference
 from gpurun.tuner.search.memory_fit import make_it_fit
-from gpurun.tuner.search.screening import SearchLimits, SearchState, ladder_row, rounding_rule
+from gpurun.tuner.search.screening import (
+    SearchLimits,
+    SearchState,
+    StartupSeconds,
+    ladder_row,
+    rounding_rule,
+)
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.trial_length import (
     LEAST_PROOF_ROUNDS,
@@ -98,6 +106,7 @@ class TuningRun:
             self._launch,
             self._rule_for,
         )
+        self._reference = LiveReference(trials, self._launch, self._decide)
         self._unfit: Trial | None = None
         """The first trial of a script that runs out of memory as it is."""
 
@@ -112,13 +121,15 @@ class TuningRun:
         if before is not None and self._time.budget <= MUCH_LARGER * before.budget_seconds:
             self._go_on(state, before)
             return
-        untouched = replace_state(state)
+        untouched = state.branch()
         search = self._search(state)
+        larger = self._larger_batch(state, search) if Effect.TRAINING in self._allowed else None
+        self._reference.end()
         if before is not None and before.knobs != state.settings:
             before = None  # its pairs are of other settings
         selection = self._selection()
         if Effect.TRAINING in self._allowed:
-            selection.settle(state, self._larger_batch(state, search), before)
+            selection.settle(state, larger, before)
             self._proofs.shares(state.best, self._companions)
             return
         selection.settle(state, None, before)
@@ -137,7 +148,7 @@ class TuningRun:
         self._time.baseline(probe, bool(self._trials.standby_modules))
         in_turn = self._proofs.pairs_against(state.settings).obstacle(facts, [])
         self._time.live = not in_turn
-        batches = self._other_batches(state)
+        batches = other_batches(state.facts, self.options)
         ground = PreviewInputs(
             self._knobs(), self._allowed, state, batches, in_turn, self._most_trials
         )
@@ -299,7 +310,9 @@ class TuningRun:
         )
         search = KnobSearch(self._launch_in_search, self._decide, self._rule, limits)
         if Effect.TRAINING in self._allowed and kept_back > 0:
-            self._time.batch_to_come = not isinstance(self._other_batches(state), Skip)
+            batches = other_batches(state.facts, self.options)
+            self._time.batch_to_come = not isinstance(batches, Skip)
+        self._keep_reference(state)
         search.run(knobs, state)
         tried = state.ladder[len(self.findings.base) :]
         if search.out_of_time and not any(row.samples_per_second for row in tried):
@@ -311,14 +324,21 @@ class TuningRun:
             )
         return search
 
+    def _keep_reference(self, state: SearchState) -> None:
+        room = not self._time.no_room_to_search(state.best, StartupSeconds())
+        if room and self._objective is Objective.THROUGHPUT:
+            pairs = self._proofs.pairs_against(state.settings)
+            why = pairs.obstacle(state.facts, [state.settings])
+            self._reference.start(state, self._rule, self._time.screen_limit(), why)
+
     def _larger_batch(self, state: SearchState, search: KnobSearch) -> SearchState | None:
         """Tune the batch size on top of the kept settings; None if no other batch is faster."""
-        proposals = self._other_batches(state)
+        proposals = other_batches(state.facts, self.options)
         self._time.batch_to_come = False
         if isinstance(proposals, Skip):
             self._decide(f"batch size: not tried: {proposals.reason}")
             return None
-        trial = replace_state(state)
+        trial = state.branch()
         search.allow_more(min(BATCH_TRIALS, self._trials_left()))
         search.try_knob(find(BATCH, self.options.knob_paths), proposals, trial)
         return trial if BATCH in trial.settings else None
@@ -336,7 +356,7 @@ class TuningRun:
         record = state.best.record
         best = replace(record, knobs=before.knobs, seconds=before.launch_seconds)
         state.ladder += before.ladder
-        finalist = replace_state(state)
+        finalist = state.branch()
         finalist.move(dict(before.knobs), replace(state.best, record=best, result=None))
         self._selection().settle(finalist, None, before)
         self._proofs.shares(finalist.best, self._companions)
@@ -377,18 +397,6 @@ class TuningRun:
         if batch is not None:
             selection.settle_larger(batch)
 
-    def _other_batches(self, state: SearchState) -> list[Any] | Skip:
-        if self._objective is Objective.MEMORY:
-            return Skip("a larger one takes more memory")
-        knob = find(BATCH, self.options.knob_paths)
-        return self._tuned_by_its_flag(state.facts) or knob_calls.candidates(knob, state.facts)
-
-    def _tuned_by_its_flag(self, facts: Facts) -> Skip | None:
-        """Who lists batch sizes wants those; two changes of one flag would undo each other."""
-        names = {argument.name for argument in self.options.tuned_arguments}
-        flag = facts.batch_flag
-        return Skip(f"{flag.flag} is tuned") if flag is not None and flag.flag in names else None
-
     def _selection(self) -> FinalSelection:
         def effect_of(knob: str) -> Effect:
             return self._knob(knob).effect
@@ -420,9 +428,8 @@ class TuningRun:
     def _launch_in_search(self, request: TrialRequest) -> Trial:
         """One that takes more than its share of the budget is given up."""
         limit = min(request.limit_seconds, self._time.screen_limit())
-        request = replace(request, limit_seconds=limit)
-        trial = self._launch(request)
-        if trial.record.status == "timeout" and trial.record.seconds >= request.limit_seconds:
+        trial = self._reference.run(replace(request, limit_seconds=limit))
+        if trial.record.status == "timeout" and trial.record.seconds >= limit:
             trial = replace(trial, late=True)
         self._time.launched(trial, started_early=bool(self._trials.standby_modules))
         return trial
@@ -441,8 +448,3 @@ class TuningRun:
 
     def _knob(self, name: str) -> Knob:
         return find(name, self.options.knob_paths, self.options.tuned_arguments)
-
-
-def replace_state(state: SearchState) -> SearchState:
-    """The same state for a side branch: settings of its own, ladder and rejections shared."""
-    return replace(state, settings=dict(state.settings))

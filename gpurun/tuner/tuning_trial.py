@@ -41,6 +41,19 @@ class Trial:
         return None if not peak else 1.0 / peak
 
     @property
+    def gain(self) -> float | None:
+        """How many times faster than the reference, in turns with it; None where it took none."""
+        return self.record.gain_over_reference
+
+    @property
+    def samples_a_step(self) -> float:
+        """1 where samples cannot be counted: then scores are steps."""
+        result = self.result
+        if result is None or result.samples is None or not result.measured_steps:
+            return 1.0
+        return result.samples / result.measured_steps
+
+    @property
     def seconds_to_data(self) -> float | None:
         """From the first line of its process to the first loader's opening; None if none was."""
         if self.log is None or not self.log.epochs:
@@ -89,5 +102,7 @@ class TrialRequest:
     """A trial is given up after so long at most, and earlier by what others took."""
     rounded: bool = False
     """Whether parameters are rounded before the first step."""
+    in_turns: bool = False
+    """Whether it takes turns with the reference, if there is one."""
     following: Sequence[Mapping[str, Any]] = ()
     """The settings of the launches after it, as far as one can know; none: the same."""

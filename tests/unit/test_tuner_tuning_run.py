@@ -40,6 +40,7 @@ class StandIn:
     """Answers every request with the throughput that `rates(settings, launch number)` gives."""
 
     in_turn_only = "a stand-in has no live pairs"
+    has_reference = False
 
     def __init__(self, rates: Rates, *, shows: bool = False) -> None:
         """`shows`: a trial's evidence is its settings, by which a stand-in for the guard judges."""
@@ -51,6 +52,9 @@ class StandIn:
         self.layered = False
         self.training_loaders: tuple[str, ...] = ()
         self.standby_modules: tuple[str, ...] = ()
+
+    def end_reference(self) -> None:
+        pass
 
     def run(self, request: TrialRequest) -> Trial:
         self.requests.append(request)

@@ -12,7 +12,7 @@ from gpurun.records.facts import Facts
 from gpurun.records.tuning import TrialRecord
 from gpurun.tuner.proof.paired_proof import PairResult
 from gpurun.tuner.trial_series import TrialSeries
-from gpurun.tuner.tuning_trial import Trial, TrialPair, TrialRequest
+from gpurun.tuner.tuning_trial import TrialPair, TrialRequest
 
 SLOW_STEP_SECONDS = 20.0
 """Steps that take longer make turns of minutes."""
@@ -112,12 +112,4 @@ def _gain(trials: TrialPair, objective: Objective) -> float | None:
         return None
     if objective is not Objective.THROUGHPUT:
         return second.score / first.score
-    return math.exp(-trials.ratio.log) * _samples_a_step(second) / _samples_a_step(first)
-
-
-def _samples_a_step(trial: Trial) -> float:
-    """1 where samples cannot be counted: then the scores are steps."""
-    result = trial.result
-    if result is None or result.samples is None or not result.measured_steps:
-        return 1.0
-    return result.samples / result.measured_steps
+    return math.exp(-trials.ratio.log) * second.samples_a_step / first.samples_a_step

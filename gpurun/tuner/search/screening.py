@@ -56,6 +56,10 @@ class SearchState:
     ladder: list[LadderRow] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
 
+    def branch(self) -> SearchState:
+        """The same with settings of its own; ladder and rejections are shared."""
+        return replace(self, settings=dict(self.settings))
+
     def move(self, settings: dict[str, Any], trial: Trial) -> None:
         """Stand on these settings, which `trial` measured."""
         self.settings = settings
@@ -317,7 +321,12 @@ def too_small_part(knob: Knob, facts: Facts) -> str | None:
 
 
 def gain_over(trial: Trial, other: Trial) -> float:
-    """By what factor a trial is better than another; 0 where that is not known of one of them."""
+    """By what factor a trial is better than another; 0 where that is not known of one of them.
+
+    By what both gain over the reference, where both took turns with it.
+    """
+    if trial.gain is not None and other.gain is not None:
+        return trial.gain / other.gain
     return (trial.score or 0.0) / other.score if other.score else 0.0
 
 
@@ -328,7 +337,9 @@ def no_gain(trial: Trial, without: Trial) -> str:
 
 
 def compared(trial: Trial, other: Trial) -> str:
-    """What was measured of two trials: "602 samples/s against 906"."""
+    """What was measured of two trials: "602 samples/s against 906", "×1.31 against ×1.02"."""
+    if trial.gain is not None and other.gain is not None:
+        return f"×{trial.gain:.2f} against ×{other.gain:.2f}"
     if trial.objective is Objective.MEMORY:
         sizes = (trial.record.peak_memory_bytes, other.record.peak_memory_bytes)
         return " against ".join("unknown" if size is None else byte_size(size) for size in sizes)

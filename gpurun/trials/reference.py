@@ -1,0 +1,123 @@
+"""A reference: one launch that stays alive, frozen, and takes turns with one launch after another.
+
+Launches of different minutes differ by what else the machine did. A search that measures each
+candidate in turns with the same reference compares candidates without that.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack, closing
+from dataclasses import replace
+
+from gpurun.isolation.api import Sandbox
+from gpurun.measure.sampler import Sampler
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.trials.live_pair import PairFailed, Round, SideEnded, take_turns
+from gpurun.trials.live_pair_launch import STRETCH_SECONDS, PairSide, TurnLimits, live_side
+from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
+
+LIMITS = TurnLimits(seconds=4.0, epoch_seconds=8.0, error=0.01)
+"""Turns of a candidate: it is screened, not proven."""
+
+
+NAME = "the reference"
+"""What messages call it, and no other launch."""
+
+
+class Reference:
+    """Launches `side` at once. `lost`: why it takes no further turn, "" while it does.
+
+    `close` ends it. What the launch raises ends it too.
+    """
+
+    def __init__(self, side: PairSide) -> None:
+        self.lost = ""
+        self._stack = ExitStack()
+        try:
+            self.sampler = self._stack.enter_context(closing(Sampler(side.run_dir)))
+            self.sampler.look_around()
+            self._sandbox = self._stack.enter_context(side.start())
+            made = live_side(replace(side, name=NAME), self._sandbox, self.sampler)
+            self.side = self._stack.enter_context(closing(made))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """The first process of its sandbox."""
+        return self._sandbox.pid
+
+    def await_ready(self) -> None:
+        """Wait until it has warmed up, and freeze it; `lost` says why it never did."""
+        try:
+            self.side.await_ready()
+            self.side.freeze()
+        except PairFailed as failed:
+            self.lost = str(failed)
+
+    def close(self) -> None:
+        """End it; nothing of it stays frozen."""
+        self._stack.close()
+
+
+class BesideReference:
+    """One launch that takes turns with the reference once it has warmed up.
+
+    `ratio`: its step time over the reference's, None where too few turns were taken. `seconds`:
+    what the turns took.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        candidate: PairSide,
+        sandbox: Sandbox,
+        sampler: Sampler,
+        draws: random.Random,
+    ) -> None:
+        self.ratio: TurnRatio | None = None
+        self.seconds = 0.0
+        self._reference = reference
+        self._side = live_side(candidate, sandbox, sampler)
+        self._draws = draws
+        self._over = False
+
+    def look(self) -> Failure | None:
+        """Take the turns if it is ready for them; why it must be given up, None if it need not."""
+        if self._over or not self._side.answered:
+            return None
+        self._over = True
+        began = time.monotonic()
+        try:
+            self.ratio = turn_ratio(self._turns())
+            self._side.end()
+        except SideEnded as ended:
+            if ended.exit_code is None:
+                return Failure(FailureKind.HUNG, str(ended))
+        finally:
+            self.seconds = time.monotonic() - began
+        return None
+
+    def close(self) -> None:
+        """Leave it as it runs."""
+        self._side.close()
+
+    def _turns(self) -> list[Round]:
+        """Its rounds with the reference, after a stretch alone; none if the reference fails.
+
+        `SideEnded` if it fails itself.
+        """
+        side, partner = self._side, self._reference.side
+        side.await_ready()
+        side.freeze()
+        try:
+            side.take(int(STRETCH_SECONDS * 1e9), partner)
+            return take_turns((partner, side), self._draws, LIMITS.enough())
+        except PairFailed as failed:
+            if isinstance(failed, SideEnded) and failed.name != NAME:
+                raise
+            self._reference.lost = str(failed)
+            return []

@@ -1,0 +1,123 @@
+"""A reference stays alive beside launches that take turns with it, one after another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gpurun.arguments.options import Target, TargetKind
+from gpurun.isolation.api import require
+from gpurun.records.spec import TrialSpec
+from gpurun.trials.launch_request import LaunchRequest
+from gpurun.trials.outcome import Outcome
+from gpurun.trials.stop_rules import first_rule
+from gpurun.trials.trial_launcher import TrialLauncher
+
+TRAINS = """
+import sys, time, torch
+
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+def step(seconds):
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        pass
+    optimizer.zero_grad()
+    model(torch.randn(4, 8)).square().mean().backward()
+    optimizer.step()
+
+for _ in range(int(sys.argv[2])):
+    step(float(sys.argv[1]))
+if sys.argv[3:]:
+    raise ValueError(sys.argv[3])
+"""
+
+
+class Launches:
+    """Launches of one script that burns so many seconds a step, for so many steps."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        mode, _ = require(folder, in_place=False)
+        self.launcher = TrialLauncher(folder / "launches", mode)
+        self._folder, self._environment, self._count = folder, environment, 0
+        (folder / "train.py").write_text(TRAINS)
+
+    def request(self, seconds: float, steps: int = 10**6, *words: str) -> LaunchRequest:
+        self._count += 1
+        arguments = (str(seconds), str(steps), *words)
+        return LaunchRequest(
+            name="a launch",
+            run_dir=self._folder / "runs" / str(self._count),
+            target=Target(TargetKind.SCRIPT, "train.py", arguments),
+            cwd=self._folder,
+            environment=self._environment,
+            trial=TrialSpec(stop=first_rule(20)),
+        )
+
+    def beside(self, seconds: float, steps: int = 10**6, *words: str) -> Outcome:
+        return self.launcher.run(self.request(seconds, steps, *words), in_turns=True)
+
+
+@pytest.fixture
+def launches(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Launches]:
+    made = Launches(tmp_path, clean_environment)
+    yield made
+    made.launcher.close()
+
+
+def times_as_long(outcome: Outcome) -> float:
+    """Its step time over the reference's."""
+    assert outcome.failure is None, outcome.failure
+    assert outcome.ratio is not None
+    return math.exp(outcome.ratio.log)
+
+
+def test_launches_one_after_another_are_compared_with_the_same_live_one(
+    launches: Launches,
+) -> None:
+    assert launches.launcher.start_reference(launches.request(0.004)) == ""
+    slower, as_fast = launches.beside(0.012), launches.beside(0.004)
+    assert times_as_long(slower) > 1.5 * times_as_long(as_fast)
+    assert slower.status == as_fast.status == "stopped"
+    assert slower.result.measured_steps > 0, "it has figures of its own as well"
+    assert launches.launcher.has_reference
+    launches.launcher.end_reference()
+    assert launches.beside(0.004).ratio is None, "it runs alone now"
+
+
+def test_a_launch_that_fails_leaves_the_reference_for_the_next(launches: Launches) -> None:
+    assert launches.launcher.start_reference(launches.request(0.004)) == ""
+    failed = launches.beside(0.001, 3, "no such class")
+    assert failed.failure is not None
+    assert "no such class" in failed.failure.text
+    assert launches.beside(0.004).ratio is not None
+
+
+def test_a_reference_that_ends_costs_a_launch_its_ratio_and_nothing_else(
+    launches: Launches,
+) -> None:
+    assert launches.launcher.start_reference(launches.request(0.004, 150)) == ""
+    outcome = launches.beside(0.004)
+    assert outcome.failure is None
+    assert (outcome.status, outcome.ratio) == ("stopped", None)
+    assert not launches.launcher.has_reference
+
+
+def test_a_script_that_fails_is_no_reference(launches: Launches) -> None:
+    why = launches.launcher.start_reference(launches.request(0.001, 2, "no such class"))
+    assert "ended with exit code 1" in why
+    assert not launches.launcher.has_reference
+
+
+def test_nothing_of_a_reference_is_left_when_the_launcher_closes(launches: Launches) -> None:
+    launches.launcher.start_reference(launches.request(0.004))
+    children = psutil.Process().children(recursive=True)
+    launches.launcher.close()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert children
+    assert not alive

@@ -1,0 +1,139 @@
+"""Trials beside a reference: which failures are believed, and when there is none any more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpurun.records.failure import Failure, FailureKind
+from gpurun.tuner.search.live_reference import LiveReference
+from gpurun.tuner.search.screening import SearchState, compared, gain_over
+from gpurun.tuner.trial_length import PROBE
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from tests.unit.knob_facts import facts, result
+from tests.unit.tuner_trials import trial as finished
+
+SCREEN = TrialRequest("screen", {"tf32": True}, PROBE)
+
+
+class Series:
+    """Stands for the trials of a tuning: a reference that starts, or does not."""
+
+    def __init__(self) -> None:
+        self.has_reference = False
+        self.started = 0
+        self.refuses = ""
+
+    def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
+        self.started += 1
+        self.has_reference = not self.refuses
+        return self.refuses
+
+    def end_reference(self) -> None:
+        self.has_reference = False
+
+
+class Launches:
+    """What trials give, one after another; `in_turns` notes which were beside the reference."""
+
+    def __init__(self, *coming: Trial) -> None:
+        self._coming = list(coming)
+        self.in_turns: list[bool] = []
+
+    def __call__(self, request: TrialRequest) -> Trial:
+        self.in_turns.append(request.in_turns)
+        return self._coming.pop(0)
+
+
+def beside(gain: float | None) -> Trial:
+    trial = finished(100.0)
+    return replace(trial, record=replace(trial.record, gain_over_reference=gain))
+
+
+def failed(kind: FailureKind) -> Trial:
+    return replace(finished(100.0), failure=Failure(kind, "it failed"))
+
+
+def started(series: Series, launches: Launches) -> tuple[LiveReference, Trial, list[str]]:
+    notes: list[str] = []
+    any_series: Any = series
+    reference = LiveReference(any_series, launches, notes.append)
+    state = SearchState({}, finished(90.0), facts(), [])
+    reference.start(state, PROBE, 60.0, "")
+    return reference, state.best, notes
+
+
+def test_gains_over_the_same_reference_are_compared_whatever_was_measured_alone() -> None:
+    series, launches = Series(), Launches(beside(1.5))
+    reference, baseline, _ = started(series, launches)
+    trial = reference.run(SCREEN)
+    assert gain_over(trial, baseline) == pytest.approx(1.5), "not 100 over 90 samples/s"
+    assert compared(trial, baseline) == "×1.50 against ×1.00"
+    assert launches.in_turns == [True]
+
+
+def test_without_a_reference_trials_run_alone_and_their_rates_are_compared() -> None:
+    series, launches = Series(), Launches(finished(180.0))
+    series.refuses = "the script runs in several ranks"
+    reference, baseline, notes = started(series, launches)
+    assert gain_over(reference.run(SCREEN), baseline) == pytest.approx(2.0)
+    assert launches.in_turns == [False]
+    assert notes == ["the search launches in turn: the script runs in several ranks"]
+
+
+def test_the_first_failure_beside_it_is_repeated_alone_and_ends_it() -> None:
+    """A fixed port, a lock, named shared memory: such scripts run only once at a time."""
+    series, launches = Series(), Launches(failed(FailureKind.EXCEPTION), finished(120.0))
+    reference, _, notes = started(series, launches)
+    assert reference.run(SCREEN).failure is None
+    assert launches.in_turns == [True, False]
+    assert not series.has_reference
+    assert "launched alone" in notes[0]
+
+
+def test_once_a_trial_has_worked_beside_it_failures_are_believed_but_for_memory() -> None:
+    launches = Launches(
+        beside(1.1),
+        failed(FailureKind.EXCEPTION),
+        failed(FailureKind.OUT_OF_MEMORY),
+        finished(120.0),
+    )
+    reference, _, _ = started(Series(), launches)
+    assert [reference.run(SCREEN).failure is None for _ in range(3)] == [True, False, True]
+    assert launches.in_turns == [True, True, True, False]
+
+
+def test_a_reference_that_came_to_its_end_is_launched_again_if_it_was_of_use() -> None:
+    series, launches = Series(), Launches(*[beside(1.1)] * 2, *[finished(100.0)] * 2)
+    reference, _, _ = started(series, launches)
+    reference.run(SCREEN)
+    series.has_reference = False
+    reference.run(SCREEN)
+    assert (series.started, launches.in_turns) == (2, [True, True])
+    for _ in range(2):
+        series.has_reference = False
+        reference.run(SCREEN)
+    assert series.started == 3, "it was launched for nothing once, and not again"
+
+
+def test_other_trials_than_those_of_the_search_run_alone() -> None:
+    launches = Launches(finished(100.0))
+    reference, _, _ = started(Series(), launches)
+    reference.run(replace(SCREEN, purpose="rounding"))
+    assert launches.in_turns == [False]
+
+
+def test_slow_steps_and_what_keeps_two_apart_leave_trials_alone() -> None:
+    slow = facts(result=result(step_ms=400.0))
+    for known, obstacle, why in (
+        (slow, "", "its steps are slow"),
+        (facts(), "both sides together do not fit in memory", "do not fit in memory"),
+    ):
+        notes: list[str] = []
+        series: Any = Series()
+        reference = LiveReference(series, Launches(), notes.append)
+        reference.start(SearchState({}, finished(90.0), known, []), PROBE, 60.0, obstacle)
+        assert series.started == 0
+        assert why in notes[0]
