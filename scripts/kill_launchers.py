@@ -27,7 +27,6 @@ LATEST_SECONDS = 1.5
 SIDE = """
 import os, sys, time
 from pathlib import Path
-from types import SimpleNamespace
 sys.path.insert(0, sys.argv[1])
 from gpurun.runtime.trial.live_pair_turns import Turns
 for leave in (os.setpgrp, os.setsid):
@@ -35,8 +34,7 @@ for leave in (os.setpgrp, os.setsid):
         leave()
         while True:
             time.sleep(0.001)
-no_gpu = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
-turns, steps = Turns(Path(sys.argv[2]), no_gpu, 1), 0
+turns, steps = Turns(Path(sys.argv[2]), 1), 0
 while True:
     time.sleep(0.002)
     steps += 1

@@ -384,6 +384,7 @@ def test_ranks_need_a_number_where_there_is_no_gpu(tmp_path: Path, gpurun: Gpuru
 def test_ranks_end_where_what_keeps_them_alike_fails(tmp_path: Path, gpurun: Gpurun) -> None:
     """They would train alone, each its own model."""
     (tmp_path / "odd.py").write_text(
+        "import torch\n"
         "from gpurun.runtime.ddp.unwrapped_parameters import UnwrappedParameters\n"
         "def meet(*_): raise KeyError('torch changed')\n"
         "UnwrappedParameters.meet = meet\n" + ODD

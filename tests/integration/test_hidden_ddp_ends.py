@@ -190,7 +190,8 @@ def test_the_traceback_of_a_model_has_no_frame_of_its_wrapper(
 @pytest.mark.slow  # quick twin: ranks that end, in test_hidden_ddp.py
 def test_a_rank_for_which_the_others_wait_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
     """It may have its reasons, and is not ended."""
-    shorter = "import gpurun.runtime.ddp.stall_report as report\nreport.STILL_SECONDS = 3.0\n"
+    shorter = "import torch, gpurun.runtime.ddp.stall_report as report\n"
+    shorter += "report.STILL_SECONDS = 3.0\n"
     (tmp_path / "fails.py").write_text(shorter + FAILS.replace("range(50)", "range(1)"))
     words = (*RANKS, "fails.py", "import time; time.sleep(9)")
     done = gpurun(*words, cwd=tmp_path)

@@ -50,20 +50,19 @@ def test_every_hook_may_break(tmp_path: Path, gpurun: Gpurun) -> None:
         tmp_path,
         "script.py",
         """
-import sys
-from gpurun.runtime.observe import loaders
-from gpurun.runtime.observe import optimizers
-from gpurun.runtime.observe import root_modules
-from gpurun.runtime.observe import step_clock
+from gpurun.runtime.core.post_import import FINDER
 def broken(*args, **kwargs):
     raise RuntimeError("a hook of ours")
-for owner, name in (
-    (step_clock.StepClock, "_close"), (root_modules.RootModules, "_is_root"),
-    (root_modules, "sizes"),
-    (loaders.Loaders, "_opened"), (loaders.Loaders, "_built"), (loaders.Loaders, "_exhausted"),
-    (optimizers, "_optimizer_event"),
-):
-    setattr(owner, name, broken)
+def break_hooks(torch):
+    from gpurun.runtime.observe import loaders, optimizers, root_modules, step_clock
+    for owner, name in (
+        (step_clock.StepClock, "_close"), (root_modules.RootModules, "_is_root"),
+        (root_modules, "sizes"),
+        (loaders.Loaders, "_opened"), (loaders.Loaders, "_built"), (loaders.Loaders, "_exhausted"),
+        (optimizers, "_optimizer_event"),
+    ):
+        setattr(owner, name, broken)
+FINDER._waiting.get("torch", []).insert(0, break_hooks)  # before the hooks are installed
 import torch
 from training import train
 print(train())

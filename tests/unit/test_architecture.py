@@ -60,6 +60,24 @@ SHARED_NAMES = ("__init__", "api")
 STAIRS = ("core", "observe", "trial", "profile", "ddp", "probe", "boot", "bootstrap")
 """The rooms of `gpurun.runtime` from the lowest: a room imports itself and those before it."""
 
+BEFORE_TORCH = tuple(
+    f"gpurun.runtime.{name}"
+    for name in (
+        "bootstrap.sitecustomize",
+        "boot.activate", "boot.exit_record", "boot.gloo_threads", "boot.isolated_main",
+        "boot.orphan_ranks", "boot.prestart_wait",
+        "core.device_clock", "core.hub_uploads", "core.identity_map", "core.patching",
+        "core.post_import", "core.recorder", "core.seeds",
+        "ddp.prepare_ddp", "ddp.rank_files", "ddp.rank_info", "ddp.rank_layer",
+        "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
+        "observe.module_origins", "observe.orphan_workers", "observe.step_clock",
+        "probe.files_read", "probe.prepare_probe", "profile.kineto_trace",
+        "trial.planted_delay", "trial.prepare_trial",
+    )
+)  # fmt: skip
+"""Modules of the runtime that a process loads before its script imports torch. All others load
+afterwards and may import torch at their top."""
+
 HEAVY = (
     "torch", "rich", "scipy", "matplotlib", "numpy", "psutil", "pynvml", "sqlalchemy", "psycopg",
 )  # fmt: skip
@@ -138,9 +156,12 @@ def _allowed(found: Import) -> bool:
     if within(found.of, WIRE):
         return standard or within(found.what, WIRE)
     if within(found.of, ("gpurun.runtime",)):
-        lazy_library = library in ("torch", "numpy") and not found.top
+        after_torch = not (found.top and within(found.of, BEFORE_TORCH))
+        beside_torch = library == "torch" and after_torch
+        lazy_library = library == "numpy" and not found.top
         users_own = library == "sitecustomize" and within(found.of, ("gpurun.runtime.bootstrap",))
-        return standard or lazy_library or users_own or within(found.what, RUNTIME)
+        allowed = beside_torch or lazy_library or users_own
+        return standard or allowed or within(found.what, RUNTIME)
     if within(found.of, ("gpurun.knobs",)):
         if found.top:
             return standard or within(found.what, KNOB_TOP)
@@ -336,6 +357,19 @@ def test_rooms_of_the_runtime_import_one_way(package: list[Source]) -> None:
     assert rooms == set(STAIRS)
 
 
+def test_the_runtime_never_imports_torch_before_the_script_does(package: list[Source]) -> None:
+    known = {source.name for source in package}
+    assert all(name in known for name in BEFORE_TORCH)
+    started = ("sitecustomize", "isolated_main")  # they start the runtime when they are imported
+    names = [name for name in BEFORE_TORCH if not name.endswith(started)]
+    code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}print(*sys.modules)"],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert {word.partition(".")[0] for word in done.stdout.split()} & set(HEAVY) == set()
+
+
 def test_zones_are_kept(package: list[Source]) -> None:
     assert zone_faults(all_imports(package)) == []
 
@@ -392,7 +426,8 @@ def bad_tree(root: Path, files: dict[str, str]) -> list[Source]:
         ("tuner.trial", "from gpurun.runtime.observe.step_clock import Clock"),
         ("tuner.trial", "def f():\n    from gpurun.runtime import steps"),
         ("tuner.trial", "from gpurun import runtime"),
-        ("runtime.steps", "import torch"),
+        ("runtime.boot.activate", "import torch"),
+        ("runtime.steps", "import numpy"),
         ("runtime.steps", "def f():\n    import psutil"),
         ("runtime.steps", "from gpurun.tuner import trial"),
         ("runtime.steps", "try:\n    import rich\nexcept ImportError:\n    pass"),
@@ -412,7 +447,8 @@ def test_a_breach_of_zones_is_seen(tmp_path: Path, module: str, text: str) -> No
 @pytest.mark.parametrize(
     ("module", "text"),
     [
-        ("runtime.steps", "import os\ndef f():\n    import torch"),
+        ("runtime.steps", "import os\nimport torch\ndef f():\n    import numpy"),
+        ("runtime.boot.activate", "def f():\n    import torch"),
         ("knobs.compile", "from gpurun.knobs.api import Knob\ndef f():\n    import torch"),
         ("report.html", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich"),
     ],

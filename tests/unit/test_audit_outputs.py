@@ -23,7 +23,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 @pytest.mark.parametrize("training", [True, False])
 def test_batch_statistics_that_move_in_a_call_are_noted(written: list[Any], training: bool) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4)).train(training)
-    audit = OutputsAudit(torch)
+    audit = OutputsAudit()
     given = torch.arange(12.0).reshape(3, 4)
     with torch.no_grad():
         seen = audit.before(model, (given,), {})
@@ -37,7 +37,7 @@ def test_batch_statistics_that_move_in_a_call_are_noted(written: list[Any], trai
 
 def test_the_lead_of_a_rows_largest_number_is_noted() -> None:
     found, _ = tensors_in(torch.tensor([[1.0, 4.0, 3.5], [2.0, -1.0, 0.0]]))
-    (figures,) = (taken.read() for taken in Sampler(torch).take(found, call=1))
+    (figures,) = (taken.read() for taken in Sampler().take(found, call=1))
     assert figures.largest == (1, 0)
     assert figures.tops == (4.0, 2.0)
     assert figures.margins == (0.5, 2.0)
@@ -48,12 +48,12 @@ def test_arrays_and_eight_bits_are_read_and_what_is_too_much_is_not() -> None:
 
     outputs = [numpy.ones(3), torch.ones(4).to(torch.float8_e4m3fn)]
     found, _ = tensors_in(outputs)
-    array, small = (taken.read() for taken in Sampler(torch).take(found, call=1))
+    array, small = (taken.read() for taken in Sampler().take(found, call=1))
     assert array.values == (1.0, 1.0, 1.0)
     assert small.values == (1.0, 1.0, 1.0, 1.0)
     assert small.dtype == "float8_e4m3fn"
     found, _ = tensors_in([torch.ones(1)] * (MOST_TENSORS + 5))
-    last = Sampler(torch).take(found, call=1)[-1].read()
+    last = Sampler().take(found, call=1)[-1].read()
     assert (last.path, last.values) == ("the further tensors", ())
 
 

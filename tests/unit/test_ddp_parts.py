@@ -89,7 +89,7 @@ class TestDraws:
         random.setstate(states[1])
 
     def drawn(self, rank: int) -> dict[str, float]:
-        rng = RankRNG(torch, rank)
+        rng = RankRNG(rank)
         rng._seed_torch, rng._seed_random = torch.manual_seed, random.seed
         rng._seed_numpy = lambda seed: None
         torch.manual_seed(1)

@@ -20,7 +20,6 @@ from gpurun.trials.live_pair import make_fifos
 from tests.integration.launched import wait_for
 from tests.integration.live_sides import state
 
-NO_GPU = SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: False))
 MILLISECOND = 1_000_000
 
 
@@ -65,7 +64,7 @@ def train(
     """Take so many turns; `step` plays one: it sets the stock and gives the step's milliseconds."""
     launcher = Launcher(folder / "control", turns, 15 * MILLISECOND)
     stock = PlayedStock()
-    side = Turns(folder / "control", NO_GPU, 1, stock)
+    side = Turns(folder / "control", 1, stock)
     count = 0
     while True:
         clock.time += step(count, stock) * MILLISECOND

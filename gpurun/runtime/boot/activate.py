@@ -37,7 +37,18 @@ def activate(spec_path: str) -> None:
         from gpurun.runtime.boot import gloo_threads
 
         gloo_threads.settle_before_exit()
-    with open(spec_path) as file:
+    spec = _read_spec(spec_path)
+    start = dict(os.environ)
+    RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
+    if is_rank:
+        exit_record.write_at_exit()
+    _prepare(spec)
+    when_imported("torch", lambda _: _install_hooks(spec, start))
+
+
+def _read_spec(path: str) -> RunSpec:
+    """The spec of this launch; a process that was started before its turn waits for it."""
+    with open(path) as file:
         spec = from_json(RunSpec, json.load(file))
     if spec.standby:
         from gpurun.runtime.boot import prestart_wait
@@ -46,42 +57,42 @@ def activate(spec_path: str) -> None:
     if spec.turns_after_steps is not None:
         # torch's watchdog takes a rank that is frozen for long for one that hangs
         os.environ.setdefault("TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC", HEARTBEAT_SECONDS)
-    start = dict(os.environ)
-    RECORDER.open(spec.run_dir, eager="--multiprocessing-fork" not in command)
-    if is_rank:
-        exit_record.write_at_exit()
+    return spec
+
+
+def _prepare(spec: RunSpec) -> None:
+    """Do what must be done before torch is imported; most launches ask for none of it."""
     if spec.trees is not None:
         from gpurun.runtime.observe import module_origins
 
         module_origins.watch(spec.trees)
     if spec.parallel is not None:
-        from gpurun.runtime.ddp import install_ddp
+        from gpurun.runtime.ddp import prepare_ddp
 
-        install_ddp.prepare(spec.parallel, trial=spec.trial is not None)
+        prepare_ddp.prepare(spec.parallel, trial=spec.trial is not None)
     if spec.probe is not None:
-        from gpurun.runtime.probe import install_probe
+        from gpurun.runtime.probe import prepare_probe
 
-        install_probe.prepare(spec.probe, spec.run_dir)
+        prepare_probe.prepare(spec.probe, spec.run_dir)
     if spec.trial is not None:
-        from gpurun.runtime.trial import trial_run
+        from gpurun.runtime.trial import prepare_trial
 
-        trial_run.prepare(spec.trial)
-
+        prepare_trial.prepare(spec.trial)
     if spec.profile is not None:
         from gpurun.runtime.profile import kineto_trace
 
         kineto_trace.keep_quiet()
 
-    def torch_is_here(torch: ModuleType) -> None:
-        try:
-            from gpurun.runtime.boot import install_hooks
-            from gpurun.runtime.observe.import_log import changed_variables
 
-            install_hooks.start(spec, torch, changed_variables(start))
-        except Exception as error:
-            RECORDER.hook_failed("session", error)
+def _install_hooks(spec: RunSpec, start: dict[str, str]) -> None:
+    """Torch is there; `start` is the environment as the process found it."""
+    try:
+        from gpurun.runtime.boot import install_hooks
+        from gpurun.runtime.observe.import_log import changed_variables
 
-    when_imported("torch", torch_is_here)
+        install_hooks.install(spec, changed_variables(start))
+    except Exception as error:
+        RECORDER.hook_failed("session", error)
 
 
 def _guard_workers(worker: ModuleType) -> None:

@@ -12,18 +12,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
-from typing import Any
+
+import torch
 
 from gpurun.knobs.compiling.compiler_requirements import TRACED
 from gpurun.runtime.core.post_import import when_imported
 
 
-def install(torch: Any) -> None:
+def install() -> None:
     """Mark our code as soon as dynamo is there: every optimizer brings it, `import torch` not."""
-    when_imported("torch._dynamo.eval_frame", lambda dynamo: _mark(torch, dynamo.skip_code))
+    when_imported("torch._dynamo.eval_frame", lambda dynamo: _mark(dynamo.skip_code))
 
 
-def _mark(torch: Any, skip: Callable[[CodeType], None]) -> None:
+def _mark(skip: Callable[[CodeType], None]) -> None:
     """Mark all our modules, and the function of torch that runs the optimizers' hooks."""
     for name, module in list(sys.modules.items()):
         if name.startswith("gpurun."):
@@ -33,7 +34,7 @@ def _mark(torch: Any, skip: Callable[[CodeType], None]) -> None:
     skip(torch.optim.Optimizer.profile_hook_step(lambda optimizer: None).__code__)
 
 
-def _codes(value: Any, module: str) -> Iterator[CodeType]:
+def _codes(value: object, module: str) -> Iterator[CodeType]:
     if getattr(value, "__module__", None) != module or getattr(value, TRACED, False):
         return
     if isinstance(value, FunctionType):

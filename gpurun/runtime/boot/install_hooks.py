@@ -9,8 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpurun.records.events import TorchEvent
-from gpurun.records.spec import Exchange, RunSpec
+from gpurun.records.spec import Exchange, Parallel, ProbeSpec, ProfileSpec, RunSpec
 from gpurun.records.switches import hurtful_switches
 from gpurun.runtime.boot import dynamo_skip, exit_record, orphan_ranks
 from gpurun.runtime.core.patching import guarded
@@ -25,10 +27,10 @@ from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 
 
-def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None:
-    """Arm everything in this process; each part that fails is recorded and left out.
+def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:
+    """Install everything in this process; each part that fails is recorded and left out.
 
-    `changed_variables`: of the environment, since the process started.
+    `changed_variables`: environment variables that changed since the process started.
     """
     RECORDER.event(
         TorchEvent(
@@ -42,30 +44,23 @@ def start(spec: RunSpec, torch: Any, changed_variables: tuple[str, ...]) -> None
         )
     )
     CLOCK.device.attach(torch)
-    _arm_ddp(spec, torch)
-    parts = (
-        ("exchange of gradients", lambda: _arm_exchange(spec, torch)),
-        ("orphan workers", lambda: _guard_workers(torch)),
-        ("traits", lambda: TRAITS.install(torch)),
-        ("loaders", lambda: LOADERS.install(torch, frozenset(spec.training_loaders))),
-        ("optimizers", lambda: OPTIMIZERS.install(torch)),
-        ("backward", lambda: BACKWARD.install(torch)),
-        ("roots", lambda: ROOTS.install(torch)),
+    _install_ddp(spec)
+    parts: tuple[tuple[str, Callable[[], object]], ...] = (
+        ("exchange of gradients", lambda: _change_exchange(spec)),
+        ("orphan workers", _guard_workers),
+        ("traits", TRAITS.install),
+        ("loaders", lambda: LOADERS.install(frozenset(spec.training_loaders))),
+        ("optimizers", OPTIMIZERS.install),
+        ("backward", BACKWARD.install),
+        ("roots", ROOTS.install),
         ("new roots", lambda: OPTIMIZERS.noticed.append(guarded("root search", ROOTS.search))),
         ("knobs", lambda: apply_settings(spec.settings, spec.knob_paths)),
+        ("trial", lambda: _install_trial(spec)),
+        ("dynamo skip", dynamo_skip.install),
     )
-    for name, install in parts:
-        guarded(name, install)()
-    if spec.trial is not None:
-        from gpurun.runtime.trial import trial_run
-
-        guarded("trial", lambda: trial_run.arm(spec, torch))()
-    elif spec.turns_after_steps is not None:
-        guarded("turns", lambda: _arm_turns(spec, torch))()
-    elif spec.profile is not None:
-        guarded("profile", lambda: _arm_profile(spec, torch))()
-    guarded("dynamo skip", dynamo_skip.install)(torch)
-    _at_end(guarded("end", lambda: write_exit_metrics(torch)))
+    for name, part in parts:
+        guarded(name, part)()
+    _at_end(guarded("end", write_exit_metrics))
     if orphan_ranks.is_rank():
         exit_record.write_at_exit()  # registered last, called first: before torch's own clean-up
 
@@ -80,57 +75,72 @@ def _at_end(close: Callable[[], Any]) -> None:
         util.Finalize(None, close, exitpriority=0)
 
 
-def _arm_ddp(spec: RunSpec, torch: Any) -> None:
-    if spec.parallel is not None:
-        from gpurun.runtime.ddp import install_ddp
-        from gpurun.runtime.ddp.rank_info import or_stop_rank
+def _install_ddp(spec: RunSpec) -> None:
+    """Install hidden data parallelism or its probe; a rank without it must not train."""
+    if spec.parallel is None and spec.probe is None:
+        return
+    from gpurun.runtime.ddp.rank_info import or_stop_rank
 
-        arm = or_stop_rank("hidden data parallelism", install_ddp.arm)
-        arm(spec.parallel, spec.exchange, torch)
-    if spec.probe is not None:
-        from gpurun.runtime.ddp.rank_info import or_stop_rank
+    def hidden_ddp(parallel: Parallel) -> None:
+        from gpurun.runtime.ddp import install_ddp
+
+        install_ddp.install(parallel, spec.exchange)
+
+    def gradient_probe(probe: ProbeSpec) -> None:
         from gpurun.runtime.probe import install_probe
 
-        or_stop_rank("gradient probe", install_probe.arm)(spec, torch)
+        install_probe.install(probe)
+
+    if spec.parallel is not None:
+        or_stop_rank("hidden data parallelism", hidden_ddp)(spec.parallel)
+    if spec.probe is not None:
+        or_stop_rank("gradient probe", gradient_probe)(spec.probe)
 
 
-def _arm_exchange(spec: RunSpec, torch: Any) -> None:
+def _change_exchange(spec: RunSpec) -> None:
     if spec.exchange != Exchange():
         from gpurun.runtime.ddp import gradient_exchange
 
-        gradient_exchange.install(spec.exchange, torch)
+        gradient_exchange.install(spec.exchange)
 
 
-def _arm_turns(spec: RunSpec, torch: Any) -> None:
+def _install_trial(spec: RunSpec) -> None:
+    """A trial stops by its rule, a live pair takes turns, a profile has its window."""
+    if spec.trial is not None:
+        from gpurun.runtime.trial import trial_run
+
+        trial_run.install(spec)
+    elif spec.turns_after_steps is not None:
+        _take_turns(Path(spec.run_dir) / "control", spec.turns_after_steps)
+    elif spec.profile is not None:
+        _profile(spec.profile, Path(spec.run_dir))
+
+
+def _take_turns(control: Path, after_steps: int) -> None:
     from gpurun.runtime.observe.prefetched_batches import PREFETCHED
     from gpurun.runtime.trial import trial_exit
     from gpurun.runtime.trial.live_pair_turns import Turns
 
-    control = Path(spec.run_dir) / "control"
-    turns = Turns(control, torch, spec.turns_after_steps or 0, PREFETCHED)
+    turns = Turns(control, after_steps, PREFETCHED)
 
     def step(count: int) -> None:
         if turns.after_step(count):
-            trial_exit.end_at_once(lambda: write_exit_metrics(torch), control)
+            trial_exit.end_at_once(write_exit_metrics, control)
 
     CLOCK.listeners.append(guarded("turns", step))
 
 
-def _arm_profile(spec: RunSpec, torch: Any) -> None:
+def _profile(profile: ProfileSpec, run_dir: Path) -> None:
     from gpurun.runtime.profile import profile_window
     from gpurun.runtime.trial import trial_exit
 
-    assert spec.profile is not None
-    run_dir = Path(spec.run_dir)
-    profile_window.arm(
-        spec.profile,
-        run_dir,
-        torch,
-        lambda: trial_exit.end_at_once(lambda: write_exit_metrics(torch), run_dir / "control"),
-    )
+    def stop() -> None:
+        trial_exit.end_at_once(write_exit_metrics, run_dir / "control")
+
+    profile_window.arm(profile, run_dir, torch, stop)
 
 
-def _guard_workers(torch: Any) -> None:
+def _guard_workers() -> None:
     from gpurun.runtime.observe import orphan_workers
 
     orphan_workers.install(torch)

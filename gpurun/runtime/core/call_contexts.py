@@ -7,10 +7,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
+from torch.nn import Module
+
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.recorder import RECORDER
 
-Context = Callable[[Any], AbstractContextManager[Any]]
+Context = Callable[[Module], AbstractContextManager[Any]]
 Map = Callable[[Any], Any]
 Failed = Callable[[Exception], None]
 Entry = tuple[str, Context, Map | None, Failed, Map | None]
@@ -37,7 +39,11 @@ class CallContexts:
         self.entries.append((name, context, output, failed, inputs))
 
     def call(
-        self, original: Any, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        original: Callable[..., Any],
+        module: Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """`original(module, *args, **kwargs)` inside every context."""
         entered = self._enter(module)
@@ -54,7 +60,7 @@ class CallContexts:
             result = self._map(entry, entry[2], result)
         return result
 
-    def _enter(self, module: Any) -> list[tuple[Entry, Any]]:
+    def _enter(self, module: Module) -> list[tuple[Entry, Any]]:
         entered: list[tuple[Entry, Any]] = []
         for entry in list(self.entries):
             try:

@@ -8,10 +8,15 @@ CUDA graph is being captured nothing of CUDA is touched: any query would invalid
 from __future__ import annotations
 
 import time
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 from gpurun.records.events import StepRow
 from gpurun.runtime.core.recorder import RECORDER
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.cuda import Event
 
 RING = 4096
 """Loss values under way at once; a later one waits for the earliest."""
@@ -25,13 +30,13 @@ class DeviceClock:
         self.watching = False
         """Whether CUDA is in use, looked at with each flush and each loss."""
         self._torch: Any = None
-        self._pool: list[Any] = []
-        self._marks: list[tuple[list[Any], Any]] = []
-        self._last: Any = None
-        self._ring: Any = None
+        self._pool: list[Event] = []
+        self._marks: list[tuple[list[Any], Event]] = []
+        self._last: Event | None = None
+        self._ring: Tensor | None = None
         self._slot = 0
 
-    def attach(self, torch: Any) -> None:
+    def attach(self, torch: ModuleType) -> None:
         """Use this torch module."""
         self._torch = torch
 
@@ -40,7 +45,7 @@ class DeviceClock:
         self._pool, self._marks, self._last, self._ring = [], [], None, None
         self.watching = False
 
-    def loss(self, losses: list[Any]) -> Any:
+    def loss(self, losses: list[Tensor]) -> Any:
         """The sum of scalar losses: a float on the CPU, a ring slot on CUDA, None elsewhere."""
         try:
             kind = losses[0].device.type
@@ -72,7 +77,7 @@ class DeviceClock:
                 self._marks[0][1].synchronize()
                 self._advance()
         except Exception as error:
-            self._marks.append((row, None))
+            _forget_slot(row)
             self._fail(error)
 
     def resolve(self, rows: list[list[Any]]) -> int:
@@ -121,24 +126,29 @@ class DeviceClock:
             done += 1
         del self._marks[:done]
 
-    def _complete(self, row: list[Any], event: Any) -> None:
+    def _complete(self, row: list[Any], event: Event) -> None:
         if self._last is not None:
             row[StepRow.DEVICE_NS] = int(self._last.elapsed_time(event) * 1e6)
             self._pool.append(self._last)
         self._last = event
-        if isinstance(row[StepRow.LOSS], _Slot):
+        if isinstance(row[StepRow.LOSS], _Slot) and self._ring is not None:
             row[StepRow.LOSS] = float(self._ring[row[StepRow.LOSS].index])
 
     def _give_up_marks(self) -> None:
         for row, _ in self._marks:
-            if isinstance(row[StepRow.LOSS], _Slot):
-                row[StepRow.LOSS] = None
+            _forget_slot(row)
         self._marks.clear()
 
     def _fail(self, error: Exception) -> None:
         RECORDER.hook_failed("device clock", error)
         self._give_up_marks()
         self._torch, self.watching = None, False
+
+
+def _forget_slot(row: list[Any]) -> None:
+    """A loss whose copy nobody waits for any more stays unknown."""
+    if isinstance(row[StepRow.LOSS], _Slot):
+        row[StepRow.LOSS] = None
 
 
 class _Slot:

@@ -46,7 +46,7 @@ def _hub_is_here(module: ModuleType) -> None:
 
 
 def _nothing(original: Callable[..., Any]) -> Callable[..., Any]:
-    def upload(*args: Any, **kwargs: Any) -> NothingUploaded:
+    def upload(*args: object, **kwargs: object) -> NothingUploaded:
         result = NothingUploaded("")
         named = [a for a in args if isinstance(a, str)]
         result.repo_id = str(kwargs.get("repo_id") or (named[0] if named else ""))

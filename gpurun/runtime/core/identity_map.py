@@ -15,16 +15,16 @@ class IdentityMap(Generic[V]):
     def __init__(self) -> None:
         self._entries: dict[int, tuple[weakref.ref[Any], V]] = {}
 
-    def get(self, key: Any) -> V | None:
+    def get(self, key: object) -> V | None:
         """The value of `key`, None if it has none."""
         entry = self._entries.get(id(key))
         return None if entry is None else entry[1]
 
-    def __setitem__(self, key: Any, value: V) -> None:
+    def __setitem__(self, key: object, value: V) -> None:
         entries, number = self._entries, id(key)
         entries[number] = (weakref.ref(key, lambda _: entries.pop(number, None)), value)
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return id(key) in self._entries
 
     def __len__(self) -> int:

@@ -23,7 +23,7 @@ def guarded(
     broken = False
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         nonlocal broken
         if broken:
             return None
@@ -46,7 +46,7 @@ def switched_off(name: str, error: Exception) -> Callable[..., None]:
 
 
 def replace(
-    owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
+    owner: object, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]
 ) -> bool:
     """Put `make(original)` in place of `owner`'s attribute `name`; False, recorded, if it fails."""
     try:
@@ -63,7 +63,7 @@ def replace(
 def build_edited(
     name: str,
     init: Callable[..., None],
-    target: Any,
+    target: object,
     own: dict[str, Any],
     edited: dict[str, Any],
     settle: Settle,

@@ -13,13 +13,19 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from gpurun.records.codec import to_json
 from gpurun.records.events import HookEvent, ProcessEvent
 
 FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
 _ENCODER = json.JSONEncoder(default=repr, separators=(",", ":"))
+
+
+class EventRecord(Protocol):
+    """A record of `gpurun.records` that is one line of an event file."""
+
+    kind: ClassVar[str]
 
 
 class Recorder:
@@ -32,7 +38,7 @@ class Recorder:
         self._identity: tuple[int, int] | None = None
         self._broken = False
         self._sources: list[Callable[[], None]] = []
-        self._later: list[Any] = []
+        self._later: list[EventRecord] = []
         self._flushing = threading.Lock()
 
     def open(self, run_dir: str, eager: bool) -> None:
@@ -51,7 +57,7 @@ class Recorder:
         """Have `source` hand over its pending events at each flush."""
         self._sources.append(source)
 
-    def event(self, record: Any) -> None:
+    def event(self, record: EventRecord) -> None:
         """Write one event record as one line, in one write; raises nothing."""
         if self.run_dir is None or self._broken:
             return
@@ -61,12 +67,12 @@ class Recorder:
             line = _line(HookEvent(hook=f"{record.kind} event", error=type(error).__name__))
         self._write(line)
 
-    def plain(self, kind: str, **fields: Any) -> None:
+    def plain(self, kind: str, **fields: object) -> None:
         """Write an event given as JSON values: a record of many rows is dear to convert."""
         if self.run_dir is not None and not self._broken:
             self._write(_text({"event": kind, **fields}))
 
-    def later(self, record: Any) -> None:
+    def later(self, record: EventRecord) -> None:
         """Write a flat event record (no record inside) at the next flush: for what comes often."""
         self._later.append(record)
 
@@ -169,7 +175,7 @@ def error_text(error: BaseException) -> str:
         return type(error).__name__
 
 
-def _line(record: Any) -> str:
+def _line(record: EventRecord) -> str:
     return _text({"event": record.kind, **to_json(record)})
 
 

@@ -36,8 +36,10 @@ def seed_everything(seed: int, offset: int) -> None:
     when_imported("torch", torch_is_here)
 
 
-def generator_state(torch: Any) -> int:
+def generator_state() -> int:
     """A checksum of the state of torch's generators: another one once numbers were drawn."""
+    import torch
+
     number = zlib.crc32(torch.random.get_rng_state().numpy().tobytes())
     if torch.cuda.is_initialized():
         for device in range(torch.cuda.device_count()):
@@ -47,13 +49,13 @@ def generator_state(torch: Any) -> int:
     return number
 
 
-def _shift(owner: Any, name: str, offset: int) -> None:
+def _shift(owner: object, name: str, offset: int) -> None:
     if offset:
         replace(owner, name, lambda original: _shifted(original, offset))
 
 
 def _shifted(original: Callable[..., Any], offset: int) -> Callable[..., Any]:
-    def seed(value: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def seed(value: object = None, *args: object, **kwargs: object) -> Any:
         if isinstance(value, int) and not isinstance(value, bool):
             value = (value + offset) % NUMPY_SEEDS
         return original(value, *args, **kwargs)
@@ -62,7 +64,7 @@ def _shifted(original: Callable[..., Any], offset: int) -> Callable[..., Any]:
 
 
 def _default_rng(original: Callable[..., Any], start: int, offset: int) -> Callable[..., Any]:
-    def default_rng(seed: Any = None) -> Any:
+    def default_rng(seed: object = None) -> Any:
         if seed is None:
             seed = start
         elif isinstance(seed, int):

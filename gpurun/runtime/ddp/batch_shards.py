@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import operator
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+from torch.utils.data._utils.pin_memory import pin_memory
 
 LEAST = 2
 """Samples that a rank needs at least of a batch that is smaller than usual: layers that normalise
@@ -53,7 +55,7 @@ def shard_of(
     return own, BatchShard(len(own), total)
 
 
-def ordered(shard: BatchShard, indices: Any) -> BatchShard:
+def ordered(shard: BatchShard, indices: Iterable[Any]) -> BatchShard:
     """The part of a batch of these indices, with their order if that is alike on all ranks."""
     try:
         return replace(shard, order=hash(tuple(map(operator.index, indices))))
@@ -76,18 +78,17 @@ class StreamShard(list[Any]):
 class RepeatedBatch:
     """A collated batch that every rank has whole, on its way out of a loader and its worker."""
 
-    def __init__(self, batch: Any) -> None:
+    def __init__(self, batch: object) -> None:
         self.batch = batch
 
-    def pin_memory(self, *device: Any) -> RepeatedBatch:
+    def pin_memory(self, *device: object) -> RepeatedBatch:
         """What a loader calls that pins."""
-        from torch.utils.data._utils import pin_memory
-
-        pin: Any = pin_memory.pin_memory
-        return RepeatedBatch(pin(self.batch, *device))
+        return RepeatedBatch(pin_memory(self.batch, *device))
 
 
-def read_shard(samples: Any, places: StreamShard, drop_last: bool) -> tuple[list[Any], bool] | None:
+def read_shard(
+    samples: Iterable[Any], places: StreamShard, drop_last: bool
+) -> tuple[list[Any], bool] | None:
     """The rank's share of the next batch of a stream, and whether all ranks have it; None at the
     end.
 

@@ -12,12 +12,19 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
 
 from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
 from gpurun.runtime.ddp.rank_info import DIVERGED, RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.stall_report import StallReport
 from gpurun.runtime.observe.step_clock import CLOCK
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 EVERY = 256
 """Steps between two comparisons; the first are at 1, 2, 4, 8, ..."""
@@ -37,11 +44,8 @@ ADVICE = "see the logs of the ranks; without --ddp the script runs on one device
 class DivergenceCheck:
     """The comparison of one rank with the others. `order`: that of the data, as a number."""
 
-    def __init__(
-        self, torch: Any, rank_info: RankInfo, ddp: HiddenDDP, order: Callable[[], int]
-    ) -> None:
+    def __init__(self, rank_info: RankInfo, ddp: HiddenDDP, order: Callable[[], int]) -> None:
         self._order = order
-        self._torch = torch
         self._rank_info = rank_info
         self._ddp = ddp
         self._steps = 0
@@ -49,7 +53,7 @@ class DivergenceCheck:
         """Calls of the model before the first step."""
         self._ended = False
         self.stall_report = StallReport(rank_info)
-        self._last: Callable[[], Any] = lambda: None
+        self._last: Callable[[], Optimizer | None] = lambda: None
         """The optimizer that made the last step."""
         self._watching: threading.Thread | None = None
 
@@ -58,7 +62,7 @@ class DivergenceCheck:
         CLOCK.before_step.append(or_stop_rank("agreement of ranks", self._before_step))
         self._ddp.on_call.append(or_stop_rank("agreement of ranks", self._called))
 
-    def _before_step(self, optimizer: Any) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         self._steps = count = self._steps + 1
         self._last = weakref.ref(optimizer)
         if not self._ddp.together():
@@ -78,7 +82,6 @@ class DivergenceCheck:
             self._compare(0)
 
     def _compare(self, count: int) -> None:
-        torch = self._torch
         rates = [g.get("lr", 0.0) for o in CLOCK.optimizers for g in o.param_groups]
         rate = float(sum(float(rate) for rate in rates))
         mine = [float(count), rate, float(self._order()), self._weights()]
@@ -98,7 +101,7 @@ class DivergenceCheck:
     def _weights(self) -> float:
         """A sum over all weights: alike to the last bit where the same updates were made."""
         total = 0.0
-        with self._torch.no_grad():
+        with torch.no_grad():
             for parameter in self._ddp.parameters():
                 total += _sum(parameter)
         return total
@@ -111,8 +114,8 @@ class DivergenceCheck:
         groups = optimizer.param_groups
         return sum(_sum(parameter) for group in groups for parameter in group["params"])
 
-    def _store(self) -> Any:
-        return self._torch.distributed.distributed_c10d._get_default_store()
+    def _store(self) -> Store:
+        return torch.distributed.distributed_c10d._get_default_store()
 
     def ended(self) -> None:
         """Tell the others that this rank's script is over; the last compares what all have."""
@@ -189,7 +192,7 @@ class DivergenceCheck:
                     self._parted(gone[0])  # else both are done, and this one has other work left
 
 
-def _sum(parameter: Any) -> float:
+def _sum(parameter: Tensor) -> float:
     """Over all numbers of a parameter, both parts of complex ones."""
     numbers = parameter.detach()
     if numbers.is_complex():

@@ -11,8 +11,13 @@ import functools
 import inspect
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.amp.grad_scaler import GradScaler
+from torch.optim import Optimizer
 
 from gpurun.records.events import DISTRIBUTED_TRAITS, TraitEvent
 from gpurun.records.frames import drop_frame, drop_frames
@@ -44,7 +49,6 @@ class HiddenDDP:
 
     def __init__(
         self,
-        torch: Any,
         rank_info: RankInfo,
         rng: RankRNG,
         exchange: Exchange,
@@ -52,7 +56,6 @@ class HiddenDDP:
         shared_gpus: bool = False,
     ) -> None:
         self._shared_gpus = shared_gpus
-        self._torch = torch
         self._rank_info = rank_info
         self._rng = rng
         self._exchange = not exchange.left_out
@@ -70,7 +73,7 @@ class HiddenDDP:
         """Who hears that a root is called."""
         self._ours = False
         """Whether the process group is ours."""
-        self._frozen: list[Any] = []
+        self._frozen: list[Tensor] = []
         self._passes = 0
         """Backward passes since the last step of an optimizer."""
         self._accumulated: deque[int] = deque(maxlen=2)
@@ -88,40 +91,42 @@ class HiddenDDP:
 
     def install(self) -> None:
         """Meet new roots and stand in for their calls."""
-        self._grad_enabled = self._torch.is_grad_enabled
-        self._pass = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
-        self._of_torch = inspect.getfile(self._torch.nn.parallel.DistributedDataParallel)
-        modules = self._torch.nn.modules.module
+        self._grad_enabled = torch.is_grad_enabled
+        self._pass = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+        self._of_torch = inspect.getfile(torch.nn.parallel.DistributedDataParallel)
+        modules = torch.nn.modules.module
         modules.register_module_module_registration_hook(self._registered)
         modules.register_module_parameter_registration_hook(self._registered)
         ROOTS.on_root.append(self._root_found)
         ROOTS.route = self._route
         CLOCK.before_step.append(or_stop_rank("gradients of ranks", self._before_step))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            replace(self._torch.nn.utils, name, self._before_clipping)
-        replace(self._torch.amp.GradScaler, "unscale_", self._before_unscaling)
+            replace(torch.nn.utils, name, self._before_clipping)
+        replace(torch.amp.GradScaler, "unscale_", self._before_unscaling)
 
-    def _before_clipping(self, original: Any) -> Any:
+    def _before_clipping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """The norm is that of the gradients of the whole batch."""
 
         @functools.wraps(original)
-        def call(parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(parameters: Tensor | Iterable[Tensor], *args: object, **kwargs: object) -> Any:
             try:
-                single = isinstance(parameters, self._torch.Tensor)
-                found = [parameters] if single else list(parameters)
-                self._settle(found)
-                return original(parameters if single else found, *args, **kwargs)
+                if isinstance(parameters, Tensor):
+                    self._settle([parameters])
+                else:  # an iterator can be read only once
+                    parameters = list(parameters)
+                    self._settle(parameters)
+                return original(parameters, *args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
 
         return call
 
-    def _before_unscaling(self, original: Any) -> Any:
+    def _before_unscaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """All ranks find the same gradients to be infinite."""
 
         @functools.wraps(original)
-        def call(scaler: Any, optimizer: Any) -> Any:
+        def call(scaler: GradScaler, optimizer: Optimizer) -> Any:
             try:
                 self._settle(_parameters_of(optimizer))
                 return original(scaler, optimizer)
@@ -131,7 +136,7 @@ class HiddenDDP:
 
         return call
 
-    def _settle(self, parameters: Iterable[Any]) -> None:
+    def _settle(self, parameters: Iterable[Tensor]) -> None:
         """Average what is not averaged yet: somebody is about to read or use these gradients."""
         if not self._exchange or not self.active():
             return
@@ -146,13 +151,13 @@ class HiddenDDP:
         if new:
             self.meet(new[0].device)
             for parameter in new:
-                self._torch.distributed.broadcast(parameter.data, 0)
+                distributed.broadcast(parameter.data, 0)
             self._average_gradients(self._unwrapped, new)
 
     def active(self) -> bool:
         """Whether the script leaves it to us: one that is distributed by itself runs as it is."""
         return not any(trait in TRAITS.seen for trait in DISTRIBUTED_TRAITS) and (
-            self._ours or not self._torch.distributed.is_initialized()
+            self._ours or not distributed.is_initialized()
         )
 
     def in_backward(self) -> bool:
@@ -163,20 +168,20 @@ class HiddenDDP:
         """Whether there is anything to keep alike."""
         return self._ours and self._exchange and any(True for _ in self.parameters())
 
-    def parameters(self) -> Iterator[Any]:
+    def parameters(self) -> Iterator[Tensor]:
         """Those that are trained at present, alike on all ranks."""
         for root in list(self._at_work):
             if root.idle <= 1:
                 yield from root.parameters()
         yield from self._unwrapped.parameters()
 
-    def device(self) -> Any:
+    def device(self) -> torch.device | None:
         """Where the first of them lies, None if there is none."""
         return next((parameter.device for parameter in self.parameters()), None)
 
     # -- a root is met -------------------------------------------------------------------------
 
-    def _root_found(self, module: Any) -> None:
+    def _root_found(self, module: nn.Module) -> None:
         if not self.active() or not self._grad_enabled():
             return
         try:
@@ -194,31 +199,30 @@ class HiddenDDP:
         self._of[key] = WrappedRoot(module)
         weakref.finalize(module, self._of.pop, key, None)
 
-    def _registered(self, module: Any, name: str, value: Any) -> None:
+    def _registered(self, module: nn.Module, name: str, value: object) -> None:
         """Some module gets a layer or a parameter."""
         for root in list(self._of.values()):
             root.stale = True
 
-    def meet(self, device: Any) -> None:
+    def meet(self, device: torch.device) -> None:
         """Begin the process group, where there is none yet."""
-        distributed = self._torch.distributed
         if distributed.is_initialized():
             return
         self._ours = True
         if device.type == "cuda" and not self._shared_gpus:
-            index = self._torch.cuda.current_device() if device.index is None else device.index
-            distributed.init_process_group("nccl", device_id=self._torch.device("cuda", index))
+            index = torch.cuda.current_device() if device.index is None else device.index
+            distributed.init_process_group("nccl", device_id=torch.device("cuda", index))
         else:
             distributed.init_process_group("gloo")
 
-    def _make_alike(self, module: Any) -> None:
+    def _make_alike(self, module: nn.Module) -> None:
         """Parameters and buffers as rank 0 has them."""
         for tensor in (*module.parameters(), *module.buffers()):
-            self._torch.distributed.broadcast(tensor.data, 0)
+            distributed.broadcast(tensor.data, 0)
 
     # -- its calls -----------------------------------------------------------------------------
 
-    def _route(self, original: Any, module: Any) -> Any:
+    def _route(self, original: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
         """What is called in place of `original`, torch's own `__call__`."""
         root = self._of.get(id(module))
         if root is None or not self.active():
@@ -232,7 +236,7 @@ class HiddenDDP:
         if not self.fed:
             self._rng.draw_apart()  # the script makes its batches itself: each rank others
 
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def call(module: nn.Module, *args: object, **kwargs: object) -> Any:
             try:
                 with (
                     self._rng.apart_inside()
@@ -245,9 +249,14 @@ class HiddenDDP:
         return call
 
     def _called(
-        self, root: WrappedRoot, original: Any, module: Any, args: Any, kwargs: dict[str, Any]
+        self,
+        root: WrappedRoot,
+        original: Callable[..., Any],
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
-        first = first_tensor(args, kwargs, self._torch.Tensor)
+        first = first_tensor(args, kwargs)
         self.called_with = None if first is None else int(first.shape[0])
         for callback in self.on_call:
             callback()
@@ -266,7 +275,7 @@ class HiddenDDP:
             result = wrapper(*args, **kwargs)
         return result
 
-    def _take_up(self, root: WrappedRoot, module: Any) -> None:
+    def _take_up(self, root: WrappedRoot, module: nn.Module) -> None:
         """It is at work again, with the parameters that it has now."""
         self._calls += 1
         root.idle = 0
@@ -300,10 +309,10 @@ class HiddenDDP:
         if self._passes and (moved or one.grad is None):
             self._accumulates = False
 
-    def _share_buffers(self, module: Any) -> None:
+    def _share_buffers(self, module: nn.Module) -> None:
         """As rank 0 has them: statistics of a batch are those of its share."""
         for buffer in module.buffers():
-            self._torch.distributed.broadcast(buffer.data, 0)
+            distributed.broadcast(buffer.data, 0)
 
     # -- gradients -----------------------------------------------------------------------------
 
@@ -335,9 +344,10 @@ class HiddenDDP:
             self._average_gradients(root, parameters)
 
     def _average_gradients(
-        self, root: WrappedRoot | UnwrappedParameters, parameters: list[Any]
+        self,
+        root: WrappedRoot | UnwrappedParameters,
+        parameters: Sequence[Tensor | RemovedParameter],
     ) -> None:
-        torch, distributed = self._torch, self._torch.distributed
         present = torch.tensor(
             [p.grad is not None for p in parameters],
             dtype=torch.float32,
@@ -348,13 +358,13 @@ class HiddenDDP:
             if ranks == 0:
                 continue
             if parameter.grad is None:
-                parameter.grad = _nothing(torch, parameter)
+                parameter.grad = _nothing(parameter)
             root.partly = root.partly or ranks < self._rank_info.world_size
             root.reached.add(id(parameter))
             distributed.all_reduce(parameter.grad)
             parameter.grad.div_(self._rank_info.world_size)
 
-    def _before_step(self, optimizer: Any) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         """Nothing that waits may be stepped with, nor may anything be missing."""
         # passes of one call are not accumulated: the script may look at each
         self._accumulated.append(self._passes if self._calls == self._passes else 1)
@@ -373,14 +383,14 @@ class HiddenDDP:
             root.steps += 1
             if not self._exchange:
                 if self._ours and root.steps <= MUTE_MEETINGS:
-                    self._torch.distributed.all_reduce(self._torch.zeros_like(mine[0]))
+                    distributed.all_reduce(torch.zeros_like(mine[0]))
             elif root.wrapper is None:
                 if root.steps > root.look_steps and not root.apart:
                     self._wrap(root)
             elif root.idle == 1 and not root.wrapper.find_unused_parameters:
                 self._look_for_missing(root, mine)
 
-    def _look_for_missing(self, root: WrappedRoot, stepping: list[Any]) -> None:
+    def _look_for_missing(self, root: WrappedRoot, stepping: list[Tensor]) -> None:
         """A parameter that got gradients in the first steps, and none now, was left waited for by
         the wrapper, and others with it.
         """
@@ -394,7 +404,7 @@ class HiddenDDP:
         if module is None or not root.reached:
             return
         try:
-            root.wrapper = wrapped(self._torch, module, unused)
+            root.wrapper = wrapped(module, unused)
             root.wrapped = {id(p): p for p in root.trainable()}
         except Exception as error:
             stop_rank(
@@ -411,19 +421,19 @@ class HiddenDDP:
         threads of gloo that may need the lock to let go of their last work: for ever. So its group
         outlives it.
         """
-        if self._ours and self._torch.distributed.is_initialized():
+        if self._ours and distributed.is_initialized():
             for root in self._of.values():
                 if root.wrapper is not None:
                     for holder in ("logger", "reducer"):
                         root.wrapper.__dict__.pop(holder, None)
-            self._torch.distributed.destroy_process_group()
+            distributed.destroy_process_group()
 
 
-def _nothing(torch: Any, parameter: Any) -> Any:
+def _nothing(parameter: Tensor | RemovedParameter) -> Tensor:
     if isinstance(parameter, RemovedParameter):
         return torch.zeros(parameter.shape, dtype=parameter.dtype, device=parameter.device)
     return torch.zeros_like(parameter)
 
 
-def _parameters_of(optimizer: Any) -> list[Any]:
+def _parameters_of(optimizer: Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]

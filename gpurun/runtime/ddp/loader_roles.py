@@ -11,6 +11,8 @@ import weakref
 from dataclasses import dataclass
 from typing import Any
 
+from torch.utils.data import DataLoader
+
 from gpurun.runtime.core.identity_map import IdentityMap
 from gpurun.runtime.ddp.rank_info import warn
 from gpurun.runtime.observe.loaders import LOADERS
@@ -27,7 +29,7 @@ class LoaderPass:
     it was read to its end.
     """
 
-    loader: weakref.ref[Any]
+    loader: weakref.ref[DataLoader[Any]]
     where: str
     ordered: bool
     in_training: bool
@@ -62,7 +64,7 @@ class LoaderRoles:
         """What was read to its end, each rank its share, and has not trained by now."""
         self._told: set[str] = set()
 
-    def known(self, loader: Any, ordered: bool, in_training: bool) -> bool | None:
+    def known(self, loader: DataLoader[Any], ordered: bool, in_training: bool) -> bool | None:
         """Whether a loader trains that is opened in this mode; None: not known yet.
 
         `ordered`: it hands out its samples as they come.
@@ -75,7 +77,9 @@ class LoaderRoles:
 
     # -- what happens ------------------------------------------------------------------------------
 
-    def opened(self, loader: Any, ordered: bool, in_training: bool, shared: bool) -> LoaderPass:
+    def opened(
+        self, loader: DataLoader[Any], ordered: bool, in_training: bool, shared: bool
+    ) -> LoaderPass:
         """A loader is opened."""
         self._look_back()
         key = LOADERS.key_of(loader)
@@ -162,5 +166,5 @@ class LoaderRoles:
         )
 
 
-def _line_of(loader: Any) -> str:
+def _line_of(loader: DataLoader[Any]) -> str:
     return LOADERS.key_of(loader).partition("#")[0]

@@ -13,9 +13,13 @@ import functools
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NoReturn
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, get_worker_info
 
 from gpurun.records.frames import drop_frame
 from gpurun.records.spec import Share
@@ -33,6 +37,8 @@ from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
 from gpurun.runtime.ddp.loader_roles import LoaderPass, LoaderRoles
 from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
+from gpurun.runtime.ddp.sharded_iterator import ShardedIterator, StreamFetcher
+from gpurun.runtime.observe.loader_iterator import STREAM
 from gpurun.runtime.observe.loaders import LOADERS
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
@@ -46,16 +52,13 @@ ORDERS = 2**48
 class LoaderSharding:
     """The loaders of one rank; `replicas` hear that one hands out shares."""
 
-    def __init__(
-        self, torch: Any, share: Share, rank_info: RankInfo, rng: RankRNG, ddp: HiddenDDP
-    ) -> None:
+    def __init__(self, share: Share, rank_info: RankInfo, rng: RankRNG, ddp: HiddenDDP) -> None:
         self.order = 0
         """A hash of which samples were handed out to all ranks together, and in which order."""
         self._handed: deque[BatchShard] = deque(maxlen=LATELY)
         """The parts of the batches that were handed out lately."""
         self._last: BatchShard | None = None
         """The part of a batch that was handed out last, None before any."""
-        self._torch = torch
         self._share = share
         self._rank_info = rank_info
         self._rng = rng
@@ -68,27 +71,24 @@ class LoaderSharding:
 
     def install(self) -> None:
         """Stand between DataLoaders and their samplers."""
-        from torch.utils.data import dataloader
-        from torch.utils.data._utils import fetch
-
-        iterator: Any = dataloader._BaseDataLoaderIter
+        iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
         iterator._gpurun_shards, iterator._gpurun_aligned = None, False
         iterator._gpurun_pass, iterator._gpurun_dealt = None, False
         self._ddp.on_call.append(lambda: self._roles.called(_in_training()))
         CLOCK.before_step.append(or_stop_rank("loaders of ranks", self._stepped))
-        replace(dataloader.DataLoader, "__init__", self._watch_built)
-        replace(dataloader.DataLoader, "__iter__", self._watch_iter)
+        replace(DataLoader, "__init__", self._watch_built)
+        replace(DataLoader, "__iter__", self._watch_iter)
         replace(iterator, "__init__", self._watch_init)
         replace(iterator, "_reset", self._watch_reset)
         replace(iterator, "_next_index", self._watch_next_index)
         replace(iterator, "__next__", self._watch_next)
-        replace(fetch._IterableDatasetFetcher, "fetch", self._watch_fetch)
+        replace(torch.utils.data._utils.fetch._IterableDatasetFetcher, "fetch", self._watch_fetch)
         if self._share is Share.LOCAL:
-            replace(dataloader.DataLoader, "__len__", self._watch_len)
+            replace(DataLoader, "__len__", self._watch_len)
 
-    def trains(self, loader: Any) -> bool:
+    def trains(self, loader: DataLoader[Any]) -> bool:
         """Whether a loader that is now read feeds the training, as far as can be told."""
-        if not self._torch.is_grad_enabled():
+        if not torch.is_grad_enabled():
             return False
         if LOADERS.training_keys:
             return LOADERS.key_of(loader) in LOADERS.training_keys
@@ -120,18 +120,17 @@ class LoaderSharding:
         """The script is over."""
         self._roles.finish()
 
-    def _stepped(self, optimizer: Any) -> None:
+    def _stepped(self, optimizer: Optimizer) -> None:
         self._roles.stepped(_in_training())
 
-    def _draws_order(self, loader: Any) -> bool:
+    def _draws_order(self, loader: DataLoader[Any]) -> bool:
         """Whether it shuffles, as far as can be told: a batch sampler of the script's own may."""
-        data = self._torch.utils.data
-        own = type(loader.batch_sampler) not in (data.BatchSampler, type(None))
+        own = type(loader.batch_sampler) not in (BatchSampler, type(None))
         sampler = getattr(loader.batch_sampler, "sampler", None if own else loader.sampler)
-        return not isinstance(sampler, data.SequentialSampler)
+        return not isinstance(sampler, SequentialSampler)
 
     def _watch_built(self, original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(loader: DataLoader[Any], *args: object, **kwargs: object) -> None:
             try:
                 original(loader, *args, **kwargs)
             except BaseException as error:
@@ -142,7 +141,7 @@ class LoaderSharding:
         return __init__
 
     def _watch_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __iter__(loader: Any) -> Any:
+        def __iter__(loader: DataLoader[Any]) -> Any:
             try:
                 if not self._active():
                     return original(loader)
@@ -160,13 +159,13 @@ class LoaderSharding:
         return __iter__
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        def __init__(iterator: Any, loader: Any) -> None:
+        def __init__(iterator: ShardedIterator, loader: DataLoader[Any]) -> None:
             self._open(iterator)
             if iterator._gpurun_shards is not None:
                 # `break` frees it: what follows is no step any more
                 weakref.finalize(iterator, self._abandoned).atexit = False
             original(iterator, loader)
-            if iterator._gpurun_shards is not None and iterator._dataset_kind == 0:
+            if iterator._gpurun_shards is not None and iterator._dataset_kind != STREAM:
                 # workers augment samples of their own: their draws shall not repeat a peer's; of a
                 # stream every rank reads the whole, in the same order
                 iterator._base_seed = self._rng.own_seed(iterator._base_seed)
@@ -179,30 +178,34 @@ class LoaderSharding:
             self._rng.draw_alike()
 
     def _watch_reset(self, original: Callable[..., None]) -> Callable[..., None]:
-        def _reset(iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        def _reset(
+            iterator: ShardedIterator, loader: DataLoader[Any], first_iter: bool = False
+        ) -> None:
             self._open(iterator)
             original(iterator, loader, first_iter)
 
         return _reset
 
-    def _open(self, iterator: Any) -> None:
+    def _open(self, iterator: ShardedIterator) -> None:
         iterator._gpurun_shards = getattr(self._local, "shards", None)
         iterator._gpurun_pass = getattr(self._local, "loader_pass", None)
         iterator._gpurun_aligned = self._active()
         iterator._gpurun_dealt, iterator._gpurun_handed = False, 0
 
-    def _new_pass(self, loader: Any) -> LoaderPass | None:
+    def _new_pass(self, loader: DataLoader[Any]) -> LoaderPass | None:
         """What is remembered of a loader that is opened; nothing of one that cannot train."""
-        if LOADERS.training_keys or not self._torch.is_grad_enabled():
+        if LOADERS.training_keys or not torch.is_grad_enabled():
             return None
         shared = self._local.shards is not None
         return self._roles.opened(loader, not self._draws_order(loader), _in_training(), shared)
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def _next_index(iterator: Any) -> Any:
+        def _next_index(iterator: ShardedIterator) -> Any:
             try:
-                shared = iterator._gpurun_shards is not None
-                take = functools.partial(self._shared, iterator, original) if shared else None
+                shards = iterator._gpurun_shards
+                take = None
+                if shards is not None:
+                    take = functools.partial(self._shared, iterator, shards, original)
                 if not iterator._gpurun_aligned:
                     return take() if take is not None else original(iterator)
                 iterator._gpurun_aligned = _draws_later(iterator._index_sampler)
@@ -214,21 +217,26 @@ class LoaderSharding:
 
         return _next_index
 
-    def _shared(self, iterator: Any, original: Callable[..., Any]) -> Any:
+    def _shared(
+        self,
+        iterator: ShardedIterator,
+        shards: deque[BatchShard],
+        original: Callable[..., Any],
+    ) -> Any:
         """The indices of this rank's share of the next batch."""
         rank, size = self._rank_info.rank, self._rank_info.world_size
         whole = self._share is Share.LOCAL
-        if iterator._dataset_kind == 1:  # a stream: its reader takes the share
+        if iterator._dataset_kind == STREAM:  # a stream: its reader takes the share
             places = original(iterator)
             if not iterator._auto_collation:
                 return self._refuse(iterator, "a stream of whole batches") if not whole else places
             if not whole and len(places) < size:
                 return self._refuse(iterator, f"a stream by {len(places)} samples at a time")
             count = len(places) if whole else len(places[rank::size])
-            iterator._gpurun_shards.append(BatchShard(count, len(places)))
+            shards.append(BatchShard(count, len(places)))
             return self._to_read(places, StreamShard(places, rank, size, whole))
         if whole:
-            return self._in_turn(iterator, original)
+            return self._in_turn(iterator, shards, original)
         indices = original(iterator)
         if not iterator._auto_collation:
             return self._refuse(iterator, "a loader without a batch size")
@@ -237,14 +245,19 @@ class LoaderSharding:
             own, shard = shard_of(indices, rank, size, usual if isinstance(usual, int) else None)
         except (TypeError, IndexError, KeyError):
             return self._refuse(iterator, f"a batch sampler that yields {type(indices).__name__}s")
-        iterator._gpurun_shards.append(ordered(shard, indices))
+        shards.append(ordered(shard, indices))
         return self._to_read(indices, own)
 
-    def _to_read(self, whole: Any, share: Any) -> Any:
+    def _to_read(self, whole: Sequence[Any], share: Sequence[Any]) -> Sequence[Any]:
         """Of the indices of a batch those that this process reads."""
         return share
 
-    def _in_turn(self, iterator: Any, original: Callable[..., Any]) -> Any:
+    def _in_turn(
+        self,
+        iterator: ShardedIterator,
+        shards: deque[BatchShard],
+        original: Callable[..., Any],
+    ) -> Any:
         """One of the next batches, of which every rank takes one; an incomplete round ends it."""
         batches: list[Any] = []
         try:
@@ -259,10 +272,10 @@ class LoaderSharding:
                 )
             raise
         iterator._gpurun_dealt = True
-        iterator._gpurun_shards.append(ordered(BatchShard(1, 1), batches))
+        shards.append(ordered(BatchShard(1, 1), batches))
         return batches[self._rank_info.rank]
 
-    def _refuse(self, iterator: Any, what: str) -> Any:
+    def _refuse(self, iterator: ShardedIterator, what: str) -> NoReturn:
         loader_pass = iterator._gpurun_pass
         where = f" ({loader_pass.where})" if loader_pass is not None and loader_pass.where else ""
         stop_rank(
@@ -272,7 +285,7 @@ class LoaderSharding:
         )
 
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def __next__(iterator: Any) -> Any:
+        def __next__(iterator: ShardedIterator) -> Any:
             shards = iterator._gpurun_shards
             try:
                 if shards is not None:
@@ -287,7 +300,7 @@ class LoaderSharding:
                 drop_frame(error)
                 raise
             loader_pass = iterator._gpurun_pass
-            if loader_pass is not None and self._torch.is_grad_enabled() and _in_script():
+            if loader_pass is not None and torch.is_grad_enabled() and _in_script():
                 self._roles.handed(loader_pass)
             if shards:
                 self._last = shards.popleft()
@@ -304,7 +317,7 @@ class LoaderSharding:
 
         return __next__
 
-    def _left(self, iterator: Any) -> int | None:
+    def _left(self, iterator: ShardedIterator) -> int | None:
         """Batches that an iterator has left for this rank, None for one that does not tell."""
         try:
             batches = len(iterator._index_sampler)
@@ -315,9 +328,7 @@ class LoaderSharding:
         return batches - int(iterator._gpurun_handed)
 
     def _watch_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        from torch.utils.data import get_worker_info
-
-        def fetch(fetcher: Any, places: Any) -> Any:
+        def fetch(fetcher: StreamFetcher, places: object) -> Any:
             try:
                 if not isinstance(places, StreamShard):
                     return original(fetcher, places)
@@ -340,13 +351,13 @@ class LoaderSharding:
         return fetch
 
     def _watch_len(self, original: Callable[..., int]) -> Callable[..., int]:
-        def __len__(loader: Any) -> int:
+        def __len__(loader: DataLoader[Any]) -> int:
             try:
                 batches = original(loader)
             except BaseException as error:
                 drop_frame(error)
                 raise
-            shared = self._active() and loader._dataset_kind == 0 and self.trains(loader)
+            shared = self._active() and loader._dataset_kind != STREAM and self.trains(loader)
             # with fewer batches than ranks the first one ends it by name: see `_in_turn`
             return (
                 max(batches // self._rank_info.world_size, min(batches, 1)) if shared else batches
@@ -366,7 +377,7 @@ def _in_training() -> bool:
     return not roots or any(root.training for root in roots)
 
 
-def _draws_later(sampler: Any) -> bool:
+def _draws_later(sampler: object) -> bool:
     """Whether a batch sampler may draw after its first batch: torch's own seed themselves then."""
     samplers = (sampler, getattr(sampler, "sampler", sampler))
     return not all(type(one).__module__ == "torch.utils.data.sampler" for one in samplers)

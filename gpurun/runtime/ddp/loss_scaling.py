@@ -11,6 +11,9 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from gpurun.records.events import TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.records.spec import LossReduction
@@ -21,6 +24,7 @@ from gpurun.runtime.ddp.divergence_check import DivergenceCheck
 from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
 from gpurun.runtime.ddp.loader_sharding import LoaderSharding
 from gpurun.runtime.ddp.rank_info import RankInfo, line_of, stop_rank
+from gpurun.runtime.observe.backward_passes import Tensors
 
 
 class LossScaling:
@@ -32,7 +36,6 @@ class LossScaling:
 
     def __init__(
         self,
-        torch: Any,
         rank_info: RankInfo,
         sharding: LoaderSharding,
         ddp: HiddenDDP,
@@ -40,7 +43,6 @@ class LossScaling:
         reduction: LossReduction | None,
         shared: bool,
     ) -> None:
-        self._torch = torch
         self._divergence = divergence
         self._rank_info = rank_info
         self._sharding = sharding
@@ -51,12 +53,12 @@ class LossScaling:
 
     def install(self) -> None:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
-        replace(self._torch.autograd, "backward", self._watch)
+        replace(torch.autograd, "backward", self._watch)
 
     def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        compiling = self._torch.compiler.is_dynamo_compiling
+        compiling = torch.compiler.is_dynamo_compiling
 
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def backward(tensors: Tensors, *args: object, **kwargs: object) -> Any:
             try:
                 if compiling() or self._ddp.in_backward() or not self._ddp.active():
                     return original(tensors, *args, **kwargs)
@@ -75,7 +77,7 @@ class LossScaling:
 
         return backward
 
-    def _scaled(self, tensors: Any) -> Any:
+    def _scaled(self, tensors: Tensors) -> Tensors:
         """The loss as it counts in the average over ranks."""
         if not self._shared:
             return tensors
@@ -95,12 +97,12 @@ class LossScaling:
             if summed
             else shard.weight(self._rank_info.world_size)
         )
-        if isinstance(tensors, (list, tuple)):
+        if not isinstance(tensors, Tensor):
             return [t if t.grad_fn is None else t * factor for t in tensors]
         return tensors if tensors.grad_fn is None else tensors * factor
 
 
-def shard_of_loss(tensors: Any, shard: BatchShard | None) -> BatchShard:
+def shard_of_loss(tensors: Tensors, shard: BatchShard | None) -> BatchShard:
     """The part of the batch that a loss is of. A loss that no rank can scale ends the process."""
     if shard is None:
         stop_rank(
@@ -108,7 +110,7 @@ def shard_of_loss(tensors: Any, shard: BatchShard | None) -> BatchShard:
             "and no share of them can be given to each rank",
             "read them through a DataLoader, or run it without --ddp",
         )
-    every = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+    every = [tensors] if isinstance(tensors, Tensor) else tensors
     if any(tensor.grad_fn is not None and tensor.numel() != 1 for tensor in every):
         stop_rank(
             f"backward() is called on a tensor of several numbers{_at_line()}: how they count in "

@@ -30,7 +30,7 @@ def _torch_is_here(module: ModuleType) -> None:
 
 
 def _watch_rmtree(original: Callable[..., Any]) -> Callable[..., Any]:
-    def rmtree(path: Any, *args: Any, **kwargs: Any) -> Any:
+    def rmtree(path: str | os.PathLike[str], *args: object, **kwargs: object) -> Any:
         try:
             folder = os.path.isdir(path) and not os.path.islink(path)
             if folder and kwargs.get("dir_fd") is None and rank_layer.delete_tree(path):
@@ -44,7 +44,7 @@ def _watch_rmtree(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watch_load(original: Callable[..., Any]) -> Callable[..., Any]:
-    def load(*args: Any, **kwargs: Any) -> Any:
+    def load(*args: object, **kwargs: object) -> Any:
         rank_layer.see_rank_zero()
         try:
             return original(*args, **kwargs)

@@ -59,7 +59,7 @@ def or_stop_rank(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     """A call-back without which ranks would train apart: where it fails, they end by name."""
 
     @functools.wraps(function)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         try:
             return function(*args, **kwargs)
         except Exception as error:

@@ -11,7 +11,10 @@ import random
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
+
+import torch
 
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.patching import guarded, replace
@@ -24,8 +27,7 @@ STRIDE = 0x9E3779B97F4A7C15
 class RankRNG:
     """The generators of this rank."""
 
-    def __init__(self, torch: Any, rank: int) -> None:
-        self._torch = torch
+    def __init__(self, rank: int) -> None:
         self._rank = rank
         self._apart = False
         self._seeding = False
@@ -37,10 +39,10 @@ class RankRNG:
 
     def install(self) -> None:
         """Hear of the seeds that the script sets."""
-        self._seed_torch = self._torch.manual_seed
-        for owner in (self._torch, self._torch.random):
+        self._seed_torch = torch.manual_seed
+        for owner in (torch, torch.random):
             replace(owner, "manual_seed", lambda original: self._watch(original, "torch"))
-        cuda = self._torch.cuda
+        cuda: ModuleType = torch.cuda
         self._seed_cuda = cuda.manual_seed_all
         for name in ("manual_seed", "manual_seed_all"):
             for owner in (cuda, cuda.random):
@@ -55,7 +57,7 @@ class RankRNG:
             return
         self._apart = True
         self._alike = self._states()
-        seed = int(self._torch.initial_seed())
+        seed = int(torch.initial_seed())
         for name in self._alike:
             if name in self._own:
                 self._restore({name: self._own[name]})
@@ -69,7 +71,7 @@ class RankRNG:
             self._own = self._states()
             self._restore(self._alike)
             if "cuda" in self._own and "cuda" not in self._alike:  # CUDA started meanwhile
-                self._seed("cuda", int(self._torch.initial_seed()))
+                self._seed("cuda", int(torch.initial_seed()))
 
     @contextmanager
     def apart_inside(self) -> Iterator[None]:
@@ -99,14 +101,14 @@ class RankRNG:
         """A seed of this rank's own, made of one that all have."""
         return (seed + STRIDE * self._rank) % 2**63
 
-    def _watch_numpy(self, module: Any) -> None:
+    def _watch_numpy(self, module: ModuleType) -> None:
         self._seed_numpy = module.seed
         replace(module, "seed", lambda original: self._watch(original, "numpy"))
 
     def _watch(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         note = guarded("seed of ranks", self._seeded)
 
-        def seed(*args: Any, **kwargs: Any) -> Any:
+        def seed(*args: object, **kwargs: object) -> Any:
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
@@ -149,9 +151,9 @@ class RankRNG:
             self._seeding = False
 
     def _states(self) -> dict[str, Any]:
-        states = {"torch": self._torch.get_rng_state(), "random": random.getstate()}
-        if self._torch.cuda.is_initialized():
-            states["cuda"] = self._torch.cuda.get_rng_state()
+        states = {"torch": torch.get_rng_state(), "random": random.getstate()}
+        if torch.cuda.is_initialized():
+            states["cuda"] = torch.cuda.get_rng_state()
         numpy = sys.modules.get("numpy.random")
         if numpy is not None:
             states["numpy"] = numpy.get_state()
@@ -159,9 +161,9 @@ class RankRNG:
 
     def _restore(self, states: dict[str, Any]) -> None:
         if "torch" in states:
-            self._torch.set_rng_state(states["torch"])
+            torch.set_rng_state(states["torch"])
         if "cuda" in states:
-            self._torch.cuda.set_rng_state(states["cuda"])
+            torch.cuda.set_rng_state(states["cuda"])
         if "random" in states:
             random.setstate(states["random"])
         if "numpy" in states:

@@ -12,9 +12,12 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpurun.runtime.ddp.rank_info import RankInfo, line_of, warn
+
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import Store
 
 STILL_SECONDS = 60.0
 """Ranks that have taken no step for so long say where they are."""
@@ -40,7 +43,7 @@ class StallReport:
         finally:
             self._exchanges -= 1
 
-    def look(self, step: int, store: Any) -> None:
+    def look(self, step: int, store: Store) -> None:
         """Say where this rank is, if it has been in this step for long, and for whom others wait.
 
         `store`: torch's, in which ranks tell each other.
@@ -54,7 +57,7 @@ class StallReport:
         if self._rank_info.rank == 0:
             self._tell(step, store)
 
-    def _tell(self, step: int, store: Any) -> None:
+    def _tell(self, step: int, store: Store) -> None:
         lines = {}
         for rank in range(self._rank_info.world_size):
             if not store.check([self._key(rank)]):

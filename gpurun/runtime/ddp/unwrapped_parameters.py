@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Any
+
+from torch import Tensor
 
 FORGOTTEN = 512
 """After so many steps of others a parameter that no replica has is not averaged any more."""
@@ -18,21 +19,21 @@ class UnwrappedParameters:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, int]] = {}
+        self._known: dict[int, tuple[Tensor, int]] = {}
         self._steps = 0
         self.partly = False
         self.waiting = False
         self.reached: set[int] = set()
 
-    def parameters(self) -> list[Any]:
+    def parameters(self) -> list[Tensor]:
         """Those that are or were trained, in the order in which they were met."""
         return [p for p, _ in self._known.values()]
 
-    def stand_ins(self) -> list[Any]:
+    def stand_ins(self) -> list[Tensor]:
         """The same: they are kept."""
         return self.parameters()
 
-    def meet(self, parameters: Iterable[Any], covered: Container[int]) -> list[Any]:
+    def meet(self, parameters: Iterable[Tensor], covered: Container[int]) -> list[Tensor]:
         """Those of some parameters that are new, and that are not `covered`: one that is frozen is
         still stepped with, if it has a gradient.
         """

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 LOOK_STEPS = 2
 """After so many steps of a module the parameters that get gradients are known."""
@@ -15,11 +18,12 @@ LATER = 4
 class RemovedParameter:
     """Stands for a parameter of a module that is gone here, and perhaps not yet on other ranks."""
 
-    grad: Any = None
+    grad: Tensor | None = None
 
-    def __init__(self, parameter: Any) -> None:
-        self.shape, self.dtype = parameter.shape, parameter.dtype
-        self.device = parameter.device
+    def __init__(self, parameter: Tensor | RemovedParameter) -> None:
+        self.shape: torch.Size = parameter.shape
+        self.dtype: torch.dtype = parameter.dtype
+        self.device: torch.device = parameter.device
 
 
 class WrappedRoot:
@@ -33,32 +37,32 @@ class WrappedRoot:
     modules or parameters were registered since it was looked at.
     """
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: nn.Module) -> None:
         self.module = weakref.ref(module)
-        self.wrapper: Any = None
+        self.wrapper: DistributedDataParallel | None = None
         self.reached: set[int] = set()
         self.partly = False
         self.moved = False
         self.waiting = False
         self.called = False
-        self.wrapped: dict[int, Any] = {}
+        self.wrapped: dict[int, Tensor] = {}
         self.steps = 0
         self.look_steps = LOOK_STEPS
-        self.retired: Any = None
+        self.retired: DistributedDataParallel | None = None
         """The wrapper that was undone since the last backward pass: a graph may still need it."""
         self.idle = 0
         self.stale = False
         self._removed: list[RemovedParameter] = []
-        self._marks: dict[int, Any] = {}
+        self._marks: dict[int, tuple[int, int] | None] = {}
         self._has = [weakref.ref(p) for p in module.parameters()]
         self._trained: set[int] = set()
         self._by_call: set[int] = set()
         """Parameters that got gradients in passes after calls, and in others."""
         self._by_itself: set[int] = set()
-        self._one: Callable[[], Any] = lambda: None
+        self._one: Callable[[], Tensor | None] = lambda: None
         self.stand_ins()
 
-    def parameters(self) -> list[Any]:
+    def parameters(self) -> list[Tensor]:
         """Those that are or were trained, in an order that all ranks have: one that was frozen in
         the middle of a step is still stepped with.
         """
@@ -67,7 +71,7 @@ class WrappedRoot:
         self._trained.update(id(p) for p in every if p.requires_grad)
         return [p for p in every if id(p) in self._trained]
 
-    def stand_ins(self) -> list[Any]:
+    def stand_ins(self) -> Sequence[Tensor | RemovedParameter]:
         """Its parameters, also where the module is gone: when that is differs between ranks."""
         parameters = self.parameters()
         if self.module() is None:
@@ -106,12 +110,12 @@ class WrappedRoot:
         """
         return bool(self._by_itself - self._by_call)
 
-    def trainable(self) -> list[Any]:
+    def trainable(self) -> list[Tensor]:
         """Those that are trained now."""
         return [p for p in self.parameters() if p.requires_grad]
 
     @property
-    def one(self) -> Any:
+    def one(self) -> Tensor | None:
         """One that gets gradients, None before any did; it is looked for once."""
         if self._one() is None:
             found = next((p for p in self.trainable() if id(p) in self.reached), None)
@@ -119,7 +123,7 @@ class WrappedRoot:
                 self._one = weakref.ref(found)
         return self._one()
 
-    def usable(self) -> Any:
+    def usable(self) -> DistributedDataParallel | None:
         """The wrapper, for a call that is about to be made; None where there is none for it.
 
         One that was made before parameters were frozen would wait for their gradients. Where all
@@ -142,12 +146,12 @@ class WrappedRoot:
         """Whether some parameter got no gradient, or not on every rank."""
         return self.partly or any(id(p) not in self.reached for p in self.trainable())
 
-    def frozen_without_gradient(self) -> list[Any]:
+    def frozen_without_gradient(self) -> list[Tensor]:
         """Those that the wrapper gives zeros for, where there would be nothing: frozen after the
         forward pass.
         """
         return [p for p in self.wrapped.values() if not p.requires_grad and p.grad is None]
 
 
-def _state(gradient: Any) -> tuple[int, int] | None:
+def _state(gradient: Tensor | None) -> tuple[int, int] | None:
     return None if gradient is None else (id(gradient), gradient._version)

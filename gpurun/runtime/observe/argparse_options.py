@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpurun.records.events import ArgumentsEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
 
 
 def install() -> None:
@@ -25,7 +28,9 @@ def _argparse_is_here(argparse: ModuleType) -> None:
 def _watch_parse(original: Callable[..., Any]) -> Callable[..., Any]:
     tell = guarded("arguments", _tell)
 
-    def parse_known_args(parser: Any, args: Any = None, namespace: Any = None) -> Any:
+    def parse_known_args(
+        parser: ArgumentParser, args: Sequence[str] | None = None, namespace: object = None
+    ) -> Any:
         try:
             result = original(parser, args, namespace)
         except BaseException as error:
@@ -38,7 +43,7 @@ def _watch_parse(original: Callable[..., Any]) -> Callable[..., Any]:
     return parse_known_args
 
 
-def _tell(parser: Any, namespace: Any) -> None:
+def _tell(parser: ArgumentParser, namespace: Namespace) -> None:
     options = tuple(
         {
             "flags": list(action.option_strings),
@@ -51,5 +56,5 @@ def _tell(parser: Any, namespace: Any) -> None:
     RECORDER.event(ArgumentsEvent(options=options))
 
 
-def _scalar(value: Any) -> Any:
+def _scalar(value: object) -> Any:
     return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)[:200]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
+
+import torch
+from torch import Tensor
+from torch.amp.grad_scaler import GradScaler
 
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.patching import guarded, replace, switched_off
@@ -14,6 +18,9 @@ from gpurun.runtime.observe.step_clock import CLOCK
 ARGUMENTS = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "inputs")
 """Parameters of `torch.autograd.backward` after the tensors."""
 
+Tensors: TypeAlias = Tensor | Sequence[Tensor]
+"""What `torch.autograd.backward` and `grad` differentiate."""
+
 now = time.perf_counter_ns
 
 
@@ -21,32 +28,32 @@ class Backward:
     """Tells the clock of backward passes; those inside another (checkpointing) are part of it."""
 
     def __init__(self) -> None:
-        self.around: list[tuple[Callable[[Any], Any], Callable[[], None]]] = []
+        self.around: list[tuple[Callable[[Tensor], Tensor | None], Callable[[], None]]] = []
         """What knobs do before and after the passes of the script (`Hooks.around_backward`)."""
         self._inside: Callable[[], int] = lambda: -1
-        self._scaled: tuple[Any, Any] | None = None
+        self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
         self._loss = guarded("loss", self._differentiated)
 
-    def install(self, torch: Any) -> None:
+    def install(self) -> None:
         """Watch `torch.autograd.backward`, and `grad` for scripts that step parameters by hand."""
         self._inside = getattr(torch._C, "_current_graph_task_id", self._inside)
-        self._tensor = torch.Tensor
-        self._compiling = torch.compiler.is_dynamo_compiling
         replace(torch.autograd, "backward", self._watch_backward)
         replace(torch.autograd, "grad", self._watch_grad)
-        replace(torch.amp.grad_scaler.GradScaler, "scale", self._watch_scale)
+        replace(GradScaler, "scale", self._watch_scale)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tell: Callable[..., None] = CLOCK.backward
-        inside, compiling, around, loss_of = self._inside, self._compiling, self.around, self._loss
+        inside, around, loss_of = self._inside, self.around, self._loss
+        compiling = torch.compiler.is_dynamo_compiling
 
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def backward(tensors: Tensors, *args: object, **kwargs: object) -> Any:
             nonlocal tell
             if compiling():
                 return original(tensors, *args, **kwargs)
             began = now()
-            loss, ended = tensors, None
-            if around and inside() == -1 and self._is_one_loss(tensors, args, kwargs):
+            loss: Tensors = tensors
+            ended = None
+            if around and inside() == -1 and _is_one_loss(tensors, args, kwargs):
                 loss, ended = self._begin(tensors)
             try:
                 result = original(loss, *args, **kwargs)
@@ -66,14 +73,7 @@ class Backward:
 
         return backward
 
-    def _is_one_loss(self, tensors: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a scalar is differentiated once, by all that it depends on."""
-        if not isinstance(tensors, self._tensor) or tensors.numel() != 1:
-            return False
-        given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
-        return all(x is None or x is False for name, x in given.items() if name != "retain_graph")
-
-    def _begin(self, loss: Any) -> tuple[Any, Sequence[Callable[[], None]]]:
+    def _begin(self, loss: Tensor) -> tuple[Tensor, Sequence[Callable[[], None]]]:
         """The loss to differentiate, and whom to tell when that is done."""
         ended = []
         for begins, then in self.around:
@@ -89,9 +89,9 @@ class Backward:
 
     def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         tell = guarded("gradient", self._tell)
-        inside, compiling = self._inside, self._compiling
+        inside, compiling = self._inside, torch.compiler.is_dynamo_compiling
 
-        def grad(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+        def grad(outputs: Tensors, *args: object, **kwargs: object) -> Any:
             if compiling():
                 return original(outputs, *args, **kwargs)
             began = now()
@@ -109,7 +109,7 @@ class Backward:
     def _watch_scale(self, original: Callable[..., Any]) -> Callable[..., Any]:
         note = guarded("loss scale", self._note_scaled)
 
-        def scale(scaler: Any, outputs: Any) -> Any:
+        def scale(scaler: GradScaler, outputs: object) -> Any:
             try:
                 result = original(scaler, outputs)
             except BaseException as error:
@@ -120,23 +120,33 @@ class Backward:
 
         return scale
 
-    def _note_scaled(self, loss: Any, scaled: Any) -> None:
-        if isinstance(loss, self._tensor):
+    def _note_scaled(self, loss: object, scaled: Tensor) -> None:
+        if isinstance(loss, Tensor):
             self._scaled = (weakref.ref(scaled), loss.detach())
 
-    def _tell(self, elapsed_ns: int, tensors: Any) -> None:
+    def _tell(self, elapsed_ns: int, tensors: Tensors) -> None:
         CLOCK.backward(elapsed_ns, self._loss(tensors) if CLOCK.looking else None)
 
-    def _differentiated(self, tensors: Any) -> Any:
+    def _differentiated(self, tensors: Tensors) -> Tensor | None:
         """The scalar that is differentiated, before a gradient scaler multiplied it."""
         first = tensors[0] if isinstance(tensors, (list, tuple)) and tensors else tensors
-        if not isinstance(first, self._tensor) or first.numel() != 1:
+        if not isinstance(first, Tensor) or first.numel() != 1:
             return None
         scaled, self._scaled = self._scaled, None
         if scaled is not None and scaled[0]() is first:
             return scaled[1]
         # a subclass of Tensor may refuse what the clock asks of a loss: better here than there
-        return first if type(first) is self._tensor else first.detach()
+        return first if type(first) is Tensor else first.detach()
+
+
+def _is_one_loss(
+    tensors: Tensors, args: tuple[object, ...], kwargs: dict[str, object]
+) -> TypeGuard[Tensor]:
+    """Whether a scalar is differentiated once, by all that it depends on."""
+    if not isinstance(tensors, Tensor) or tensors.numel() != 1:
+        return False
+    given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}
+    return all(x is None or x is False for name, x in given.items() if name != "retain_graph")
 
 
 BACKWARD = Backward()

@@ -12,7 +12,11 @@ import os
 import sys
 from collections.abc import Callable
 from threading import get_ident
+from types import FrameType
 from typing import Any
+
+import torch
+from torch import Tensor, overrides
 
 from gpurun.knobs.callers import is_users
 from gpurun.records.events import ValueRead, WaitsEvent
@@ -44,8 +48,7 @@ class DeviceSyncs:
     What comes before the first step is no part of the loop, and often full of reads.
     """
 
-    def __init__(self, torch: Any, steps: int) -> None:
-        self._torch = torch
+    def __init__(self, steps: int) -> None:
         self._steps = steps
         self._looking = False
         self._looked = 0
@@ -68,14 +71,13 @@ class DeviceSyncs:
     def abandon(self) -> None:
         """Stop looking and leave nothing behind."""
         self._looking = False
-        tensor = self._torch.Tensor
         for name, (stand_in, before) in self._replaced.items():
-            if vars(tensor).get(name) is not stand_in:
+            if vars(Tensor).get(name) is not stand_in:
                 continue  # somebody has wrapped it: it only passes on from now on
             if before is None:
-                delattr(tensor, name)
+                delattr(Tensor, name)
             else:
-                setattr(tensor, name, before)
+                setattr(Tensor, name, before)
         self._replaced.clear()
 
     def _reads(self) -> tuple[ValueRead, ...]:
@@ -86,19 +88,18 @@ class DeviceSyncs:
 
     def _begin(self) -> None:
         self._looking = True
-        tensor = self._torch.Tensor
         for name in READS:
-            before = vars(tensor).get(name)
-            if replace(tensor, name, functools.partial(self._stand_in, name)):
-                self._replaced[name] = (vars(tensor)[name], before)
+            before = vars(Tensor).get(name)
+            if replace(Tensor, name, functools.partial(self._stand_in, name)):
+                self._replaced[name] = (vars(Tensor)[name], before)
         os.register_at_fork(after_in_child=self.abandon)
 
     def _stand_in(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        syncs, overrides = self, self._torch.overrides
-        is_compiling = self._torch.compiler.is_compiling
-        answers_itself = overrides.has_torch_function_unary
+        syncs = self
+        is_compiling = torch.compiler.is_compiling
+        answers_itself: Callable[[Tensor], bool] = overrides.has_torch_function_unary
 
-        def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        def read(tensor: Tensor, *args: object, **kwargs: object) -> Any:
             if is_compiling():
                 return original(tensor, *args, **kwargs)
             try:
@@ -115,7 +116,7 @@ class DeviceSyncs:
 
         return read
 
-    def _saw(self, tensor: Any, name: str, frame: Any) -> None:
+    def _saw(self, tensor: Tensor, name: str, frame: FrameType | None) -> None:
         if get_ident() != CLOCK.thread:
             return
         call = READS[name]
@@ -123,7 +124,7 @@ class DeviceSyncs:
             call, frame = "printing", frame.f_back
         if frame is None or not is_users(frame) or frame.f_code.co_filename.startswith("<"):
             return
-        with self._torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction():
             device = tensor.device.type
         key = (f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}", call, device)
         steps, calls, last = self._seen.get(key, (0, 0, -1))
@@ -132,4 +133,4 @@ class DeviceSyncs:
             self._seen[key] = (steps, calls + 1, self._looked)
 
     def _prints(self, file: str) -> bool:
-        return file.endswith(PRINTING) and file.startswith(os.path.dirname(self._torch.__file__))
+        return file.endswith(PRINTING) and file.startswith(os.path.dirname(torch.__file__))

@@ -6,7 +6,6 @@ import os
 import resource
 import time
 from collections.abc import Callable
-from typing import Any
 
 from gpurun.records.events import EndEvent
 from gpurun.runtime.core.recorder import RECORDER
@@ -19,7 +18,7 @@ _ENDED: set[int] = set()
 """Processes (this one, or the one it was forked from) whose metrics are written."""
 
 
-def write_exit_metrics(torch: Any) -> None:
+def write_exit_metrics() -> None:
     """Write what is pending and, once, the metrics of this process."""
     CLOCK.drain()
     if not RECORDER.recording or os.getpid() in _ENDED:
@@ -33,13 +32,15 @@ def write_exit_metrics(torch: Any) -> None:
         EndEvent(
             clock_ns=time.perf_counter_ns(),
             peak_rss_bytes=usage.ru_maxrss * 1024,
-            **_device_memory(torch),
+            **_device_memory(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
         )
     )
 
 
-def _device_memory(torch: Any) -> dict[str, int | None]:
+def _device_memory() -> dict[str, int | None]:
+    import torch
+
     cuda = torch.cuda
     known = cuda.is_initialized()
     return {

@@ -93,7 +93,7 @@ class KnobHooks:
 def _whole(edit: Callable[[Any], None]) -> Callable[[Any], None]:
     """An edit that raises half-way leaves the arguments as they were, and says nothing."""
 
-    def edit_or_not(call: Any) -> None:
+    def edit_or_not(call: LoaderCall | OptimizerCall) -> None:
         before = dict(call.arguments)
         try:
             with OUTCOMES.held() as held:

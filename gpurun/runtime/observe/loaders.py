@@ -10,8 +10,12 @@ import sys
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence, Sized
+from types import FrameType
+from typing import Any, SupportsIndex, cast
+
+import torch
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
 from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.callers import is_ours
@@ -23,6 +27,7 @@ from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.tensor_values import tensors
+from gpurun.runtime.observe.loader_iterator import STREAM, LoaderIterator
 from gpurun.runtime.observe.prefetched_batches import PREFETCHED
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
@@ -34,7 +39,6 @@ class Loaders:
     """The DataLoaders of this process."""
 
     def __init__(self) -> None:
-        self.torch: Any = None
         self.edits: list[Callable[[LoaderCall], None]] = []
         self.training_keys: frozenset[str] = frozenset()
         self.on_batch: Callable[[LoaderState, Any, Any], None] | None = None
@@ -45,23 +49,20 @@ class Loaders:
         self._count = 0
         self._library = ""
 
-    def install(self, torch: Any, training_keys: frozenset[str]) -> None:
+    def install(self, training_keys: frozenset[str]) -> None:
         """Watch `torch.utils.data.DataLoader` and its iterators."""
-        from torch.utils.data import dataloader
-
-        self.torch = torch
         self._grad_enabled = torch.is_grad_enabled
         self.training_keys = training_keys
         self._library = os.path.dirname(torch.__file__) + os.sep
-        replace(dataloader.DataLoader, "__init__", self._watch_init)
-        replace(dataloader.DataLoader, "__iter__", self._watch_iter)
-        iterator: Any = dataloader._BaseDataLoaderIter
+        replace(DataLoader, "__init__", self._watch_init)
+        replace(DataLoader, "__iter__", self._watch_iter)
+        iterator: Any = torch.utils.data.dataloader._BaseDataLoaderIter
         iterator._gpurun_state = iterator._gpurun_indices = None
-        replace(dataloader._BaseDataLoaderIter, "__next__", self._watch_next)
-        replace(dataloader._BaseDataLoaderIter, "_next_index", self._watch_next_index)
-        replace(dataloader._BaseDataLoaderIter, "_reset", self._watch_reset)
+        replace(iterator, "__next__", self._watch_next)
+        replace(iterator, "_next_index", self._watch_next_index)
+        replace(iterator, "_reset", self._watch_reset)
 
-    def key_of(self, loader: Any) -> str:
+    def key_of(self, loader: DataLoader[Any]) -> str:
         """Where the script builds this loader, as in `LoaderEvent`; "" for one never seen."""
         state = self.states.get(loader)
         return "" if state is None else state.key
@@ -76,7 +77,7 @@ class Loaders:
         built = guarded("loader built", self._built)
         look_at_main = guarded("main guard", TRAITS.look_at_main)
 
-        def __init__(loader: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(loader: DataLoader[Any], *args: object, **kwargs: object) -> None:
             look_at_main()
             site = find_site(sys._getframe(1)) or ("unknown:0#0", "", 0)
             call = edited(signature, loader, args, kwargs, site) if loaders.edits else None
@@ -92,7 +93,7 @@ class Loaders:
 
         return __init__
 
-    def _site(self, frame: Any) -> tuple[str, str, int]:
+    def _site(self, frame: FrameType) -> tuple[str, str, int]:
         """Key, file and line of the code that builds the loader, outside torch and us."""
         while frame.f_back is not None and self._foreign(frame):
             frame = frame.f_back
@@ -101,13 +102,13 @@ class Loaders:
         self._sites[place] += 1
         return f"{place}#{self._sites[place] - 1}", file, line
 
-    def _foreign(self, frame: Any) -> bool:
+    def _foreign(self, frame: FrameType) -> bool:
         return frame.f_code.co_filename.startswith(self._library) or is_ours(frame)
 
     def _edited(
         self,
         signature: inspect.Signature,
-        loader: Any,
+        loader: DataLoader[Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         site: tuple[str, str, int],
@@ -123,15 +124,15 @@ class Loaders:
             key=key,
             arguments=dict(arguments),
             training=(key in self.training_keys) if self.training_keys else None,
-            iterable=isinstance(arguments.get("dataset"), self.torch.utils.data.IterableDataset),
-            subclass=type(loader) is not self.torch.utils.data.DataLoader,
+            iterable=isinstance(arguments.get("dataset"), IterableDataset),
+            subclass=type(loader) is not DataLoader,
         )
         with OUTCOMES.held() as held:
             for edit in self.edits:
                 edit(call)
         return arguments, call.arguments, functools.partial(OUTCOMES.settle, held)
 
-    def _built(self, loader: Any, site: tuple[str, str, int]) -> None:
+    def _built(self, loader: DataLoader[Any], site: tuple[str, str, int]) -> None:
         if loader in self.states:
             return
         state = LoaderState(self._count, site[0])
@@ -139,7 +140,7 @@ class Loaders:
         self._unopened[state.number] = site[0]
         self._count += 1
         describe = guarded("loader event", _loader_event)
-        event = describe(state.number, loader, site, self.torch)
+        event = describe(state.number, loader, site)
         if event is not None:
             RECORDER.event(event)
 
@@ -148,7 +149,7 @@ class Loaders:
     def _watch_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         opened = guarded("loader opened", self._opened)
 
-        def __iter__(loader: Any) -> Any:
+        def __iter__(loader: DataLoader[Any]) -> Any:
             try:
                 iterator = original(loader)
             except BaseException as error:
@@ -159,7 +160,7 @@ class Loaders:
 
         return __iter__
 
-    def _opened(self, loader: Any, iterator: Any) -> None:
+    def _opened(self, loader: DataLoader[Any], iterator: LoaderIterator) -> None:
         state = self.states.get(loader)
         if state is not None:
             iterator._gpurun_state = state
@@ -173,13 +174,13 @@ class Loaders:
             if key is not None:
                 self._look_at_first(iterator, key)
 
-    def _look_at_first(self, iterator: Any, key: str) -> None:
+    def _look_at_first(self, iterator: LoaderIterator, key: str) -> None:
         """See the first batch of a loader on its way out; those after it cost nothing."""
         look = guarded("first batch", self._first)
         reading = weakref.ref(iterator)  # an iterator that holds itself would keep its workers
 
         def _next_data() -> Any:
-            iterator: Any = reading()
+            iterator: Any = reading()  # torch asks it for a batch: it is there
             del iterator._next_data
             try:
                 batch = iterator._next_data()
@@ -191,12 +192,12 @@ class Loaders:
 
         iterator._next_data = _next_data
 
-    def _first(self, batch: Any, key: str) -> None:
+    def _first(self, batch: object, key: str) -> None:
         if self._grad_enabled() and any(tensor.is_cuda for tensor in tensors(batch)):
             TRAITS.note_loader("cuda_batches", key)
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def _next_index(iterator: Any) -> Any:
+        def _next_index(iterator: LoaderIterator) -> Any:
             try:
                 indices = original(iterator)
             except BaseException as error:
@@ -212,7 +213,7 @@ class Loaders:
         return _next_index
 
     def _watch_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def _reset(iterator: Any, *args: Any, **kwargs: Any) -> Any:
+        def _reset(iterator: LoaderIterator, *args: object, **kwargs: object) -> Any:
             # an epoch left early leaves read-ahead batches of persistent workers behind
             iterator._gpurun_indices = None
             try:
@@ -227,7 +228,7 @@ class Loaders:
         exhausted = guarded("loader exhausted", self._exhausted)
         yielded: Callable[..., None] = self._yielded
 
-        def __next__(iterator: Any) -> Any:
+        def __next__(iterator: LoaderIterator) -> Any:
             nonlocal yielded
             began = now()
             try:
@@ -251,7 +252,7 @@ class Loaders:
 
         return __next__
 
-    def _yielded(self, state: LoaderState, indices: Any, batch: Any, waited_ns: int) -> None:
+    def _yielded(self, state: LoaderState, indices: object, batch: object, waited_ns: int) -> None:
         if self._grad_enabled():
             CLOCK.batch(state, waited_ns, _count_indices(indices))
         elif CLOCK.untrained:
@@ -259,7 +260,7 @@ class Loaders:
         if self.on_batch is not None:
             self.on_batch(state, indices, batch)
 
-    def _exhausted(self, iterator: Any) -> None:
+    def _exhausted(self, iterator: LoaderIterator) -> None:
         state = iterator._gpurun_state
         if state is not None:
             iterator._gpurun_indices = None
@@ -268,36 +269,37 @@ class Loaders:
             )
 
 
-def _count_indices(indices: Any) -> int:
+def _count_indices(indices: object) -> int:
     """Data-set indices in a batch; 0 where the sampler does not hand out batches of indices."""
     if type(indices) is list:
         return len(indices) if indices and indices[0] is not None else 0
     if isinstance(indices, (str, bytes, Mapping)) or not hasattr(indices, "__len__"):
         return 0
+    handed = cast(Sequence[object], indices)
     try:
-        return len(indices) if len(indices) and indices[0] is not None else 0
+        return len(handed) if len(handed) and handed[0] is not None else 0
     except (TypeError, IndexError, KeyError):
         return 0  # a tensor without dimension; a set
 
 
-def _length(value: Any) -> int | None:
+def _length(value: object) -> int | None:
     try:
-        return len(value)
+        return len(cast(Sized, value))
     except Exception:
         return None  # iterable data sets and endless samplers have none
 
 
-def _loader_event(number: int, loader: Any, site: tuple[str, str, int], torch: Any) -> LoaderEvent:
+def _loader_event(number: int, loader: DataLoader[Any], site: tuple[str, str, int]) -> LoaderEvent:
     key, file, line = site
     context = getattr(loader, "multiprocessing_context", None)
-    iterable = loader._dataset_kind == 1
+    iterable = loader._dataset_kind == STREAM
     batches = getattr(loader, "batch_sampler", None)
     sampler = batches if batches is not None else loader.sampler
     return LoaderEvent(
         loader=number,
         key=key,
         class_name=type(loader).__name__,
-        subclass=type(loader) is not torch.utils.data.DataLoader,
+        subclass=type(loader) is not DataLoader,
         dataset_class=type(loader.dataset).__name__,
         # the length of a stream may be a search through its files
         dataset_length=None if iterable else _length(loader.dataset),
@@ -309,8 +311,7 @@ def _loader_event(number: int, loader: Any, site: tuple[str, str, int], torch: A
         pin_memory=bool(loader.pin_memory),
         drop_last=bool(loader.drop_last),
         iterable=iterable,
-        custom_batch_sampler=batches is not None
-        and type(batches) is not torch.utils.data.BatchSampler,
+        custom_batch_sampler=batches is not None and type(batches) is not BatchSampler,
         start_method=None if context is None else context.get_start_method(),
         batch_size_argument=batch_size_expression(file, line),
         in_script=_is_script(file),
@@ -322,7 +323,7 @@ def _is_script(file: str) -> bool:
     return script is not None and os.path.realpath(script) == os.path.realpath(file)
 
 
-def _whole(value: Any) -> int | None:
+def _whole(value: SupportsIndex | None) -> int | None:
     """A count as an int, also where the script computed it with numpy."""
     return None if value is None else operator.index(value)
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gpurun.runtime.core.tensor_values import tensors
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
+
+if TYPE_CHECKING:
+    from torch.autograd.graph import Node
 
 TRAIT = "manual_attention"
 CALLS = 8
@@ -36,7 +39,7 @@ def watch() -> None:
     """Look at what the next root calls return."""
     left = CALLS
 
-    def returned(result: Any) -> Any:
+    def returned(result: object) -> object:
         nonlocal left
         left -= 1
         graphs = [t.grad_fn for t in tensors(result) if t.grad_fn is not None]
@@ -49,7 +52,7 @@ def watch() -> None:
     ROOTS.around.add("look for attention", nullcontext, returned, lambda error: None)
 
 
-def _nodes(roots: list[Any]) -> Iterator[Any]:
+def _nodes(roots: list[Node]) -> Iterator[Node]:
     """The operations of backward graphs."""
     seen, waiting = set(roots), list(roots)
     while waiting and len(seen) < MOST_NODES:
@@ -61,7 +64,7 @@ def _nodes(roots: list[Any]) -> Iterator[Any]:
                 waiting.append(source)
 
 
-def _is_weighted_sum(node: Any) -> bool:
+def _is_weighted_sum(node: Node) -> bool:
     """Whether an operation multiplies a softmax of a product."""
     if not node.name().startswith(PRODUCTS):
         return False
@@ -73,9 +76,10 @@ def _is_weighted_sum(node: Any) -> bool:
     )
 
 
-def _reaches(node: Any, names: tuple[str, ...], itself: bool = False) -> Any:
+def _reaches(node: Node | None, names: tuple[str, ...], itself: bool = False) -> Node | None:
     """The first operation of such a name before `node`, through none that is not in between."""
-    waiting = [(node, 0)] if itself else [(n, 0) for n, _ in node.next_functions]
+    nodes = [node] if node is None or itself else [source for source, _ in node.next_functions]
+    waiting = [(one, 0) for one in nodes]
     while waiting:
         current, depth = waiting.pop()
         if current is None or depth > LONGEST:

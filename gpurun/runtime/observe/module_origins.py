@@ -128,7 +128,7 @@ def tell() -> None:
 def _by_loader(
     original: Callable[..., Any], seen: Callable[[str, str], None]
 ) -> Callable[..., Any]:
-    def load(loader: Any, *args: Any, **kwargs: Any) -> Any:
+    def load(loader: object, *args: object, **kwargs: object) -> Any:
         seen(getattr(loader, "name", ""), getattr(loader, "path", ""))
         try:
             return original(loader, *args, **kwargs)
@@ -140,7 +140,7 @@ def _by_loader(
 
 
 def _by_runpy(original: Callable[..., Any], seen: Callable[[str, str], None]) -> Callable[..., Any]:
-    def get_code(*args: Any, **kwargs: Any) -> Any:
+    def get_code(*args: Any, **kwargs: object) -> Any:
         seen("", os.path.abspath(os.fsdecode(args[-1])))  # before the file: what it shall be called
         try:
             return original(*args, **kwargs)

@@ -7,6 +7,9 @@ import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import torch
+from torch.optim import Optimizer
+
 from gpurun.knobs.api import OptimizerCall
 from gpurun.records.events import OptimizerEvent
 from gpurun.records.frames import drop_frame
@@ -21,21 +24,21 @@ class Optimizers:
 
     def __init__(self) -> None:
         self.edits: list[Callable[[OptimizerCall], None]] = []
-        self.built: list[Callable[[Any], None]] = []
-        self.noticed: list[Callable[[Any], None]] = []
+        self.built: list[Callable[[Optimizer], None]] = []
+        self.noticed: list[Callable[[Optimizer], None]] = []
         """Call-backs of our own, after those of the knobs."""
         self._building: set[int] = set()
 
-    def install(self, torch: Any) -> None:
+    def install(self) -> None:
         """Watch every optimizer class of torch and, through the base class, everybody's own."""
         for cls in list(vars(torch.optim).values()):
-            if isinstance(cls, type) and issubclass(cls, torch.optim.Optimizer):
+            if isinstance(cls, type) and issubclass(cls, Optimizer):
                 if "__init__" in vars(cls):
                     replace(cls, "__init__", self._watch_init)
         from torch.optim import optimizer
 
-        optimizer.register_optimizer_step_pre_hook(_unless_compiling(torch, CLOCK.step_begins))
-        optimizer.register_optimizer_step_post_hook(_unless_compiling(torch, CLOCK.step_ends))
+        optimizer.register_optimizer_step_pre_hook(_unless_compiling(CLOCK.step_begins))
+        optimizer.register_optimizer_step_post_hook(_unless_compiling(CLOCK.step_ends))
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
         signature = inspect.signature(original)
@@ -43,7 +46,7 @@ class Optimizers:
         finished = guarded("optimizer built", self._finished)
         edited = guarded("optimizer edits", self._edited)
 
-        def __init__(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        def __init__(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
             outermost = id(optimizer) not in optimizers._building
             call = None
             if outermost and optimizers.edits:
@@ -66,7 +69,11 @@ class Optimizers:
         return __init__
 
     def _edited(
-        self, signature: inspect.Signature, optimizer: Any, args: Any, kwargs: Any
+        self,
+        signature: inspect.Signature,
+        optimizer: Optimizer,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> tuple[dict[str, Any], dict[str, Any], Settle] | None:
         """The script's arguments by name, those after the knobs' edits, and who hears of them."""
         try:
@@ -87,7 +94,7 @@ class Optimizers:
                 edit(call)
         return arguments, call.arguments, functools.partial(OUTCOMES.settle, held)
 
-    def _finished(self, optimizer: Any) -> None:
+    def _finished(self, optimizer: Optimizer) -> None:
         if optimizer in CLOCK.optimizers:
             return
         number = CLOCK.number(optimizer)
@@ -100,11 +107,11 @@ class Optimizers:
             callback(optimizer)
 
 
-def _unless_compiling(torch: Any, hook: Callable[..., None]) -> Callable[..., None]:
+def _unless_compiling(hook: Callable[..., None]) -> Callable[..., None]:
     """The hook, guarded; what torch.compile traces sees nothing of it."""
     compiling = torch.compiler.is_dynamo_compiling
 
-    def call(optimizer: Any, args: Any, kwargs: Any) -> None:
+    def call(optimizer: Optimizer, args: object, kwargs: object) -> None:
         nonlocal hook
         if compiling():
             return
@@ -116,7 +123,7 @@ def _unless_compiling(torch: Any, hook: Callable[..., None]) -> Callable[..., No
     return call
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """A hyper-parameter as a JSON value (tensors of one element become numbers)."""
     if isinstance(value, (bool, int, float, str)) or value is None:
         return value
@@ -132,7 +139,7 @@ def hyperparameters(group: dict[str, Any]) -> dict[str, Any]:
     return {k: plain(v) for k, v in group.items() if k not in ("params", "param_names")}
 
 
-def _optimizer_event(number: int, optimizer: Any) -> OptimizerEvent:
+def _optimizer_event(number: int, optimizer: Optimizer) -> OptimizerEvent:
     groups = optimizer.param_groups
     return OptimizerEvent(
         optimizer=number,

@@ -38,7 +38,7 @@ def guard(worker: ModuleType) -> None:
 
 
 def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
-    def worker_loop(*args: Any, **kwargs: Any) -> Any:
+    def worker_loop(*args: object, **kwargs: object) -> Any:
         end_with_parent()
         try:
             return original(*args, **kwargs)

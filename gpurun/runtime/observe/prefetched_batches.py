@@ -11,7 +11,9 @@ import signal
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import cast
+
+from gpurun.runtime.observe.loader_iterator import LoaderIterator, WorkersIterator
 
 
 @dataclass(frozen=True)
@@ -41,16 +43,16 @@ class PrefetchedBatches:
     def __init__(self) -> None:
         self.passes = 0
         self._trained: set[str] = set()
-        self._iterators: list[weakref.ref[Any]] = []
+        self._iterators: list[weakref.ref[WorkersIterator]] = []
 
-    def opened(self, place: str, iterator: Any, trained: bool) -> None:
+    def opened(self, place: str, iterator: LoaderIterator, trained: bool) -> None:
         """A loader that is built at `place` was begun; `trained`: its last pass fed training."""
         if trained:
             self._trained.add(place)
         self.passes += place in self._trained
         if hasattr(iterator, "_workers"):
             alive = [ref for ref in self._iterators if ref() not in (None, iterator)]
-            self._iterators = [*alive, weakref.ref(iterator)]
+            self._iterators = [*alive, weakref.ref(cast(WorkersIterator, iterator))]
 
     def level(self) -> PrefetchLevel:
         """How much is ready now."""
@@ -68,7 +70,7 @@ class PrefetchedBatches:
         send(pids, signal.SIGSTOP)
         return pids
 
-    def _alive(self) -> list[Any]:
+    def _alive(self) -> list[WorkersIterator]:
         return [iterator for ref in self._iterators if (iterator := ref()) is not None]
 
 
@@ -79,7 +81,7 @@ def send(pids: list[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def _level(iterator: Any) -> PrefetchLevel:
+def _level(iterator: WorkersIterator) -> PrefetchLevel:
     """What torch's iterator with workers has ready; nothing of one that works differently."""
     try:
         under_way = iterator._task_info

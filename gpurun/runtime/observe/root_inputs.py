@@ -5,39 +5,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import torch
+
 DEPTH = 3
 """How deep batches are nested where people nest them: a list of dicts of tensors."""
 
 
-def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any], tensor: type) -> Any:
+def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """The first tensor with a dimension in the arguments of a call, None if there is none."""
     for value in args:
-        if isinstance(value, tensor) and value.shape:  # type: ignore[attr-defined]
+        if isinstance(value, torch.Tensor) and value.shape:
             return value
-    return next(_tensors((*args, *kwargs.values()), tensor, DEPTH), None)
+    return next(_tensors((*args, *kwargs.values()), DEPTH), None)
 
 
-def sizes(first: Any, boolean: Any) -> tuple[int, int]:
-    """Leading dimension of the first tensor, and its elements if it is an integer matrix.
-
-    `boolean` is `torch.bool`.
-    """
+def sizes(first: torch.Tensor | None) -> tuple[int, int]:
+    """Leading dimension of the first tensor, and its elements if it is an integer matrix."""
     if first is None:
         return 0, 0
     shape, kind = first.shape, first.dtype
     if type(shape[0]) is not int:
         return 0, 0  # traced, by jit or dynamo: reading it would be recorded, or warned of
-    if len(shape) != 2 or kind.is_floating_point or kind.is_complex or kind is boolean:
+    if len(shape) != 2 or kind.is_floating_point or kind.is_complex or kind is torch.bool:
         return int(shape[0]), 0
     return int(shape[0]), int(shape[0] * shape[1])
 
 
-def _tensors(values: Iterable[Any], tensor: type, depth: int) -> Iterator[Any]:
+def _tensors(values: Iterable[object], depth: int) -> Iterator[torch.Tensor]:
     for value in values:
-        if isinstance(value, tensor):
-            if value.dim():  # type: ignore[attr-defined]
+        if isinstance(value, torch.Tensor):
+            if value.dim():
                 yield value
         elif depth and isinstance(value, Mapping):
-            yield from _tensors(value.values(), tensor, depth - 1)
+            yield from _tensors(value.values(), depth - 1)
         elif depth and isinstance(value, (list, tuple)):
-            yield from _tensors(value, tensor, depth - 1)
+            yield from _tensors(value, depth - 1)

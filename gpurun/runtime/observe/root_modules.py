@@ -15,6 +15,10 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Protocol
 
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
 from gpurun.records.events import RootEvent, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.call_contexts import CallContexts
@@ -35,10 +39,12 @@ now = time.perf_counter_ns
 class Observer(Protocol):
     """Looks at root calls without gradients; neither method may raise."""
 
-    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any | None:
+    def before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any | None:
         """Note what a call is given; None: nobody asks for what it returns."""
 
-    def after(self, seen: Any, result: Any) -> None:
+    def after(self, seen: object, result: object) -> None:
         """Note what the call returned; `seen` is what `before` gave."""
 
 
@@ -46,16 +52,15 @@ class RootModules:
     """The root modules of this process, and what knobs want done around their calls."""
 
     def __init__(self) -> None:
-        self.torch: Any = None
-        self.known: dict[int, weakref.ref[Any]] = {}
-        self.on_root: list[Callable[[Any], None]] = []
+        self.known: dict[int, weakref.ref[nn.Module]] = {}
+        self.on_root: list[Callable[[nn.Module], None]] = []
         self.around = CallContexts()
-        self.route: Callable[[Any, Any], Any] | None = None
+        self.route: Callable[[Callable[..., Any], nn.Module], Callable[..., Any]] | None = None
         """`route(original, module)` is what is called in place of `original`, torch's own."""
-        self.on_inputs: Callable[[Any, tuple[Any, ...], dict[str, Any]], None] | None = None
+        self.on_inputs: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None] | None = None
         self.observer: Observer | None = None
         """Looks at calls without gradients: what they are given and what they return."""
-        self._original: Any = None
+        self._original: Callable[..., Any] = nn.Module.__call__
         self._searching = False
         self._steps_searched = 0
         self._found = 0
@@ -67,11 +72,9 @@ class RootModules:
         self._patched: set[type] = set()
         self._in_training_mode = False
 
-    def install(self, torch: Any) -> None:
+    def install(self) -> None:
         """Start the search."""
-        self.torch = torch
-        self._original = torch.nn.Module.__call__
-        self._tensor, self._bool = torch.Tensor, torch.bool
+        self._original = nn.Module.__call__
         self._grad_enabled = torch.is_grad_enabled
         self._in_backward = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self._watch = self._caller(self._original)
@@ -79,28 +82,28 @@ class RootModules:
         self._listener = guarded("root search", self._stepped)
         self.search()
 
-    def modules(self) -> list[Any]:
+    def modules(self) -> list[nn.Module]:
         """The roots that are still alive."""
         return [m for m in (ref() for ref in list(self.known.values())) if m is not None]
 
     # -- the search ----------------------------------------------------------------------------
 
-    def search(self, optimizer: Any = None) -> None:
+    def search(self, optimizer: Optimizer | None = None) -> None:
         """Look for roots; called again for each new optimizer of parameters that no root holds."""
         if optimizer is not None and _parameters(optimizer) <= self._covered():
             return
         self._steps_searched = 0
-        if not self._searching and self.torch.nn.Module.__call__ is self._original:
+        if not self._searching and nn.Module.__call__ is self._original:
             self._searching = True
-            self.torch.nn.Module.__call__ = self._watch
+            nn.Module.__call__ = self._watch  # type: ignore[method-assign]
             CLOCK.listeners.insert(0, self._listener)
 
-    def _consider(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def _consider(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether this outermost call is a root's; if so it is one from now on."""
         try:
             if id(module) in self.known:
                 return True
-            if self.torch.jit.is_tracing() or not self._is_root(module):
+            if torch._C._is_tracing() or not self._is_root(module):
                 return False
             self._promote(module, args, kwargs)
         except Exception as error:
@@ -109,12 +112,12 @@ class RootModules:
             return False
         return True
 
-    def _is_root(self, module: Any) -> bool:
+    def _is_root(self, module: nn.Module) -> bool:
         parameters = list(module.parameters())
-        if not parameters or any(map(self.torch.nn.parameter.is_lazy, parameters)):
+        if not parameters or any(map(nn.parameter.is_lazy, parameters)):
             return False
         stepped = [_parameters(o) for o in CLOCK.optimizers]
-        if not self.torch.is_grad_enabled() or not (module.training or stepped):
+        if not torch.is_grad_enabled() or not (module.training or stepped):
             if stepped or CLOCK.backwards:
                 return False
             self._inference[id(module)] += 1
@@ -124,13 +127,13 @@ class RootModules:
             return False
         return not stepped or any(len(mine & s) >= COVERAGE * len(s) for s in stepped if s)
 
-    def _promote(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _promote(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for callback in self.on_root:
             callback(module)
         known, key = self.known, id(module)
         known[key] = weakref.ref(module, lambda _: known.pop(key, None))
         describe = guarded("root event", _root_event)
-        event = describe(self._found, module, first_tensor(args, kwargs, self.torch.Tensor))
+        event = describe(self._found, module, first_tensor(args, kwargs))
         self._found += 1
         if event is not None:
             RECORDER.event(event)
@@ -161,8 +164,8 @@ class RootModules:
         if self._searching:
             self._searching = False
             CLOCK.listeners = [x for x in CLOCK.listeners if x is not self._listener]
-            if self.torch.nn.Module.__call__ is self._watch:
-                self.torch.nn.Module.__call__ = self._original
+            if nn.Module.__call__ is self._watch:
+                nn.Module.__call__ = self._original  # type: ignore[method-assign]
 
     # -- a root's own call ---------------------------------------------------------------------
 
@@ -175,12 +178,12 @@ class RootModules:
         cls.__call__ = self._caller(original)  # type: ignore[method-assign]
         self._patched.add(cls)
 
-    def _caller(self, original: Any) -> Any:
+    def _caller(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """What stands in for `__call__`, of all modules while searching, then of roots' classes."""
         roots, known, inside, outermost = self, self.known, self._inside, self._outermost
-        is_compiling, call_root = self.torch.compiler.is_compiling, self._call_root
+        is_compiling, call_root = torch.compiler.is_compiling, self._call_root
 
-        def __call__(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def __call__(module: nn.Module, *args: object, **kwargs: object) -> Any:
             if is_compiling():
                 return original(module, *args, **kwargs)
             thread = get_ident()
@@ -205,7 +208,12 @@ class RootModules:
         return functools.update_wrapper(__call__, original)
 
     def _call_root(
-        self, original: Any, module: Any, args: Any, kwargs: dict[str, Any], thread: int
+        self,
+        original: Callable[..., Any],
+        module: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        thread: int,
     ) -> Any:
         self._inside.add(thread)
         try:
@@ -234,27 +242,27 @@ class RootModules:
             self._told = switched_off("forward", error)
         return result
 
-    def _trains(self, module: Any) -> bool:
+    def _trains(self, module: nn.Module) -> bool:
         """Whether a call is a part of training: an evaluation may leave gradients enabled."""
         return self._grad_enabled() and (module.training or not self._in_training_mode)
 
     def _tell(
-        self, elapsed_ns: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, elapsed_ns: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         training = self._trains(module)
         if module.training and training:
             self._in_training_mode = True
         if self._in_backward() != -1:
             return  # computed again by a checkpoint: a part of the backward pass
-        samples, tokens = sizes(first_tensor(args, kwargs, self._tensor), self._bool)
+        samples, tokens = sizes(first_tensor(args, kwargs))
         CLOCK.forward(elapsed_ns, id(module), samples, tokens, training)
 
 
-def _parameters(optimizer: Any) -> set[int]:
+def _parameters(optimizer: Optimizer) -> set[int]:
     return {id(p) for group in optimizer.param_groups for p in group["params"]}
 
 
-def _root_event(number: int, module: Any, first: Any) -> RootEvent:
+def _root_event(number: int, module: nn.Module, first: torch.Tensor | None) -> RootEvent:
     parameters = list(module.parameters())
     capability, memory = _of_gpu(parameters[0].device)
     return RootEvent(
@@ -274,12 +282,10 @@ def _root_event(number: int, module: Any, first: Any) -> RootEvent:
     )
 
 
-def _of_gpu(device: Any) -> tuple[tuple[int, int] | None, int | None]:
+def _of_gpu(device: torch.device) -> tuple[tuple[int, int] | None, int | None]:
     """Compute capability and memory; where NVML does not answer nobody else tells."""
     if device.type != "cuda":
         return None, None
-    import torch
-
     try:
         found = torch.cuda.get_device_properties(device)
         return (found.major, found.minor), found.total_memory

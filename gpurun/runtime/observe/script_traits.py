@@ -6,7 +6,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
+
+import torch
 
 from gpurun.knobs.callers import is_ours
 from gpurun.records.events import TraitEvent
@@ -41,7 +44,7 @@ class Traits:
         self._library = ""
         self._main_seen = False
 
-    def install(self, torch: Any) -> None:
+    def install(self) -> None:
         """Watch the places where a script would show one of them."""
         self._library = os.path.dirname(torch.__file__) + os.sep
         self._watch(torch.amp.autocast_mode.autocast, "__enter__", "autocast")
@@ -76,11 +79,11 @@ class Traits:
             detail = self.seen[trait] = joined((*keys, key))
             RECORDER.event(TraitEvent(trait=trait, detail=detail))
 
-    def _watch(self, owner: Any, name: str, trait: str) -> None:
+    def _watch(self, owner: object, name: str, trait: str) -> None:
         traits = self
 
         def watcher(original: Callable[..., Any]) -> Callable[..., Any]:
-            def watched(*args: Any, **kwargs: Any) -> Any:
+            def watched(*args: object, **kwargs: object) -> Any:
                 site = traits._site(sys._getframe(1))
                 if site is not None:
                     traits.note(trait, site)
@@ -101,7 +104,7 @@ class Traits:
         traits = self
         make = cls.__new__
 
-        def __new__(kind: Any, *args: Any, **kwargs: Any) -> Any:
+        def __new__(kind: type, *args: object, **kwargs: object) -> Any:
             site = None if trait in traits.seen else traits._site(sys._getframe(1))
             if site is not None:
                 traits.note(trait, site)
@@ -109,7 +112,7 @@ class Traits:
 
         cls.__new__ = staticmethod(__new__)
 
-    def _site(self, frame: Any) -> str | None:
+    def _site(self, frame: FrameType | None) -> str | None:
         """Where the script itself asked for it; None if torch or we did for our own ends."""
         while frame is not None:
             file = frame.f_code.co_filename
@@ -125,7 +128,7 @@ class Traits:
         return f"{os.path.basename(file)}:{frame.f_lineno}"
 
 
-def _stands_in_calls(frame: Any) -> bool:
+def _stands_in_calls(frame: FrameType) -> bool:
     """Not of a knob's context, which `Surroundings` enters elsewhere than it makes the call."""
     if frame.f_code is CallContexts.call.__code__:
         return True

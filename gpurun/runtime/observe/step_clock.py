@@ -16,13 +16,17 @@ import time
 from collections.abc import Callable
 from threading import get_ident, main_thread
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpurun.records.events import StepRow, StepsEvent
 from gpurun.runtime.core.device_clock import DeviceClock
 from gpurun.runtime.core.identity_map import IdentityMap
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
 
 FLUSH_NS = 500_000_000
 """A kill loses at most this much of the record, or the last tenth of a shorter one."""
@@ -75,9 +79,9 @@ class StepClock:
         """Number of each optimizer that is alive, counted from 0 as they are seen."""
         self.device = DeviceClock()
         self.listeners: list[Callable[[int], None]] = []
-        self.before_step: list[Callable[[Any], None]] = []
+        self.before_step: list[Callable[[Optimizer], None]] = []
         self._numbers = itertools.count()
-        self._stepping: dict[int, list[tuple[Any, int, int]]] = {}
+        self._stepping: dict[int, list[tuple[Optimizer, int, int]]] = {}
         self._start()
         RECORDER.on_flush(self.hand_over)
         os.register_at_fork(after_in_child=self._forked)
@@ -93,7 +97,7 @@ class StepClock:
         self.row = NOTHING.copy()
         self.fed: dict[int, list[int]] = {}
         """Samples and tokens that each root has been fed in this step, and in how many calls."""
-        self.losses: list[Any] = []
+        self.losses: list[Tensor] = []
         self.pending_loaders: list[LoaderState] = []
         self.steps_of: dict[int, int] = {}
         self.backwards = 0
@@ -109,7 +113,7 @@ class StepClock:
         """Whether the losses of this step are recorded."""
         self._latest: list[Any] | None = None
 
-    def number(self, optimizer: Any) -> int:
+    def number(self, optimizer: Optimizer) -> int:
         """The number of an optimizer, a new one if it has none."""
         number = self.optimizers.get(optimizer)
         if number is None:
@@ -177,7 +181,7 @@ class StepClock:
         if fed[1] > row[TOKENS]:
             row[TOKENS] = fed[1]
 
-    def backward(self, elapsed_ns: int, loss: Any) -> None:
+    def backward(self, elapsed_ns: int, loss: Tensor | None) -> None:
         """A backward pass returned."""
         row = self.row
         row[BACKWARD] += elapsed_ns
@@ -197,7 +201,7 @@ class StepClock:
             elif self.backwards > PATIENCE:
                 self._tell("backward", self.backwards - PATIENCE)
 
-    def step_begins(self, optimizer: Any, *_: Any) -> None:
+    def step_begins(self, optimizer: Optimizer, *_: object) -> None:
         """Global optimizer pre-hook."""
         thread = get_ident()
         stepping = self._stepping.get(thread)
@@ -212,7 +216,7 @@ class StepClock:
             for callback in self.before_step:
                 callback(optimizer)
 
-    def step_ends(self, optimizer: Any, *_: Any) -> None:
+    def step_ends(self, optimizer: Optimizer, *_: object) -> None:
         """Global optimizer post-hook; a subclass that calls `super().step()` counts once."""
         self.thread = thread = get_ident()
         stepping = self._stepping.get(thread) or []
@@ -220,7 +224,7 @@ class StepClock:
             stepping.pop()
         if not stepping:
             return
-        _, began, parts_ns = stepping.pop()
+        began, parts_ns = stepping.pop()[1:]
         if stepping and any(entry[0] is optimizer for entry in stepping):
             return
         end = now()

@@ -11,12 +11,18 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
 from gpurun.records.events import GradientEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.ddp.loss_scaling import shard_of_loss
 from gpurun.runtime.ddp.rank_info import line_of, or_stop_rank, stop_rank
+from gpurun.runtime.observe.backward_passes import Tensors
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.probe.partial_batches import PartialBatches
@@ -46,12 +52,10 @@ class GradientSketches:
 
     def __init__(
         self,
-        torch: Any,
         partial_batches: PartialBatches,
         end: Callable[[str], NoReturn],
         in_child: Callable[[], NoReturn],
     ) -> None:
-        self._torch = torch
         self._partial_batches = partial_batches
         self._end = end
         self._in_child = in_child
@@ -60,20 +64,18 @@ class GradientSketches:
         """Calls of `torch.autograd.grad` before any backward pass."""
         self._count = 0
         self._steps: dict[int, int] = {}
-        self._kept: list[tuple[Any, Any]] = []
+        self._kept: list[tuple[Tensor, Tensor]] = []
         """Parameters and their values before the running step."""
-        self._signs: dict[int, Any] = {}
+        self._signs: dict[int, Tensor] = {}
 
     def install(self) -> None:
         """Watch backward passes and steps."""
-        self._pass = getattr(self._torch._C, "_current_graph_task_id", lambda: -1)
-        replace(self._torch.autograd, "backward", self._watch)
-        replace(self._torch.autograd, "grad", self._watch_grad)
+        self._pass = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+        replace(torch.autograd, "backward", self._watch)
+        replace(torch.autograd, "grad", self._watch_grad)
         CLOCK.before_step.append(or_stop_rank("gradient probe", self._before_step))
-        from torch.optim import optimizer
-
         after = or_stop_rank("gradient probe", self._after_step)
-        optimizer.register_optimizer_step_post_hook(lambda stepped, *_: after(stepped))
+        register_optimizer_step_post_hook(lambda stepped, *_: after(stepped))
 
     def refuse_unseen(self) -> None:
         """The script is over: end the process by name where there was nothing to measure."""
@@ -85,7 +87,7 @@ class GradientSketches:
             )
 
     def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        def backward(tensors: Tensors, *args: object, **kwargs: object) -> Any:
             try:
                 if self._pass() != -1:
                     return original(tensors, *args, **kwargs)
@@ -110,7 +112,7 @@ class GradientSketches:
         return backward
 
     def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def grad(*args: Any, **kwargs: Any) -> Any:
+        def grad(*args: object, **kwargs: object) -> Any:
             try:
                 result = original(*args, **kwargs)
             except BaseException as error:
@@ -124,16 +126,16 @@ class GradientSketches:
 
         return grad
 
-    def _add_back(self, before: list[tuple[Any, Any]]) -> None:
+    def _add_back(self, before: list[tuple[Tensor, Tensor | None]]) -> None:
         """Gradients that were there before, and what the pass has added."""
-        with self._torch.no_grad():
+        with torch.no_grad():
             for parameter, gradient in before:
                 if gradient is not None:
                     if parameter.grad is not None:
                         gradient = gradient.add_(parameter.grad)
                     parameter.grad = gradient
 
-    def _parameters(self) -> Iterator[tuple[str, Any]]:
+    def _parameters(self) -> Iterator[tuple[str, Tensor]]:
         """Those that optimizers step with, by name; without an optimizer those of the roots."""
         seen: set[int] = set()
         for optimizer in list(CLOCK.optimizers):
@@ -150,7 +152,7 @@ class GradientSketches:
 
     # -- steps -------------------------------------------------------------------------------------
 
-    def _before_step(self, optimizer: Any) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         if self._pass() != -1:
             stop_rank(
                 "an optimizer steps inside backward(), before ranks could exchange gradients",
@@ -160,8 +162,8 @@ class GradientSketches:
         stepping = [p for group in optimizer.param_groups for p in group["params"]]
         self._kept = [(p, p.detach().to("cpu", copy=True)) for p in stepping]
 
-    def _after_step(self, optimizer: Any) -> None:
-        with self._torch.no_grad():
+    def _after_step(self, optimizer: Optimizer) -> None:
+        with torch.no_grad():
             for parameter, value in self._kept:
                 parameter.copy_(self._moved(value))
         self._kept = []
@@ -174,13 +176,12 @@ class GradientSketches:
         ):
             self._end("enough")
 
-    def _moved(self, value: Any) -> Any:
+    def _moved(self, value: Tensor) -> Tensor:
         """The weights of the next pass: a little off, alike in every launch.
 
         A term that begins at zero, such as the distance from the first weights, has no gradient
         where they still are.
         """
-        torch = self._torch
         if not value.is_floating_point() or not value.numel():
             return value
         size = float(value.double().square().mean().sqrt()) or ALL_ZERO
@@ -192,12 +193,12 @@ class GradientSketches:
 
     def _tell(self, repeated: bool) -> None:
         sketches, weights, precision = {}, 0.0, 0.0
-        with self._torch.no_grad():
+        with torch.no_grad():
             for name, parameter in self._parameters():
-                weights += float(parameter.detach().sum(dtype=self._torch.float64))
+                weights += float(parameter.detach().sum(dtype=torch.float64))
                 if parameter.grad is None:
                     continue
-                precision = max(precision, self._torch.finfo(parameter.dtype).eps)
+                precision = max(precision, torch.finfo(parameter.dtype).eps)
                 sketch = self._sketch(parameter.grad)
                 if any(sketch):
                     sketches[name] = tuple(sketch)
@@ -213,9 +214,8 @@ class GradientSketches:
             )
         )
 
-    def _sketch(self, gradient: Any) -> list[float]:
+    def _sketch(self, gradient: Tensor) -> list[float]:
         """Rows of `BUCKETS` numbers, added up with random signs that depend on the row alone."""
-        torch = self._torch
         values = gradient.to_dense() if gradient.is_sparse else gradient
         values = (torch.view_as_real(values) if values.is_complex() else values).reshape(-1)
         if values.numel() > BUCKETS:
@@ -225,10 +225,10 @@ class GradientSketches:
             values = (padded.view(rows, BUCKETS) * signs[:, None]).sum(0, dtype=torch.float64)
         return [float(value) for value in values.tolist()]
 
-    def _signs_of(self, rows: int) -> Any:
+    def _signs_of(self, rows: int) -> Tensor:
         """One for each row, by its number: drawing them would disturb the script's draws."""
         if rows not in self._signs:
-            mixed = self._torch.arange(rows, dtype=self._torch.int64) * MULTIPLIER
+            mixed = torch.arange(rows, dtype=torch.int64) * MULTIPLIER
             self._signs[rows] = ((mixed >> 16) & 1) * 2 - 1
         return self._signs[rows]
 

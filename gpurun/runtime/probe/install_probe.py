@@ -1,4 +1,4 @@
-"""Arm the gradient probe in this process, and end it when enough was seen."""
+"""Install the gradient probe in this process, once torch is imported, and end it in time."""
 
 from __future__ import annotations
 
@@ -8,217 +8,119 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
+
+import torch
 
 from gpurun.knobs.callers import is_users
 from gpurun.records.events import ProbeEvent
-from gpurun.records.spec import Exchange, ProbeSpec, RunSpec
-from gpurun.runtime.core import hub_uploads, seeds
-from gpurun.runtime.core.patching import replace as replace_attribute
-from gpurun.runtime.core.post_import import when_imported
+from gpurun.records.spec import Exchange, ProbeSpec
+from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.ddp.rank_info import RankInfo, line_of, or_stop_rank, stop_rank
+from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
+from gpurun.runtime.ddp.rank_info import RankInfo
+from gpurun.runtime.ddp.rank_rng import RankRNG
 from gpurun.runtime.observe.root_modules import ROOTS
-from gpurun.runtime.probe.files_read import FilesRead
-
-if TYPE_CHECKING:
-    from gpurun.runtime.probe.partial_batches import PartialBatches
-
-STARTED_AT = "GPURUN_STARTED_AT"
-"""The variable that tells a process where the script started it."""
-_main = False
-"""Whether this is the script's first process, or was forked from it."""
-_files: FilesRead | None = None
-"""What the script has read."""
-WITHOUT = "run it without --ddp"
+from gpurun.runtime.probe.deterministic_layers import disable_dropout, disable_tf32
+from gpurun.runtime.probe.gradient_sketches import GradientSketches
+from gpurun.runtime.probe.partial_batches import PartialBatches
+from gpurun.runtime.probe.prepare_probe import ScriptProcess, refuse_starter
+from gpurun.runtime.probe.whole_batch_rng import WholeBatchRNG, seed_all
 
 
-def prepare(probe: ProbeSpec, run_dir: str) -> None:
-    """First stage, before torch is imported."""
-    global _files, _main
-    _main = _is_main(Path(run_dir))
-    if _main:
-        _files = FilesRead(run_dir)
-        _files.begin()
-    seeds.seed_everything(probe.seed, 0)
-    hub_uploads.block_uploads()
-    for name, kind in (("accelerate.accelerator", "Accelerator"), ("deepspeed", None)):
-        when_imported(name, _refuse_library(name.partition(".")[0], kind))
-    _note_starts()
+def install(probe: ProbeSpec) -> None:
+    """Measure the gradients of the script's first process; any other one must not train."""
+    if ScriptProcess.is_main:
+        GradientProbe(probe).install()
+    else:
+        _refuse_training()
 
 
-def arm(spec: RunSpec, torch: Any) -> None:
-    """Second stage, before anything else looks at torch."""
-    from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
-    from gpurun.runtime.ddp.rank_rng import RankRNG
-    from gpurun.runtime.probe.equal_randomness import (
-        drawing,
-        in_full_precision,
-        seed_all,
-        without_dropout,
-    )
-    from gpurun.runtime.probe.gradient_sketches import GradientSketches
-    from gpurun.runtime.probe.partial_batches import PartialBatches
+class GradientProbe:
+    """One launch of the probe: its partial batches, their random numbers and their gradients."""
 
-    assert spec.probe is not None
-    probe = spec.probe
-    if not _main:
-        _watch_other(torch)
-        return
-    without_dropout(torch)
-    mode = drawing(torch, probe.start, probe.step)
-    active = False
+    def __init__(self, probe: ProbeSpec) -> None:
+        self._seed = probe.seed
+        self._pid = os.getpid()
+        self._rng = WholeBatchRNG(probe.start, probe.step)
+        self._drawing = False
+        self._ddp = HiddenDDP(RankInfo(0, probe.ranks), RankRNG(0), Exchange())
+        self._batches = PartialBatches(probe, self._ddp, self._around_batch)
+        self._sketches = GradientSketches(self._batches, self._end, refuse_starter)
 
-    def around(number: int, handed: bool) -> None:
-        nonlocal active
-        mode.own = mode.total = 0
-        seed_all(torch, probe.seed + 2 * number + handed)
+    def install(self) -> None:
+        """Stand in for loaders, random numbers, backward passes and calls of root modules."""
+        disable_dropout()
+        self._batches.install()
+        replace(torch.distributed, "init_process_group", self._watch_process_group)
+        self._sketches.install()
+        ROOTS.route = self._route
+        atexit.register(self._script_ended)
+
+    def _around_batch(self, number: int, handed: bool) -> None:
+        """Seed before batch `number` is read, and again when it is handed out."""
+        self._rng.own = self._rng.total = 0
+        seed_all(self._seed + 2 * number + handed)
         if handed:
-            in_full_precision(torch)
-            mode.own, mode.total = partial_batches.own, partial_batches.total
-            if not active:
-                active = True
-                mode.__enter__()
+            disable_tf32()
+            self._rng.own, self._rng.total = self._batches.own, self._batches.total
+            if not self._drawing:
+                self._drawing = True
+                self._rng.__enter__()
 
-    first, where = os.getpid(), RankInfo(0, probe.ranks)
-    ddp = HiddenDDP(torch, where, RankRNG(torch, 0), Exchange())
-    partial_batches = PartialBatches(torch, probe, ddp, around)
-    partial_batches.install()
+    def _route(self, original: Callable[..., Any], module: torch.nn.Module) -> Callable[..., Any]:
+        for called in self._ddp.on_call:
+            called()
+        return original
 
-    def end(reason: str) -> NoReturn:
-        RECORDER.event(_over(reason, partial_batches))
+    def _watch_process_group(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A script that begins a process group is distributed by itself."""
+
+        def init_process_group(*args: object, **kwargs: object) -> NoReturn:
+            if os.getpid() != self._pid:
+                refuse_starter()
+            self._end("distributed")
+
+        return init_process_group
+
+    def _end(self, reason: str) -> NoReturn:
+        RECORDER.event(self._event(reason))
         RECORDER.flush()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
 
-    def joins(*args: Any, **kwargs: Any) -> None:
-        if os.getpid() != first:
-            refuse_starter()
-        end("distributed")
-
-    replace_attribute(torch.distributed, "init_process_group", lambda original: joins)
-    sketches = GradientSketches(torch, partial_batches, end, refuse_starter)
-    sketches.install()
-
-    def route(original: Any, module: Any) -> Any:
-        for called in ddp.on_call:
-            called()
-        return original
-
-    ROOTS.route = route
-
-    def ended() -> None:
-        sketches.refuse_unseen()
+    def _script_ended(self) -> None:
+        self._sketches.refuse_unseen()
         error = getattr(sys, "last_value", None)
-        if error is None:
-            RECORDER.event(_over("ended", partial_batches))
-        else:
+        event = self._event("ended" if error is None else "failed")
+        if error is not None:
             text = traceback.format_exception_only(error)[-1].strip()[:300]
-            RECORDER.event(
-                dataclasses.replace(
-                    _over("failed", partial_batches), error=text, where=_users_line(error)
-                )
-            )
+            event = dataclasses.replace(event, error=text, where=_users_line(error))
+        RECORDER.event(event)
         RECORDER.flush()
 
-    atexit.register(ended)
+    def _event(self, reason: str) -> ProbeEvent:
+        files = ScriptProcess.files
+        return ProbeEvent(
+            reason,
+            tuple(sorted(self._batches.training)),
+            missed=self._batches.missed,
+            files=None if files is None else files.names(),
+        )
 
 
-def _over(reason: str, partial_batches: PartialBatches) -> ProbeEvent:
-    return ProbeEvent(
-        reason,
-        tuple(sorted(partial_batches.training)),
-        missed=partial_batches.missed,
-        files=None if _files is None else _files.names(),
-    )
-
-
-def _is_main(run_dir: Path) -> bool:
-    """Whether this is the script's first process: that one says so in a file."""
-    mark = run_dir / "main"
-    try:
-        with mark.open("x") as file:
-            file.write(str(os.getpid()))
-        return True
-    except FileExistsError:
-        return mark.read_text() == str(os.getpid())
-
-
-# -- what cannot be run on ranks -------------------------------------------------------------------
-
-
-def _note_starts() -> None:
-    """Tell each process where the script started it."""
-    from multiprocessing import process
-
-    def watch(original: Callable[..., Any]) -> Callable[..., Any]:
-        def start(*args: Any, **kwargs: Any) -> Any:
-            where = line_of(sys._getframe(1))
-            if where:
-                os.environ[STARTED_AT] = where
-            return original(*args, **kwargs)
-
-        return start
-
-    replace_attribute(process.BaseProcess, "start", watch)
-
-    def imported(module: Any) -> None:
-        replace_attribute(module.Popen, "__init__", watch)
-
-    when_imported("subprocess", imported)
-
-
-def _watch_other(torch: Any) -> None:
+def _refuse_training() -> None:
     """A process that the script started must not train."""
 
     def watch(original: Callable[..., Any]) -> Callable[..., Any]:
-        def refuse(*args: Any, **kwargs: Any) -> Any:
+        def refuse(*args: object, **kwargs: object) -> NoReturn:
             refuse_starter()
 
         return refuse
 
-    replace_attribute(torch.autograd, "backward", watch)
-    replace_attribute(torch.distributed, "init_process_group", watch)
-
-
-def refuse_starter() -> NoReturn:
-    """A process that the script started trains."""
-    where = os.environ.get(STARTED_AT)
-    stop_rank(
-        f"the script starts training processes of its own{f' at {where}' if where else ''}: each "
-        "would join the ranks of --ddp",
-        f"{WITHOUT}; if it is written for torchrun: gpurun --nproc-per-node N",
-    )
-
-
-def _refuse_library(library: str, kind: str | None) -> Callable[[Any], None]:
-    """Refuse a script that a library distributes, once it says so."""
-
-    def imported(module: Any) -> None:
-        owner, name = (
-            (module, "initialize") if kind is None else (getattr(module, kind), "__init__")
-        )
-        replace_attribute(owner, name, lambda original: or_stop_rank(library, refuse))
-
-    def refuse(*args: Any, **kwargs: Any) -> NoReturn:
-        where, frame = "", sys._getframe(1)
-        trainer = False
-        while frame is not None and not where:
-            trainer = trainer or frame.f_globals.get("__name__") == "transformers.trainer"
-            where = line_of(frame) if is_users(frame) else ""
-            if frame.f_back is None:
-                break
-            frame = frame.f_back
-        name = "the Hugging Face Trainer" if trainer else library
-        stop_rank(
-            f"the script is distributed by {name}{f' at {where}' if where else ''}, which gives "
-            "each rank batches of its own: under --ddp their batches would add up to a larger one",
-            "run gpurun --nproc-per-node N without --ddp; its batch size is then that of a device",
-        )
-
-    return imported
+    replace(torch.autograd, "backward", watch)
+    replace(torch.distributed, "init_process_group", watch)
 
 
 def _users_line(error: BaseException) -> str:

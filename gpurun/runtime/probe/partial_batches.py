@@ -6,28 +6,29 @@ which batches ranks could not share, is told by the same rules as on ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
+
+from torch.utils.data import DataLoader
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from gpurun.records.spec import ProbeSpec, Share
 from gpurun.runtime.ddp.hidden_ddp import HiddenDDP
 from gpurun.runtime.ddp.loader_sharding import LoaderSharding
 from gpurun.runtime.ddp.rank_info import RankInfo
 from gpurun.runtime.ddp.rank_rng import RankRNG
+from gpurun.runtime.ddp.sharded_iterator import ShardedIterator
 
 
 class PartialBatch:
     """A collated part of a batch, `own` of its `total` samples, on its way out of a loader."""
 
-    def __init__(self, batch: Any, own: int, total: int) -> None:
+    def __init__(self, batch: object, own: int, total: int) -> None:
         self.batch, self.own, self.total = batch, own, total
 
-    def pin_memory(self, *device: Any) -> PartialBatch:
+    def pin_memory(self, *device: object) -> PartialBatch:
         """What a loader calls that pins."""
-        from torch.utils.data._utils import pin_memory
-
-        pin: Any = pin_memory.pin_memory
-        return PartialBatch(pin(self.batch, *device), self.own, self.total)
+        return PartialBatch(pin_memory(self.batch, *device), self.own, self.total)
 
 
 class CollatePart:
@@ -36,7 +37,7 @@ class CollatePart:
     def __init__(self, collate: Callable[[Any], Any], start: int, step: int) -> None:
         self.collate, self.start, self.step = collate, start, step
 
-    def __call__(self, samples: Any) -> PartialBatch:
+    def __call__(self, samples: Sequence[Any]) -> PartialBatch:
         """Collate them."""
         total = len(samples)
         own = samples if total < self.step else samples[self.start :: self.step]
@@ -60,10 +61,10 @@ class PartialBatches(LoaderSharding):
     """
 
     def __init__(
-        self, torch: Any, probe: ProbeSpec, ddp: HiddenDDP, around: Callable[[int, bool], None]
+        self, probe: ProbeSpec, ddp: HiddenDDP, around: Callable[[int, bool], None]
     ) -> None:
         rank_info = RankInfo(0, probe.ranks)
-        super().__init__(torch, Share.GLOBAL, rank_info, SingleRankRNG(torch, 0), ddp)
+        super().__init__(Share.GLOBAL, rank_info, SingleRankRNG(0), ddp)
         self.own = self.total = 0
         self.batches = 0
         self.training: set[str] = set()
@@ -80,14 +81,14 @@ class PartialBatches(LoaderSharding):
             self.training.add(loader_pass.key)
             self.missed = self.missed or not loader_pass.shared
 
-    def _to_read(self, whole: Any, share: Any) -> Any:
+    def _to_read(self, whole: Sequence[Any], share: Sequence[Any]) -> Sequence[Any]:
         return whole
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
         init = super()._watch_init(original)
         start, step = self._probe.start, self._probe.step
 
-        def __init__(iterator: Any, loader: Any) -> None:
+        def __init__(iterator: ShardedIterator, loader: DataLoader[Any]) -> None:
             init(iterator, loader)
             if iterator._gpurun_shards is not None and iterator._auto_collation:
                 iterator._collate_fn = CollatePart(iterator._collate_fn, start, step)
@@ -95,7 +96,7 @@ class PartialBatches(LoaderSharding):
         return __init__
 
     def _watch_next(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def handed(iterator: Any) -> Any:
+        def handed(iterator: ShardedIterator) -> Any:
             shared = iterator._gpurun_shards is not None
             if shared:
                 self._around(self.batches, False)

@@ -57,7 +57,7 @@ class ProfileWindow:
         self._kineto = Kineto(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
         self._samples = StackSamples(PHASES)
         self._allocator = AllocatorCounts(torch)
-        self._waits = DeviceSyncs(torch, READ_STEPS)
+        self._waits = DeviceSyncs(READ_STEPS)
         self._look_for_reads = guarded("waits", self._waits.after_step)
         self._profilers: list[ProfilerState] = []
 

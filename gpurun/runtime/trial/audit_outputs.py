@@ -13,11 +13,14 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from torch import Tensor, nn
+
 from gpurun.records.messages.model_outputs import OutputsEvent
 from gpurun.records.spec import OUTPUT_CALLS
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.seeds import generator_state
+from gpurun.runtime.core.tensor_values import is_tensor
 from gpurun.runtime.observe.root_inputs import first_tensor
 from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
@@ -44,7 +47,7 @@ class _Call:
     outputs: list[Taken] | None = None
     structure: str = ""
     draws: bool | None = None
-    buffers: list[tuple[Any, Any]] = field(default_factory=list)
+    buffers: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """Buffers of the module, with sampled numbers from before the call."""
     moved: bool | None = None
 
@@ -52,15 +55,14 @@ class _Call:
 class OutputsAudit:
     """Looks at root calls without gradients, in evaluations of a training too."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
+    def __init__(self) -> None:
         self._process = os.getpid()
-        self._sampler = Sampler(torch)
+        self._sampler = Sampler()
         self._calls = 0
         self._others = 0
         self._usual: int | None = None
         self._later: list[_Call] = []
-        self._held: tuple[_Call, list[tuple[Any, Any]]] | None = None
+        self._held: tuple[_Call, list[tuple[Tensor, Tensor]]] | None = None
         self._before = guarded("audit of root calls", self._note)
         self._after: Callable[..., Any] = guarded("audit of outputs", self._returned)
 
@@ -68,12 +70,14 @@ class OutputsAudit:
         """Start looking."""
         ROOTS.observer = self
 
-    def before(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any | None:
+    def before(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any | None:
         """Note what a call is given, of those that are looked at."""
         self._calls += 1
         return self._before(self._calls, module, args, kwargs)
 
-    def after(self, seen: Any, result: Any) -> None:
+    def after(self, seen: object, result: object) -> None:
         """Note what it returned, and whether that changed what the call before it had returned."""
         self._after(seen, result)
 
@@ -89,7 +93,7 @@ class OutputsAudit:
             _write(call, None)
 
     def _note(
-        self, number: int, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, number: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> _Call | None:
         early = number <= OUTPUT_CALLS
         if not early and self._held is None and not self._wanted(number, args, kwargs):
@@ -102,11 +106,11 @@ class OutputsAudit:
             trained=CLOCK.backwards,
             module=type(module).__name__,
             inputs=self._sampler.take(found, number, INPUT_VALUES),
-            state=generator_state(self._torch) if early else None,
+            state=generator_state() if early else None,
             buffers=self._buffers(module) if early else [],
         )
 
-    def _buffers(self, module: Any) -> list[tuple[Any, Any]]:
+    def _buffers(self, module: nn.Module) -> list[tuple[Tensor, Tensor]]:
         """Those that a normalisation's statistics are among."""
         found = (b for b in module.buffers() if b.is_floating_point() and b.numel())
         return [(b, self._sampler.values(b, BUFFER_VALUES)) for b in islice(found, MOST_BUFFERS)]
@@ -121,12 +125,12 @@ class OutputsAudit:
         return True
 
     def _size(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-        first = first_tensor(args, kwargs, self._torch.Tensor)
+        first = first_tensor(args, kwargs)
         return None if first is None or not first.dim() else int(first.shape[0])
 
-    def _returned(self, call: _Call, result: Any) -> None:
+    def _returned(self, call: _Call, result: object) -> None:
         if call.state is not None:
-            call.draws = generator_state(self._torch) != call.state
+            call.draws = generator_state() != call.state
             call.moved = any(self._changed(*kept, BUFFER_VALUES) for kept in call.buffers)
             call.buffers = []
         held, self._held = self._held, None
@@ -137,10 +141,10 @@ class OutputsAudit:
         if call.number > OUTPUT_CALLS:
             self._later.append(call)
             return
-        kept = [value.detach() for _, value in found if hasattr(value, "detach")]
+        kept = [value.detach() for _, value in found if is_tensor(value)]
         self._held = call, [(tensor, self._sampler.values(tensor, HELD_VALUES)) for tensor in kept]
 
-    def _changed(self, tensor: Any, before: Any, count: int = HELD_VALUES) -> bool:
+    def _changed(self, tensor: Tensor, before: Tensor, count: int = HELD_VALUES) -> bool:
         try:
             now = self._sampler.values(tensor, count)
         except RuntimeError:  # torch refuses: the next run of a CUDA graph wrote over it

@@ -12,9 +12,11 @@ import random
 import sys
 import time
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import torch
 
 from gpurun.records.events import SamplesEvent
 from gpurun.runtime.core.patching import guarded
@@ -56,23 +58,23 @@ class _Pass:
 class SamplesAudit:
     """Remembers what each pass over each loader handed out."""
 
-    def __init__(self, torch: Any) -> None:
+    def __init__(self) -> None:
         self.looking = True
-        self._torch = torch
         self._passes: dict[tuple[int, int], _Pass] = {}
         self._indices = 0
         self._contents = 0
         self._handed: dict[int, int | None] = {}
         self._batches = 0
 
-    def batch(self, loader: LoaderState, indices: Any, batch: Any) -> None:
+    def batch(self, loader: LoaderState, indices: object, batch: object) -> None:
         """A loader handed out a batch."""
-        if not self._torch.is_grad_enabled() and not CLOCK.untrained:
+        if not torch.is_grad_enabled() and not CLOCK.untrained:
             return
         if self.looking:
             self._remember_handed(batch)
-        single = not isinstance(indices, (list, tuple))
-        listed = _whole_numbers([indices] if single else indices)
+        several = indices if isinstance(indices, (list, tuple)) else None
+        single = several is None
+        listed = _whole_numbers([indices] if several is None else several)
         if not listed:
             return
         seen = self._passes.setdefault((loader.number, loader.passes), _Pass())
@@ -88,7 +90,7 @@ class SamplesAudit:
                 seen.checksums[str(index)] = sums
                 seen.moments[str(index)] = moments
 
-    def fed(self, value: Any) -> int | None:
+    def fed(self, value: object) -> int | None:
         """Which batch (counted over all loaders) a tensor is a part of; None if of none."""
         return self._handed.get(checksum(value))
 
@@ -121,7 +123,7 @@ class SamplesAudit:
 
     # -- inside --------------------------------------------------------------------------------
 
-    def _remember_handed(self, batch: Any) -> None:
+    def _remember_handed(self, batch: object) -> None:
         self._batches += 1
         for tensor in tensors(batch):
             if tensor.numel() > 1:
@@ -135,19 +137,19 @@ class SamplesAudit:
             return None
         numpy = sys.modules.get("numpy")
         state = (
-            self._torch.random.get_rng_state(),
+            torch.random.get_rng_state(),
             random.getstate(),
             numpy.random.get_state() if numpy is not None else None,
         )
         try:
-            self._torch.random.default_generator.manual_seed(REFETCH_SEED)
+            torch.default_generator.manual_seed(REFETCH_SEED)
             random.seed(REFETCH_SEED)
             if numpy is not None:
                 numpy.random.seed(REFETCH_SEED)
-            with self._torch.no_grad():
+            with torch.no_grad():
                 indices, batch, single = _fetch(*seen.recipe, seen.first)
         finally:
-            self._torch.random.set_rng_state(state[0])
+            torch.random.set_rng_state(state[0])
             random.setstate(state[1])
             if numpy is not None:
                 numpy.random.set_state(state[2])
@@ -163,7 +165,7 @@ class SamplesAudit:
 
 
 def _fetch(
-    dataset: Any, collate: Any, collating: bool, indices: list[int]
+    dataset: Any, collate: Callable[[Any], Any], collating: bool, indices: list[int]
 ) -> tuple[list[int], Any, bool]:
     """A batch of these indices, or of as many as could be had in time."""
     if not collating:
@@ -182,7 +184,7 @@ def _fetch(
     return wanted[: len(samples)], collate(samples), False
 
 
-def _whole_numbers(indices: Any) -> list[int]:
+def _whole_numbers(indices: Sequence[Any]) -> list[int]:
     try:
         return array("q", indices).tolist()
     except (TypeError, ValueError, OverflowError):
@@ -194,11 +196,11 @@ def _whole_numbers(indices: Any) -> list[int]:
 
 
 def _contents(
-    batch: Any, indices: Sequence[int], single: bool
+    batch: object, indices: Sequence[int], single: bool
 ) -> list[tuple[tuple[int, ...], Moments]]:
     """Checksums and moments by sample."""
     if single:
-        parts = list(tensors(batch)) or [batch]
+        parts: list[object] = [*tensors(batch)] or [batch]
         return [(tuple(map(checksum, parts)), [_moments(p) for p in parts])]
     columns = []
     for leaf in leaves(batch, len(indices)):
@@ -209,7 +211,7 @@ def _contents(
     ]
 
 
-def _moments(value: Any) -> tuple[float, float] | None:
+def _moments(value: object) -> tuple[float, float] | None:
     if not is_tensor(value) or value.numel() < 2 or value.dtype.itemsize > 8:
         return None
     mean, deviation = mean_and_deviation(value)

@@ -10,8 +10,12 @@ from __future__ import annotations
 import gc
 import math
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from gpurun.records.events import AuditEvent, RatesEvent
 from gpurun.runtime.core.patching import guarded
@@ -35,25 +39,24 @@ RATE_CHANGES = 20_000
 class TrainingAudit:
     """Audits the first `steps` steps; the order of samples is remembered to the end."""
 
-    def __init__(self, torch: Any, steps: int) -> None:
-        self._torch = torch
+    def __init__(self, steps: int) -> None:
         self._steps = steps
         self._active = steps > 0
         self._process = os.getpid()
-        self._samples = SamplesAudit(torch)
-        self._hooks: list[Any] = []
-        self._listener: Any = None
+        self._samples = SamplesAudit()
+        self._hooks: list[Callable[[Optimizer], None]] = []
+        self._listener: Callable[[int], None] = guarded("audit of rates", self._rates_now)
         self._step = 1
         self._names: dict[int, str] = {}
         self._roots_named = 0
-        self._sides: dict[str, tuple[Any, list[Any]]] | None = None
+        self._sides: dict[str, tuple[Side, list[Tensor]]] | None = None
         self._rates: list[tuple[int, tuple[float | None, ...]]] = []
         self._forget_step()
 
     def _forget_step(self) -> None:
         self._gradients: dict[str, float | None] = {}
         self._gradient_values: dict[str, tuple[float, ...]] = {}
-        self._before: dict[str, tuple[Any, Any]] = {}
+        self._before: dict[str, tuple[Tensor, Tensor]] = {}
         self._input_values: tuple[float, ...] = ()
         self._fed: list[int | None] = []
         self._drawn: int | None = None
@@ -62,7 +65,6 @@ class TrainingAudit:
 
     def begin(self) -> None:
         """Start looking."""
-        self._listener = guarded("audit of rates", self._rates_now)
         CLOCK.listeners.append(self._listener)
         LOADERS.on_batch = guarded("audit of batches", self._samples.batch)
         if self._active:
@@ -116,8 +118,10 @@ class TrainingAudit:
         if (not known or known[-1][1] != rates) and len(known) < RATE_CHANGES:
             known.append((step, rates))
 
-    def _root_inputs(self, module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if not self._torch.is_grad_enabled():
+    def _root_inputs(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        if not torch.is_grad_enabled():
             return
         found = list(tensors((args, kwargs)))
         if found and not self._input_values:
@@ -125,18 +129,18 @@ class TrainingAudit:
         self._fed.extend(self._samples.fed(tensor) for tensor in found)
         if self._step in (1, self._steps):
             self._describe(module)
-        self._drawn = generator_state(self._torch)
+        self._drawn = generator_state()
 
-    def _describe(self, root: Any) -> None:
+    def _describe(self, root: nn.Module) -> None:
         number = next((i for i, m in enumerate(ROOTS.modules()) if m is root), 0)
         for name, module in root.named_modules():
             mode = "training" if module.training else "evaluating"
             text = f"{type(module).__name__}({module.extra_repr()}), {mode}"
             self._modules[f"{number}.{name}"] = text[:SETTINGS_LENGTH]
 
-    def _before_step(self, optimizer: Any) -> None:
+    def _before_step(self, optimizer: Optimizer) -> None:
         if self._drawn is not None:
-            self._draws = bool(self._draws) or generator_state(self._torch) != self._drawn
+            self._draws = bool(self._draws) or generator_state() != self._drawn
         if self._roots_named != len(ROOTS.known):
             self._name_parameters()
         parameters = [p for g in optimizer.param_groups for p in g["params"]]
@@ -150,7 +154,7 @@ class TrainingAudit:
             if name not in self._before:
                 self._before[name] = (parameter, host_copy(parameter))
 
-    def _name(self, optimizer: Any, position: int, parameter: Any) -> str:
+    def _name(self, optimizer: Optimizer, position: int, parameter: Tensor) -> str:
         number = CLOCK.optimizers.get(optimizer) or 0
         return self._names.get(id(parameter), f"optimizer {number}, parameter {position}")
 
@@ -208,7 +212,7 @@ class TrainingAudit:
             self._sides[name] = (what, fresh)
         return moved
 
-    def _find_sides(self) -> Iterator[tuple[str, Any]]:
+    def _find_sides(self) -> Iterator[tuple[str, Side]]:
         roots = ROOTS.modules()
         for number, root in enumerate(roots):
             for name, module in root.named_modules():
@@ -223,16 +227,16 @@ class TrainingAudit:
 class _Buffers:
     """Buffers by name: a module may put another tensor in the place of one."""
 
-    def __init__(self, module: Any, names: tuple[str, ...]) -> None:
+    def __init__(self, module: nn.Module, names: tuple[str, ...]) -> None:
         self._module = module
         self._names = names
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Tensor]:
         found = (getattr(self._module, name, None) for name in self._names)
         return iter([tensor for tensor in found if is_tensor(tensor)])
 
 
-def _model_copies(roots: list[Any]) -> Iterator[tuple[str, Any]]:
+def _model_copies(roots: list[nn.Module]) -> Iterator[tuple[str, Side]]:
     """Modules of a root's class that are no roots, and tables of tensors by a root's names."""
     inside = {id(m) for root in roots for m in root.modules()}
     classes = {type(root) for root in roots}
@@ -247,7 +251,7 @@ def _model_copies(roots: list[Any]) -> Iterator[tuple[str, Any]]:
             tables_found += 1
 
 
-def _is_table(thing: dict[Any, Any], shapes: dict[str, Any], roots: list[Any]) -> bool:
+def _is_table(thing: dict[Any, Any], shapes: dict[str, Any], roots: list[nn.Module]) -> bool:
     """Whether a dict holds tensors of its own under the names of a root's parameters."""
     if len(thing) < 2 or not all(type(k) is str and k in shapes for k in thing):
         return False
@@ -257,7 +261,11 @@ def _is_table(thing: dict[Any, Any], shapes: dict[str, Any], roots: list[Any]) -
     return not any(t.data_ptr() in own for t in thing.values())
 
 
-def _content(thing: Any) -> list[Any]:
-    if isinstance(thing, dict):
-        return [t for t in thing.values() if is_tensor(t)]
-    return list(thing.parameters()) if hasattr(thing, "parameters") else list(thing)
+def _content(side: Side) -> list[Tensor]:
+    if isinstance(side, dict):
+        return [t for t in side.values() if is_tensor(t)]
+    return list(side.parameters()) if isinstance(side, nn.Module) else list(side)
+
+
+Side: TypeAlias = nn.Module | dict[str, Any] | _Buffers
+"""Tensors that move without being optimized: a copy of a model, a table of tensors, buffers."""

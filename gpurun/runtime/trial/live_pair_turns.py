@@ -17,7 +17,8 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, send
@@ -35,22 +36,17 @@ class Turns:
     """
 
     def __init__(
-        self,
-        control: Path,
-        torch: Any,
-        after_steps: int,
-        prefetched: PrefetchedBatches | None = None,
+        self, control: Path, after_steps: int, prefetched: PrefetchedBatches | None = None
     ) -> None:
         # Opened for both ways, so that neither side sees an end of file while the other is opening.
         self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
         self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
         self._process = os.getpid()
-        self._cuda = torch.cuda
         self._wait_steps = after_steps
         self._prefetched = prefetched or PrefetchedBatches()
         self._order: TurnOrder | None = None
         self._began_ns = 0
-        self._began_event: Any = None
+        self._began_event: torch.cuda.Event | None = None
         self._began_level = self._left_level = EMPTY
         self._steps = -1
         self._used_up = False
@@ -127,7 +123,7 @@ class Turns:
         whole = self._short_epochs and self._counts_whole_epochs()
         self._judge_epochs(elapsed)
         if ended_event is not None and self._began_event is not None:
-            self._cuda.synchronize()
+            torch.cuda.synchronize()
             elapsed = int(self._began_event.elapsed_time(ended_event) * 1e6)
         ending = self._began_level.ending or level.ending
         return Turn(
@@ -147,11 +143,11 @@ class Turns:
             most = SHORT_EPOCH_NS * (2 if self._short_epochs else 1)
             self._short_epochs = self._epoch_steps * elapsed <= most * self._steps
 
-    def _mark(self) -> Any:
+    def _mark(self) -> torch.cuda.Event | None:
         """The end of the work that is queued by now; None where no GPU is in use."""
-        if not self._cuda.is_initialized():
+        if not torch.cuda.is_initialized():
             return None
-        event = self._cuda.Event(enable_timing=True)
+        event = torch.cuda.Event(enable_timing=True)
         event.record()
         return event
 
@@ -161,8 +157,8 @@ class Turns:
 
     def _hand_over(self, turn: Turn) -> bool:
         """Report a turn and park until the next one; True if there is none."""
-        if self._cuda.is_initialized():
-            self._cuda.synchronize()
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
         os.write(self._answers, turn.line())
         order = TurnOrder.read(self._read_line())
         send(self._stopped, signal.SIGCONT)

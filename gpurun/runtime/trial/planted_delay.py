@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
+from types import ModuleType
 
 from gpurun.records.events import PlantedEvent
 from gpurun.runtime.core.patching import guarded
@@ -61,7 +61,7 @@ class _Planted:
             )
 
     def _delay_device(self) -> None:
-        torch: Any = sys.modules.get("torch")
+        torch = sys.modules.get("torch")
         if torch is None or not torch.cuda.is_initialized():
             return
         if torch.cuda.is_current_stream_capturing():
@@ -71,7 +71,7 @@ class _Planted:
         torch.cuda._sleep(self._cycles)
 
 
-def _cycles_per_second(torch: Any) -> float:
+def _cycles_per_second(torch: ModuleType) -> float:
     """How fast the device counts what its sleeping kernel waits for. Waits for the device, once."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(CALIBRATION_CYCLES)  # loads the kernel, and wakes up the clocks

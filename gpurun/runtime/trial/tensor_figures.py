@@ -11,7 +11,10 @@ import math
 import random
 import zlib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, SupportsFloat, cast
+
+import torch
+from torch import Tensor
 
 from gpurun.records.messages.model_outputs import TensorFigures
 from gpurun.runtime.core.tensor_values import is_tensor, plain
@@ -30,7 +33,7 @@ ROWS = 64
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def tensors_in(value: Any) -> tuple[list[tuple[str, Any]], str]:
+def tensors_in(value: object) -> tuple[list[tuple[str, Any]], str]:
     """The tensors and numbers in `value` with their places, and its containers in one line."""
     found: list[tuple[str, Any]] = []
     structure = _walk(value, "", found, ())
@@ -39,7 +42,7 @@ def tensors_in(value: Any) -> tuple[list[tuple[str, Any]], str]:
     return found, structure[:1000]
 
 
-def _walk(value: Any, path: str, found: list[tuple[str, Any]], inside: tuple[int, ...]) -> str:
+def _walk(value: object, path: str, found: list[tuple[str, Any]], inside: tuple[int, ...]) -> str:
     """`inside`: the containers that are open, by identity: some hold each other."""
     if is_tensor(value) or hasattr(value, "__array_interface__"):
         found.append((path, value))
@@ -57,7 +60,7 @@ def _walk(value: Any, path: str, found: list[tuple[str, Any]], inside: tuple[int
     return f"{name}({', '.join(parts)})" if parts else name
 
 
-def _items(value: Any) -> Iterator[tuple[str, Any]]:
+def _items(value: object) -> Iterator[tuple[str, Any]]:
     """What a container holds, with the place of each; nothing of what is no container."""
     if isinstance(value, Mapping):
         yield from ((f"[{key!r}]", item) for key, item in value.items())
@@ -77,16 +80,15 @@ class Sampler:
     another.
     """
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._places: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    def __init__(self) -> None:
+        self._places: dict[tuple[Any, ...], tuple[Tensor, ...]] = {}
 
     def take(self, found: list[tuple[str, Any]], call: int, most: int = MOST_VALUES) -> list[Taken]:
         """Take the figures of what `tensors_in` found in a call; nothing waits for a device."""
         each = max(LEAST_VALUES, min(most, VALUES_A_CALL // max(1, len(found))))
         return [self._figures(path, value, each, call % ROTATIONS) for path, value in found]
 
-    def values(self, tensor: Any, count: int, turn: int = 0) -> Any:
+    def values(self, tensor: Tensor, count: int, turn: int = 0) -> Tensor:
         """At most `count` numbers of a tensor, on its device."""
         tensor = plain(tensor)
         shape = tuple(tensor.shape)
@@ -95,28 +97,29 @@ class Sampler:
         return tensor[self._of_shape(shape, count, tensor.device, turn)]
 
     def _of_shape(
-        self, shape: tuple[int, ...], count: int, device: Any, turn: int
-    ) -> tuple[Any, ...]:
+        self, shape: tuple[int, ...], count: int, device: torch.device, turn: int
+    ) -> tuple[Tensor, ...]:
         key = (shape, count, device, turn)
         known = self._places.get(key)
         if known is None:
-            flat = self._torch.tensor(places(shape, count, turn), dtype=self._torch.int64)
-            unravelled = self._torch.unravel_index(flat, shape)
+            flat = torch.tensor(places(shape, count, turn), dtype=torch.int64)
+            unravelled = torch.unravel_index(flat, shape)
             known = self._places[key] = tuple(index.to(device) for index in unravelled)
         return known
 
-    def _figures(self, path: str, value: Any, count: int, turn: int) -> Taken:
+    def _figures(self, path: str, value: object, count: int, turn: int) -> Taken:
         try:
             return self._taken(path, value, count, turn)
         except (RuntimeError, NotImplementedError, TypeError):  # nested, without data
             return Taken(path, type(value).__name__, (), (), None, None)
 
-    def _taken(self, path: str, value: Any, count: int, turn: int) -> Taken:
-        torch = self._torch
+    def _taken(self, path: str, value: object, count: int, turn: int) -> Taken:
         if hasattr(value, "__array_interface__") and not is_tensor(value):
             value = torch.as_tensor(value)
         if not is_tensor(value):
-            return Taken(path, type(value).__name__, (), (float(value),), None, None)
+            return Taken(
+                path, type(value).__name__, (), (float(cast(SupportsFloat, value)),), None, None
+            )
         tensor = plain(value.dequantize() if value.is_quantized else value)
         floating = tensor.is_floating_point()
         if floating and tensor.element_size() == 1:
@@ -147,18 +150,17 @@ class Taken:
     path: str
     dtype: str
     shape: tuple[int, ...]
-    values: Any
-    norm: Any
-    largest: Any
-    not_finite: Any = None
-    leading: Any = None
+    values: Tensor | tuple[float, ...]
+    norm: Tensor | None
+    largest: Tensor | None
+    not_finite: Tensor | None = None
+    leading: Tensor | None = None
     """The two largest numbers of each row whose `largest` is looked for."""
 
     def read(self) -> TensorFigures:
         """Bring them to the host, which waits for the device."""
-        numbers = self.values
-        if is_tensor(numbers):
-            numbers = numbers.to("cpu").double().tolist()
+        sampled = self.values
+        numbers = sampled.to("cpu").double().tolist() if is_tensor(sampled) else sampled
         rows = [] if self.leading is None else self.leading.to("cpu").double().tolist()
         return TensorFigures(
             path=self.path,
@@ -187,5 +189,5 @@ def _shown(number: float) -> float | None:
     return float(f"{number:.8g}") if math.isfinite(number) else None
 
 
-def _dtype(tensor: Any) -> str:
+def _dtype(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")

@@ -8,10 +8,15 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+import torch
 
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.patching import replace
+
+if TYPE_CHECKING:
+    from multiprocessing.process import BaseProcess
 
 PEERS_SECONDS = 5.0
 """Ranks wait so long for each other's records."""
@@ -30,10 +35,9 @@ class StopAgreement:
     runs ahead of its device, and then it stops where it is.
     """
 
-    def __init__(self, control: Path, torch: Any) -> None:
+    def __init__(self, control: Path) -> None:
         self._stop = control / "stop"
         self._control = control
-        self._torch = torch
 
     def agreed(self, count: int, enough: str | None) -> str | None:
         """The reason to stop after this step, None to go on. `enough`: this rank's own reason."""
@@ -68,7 +72,7 @@ class StopAgreement:
             time.sleep(POLL_SECONDS)
 
     def _rank_and_size(self) -> tuple[int, int]:
-        distributed = self._torch.distributed
+        distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             return 0, 1
         return distributed.get_rank(), distributed.get_world_size()
@@ -105,7 +109,7 @@ def end_with_children(control: Path) -> None:
 
 
 def _watch_join(original: Callable[..., None], ended: Path) -> Callable[..., None]:
-    def join(child: Any, timeout: float | None = None) -> None:
+    def join(child: BaseProcess, timeout: float | None = None) -> None:
         try:
             original(child, timeout)
         except BaseException as error:
@@ -120,7 +124,7 @@ def _watch_join(original: Callable[..., None], ended: Path) -> Callable[..., Non
 def _watch_start(original: Callable[..., None], ended: Path) -> Callable[..., None]:
     watching: list[int] = []
 
-    def start(child: Any) -> None:
+    def start(child: BaseProcess) -> None:
         if not child.daemon and os.getpid() not in watching:  # loader workers are daemons
             watching.append(os.getpid())
             threading.Thread(target=_follow, args=(ended,), daemon=True).start()

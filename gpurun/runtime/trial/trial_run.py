@@ -7,23 +7,20 @@ import statistics
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
 
 from gpurun.records.events import StopEvent
 from gpurun.records.spec import OUTPUT_CALLS, RunSpec, StopRule, TrialSpec
-from gpurun.runtime.core import hub_uploads, seeds
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe import (
-    argparse_options,
-    cpu_contention,
-    exit_metrics,
-    import_log,
-    manual_attention,
-)
+from gpurun.runtime.observe import cpu_contention, import_log, manual_attention
+from gpurun.runtime.observe.device_syncs import DeviceSyncs
+from gpurun.runtime.observe.exit_metrics import write_exit_metrics
+from gpurun.runtime.observe.prefetched_batches import PREFETCHED
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.trial import trial_exit
 from gpurun.runtime.trial.audit_outputs import OutputsAudit
+from gpurun.runtime.trial.audit_training import TrainingAudit
+from gpurun.runtime.trial.live_pair_turns import Turns
 
 HOLD_SECONDS = 120
 """A launcher that does not answer within this time is gone; the trial goes on."""
@@ -35,16 +32,8 @@ SPIKE = 8.0
 now = time.perf_counter_ns
 
 
-def prepare(spec: TrialSpec) -> None:
-    """First stage, before torch is imported."""
-    seeds.seed_everything(spec.seed, spec.seed_offset)
-    argparse_options.install()
-    hub_uploads.block_uploads()
-    import_log.begin()
-
-
-def arm(spec: RunSpec, torch: Any) -> None:
-    """Second stage: audit and stop this process by the spec's rule."""
+def install(spec: RunSpec) -> None:
+    """Audit this process and stop it by the spec's rule."""
     assert spec.trial is not None
     CLOCK.every_loss = True
     if spec.trial.planted_seconds:
@@ -54,60 +43,51 @@ def arm(spec: RunSpec, torch: Any) -> None:
     if spec.trial.rounded:
         from gpurun.runtime.trial import bf16_rounding
 
-        bf16_rounding.install(torch)
+        bf16_rounding.install()
     as_it_is = not spec.settings
     control = Path(spec.run_dir) / "control"
-    trial = _Trial(control, spec.trial, torch, as_it_is, _turns(spec, control, torch))
+    trial = _Trial(control, spec.trial, as_it_is, _turns(spec, control))
     guarded("look for attention", manual_attention.watch)()
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
     trial_exit.end_with_children(trial.control)
 
 
-def _turns(spec: RunSpec, control: Path, torch: Any) -> Any:
+def _turns(spec: RunSpec, control: Path) -> Turns | None:
     """The turns of a side of a live pair; None of a trial that runs alone."""
     if spec.turns_after_steps is None:
         return None
-    from gpurun.runtime.observe.prefetched_batches import PREFETCHED
-    from gpurun.runtime.trial.live_pair_turns import Turns
-
-    return Turns(control, torch, spec.turns_after_steps, PREFETCHED)
+    return Turns(control, spec.turns_after_steps, PREFETCHED)
 
 
 class _Trial:
-    def __init__(
-        self, control: Path, spec: TrialSpec, torch: Any, as_it_is: bool, turns: Any
-    ) -> None:
+    def __init__(self, control: Path, spec: TrialSpec, as_it_is: bool, turns: Turns | None) -> None:
         self.control = control
         self._as_it_is = as_it_is
         self._spec = spec
         self._rule: StopRule = spec.stop
-        self._torch = torch
-        self._ranks = trial_exit.StopAgreement(control, torch)
+        self._ranks = trial_exit.StopAgreement(control)
         self._held = not spec.hold_at_first_step
         self._hold = guarded("hold at the first step", self._wait_for_go)
         self._begin_contention = guarded("CPU contention", self._read_contention)
-        self._outputs = OutputsAudit(torch)
+        self._outputs = OutputsAudit()
         if self._rule.audit_steps:
             self._outputs.begin()
         self._turns = turns
-        self._audit: Any = None
-        self._syncs: Any = None
         self._begin()
 
-    def _begin(self) -> None:
-        """Begin to count: at start, and again when a better clock was found."""
-        from gpurun.runtime.observe.device_syncs import DeviceSyncs
-        from gpurun.runtime.trial.audit_training import TrainingAudit
+    def _begin_again(self) -> None:
+        """A better clock was found. Its first step is over: it cannot be audited any more."""
+        self._audit.abandon()
+        self._syncs.abandon()
+        self._begin(passed=1)
 
-        # a step that is over cannot be audited any more: a new clock's first one is passed over
-        self._passed = 0 if self._audit is None else 1
-        if self._audit is not None:
-            self._audit.abandon()
-            self._syncs.abandon()
-        self._audit = TrainingAudit(self._torch, self._rule.audit_steps)
+    def _begin(self, passed: int = 0) -> None:
+        """Begin to count, after so many steps that are passed over."""
+        self._passed = passed
+        self._audit = TrainingAudit(self._rule.audit_steps)
         self._audit.begin()
-        self._syncs = DeviceSyncs(self._torch, self._rule.audit_steps if self._as_it_is else 0)
+        self._syncs = DeviceSyncs(self._rule.audit_steps if self._as_it_is else 0)
         self._look_for_syncs = guarded("device syncs", self._syncs.after_step)
         self._count = 0
         self._began: int | None = None
@@ -126,7 +106,7 @@ class _Trial:
         """After each step of the clock."""
         end = now()
         if count <= self._count:
-            self._begin()
+            self._begin_again()
         rule = self._rule
         before = rule.audit_steps + self._outputs_steps() + rule.warmup_steps
         self._count = count
@@ -144,7 +124,7 @@ class _Trial:
         if audited == max(before, 1):
             self._begin_contention()
         if self._turns is not None and audited >= before:
-            self._take_turns(count)
+            self._take_turns(self._turns, count)
             return
         reason = self._enough(count, end)
         if reason != "max_steps":  # every rank stops there by itself, at the same step
@@ -162,10 +142,10 @@ class _Trial:
             else 0
         )
 
-    def _take_turns(self, count: int) -> None:
+    def _take_turns(self, turns: Turns, count: int) -> None:
         """The first turn is the measured window; when there is no further one the trial ends."""
-        if self._turns.after_step(count):
-            begin, end = self._turns.first_turn or (None, now())
+        if turns.after_step(count):
+            begin, end = turns.first_turn or (None, now())
             self._began = begin
             trial_exit.end_at_once(lambda: self._write_exit("enough", count, end), self.control)
 
@@ -213,4 +193,4 @@ class _Trial:
         )
         self._ranks.meet()
         self.finish()
-        exit_metrics.write_exit_metrics(self._torch)
+        write_exit_metrics()
