@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from gpurun.records.frames import drop_frame, drop_frames
 from gpurun.records.spec import Exchange, Setting
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER, error_text
+from gpurun.runtime.ddp.accumulated_passes import AccumulatedPasses
 from gpurun.runtime.ddp.ddp_wrapper import wrapped
 from gpurun.runtime.ddp.rank_info import RankInfo, or_stop_rank, stop_rank
 from gpurun.runtime.ddp.rank_rng import RankRNG
@@ -74,20 +74,7 @@ class HiddenDDP:
         self._ours = False
         """Whether the process group is ours."""
         self._frozen: list[Tensor] = []
-        self._passes = 0
-        """Backward passes since the last step of an optimizer."""
-        self._accumulated: deque[int] = deque(maxlen=2)
-        """How many there were in each of the last steps."""
-        self._calls = 0
-        """Calls of roots since then."""
-        self.left: int | None = None
-        """Batches that the loader which was read last has left, None if that is not known."""
-        self._accumulates = True
-        """Whether passes between two steps add up, as far as is seen: else the script reads the
-        gradients of each.
-        """
-        self._seen = (0, 0)
-        """A parameter and its version, at the last call of a root."""
+        self.passes = AccumulatedPasses()
 
     def install(self) -> None:
         """Meet new roots and stand in for their calls."""
@@ -142,7 +129,7 @@ class HiddenDDP:
             return
         for root in list(self._at_work):
             if root.waiting:
-                self._accumulated.clear()
+                self.passes.gradients_read()
                 self._average(root)
         covered: set[int] = set()
         for root in self._of.values():
@@ -261,7 +248,7 @@ class HiddenDDP:
         for callback in self.on_call:
             callback()
         self._take_up(root, module)
-        self._look_between(root)
+        self.passes.called(root)
         root.called = True
         wrapper = root.usable()
         if wrapper is None:
@@ -277,7 +264,6 @@ class HiddenDDP:
 
     def _take_up(self, root: WrappedRoot, module: nn.Module) -> None:
         """It is at work again, with the parameters that it has now."""
-        self._calls += 1
         root.idle = 0
         if root not in self._at_work:
             self._at_work.append(root)
@@ -291,23 +277,8 @@ class HiddenDDP:
         Gradients that are accumulated need be averaged but once. Where several models or optimizers
         take turns each pass counts.
         """
-        alternate = len(self._at_work) > 1 or len(CLOCK.optimizers) > 1 or not self._accumulates
-        if alternate or self._static or len(set(self._accumulated)) != 1:
-            return True
-        to_come = self._accumulated[0] - 1 - self._passes
-        return to_come <= 0 or (self.left is not None and self.left < to_come)
-
-    def _look_between(self, root: WrappedRoot) -> None:
-        """Between two passes of a step: were the gradients read, and the weights moved by them?"""
-        if not self._accumulates:
-            return
-        one = root.one
-        if one is None:
-            return
-        seen, self._seen = self._seen, (id(one), one._version)
-        moved = seen[0] == id(one) and seen != self._seen
-        if self._passes and (moved or one.grad is None):
-            self._accumulates = False
+        alternate = len(self._at_work) > 1 or len(CLOCK.optimizers) > 1
+        return alternate or self._static or self.passes.next_is_last()
 
     def _share_buffers(self, module: nn.Module) -> None:
         """As rank 0 has them: statistics of a batch are those of its share."""
@@ -327,7 +298,7 @@ class HiddenDDP:
         """Average what the wrappers do not; what was averaged before stays what it is."""
         for parameter in self._frozen:
             parameter.grad = None
-        self._passes += 1
+        self.passes.over()
         for root in list(self._at_work):
             if root.wrapper is None:
                 root.partly = len(root.touched()) > 1 or root.partly
@@ -366,9 +337,7 @@ class HiddenDDP:
 
     def _before_step(self, optimizer: Optimizer) -> None:
         """Nothing that waits may be stepped with, nor may anything be missing."""
-        # passes of one call are not accumulated: the script may look at each
-        self._accumulated.append(self._passes if self._calls == self._passes else 1)
-        self._passes, self._calls = 0, 0
+        self.passes.stepping()
         stepping = _parameters_of(optimizer)
         self._unwrapped.stepped()
         self._settle(stepping)

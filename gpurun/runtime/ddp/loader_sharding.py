@@ -307,7 +307,7 @@ class LoaderSharding:
                 self._handed.append(self._last)
                 self._ddp.fed = True
                 iterator._gpurun_handed += 1
-                self._ddp.left = self._left(iterator)
+                self._ddp.passes.left = self._left(iterator)
                 if _in_script():
                     self.order = hash((self.order, self._last.order)) % ORDERS
             if isinstance(batch, RepeatedBatch):

@@ -64,7 +64,6 @@ class _Trial:
     def __init__(self, control: Path, spec: TrialSpec, as_it_is: bool, turns: Turns | None) -> None:
         self.control = control
         self._as_it_is = as_it_is
-        self._spec = spec
         self._rule: StopRule = spec.stop
         self._ranks = trial_exit.StopAgreement(control)
         self._held = not spec.hold_at_first_step
