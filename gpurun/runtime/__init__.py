@@ -1,1 +1,1 @@
-"""What lives in the user's process. Imports the standard library, torch, `gpurun.records` only."""
+"""The code in the user's process. It imports the standard library, torch and `gpurun.records`."""

@@ -333,7 +333,7 @@ def test_an_evaluation_that_looks_like_training_is_known_when_it_was_seen_once(
     told = done.stderr.decode()
     line = ODD[: ODD.index("held_out = ")].count("\n") + 1
     assert told.count(f"odd.py:{line} was read to its end and trained nothing") == 1
-    assert "what was computed of it is of each rank's share" in told
+    assert "computed from it cover only each rank's share" in told
 
 
 @pytest.mark.parametrize(
@@ -386,8 +386,8 @@ def test_ranks_end_where_what_keeps_them_alike_fails(tmp_path: Path, gpurun: Gpu
     (tmp_path / "odd.py").write_text(
         "import torch\n"
         "from gpurun.runtime.ddp.unwrapped_parameters import UnwrappedParameters\n"
-        "def meet(*_): raise KeyError('torch changed')\n"
-        "UnwrappedParameters.meet = meet\n" + ODD
+        "def collect(*_): raise KeyError('torch changed')\n"
+        "UnwrappedParameters.collect = collect\n" + ODD
     )
     done = gpurun(*RANKS, "odd.py", "plain", cwd=tmp_path)
     assert done.returncode == 2

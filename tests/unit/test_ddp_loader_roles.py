@@ -76,7 +76,7 @@ def test_an_evaluation_in_training_mode_is_known_after_its_first_pass(script: Sc
     seen = [(epoch(script, train), script.evaluate(held_out)) for _ in range(3)]
     assert seen == [(True, True), (True, False), (True, False)]
     assert len(TOLD) == 1
-    assert "is of each rank's share of the batches" in TOLD[0]
+    assert "cover only each rank's share of the batches" in TOLD[0]
 
 
 def test_a_training_in_evaluation_mode_is_known_after_its_first_step(script: Script) -> None:

@@ -33,7 +33,7 @@ def test_every_step_takes_as_much_longer_as_is_written_down(nothing_planted: lis
         for listener in CLOCK.listeners:
             listener(step)
     took = time.perf_counter() - began
-    planted_delay.tell()
+    planted_delay.write_all()
     (event,) = nothing_planted
     assert isinstance(event, PlantedEvent)
     assert (event.where, event.step_seconds, event.delays) == ("runtime", 0.002, 3)

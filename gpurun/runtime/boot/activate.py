@@ -1,4 +1,4 @@
-"""First stage in the user's process: read the spec and wait for torch. Imports next to nothing."""
+"""The first stage in the user's process: read the spec and wait for torch; import little."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HELPERS = ("compile_worker", "resource_tracker", "gpurun.launch.elastic_agent")
 """Python processes that torch, multiprocessing and we start: the runtime stays inert there."""
 
 HEARTBEAT_SECONDS = str(24 * 3600)
-"""A side of a live pair may be silent for so long: it is frozen in the other's turns."""
+"""A side of a live pair may be silent for this long: it is frozen in the other's turns."""
 
 FORK_SERVER = "multiprocessing.forkserver"
 """Inert too, but for the guard of the loader workers that it forks."""

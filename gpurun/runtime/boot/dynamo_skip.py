@@ -3,8 +3,8 @@
 While a compiled function runs, dynamo looks at every python frame below it, ours too: it would
 compile the hooks as if they were the model, and leave out of them what depends on `is_compiling`.
 Marked code runs as it is; not marked is what a knob compiles (`compiler_requirements.traced`).
-(What dynamo inlines into a graph, such as a root's `__call__`, asks `is_compiling` first thing and
-is then a plain call.)
+(Functions that dynamo inlines into a graph, such as a root's `__call__`, ask `is_compiling` first
+and are then plain calls.)
 """
 
 from __future__ import annotations

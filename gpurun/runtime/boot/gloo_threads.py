@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 NAME = "pt_gloo_runloop"
-"""What torch calls the threads that run collectives of gloo."""
+"""Torch's name for the threads that run collectives of gloo."""
 LOOK_SECONDS = 0.002
 LOOKS = 3
 """A thread that slept at so many looks in a row has nothing left to drop."""

@@ -1,7 +1,7 @@
-"""A trial's process that is started before it is known what for.
+"""A trial's process that is started before its settings are known.
 
-It has imported what every trial imports, and waits in python's start-up, before any line of the
-script. So the launch is as fresh as any other, and its start is over when its turn comes.
+It imports the modules that every trial imports, and waits in python's start-up, before any line of
+the script. The launch is as fresh as any other, and its start is over when its turn comes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def await_order(spec: RunSpec) -> RunSpec:
             try:
                 importlib.import_module(name)
             except Exception:
-                break  # the script's own import tells
+                break  # the script's own import will raise it
     while not order.exists():
         time.sleep(POLL_SECONDS)
     return from_json(RunSpec, json.loads(order.read_text()))

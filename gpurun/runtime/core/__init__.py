@@ -1,1 +1,1 @@
-"""What every other room of the runtime stands on: the recorder, patches, hooks on imports."""
+"""The base of the runtime: the recorder, patches and post-import hooks."""

@@ -19,7 +19,7 @@ Entry = tuple[str, Context, Map | None, Failed, Map | None]
 
 
 class CallContexts:
-    """What knobs want around each root call, in the order in which they asked for it."""
+    """The contexts of knobs around each root call, in the order in which they were added."""
 
     def __init__(self) -> None:
         self.entries: list[Entry] = []
@@ -34,7 +34,7 @@ class CallContexts:
     ) -> None:
         """Run root calls inside `context(module)` and map what they return by `output`.
 
-        `inputs` maps the pair of their arguments. `failed` hears of the error when one raises.
+        `inputs` maps the pair of their arguments. If one raises, `failed` is called with the error.
         """
         self.entries.append((name, context, output, failed, inputs))
 

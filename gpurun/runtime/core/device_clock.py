@@ -28,7 +28,7 @@ class DeviceClock:
 
     def __init__(self) -> None:
         self.watching = False
-        """Whether CUDA is in use, looked at with each flush and each loss."""
+        """Whether CUDA is in use; checked at each flush and each loss."""
         self._torch: Any = None
         self._pool: list[Event] = []
         self._marks: list[tuple[list[Any], Event]] = []
@@ -81,7 +81,7 @@ class DeviceClock:
             self._fail(error)
 
     def resolve(self, rows: list[list[Any]]) -> int:
-        """Fill in what the device has finished; how many leading rows are complete."""
+        """Fill in the rows that the device has finished; return how many leading ones are done."""
         if self._torch is not None:
             self.watching = self._torch.cuda.is_initialized()
         if not self._marks:
@@ -98,7 +98,7 @@ class DeviceClock:
         return len(rows)
 
     def finish(self, patience_s: float | None = None) -> None:
-        """Wait for the marks under way, or only so long; what is not done by then stays unknown."""
+        """Wait for the marks under way, at most `patience_s`; later ones stay unknown."""
         try:
             if patience_s is None:
                 for _, event in self._marks:
@@ -146,7 +146,7 @@ class DeviceClock:
 
 
 def _forget_slot(row: list[Any]) -> None:
-    """A loss whose copy nobody waits for any more stays unknown."""
+    """Mark a loss as unknown: nothing waits for its copy any more."""
     if isinstance(row[StepRow.LOSS], _Slot):
         row[StepRow.LOSS] = None
 

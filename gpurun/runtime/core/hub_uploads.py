@@ -19,7 +19,7 @@ HUB_UPLOADS = (
 
 
 class NothingUploaded(str):
-    """What an upload returns in a trial: like the hub's own results a string, with their fields.
+    """The result of an upload in a trial: a string with the fields of the hub's own results.
 
     `repo_id` is the repository that was asked for; every other field is empty.
     """

@@ -1,4 +1,4 @@
-"""What became of each setting, recorded once; said of arguments, it waits until torch took them."""
+"""Records the outcome of each setting once; for edited arguments, after torch has taken them."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ Outcome = tuple[str, str, str]
 
 
 class KnobOutcomes:
-    """The outcomes told in this process."""
+    """The outcomes recorded in this process."""
 
     def __init__(self) -> None:
         self._recorded: set[Outcome] = set()
         self._thread = threading.local()
 
-    def tell(self, knob: str, outcome: str, detail: str) -> None:
-        """Record an outcome, or add it to those that are held back."""
-        told = (knob, outcome, detail)
+    def record(self, knob: str, outcome: str, detail: str) -> None:
+        """Record an outcome, or hold it back inside `held`."""
+        entry = (knob, outcome, detail)
         held: list[Outcome] | None = getattr(self._thread, "held", None)
         if held is not None:
-            held.append(told)
-        elif told not in self._recorded:
-            self._recorded.add(told)
+            held.append(entry)
+        elif entry not in self._recorded:
+            self._recorded.add(entry)
             RECORDER.event(KnobEvent(knob=knob, outcome=outcome, detail=detail))
 
     def revoked(self, knob: str, reason: str) -> None:
-        """Tell that the knob has no effect any more, or has none if it never had."""
+        """Record that the knob has lost its effect, or never had one."""
         applied = any((name, outcome) == (knob, "applied") for name, outcome, _ in self._recorded)
-        self.tell(knob, "revoked" if applied else "skipped", reason)
+        self.record(knob, "revoked" if applied else "skipped", reason)
 
     def failed(self, knob: str, error: Exception) -> None:
-        """Tell that the knob raised."""
-        self.tell(knob, "failed", error_text(error))
+        """Record that the knob raised."""
+        self.record(knob, "failed", error_text(error))
 
     @contextmanager
     def held(self) -> Iterator[list[Outcome]]:
-        """Hold back what this thread tells inside; hand it to `settle`, or it is forgotten."""
+        """Hold back the outcomes of this thread; pass them to `settle`, or they are dropped."""
         outer = getattr(self._thread, "held", None)
         held: list[Outcome] = []
         self._thread.held = held
@@ -51,12 +51,12 @@ class KnobOutcomes:
             self._thread.held = outer
 
     def settle(self, held: list[Outcome], refusal: Exception | None = None) -> None:
-        """Tell what was held back; what was refused is not applied."""
+        """Record outcomes that were held back; after a refusal none of them is applied."""
         for knob, outcome, detail in held:
             if refusal is not None and outcome == "applied":
-                self.tell(knob, "failed", f"{detail}: refused: {error_text(refusal)}")
+                self.record(knob, "failed", f"{detail}: refused: {error_text(refusal)}")
             else:
-                self.tell(knob, outcome, detail)
+                self.record(knob, outcome, detail)
 
 
 OUTCOMES = KnobOutcomes()

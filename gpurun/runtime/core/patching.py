@@ -10,7 +10,7 @@ from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.recorder import RECORDER
 
 Settle = Callable[[Exception | None], None]
-"""Hears why edited arguments were refused, None if they were not, once something is built."""
+"""Called once the object is built, with the error that refused the edited arguments, or None."""
 
 
 def guarded(
@@ -18,7 +18,7 @@ def guarded(
 ) -> Callable[..., Any]:
     """Wrap a call-back so that the first time it raises it is recorded and switched off.
 
-    `failed` then hears of the error too.
+    `failed` is then called with the error.
     """
     broken = False
 
@@ -40,7 +40,10 @@ def guarded(
 
 
 def switched_off(name: str, error: Exception) -> Callable[..., None]:
-    """What takes the place of a call-back that raised, where `guarded` would cost a call a step."""
+    """Record the error of a call-back and return its replacement, which does nothing.
+
+    For hot paths, where `guarded` would cost a call a step.
+    """
     RECORDER.hook_failed(name, error)
     return lambda *args: None
 
@@ -70,7 +73,7 @@ def build_edited(
 ) -> None:
     """`init(target, **edited)`, or with the script's own arguments if those are refused.
 
-    `settle` hears of the refusal, or None, once the target is built.
+    `settle` is called with the refusal, or None, once the target is built.
     """
     settle = guarded(f"{name}: outcomes", settle)
     refusal: Exception | None = None

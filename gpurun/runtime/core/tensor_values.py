@@ -12,9 +12,9 @@ from torch import Tensor
 
 SAMPLED_VALUES = 64
 SERIAL_VALUES = 30_000
-"""Torch works on so many numbers in one thread. With more it asks all its threads, and a core that
-does something else (loader workers, the import of the next trial) then holds all of them up: eight
-audited steps took 5 s on 16 cores."""
+"""Torch works on at most this many numbers in one thread. For more it uses all its threads, and a
+busy core (loader workers, the import of the next trial) holds all of them up: eight audited steps
+took 5 s on 16 cores."""
 COPIED_VALUES = SERIAL_VALUES
 
 
@@ -47,7 +47,7 @@ def norm(tensor: Tensor) -> float:
 
 
 def mean_and_deviation(tensor: Tensor) -> tuple[float, float]:
-    """Of its numbers, at least two; the deviation is that of a sample, as `torch.std` has it."""
+    """Mean and sample deviation (as `torch.std`) of the numbers; NaN for fewer than two."""
     numbers = plain(tensor).reshape(-1)
     count = numbers.numel()
     if count < 2:  # a sparse one may hold no more

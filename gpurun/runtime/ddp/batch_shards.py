@@ -1,4 +1,4 @@
-"""What of a batch is a rank's own, and what its loss then weighs."""
+"""The shard of a batch that a rank computes, and the weight of its loss."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 from torch.utils.data._utils.pin_memory import pin_memory
 
 LEAST = 2
-"""Samples that a rank needs at least of a batch that is smaller than usual: layers that normalise
-over the batch refuse a single one."""
+"""Fewest samples for a rank of a batch that is smaller than usual: layers that normalise over the
+batch refuse a single one."""
 
 
 @dataclass(frozen=True)
 class BatchShard:
     """`own` of the `total` samples of a batch that all ranks share.
 
-    `repeated`: every rank has all of them, so that each gradient is already that of the batch.
-    `order`: a hash of which samples these are, of the whole batch.
+    `repeated`: every rank has all of them, so each gradient is already the batch's gradient.
+    `order`: a hash of the samples of the whole batch, in their order.
     """
 
     own: int
@@ -29,8 +29,8 @@ class BatchShard:
     order: int = field(default=0, compare=False)
 
     def weight(self, ranks: int) -> float:
-        """What the mean over this rank's samples counts in the mean over `ranks` of these means,
-        for that to be the mean over all samples.
+        """The factor of this rank's mean loss. With it the average of the ranks' losses is the mean
+        over all samples.
         """
         return 1.0 if self.repeated else ranks * self.own / self.total
 
@@ -41,7 +41,7 @@ WHOLE_BATCH = BatchShard(1, 1, repeated=True)
 def shard_of(
     indices: Sequence[Any], rank: int, size: int, usual: int | None = None
 ) -> tuple[Sequence[Any], BatchShard]:
-    """The rank's share of a batch of indices, every `size`-th of them, and what part that is.
+    """The rank's indices of a batch, every `size`-th of them, and the shard that they form.
 
     Shares differ by one sample at most. Of a batch with less than a sample for each rank, or with
     less than `LEAST` and fewer than the `usual` number of samples (the last of an epoch), every
@@ -56,7 +56,7 @@ def shard_of(
 
 
 def ordered(shard: BatchShard, indices: Iterable[Any]) -> BatchShard:
-    """The part of a batch of these indices, with their order if that is alike on all ranks."""
+    """The shard with the order of the batch's indices, if all ranks can compute the same hash."""
     try:
         return replace(shard, order=hash(tuple(map(operator.index, indices))))
     except TypeError:  # texts, or batches: their hashes are a process's own
@@ -65,7 +65,7 @@ def ordered(shard: BatchShard, indices: Iterable[Any]) -> BatchShard:
 
 
 class StreamShard(list[Any]):
-    """The places of a batch of a stream, on their way to whoever reads it: see `read_share`."""
+    """The places of a batch of a stream, on their way to its reader: see `read_shard`."""
 
     def __init__(self, places: Sequence[Any], rank: int, size: int, whole: bool) -> None:
         super().__init__(places)
@@ -76,13 +76,13 @@ class StreamShard(list[Any]):
 
 
 class RepeatedBatch:
-    """A collated batch that every rank has whole, on its way out of a loader and its worker."""
+    """A collated batch that every rank has whole, on its way out of a loader or worker."""
 
     def __init__(self, batch: object) -> None:
         self.batch = batch
 
     def pin_memory(self, *device: object) -> RepeatedBatch:
-        """What a loader calls that pins."""
+        """Called by a loader that pins memory."""
         return RepeatedBatch(pin_memory(self.batch, *device))
 
 

@@ -1,4 +1,4 @@
-"""DistributedDataParallel around a module that does not know of it."""
+"""Wraps a module in DistributedDataParallel without the module holding the wrapper."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 def wrapped(module: nn.Module, unused: bool) -> DistributedDataParallel:
-    """The wrapper of a module, which it does not keep alive.
+    """Return a wrapper that does not keep its module alive.
 
-    `unused`: some parameters get no gradient. The weights are those of all ranks already: writing
+    `unused`: some parameters get no gradient. All ranks have the same weights already: writing
     them once more would break graphs that need them. `TypeError` for an option that torch does not
     know.
     """

@@ -1,7 +1,7 @@
-"""Do the ranks still train the same model? Compared now and then, and at the end of each.
+"""Checks that all ranks still train the same model: now and then, and at the end of each.
 
-Ranks that part ways (another learning rate, another number of steps, an early stop that only one
-makes) would wait for each other for ever; here they end by name.
+Ranks that diverge (another learning rate or number of steps, an early stop on one rank only) would
+wait for each other for ever. The check stops them and names the difference.
 """
 
 from __future__ import annotations
@@ -29,20 +29,19 @@ if TYPE_CHECKING:
 EVERY = 256
 """Steps between two comparisons; the first are at 1, 2, 4, 8, ..."""
 CALLS = (8, 64, 512)
-"""After so many calls of the model they are compared where no optimizer has stepped."""
+"""Calls of the model after which ranks are compared if no optimizer has stepped."""
 POLL_SECONDS = 1.0
 BLAME_SECONDS = 2.0
-"""A rank whose script is over or has failed says so before it is gone; one that was killed never
-does."""
+"""A rank whose script has ended or failed reports it within this time; a killed one never does."""
 EXIT_SECONDS = 5.0
-"""A rank has so long to be gone: where it failed the agent then ends the others, and tells why."""
+"""Time for a failed rank to exit: the agent then ends the others and reports the cause."""
 GRACE_SECONDS = 10.0
-"""A rank may go on so long after another has ended: it may be writing its last words."""
+"""A rank may go on this long after another has ended, to write its records."""
 ADVICE = "see the logs of the ranks; without --ddp the script runs on one device"
 
 
 class DivergenceCheck:
-    """The comparison of one rank with the others. `order`: that of the data, as a number."""
+    """Compares one rank with the others. `order`: returns the order of its data, as a number."""
 
     def __init__(self, rank_info: RankInfo, ddp: HiddenDDP, order: Callable[[], int]) -> None:
         self._order = order
@@ -59,8 +58,8 @@ class DivergenceCheck:
 
     def install(self) -> None:
         """Compare before steps."""
-        CLOCK.before_step.append(or_stop_rank("agreement of ranks", self._before_step))
-        self._ddp.on_call.append(or_stop_rank("agreement of ranks", self._called))
+        CLOCK.before_step.append(or_stop_rank("divergence check", self._before_step))
+        self._ddp.on_call.append(or_stop_rank("divergence check", self._called))
 
     def _before_step(self, optimizer: Optimizer) -> None:
         self._steps = count = self._steps + 1
@@ -74,7 +73,7 @@ class DivergenceCheck:
             self._compare(count)
 
     def _called(self) -> None:
-        """A script may step by hand, with gradients that nobody averages."""
+        """A script may step by hand, with gradients that are never averaged."""
         if self._steps or not self._ddp.fed:
             return
         self._calls += 1
@@ -107,7 +106,7 @@ class DivergenceCheck:
         return total
 
     def _last_weights(self) -> float:
-        """The same over what was stepped with last; NaN where the script has dropped it."""
+        """The same sum over the last optimizer's parameters; NaN if the script has dropped it."""
         optimizer = self._last()
         if optimizer is None:
             return math.nan
@@ -118,11 +117,11 @@ class DivergenceCheck:
         return torch.distributed.distributed_c10d._get_default_store()
 
     def ended(self) -> None:
-        """Tell the others that this rank's script is over; the last compares what all have."""
+        """Report that this rank's script is over; the last rank compares the weights of all."""
         self._ended = True
         if self._watching is None:
             return
-        if getattr(sys, "last_value", None) is not None:  # by an exception, which tells more
+        if getattr(sys, "last_value", None) is not None:  # the exception says more
             self._store().set(f"gpurun/failed/{self._rank_info.rank}", str(self._steps))
             return
         mine = self._last_weights()
@@ -138,8 +137,8 @@ class DivergenceCheck:
             stop_rank(f"{what}: {shown}", ADVICE, DIVERGED)
 
     def blame(self) -> None:
-        """An exchange of gradients failed: end by name where the cause is a rank that is done. One
-        that failed tells the cause itself.
+        """An exchange of gradients failed: stop and say so if the cause is a rank that is done. A
+        rank that failed reports the cause itself.
         """
         if self._watching is None:
             return
@@ -174,7 +173,7 @@ class DivergenceCheck:
         )
 
     def _watch(self) -> None:
-        """In a thread: a rank that has ended leaves those that go on waiting for it."""
+        """Run in a thread: stop this rank if it waits for one that has ended."""
         since, at = 0.0, 0
         while not self._ended:
             time.sleep(POLL_SECONDS)

@@ -1,8 +1,8 @@
 """Each root module in a real DistributedDataParallel that the script does not see.
 
 The script's object stays what it is: its class, keys, pickles and copies. Its calls are routed
-through the wrapper, which calls it again, this time itself. The first steps are averaged here
-rather than by the wrapper: they show which parameters get gradients, which it must be told.
+through the wrapper, which calls it again, this time itself. The first steps are averaged here,
+not by the wrapper: they show which parameters get gradients, which a wrapper must know.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 
-MUTE_MEETINGS = 3
-"""Ranks that exchange nothing wait for each other so many times nevertheless: a first step imports
-and compiles, and what they do afterwards is to be measured at the same time."""
+MUTE_BARRIERS = 3
+"""Ranks that exchange nothing still wait for each other at this many first steps, which import and
+compile: the later steps are to be measured at the same time."""
 MOST_IDLE = 4
-"""After so many steps without a call a root is not looked after, until it is called again."""
+"""After this many steps without a call a root is left out, until it is called again."""
 
 
 class HiddenDDP:
-    """The root modules of one rank, kept alike with those of the others.
+    """Keeps the root modules of one rank the same as those of the other ranks.
 
     `shared_gpus`: several ranks have one device, which NCCL refuses and gloo does not.
     """
@@ -63,21 +63,21 @@ class HiddenDDP:
         self._of: dict[int, WrappedRoot] = {}
         """Of modules, by identity."""
         self._at_work: list[WrappedRoot] = []
-        """Those that were called of late, in the order in which all ranks called them."""
+        """The roots that were called recently, in the order in which all ranks called them."""
         self._unwrapped = UnwrappedParameters()
         self.called_with: int | None = None
         """Rows of the tensor that a root was last called with, None where it was given none."""
         self.fed = False
         """Whether a loader hands out shares."""
         self.on_call: list[Callable[[], None]] = []
-        """Who hears that a root is called."""
+        """Called when a root is called."""
         self._ours = False
         """Whether the process group is ours."""
         self._frozen: list[Tensor] = []
         self.passes = AccumulatedPasses()
 
     def install(self) -> None:
-        """Meet new roots and stand in for their calls."""
+        """Wrap new roots and route their calls."""
         self._grad_enabled = torch.is_grad_enabled
         self._pass = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self._of_torch = inspect.getfile(torch.nn.parallel.DistributedDataParallel)
@@ -124,7 +124,7 @@ class HiddenDDP:
         return call
 
     def _settle(self, parameters: Iterable[Tensor]) -> None:
-        """Average what is not averaged yet: somebody is about to read or use these gradients."""
+        """Average the remaining gradients: the script is about to read or use them."""
         if not self._exchange or not self.active():
             return
         for root in list(self._at_work):
@@ -134,9 +134,9 @@ class HiddenDDP:
         covered: set[int] = set()
         for root in self._of.values():
             covered |= root.wrapped.keys() or {id(p) for p in root.parameters()}
-        new = self._unwrapped.meet(parameters, covered)
+        new = self._unwrapped.collect(parameters, covered)
         if new:
-            self.meet(new[0].device)
+            self.connect(new[0].device)
             for parameter in new:
                 distributed.broadcast(parameter.data, 0)
             self._average_gradients(self._unwrapped, new)
@@ -166,7 +166,7 @@ class HiddenDDP:
         """Where the first of them lies, None if there is none."""
         return next((parameter.device for parameter in self.parameters()), None)
 
-    # -- a root is met -------------------------------------------------------------------------
+    # -- a new root ---------------------------------------------------------------------------
 
     def _root_found(self, module: nn.Module) -> None:
         if not self.active() or not self._grad_enabled():
@@ -175,11 +175,11 @@ class HiddenDDP:
             parameters = [p for p in module.parameters() if p.requires_grad]
             if not parameters:
                 return
-            self.meet(parameters[0].device)
+            self.connect(parameters[0].device)
             self._make_alike(module)
         except Exception as error:
             stop_rank(
-                f"the ranks did not meet: {error_text(error)}",
+                f"the ranks could not connect: {error_text(error)}",
                 "see the logs of the ranks; without --ddp the script runs on one device",
             )
         key = id(module)
@@ -191,8 +191,8 @@ class HiddenDDP:
         for root in list(self._of.values()):
             root.stale = True
 
-    def meet(self, device: torch.device) -> None:
-        """Begin the process group, where there is none yet."""
+    def connect(self, device: torch.device) -> None:
+        """Begin the process group, if there is none yet."""
         if distributed.is_initialized():
             return
         self._ours = True
@@ -210,7 +210,7 @@ class HiddenDDP:
     # -- its calls -----------------------------------------------------------------------------
 
     def _route(self, original: Callable[..., Any], module: nn.Module) -> Callable[..., Any]:
-        """What is called in place of `original`, torch's own `__call__`."""
+        """The function to call in place of `original`, torch's own `__call__`."""
         root = self._of.get(id(module))
         if root is None or not self.active():
             return original
@@ -225,9 +225,7 @@ class HiddenDDP:
 
         def call(module: nn.Module, *args: object, **kwargs: object) -> Any:
             try:
-                with (
-                    self._rng.apart_inside()
-                ):  # of `next(iter(loader))` the iterator is gone by now
+                with self._rng.apart_inside():  # after `next(iter(loader))` the iterator is gone
                     return self._called(root, original, module, args, kwargs)
             except BaseException as error:
                 drop_frames(error, (__file__, self._of_torch))
@@ -272,7 +270,7 @@ class HiddenDDP:
             root.unwrap()
 
     def _is_last_pass(self) -> bool:
-        """Whether the step follows on this backward pass, as far as the last steps tell.
+        """Whether a step follows on this backward pass, judged by the last steps.
 
         Gradients that are accumulated need be averaged but once. Where several models or optimizers
         take turns each pass counts.
@@ -281,7 +279,7 @@ class HiddenDDP:
         return alternate or self._static or self.passes.next_is_last()
 
     def _share_buffers(self, module: nn.Module) -> None:
-        """As rank 0 has them: statistics of a batch are those of its share."""
+        """Copy the buffers of rank 0: each rank computes batch statistics of its shard only."""
         for buffer in module.buffers():
             distributed.broadcast(buffer.data, 0)
 
@@ -304,7 +302,7 @@ class HiddenDDP:
                 root.partly = len(root.touched()) > 1 or root.partly
                 self._average(root)
             elif not root.called and True in root.touched():
-                self._average(root)  # a wrapper hears of one pass for each call
+                self._average(root)  # a wrapper expects one pass for each call
             root.called, root.retired = False, None
         self._average(self._unwrapped)
 
@@ -351,7 +349,7 @@ class HiddenDDP:
                 continue
             root.steps += 1
             if not self._exchange:
-                if self._ours and root.steps <= MUTE_MEETINGS:
+                if self._ours and root.steps <= MUTE_BARRIERS:
                     distributed.all_reduce(torch.zeros_like(mine[0]))
             elif root.wrapper is None:
                 if root.steps > root.look_steps and not root.apart:

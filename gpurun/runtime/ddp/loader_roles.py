@@ -1,4 +1,4 @@
-"""Which loaders train: known by what happens while they are read.
+"""Learns which loaders feed the training, from the events while they are read.
 
 A loader trains if an optimizer steps by a backward pass of the batches that it handed out. Batches
 that are read with no call of the model in between belong together (`zip`). An evaluation calls the
@@ -43,7 +43,7 @@ class LoaderPass:
 
 
 class LoaderRoles:
-    """What was seen of the loaders of one rank. `strict`: it matters what is computed of shares.
+    """The roles of one rank's loaders. `strict`: warn if values are computed from shards.
 
     Modes are the model's: whether it is in training mode.
     """
@@ -51,18 +51,18 @@ class LoaderRoles:
     def __init__(self, strict: bool) -> None:
         self._strict = strict
         self._trained: IdentityMap[dict[bool, bool]] = IdentityMap()
-        self._of_place: dict[tuple[str, bool, bool], set[bool]] = {}
+        self._of_line: dict[tuple[str, bool, bool], set[bool]] = {}
         """Of loaders that are built at one line and draw their order alike, by the mode."""
         self.at_hand: list[LoaderPass] = []
-        """What was read since the model was last used."""
+        """The passes that were read since the model was last called."""
         self._mode: bool | None = None
-        """That in which the model was first used since."""
+        """The mode in which the model was first called since."""
         self._pending: dict[int, tuple[LoaderPass, bool | None]] = {}
-        """What the backward passes since the last step were of."""
+        """The passes whose batches were differentiated since the last step."""
         self._backwards = 0
         self._over: LoaderPass | None = None
-        """What was read to its end, each rank its share, and has not trained by now."""
-        self._told: set[str] = set()
+        """A sharded pass that was read to its end and has not trained so far."""
+        self._warned: set[str] = set()
 
     def known(self, loader: DataLoader[Any], ordered: bool, in_training: bool) -> bool | None:
         """Whether a loader trains that is opened in this mode; None: not known yet.
@@ -72,7 +72,7 @@ class LoaderRoles:
         own = (self._trained.get(loader) or {}).get(in_training)
         if own is not None:
             return own
-        alike = self._of_place.get((_line_of(loader), ordered, in_training), set())
+        alike = self._of_line.get((_line_of(loader), ordered, in_training), set())
         return next(iter(alike)) if len(alike) == 1 else None
 
     # -- what happens ------------------------------------------------------------------------------
@@ -104,10 +104,10 @@ class LoaderRoles:
             self._mode = in_training
 
     def repeated(self, in_training: bool) -> bool:
-        """Whether every rank has all of the batch that is at hand."""
+        """Whether every rank has the whole of the current batch."""
         mode = in_training if self._mode is None else self._mode
-        of_now = [x for x in self.at_hand if in_training in (mode, x.in_training)]
-        return bool(of_now) and not any(x.shared for x in self.at_hand)
+        current = [x for x in self.at_hand if in_training in (mode, x.in_training)]
+        return bool(current) and not any(x.shared for x in self.at_hand)
 
     def went_back(self, in_training: bool) -> None:
         """A backward pass is over."""
@@ -128,7 +128,7 @@ class LoaderRoles:
         self._pending.clear()
 
     def ended(self, loader_pass: LoaderPass) -> None:
-        """It was read to its end. Its last batch may be trained on yet, by who reads ahead."""
+        """A pass was read to its end; a script that reads ahead may yet train on its last batch."""
         loader_pass.over = True
         if loader_pass.handed and not loader_pass.went_back:
             if self._backwards:
@@ -143,7 +143,7 @@ class LoaderRoles:
     # -- what follows ------------------------------------------------------------------------------
 
     def _learn(self, loader_pass: LoaderPass, trained: bool) -> None:
-        """What trained once does so for good, whatever else it is read for."""
+        """Remember the role of a loader; one that has trained once stays a training loader."""
         loader = loader_pass.loader()
         known = self._trained.get(loader) or {}
         if known.get(loader_pass.in_training):
@@ -152,17 +152,17 @@ class LoaderRoles:
             self._trained[loader] = {**known, loader_pass.in_training: trained}
         if loader_pass.where:
             line = loader_pass.where, loader_pass.ordered, loader_pass.in_training
-            self._of_place.setdefault(line, set()).add(trained)
+            self._of_line.setdefault(line, set()).add(trained)
 
     def _look_back(self) -> None:
-        """Was the last loader that ranks shared read for something else than training?"""
+        """Warn if the last sharded loader was read for something other than training."""
         over, self._over = self._over, None
-        if over is None or over.went_back or not self._strict or over.where in self._told:
+        if over is None or over.went_back or not self._strict or over.where in self._warned:
             return
-        self._told.add(over.where)
+        self._warned.add(over.where)
         warn(
-            f"the DataLoader of {over.where} was read to its end and trained nothing: what was "
-            f"computed of it is of each rank's share of the batches, and differs; {ADVICE}"
+            f"the DataLoader of {over.where} was read to its end and trained nothing: values "
+            f"computed from it cover only each rank's share of the batches; {ADVICE}"
         )
 
 

@@ -1,10 +1,10 @@
-"""Training loaders hand each rank its share; those of an evaluation hand all of it to every rank.
+"""Training loaders give each rank its shard of a batch; others give every rank the whole batch.
 
-The share is taken where an iterator asks the batch sampler for indices, so that the script's own
-sampler, order and number of batches stay. All ranks draw the order alike.
+The shard is taken where an iterator asks the batch sampler for indices, so that the script's own
+sampler, order and number of batches stay. All ranks draw the same order.
 
-Which of both a loader is shows once it was read (`uses`). Before that the model's mode tells, and
-gradients that are switched off.
+`loader_roles` learns from a pass whether a loader trains. Before its first pass the model's mode
+decides, and whether gradients are on.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.step_clock import CLOCK
 
 LATELY = 8
-"""So many batches are at hand at once at most."""
+"""The most batches that a script holds at once."""
 ORDERS = 2**48
-"""So many orders are told apart: a float can say them."""
+"""The number of different orders; a float can hold each of them."""
 
 
 class LoaderSharding:
-    """The loaders of one rank; `replicas` hear that one hands out shares."""
+    """Shards the loaders of one rank."""
 
     def __init__(self, share: Share, rank_info: RankInfo, rng: RankRNG, ddp: HiddenDDP) -> None:
         self.order = 0
-        """A hash of which samples were handed out to all ranks together, and in which order."""
+        """A hash of the samples that all ranks together were handed, in their order."""
         self._handed: deque[BatchShard] = deque(maxlen=LATELY)
         """The parts of the batches that were handed out lately."""
         self._last: BatchShard | None = None
@@ -87,7 +87,7 @@ class LoaderSharding:
             replace(DataLoader, "__len__", self._watch_len)
 
     def trains(self, loader: DataLoader[Any]) -> bool:
-        """Whether a loader that is now read feeds the training, as far as can be told."""
+        """Whether a loader that is now opened feeds the training, as far as is known."""
         if not torch.is_grad_enabled():
             return False
         if LOADERS.training_keys:
@@ -102,7 +102,7 @@ class LoaderSharding:
 
     @property
     def shard(self) -> BatchShard | None:
-        """What of the batch at hand is this rank's; None where no loader feeds the training."""
+        """This rank's shard of the current batch; None if no loader feeds the training."""
         if self._roles.repeated(_in_training()):
             return WHOLE_BATCH
         if self._last is None or self._last is WHOLE_BATCH:
@@ -124,7 +124,7 @@ class LoaderSharding:
         self._roles.stepped(_in_training())
 
     def _draws_order(self, loader: DataLoader[Any]) -> bool:
-        """Whether it shuffles, as far as can be told: a batch sampler of the script's own may."""
+        """Whether a loader may shuffle; a batch sampler of the script's own may."""
         own = type(loader.batch_sampler) not in (BatchSampler, type(None))
         sampler = getattr(loader.batch_sampler, "sampler", None if own else loader.sampler)
         return not isinstance(sampler, SequentialSampler)
@@ -166,7 +166,7 @@ class LoaderSharding:
                 weakref.finalize(iterator, self._abandoned).atexit = False
             original(iterator, loader)
             if iterator._gpurun_shards is not None and iterator._dataset_kind != STREAM:
-                # workers augment samples of their own: their draws shall not repeat a peer's; of a
+                # workers augment samples of their own: they must not draw a peer's numbers; of a
                 # stream every rank reads the whole, in the same order
                 iterator._base_seed = self._rng.own_seed(iterator._base_seed)
 
@@ -193,7 +193,7 @@ class LoaderSharding:
         iterator._gpurun_dealt, iterator._gpurun_handed = False, 0
 
     def _new_pass(self, loader: DataLoader[Any]) -> LoaderPass | None:
-        """What is remembered of a loader that is opened; nothing of one that cannot train."""
+        """A new pass over a loader; None if the loader cannot train, or is known to."""
         if LOADERS.training_keys or not torch.is_grad_enabled():
             return None
         shared = self._local.shards is not None
@@ -258,7 +258,7 @@ class LoaderSharding:
         shards: deque[BatchShard],
         original: Callable[..., Any],
     ) -> Any:
-        """One of the next batches, of which every rank takes one; an incomplete round ends it."""
+        """This rank's one of the next batches; an incomplete round of batches ends the epoch."""
         batches: list[Any] = []
         try:
             while len(batches) < self._rank_info.world_size:
@@ -318,7 +318,7 @@ class LoaderSharding:
         return __next__
 
     def _left(self, iterator: ShardedIterator) -> int | None:
-        """Batches that an iterator has left for this rank, None for one that does not tell."""
+        """Batches that an iterator has left for this rank; None if its length is unknown."""
         try:
             batches = len(iterator._index_sampler)
         except (TypeError, NotImplementedError):
@@ -358,7 +358,7 @@ class LoaderSharding:
                 drop_frame(error)
                 raise
             shared = self._active() and loader._dataset_kind != STREAM and self.trains(loader)
-            # with fewer batches than ranks the first one ends it by name: see `_in_turn`
+            # with fewer batches than ranks the first one stops the rank: see `_in_turn`
             return (
                 max(batches // self._rank_info.world_size, min(batches, 1)) if shared else batches
             )

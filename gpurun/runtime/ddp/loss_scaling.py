@@ -1,8 +1,8 @@
-"""The gradients of a rank's share, made those of the whole batch.
+"""Scales the loss of a rank's shard, so that averaged gradients are those of the whole batch.
 
-DistributedDataParallel averages gradients over ranks. A loss that is a mean over samples counts by
-the rank's part of them, one that is a sum as often as there are ranks. Which of both it is was
-measured before the ranks began (`runtime/probe`).
+DistributedDataParallel averages gradients over ranks. A mean over samples is weighted by the rank's
+share of the samples; a sum is multiplied by the number of ranks. The gradient probe
+(`runtime/probe`) has measured before the launch which of the two a loss is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpurun.runtime.observe.backward_passes import Tensors
 
 
 class LossScaling:
-    """Scales losses, and tells the replicas when a backward pass is over.
+    """Scales losses, and has the gradients averaged after each backward pass.
 
     `shared`: each rank has a part of every batch; else each has whole ones, and nothing is scaled.
     `reduction`: how the loss of a batch is made of its samples'; None if that was not measured.
@@ -49,7 +49,7 @@ class LossScaling:
         self._ddp = ddp
         self._reduction = reduction
         self._shared = shared
-        self._told = False
+        self._recorded = False
 
     def install(self) -> None:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
@@ -78,7 +78,7 @@ class LossScaling:
         return backward
 
     def _scaled(self, tensors: Tensors) -> Tensors:
-        """The loss as it counts in the average over ranks."""
+        """The loss, weighted for the average over ranks."""
         if not self._shared:
             return tensors
         if self._reduction is None:
@@ -88,8 +88,8 @@ class LossScaling:
                 "say it with --loss-reduction mean or sum, or run it without --ddp",
             )
         shard = shard_of_loss(tensors, self._sharding.shard)
-        if not self._told:
-            self._told = True
+        if not self._recorded:
+            self._recorded = True
             RECORDER.event(TraitEvent(trait="loss_reduction", detail=self._reduction.value))
         summed = self._reduction is LossReduction.SUM and not shard.repeated
         factor = (
@@ -103,7 +103,7 @@ class LossScaling:
 
 
 def shard_of_loss(tensors: Tensors, shard: BatchShard | None) -> BatchShard:
-    """The part of the batch that a loss is of. A loss that no rank can scale ends the process."""
+    """The shard that a loss is computed from. The rank stops if the loss cannot be scaled."""
     if shard is None:
         stop_rank(
             f"no DataLoader feeds the training{_at_line()}: the script makes its batches itself, "

@@ -1,4 +1,4 @@
-"""Files of ranks but the first: they see what rank 0 has written, and delete folders at once."""
+"""Files of ranks other than 0: they see rank 0's files, and delete folders in one go."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rank this process is, and how a rank ends that cannot go on."""
+"""The rank of this process, and how a rank stops that cannot go on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpurun.records.events import PARALLEL_REFUSED, TraitEvent
 from gpurun.runtime.core.recorder import RECORDER
 
 AFTER_YOU_SECONDS = 1.0
-"""What goes wrong on every rank is told by rank 0, whose words the terminal shows."""
+"""An error of every rank is reported by rank 0 first, whose output the terminal shows."""
 DIVERGED = 1
 """Exit code of ranks that no longer train the same model."""
 
@@ -32,18 +32,18 @@ class RankInfo:
 
 
 def current_rank(environment: MutableMapping[str, str] = os.environ) -> RankInfo:
-    """That of this process by torchrun's variables; alone where there are none."""
+    """The rank by torchrun's variables; rank 0 of 1 without them."""
     return RankInfo(int(environment.get("RANK", "0")), int(environment.get("WORLD_SIZE", "1")))
 
 
 def show_one_device(
     shared_gpus: int = 0, environment: MutableMapping[str, str] = os.environ
 ) -> None:
-    """Leave this rank one GPU, so that `cuda` and `cuda:0` are its own, or that of a few ranks.
+    """Leave this rank one visible GPU, so that `cuda` and `cuda:0` are its own.
 
     To be called before CUDA starts. `LOCAL_RANK` becomes 0, as with torchrun's
-    `--virtual-local-rank`, for a script that chooses its device by it. `shared_gpus`: so many there
-    are where there are fewer than ranks.
+    `--virtual-local-rank`, for a script that chooses its device by it. `shared_gpus`: the number of
+    GPUs, if there are fewer than ranks.
     """
     local = int(environment.get("LOCAL_RANK", "0"))
     visible = environment.get("CUDA_VISIBLE_DEVICES")
@@ -56,15 +56,15 @@ def show_one_device(
 
 
 def or_stop_rank(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A call-back without which ranks would train apart: where it fails, they end by name."""
+    """Wrap a call-back without which ranks would diverge: if it raises, the rank stops."""
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> Any:
         try:
             return function(*args, **kwargs)
         except Exception as error:
-            told = " ".join(f"{type(error).__name__}: {error}".split())
-            stop_rank(f"the {name} failed: {told}", "without --ddp the script runs on one device")
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            stop_rank(f"the {name} failed: {text}", "without --ddp the script runs on one device")
 
     return call
 
@@ -79,7 +79,7 @@ def line_of(frame: FrameType | None) -> str:
 
 
 def warn(what: str) -> None:
-    """One line for the user, from the first rank, if anybody listens."""
+    """Write one line for the user, from rank 0, if stderr is open."""
     if current_rank().rank == 0:
         with suppress(OSError, ValueError, AttributeError):
             sys.stderr.write(f"gpurun: {what}\n")
@@ -87,7 +87,7 @@ def warn(what: str) -> None:
 
 
 def stop_rank(what: str, todo: str, code: int = int(ExitCode.USAGE)) -> NoReturn:
-    """End this process by name: no `except` of the script may go on with a wrong training."""
+    """Say why and end this process: no `except` of the script may continue a wrong training."""
     RECORDER.event(TraitEvent(trait=PARALLEL_REFUSED, detail=f"{what}\n{todo}"))
     RECORDER.flush()
     if current_rank().rank:

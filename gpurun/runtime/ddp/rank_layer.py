@@ -1,4 +1,4 @@
-"""What the keeper of this rank's private layer (isolation/) does when it is asked."""
+"""Requests to the daemon that keeps this rank's private layer of files (isolation/)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def see_rank_zero() -> bool:
 def delete_tree(path: str | os.PathLike[str]) -> bool:
     """Delete a file or folder from this rank's view in one go; False if there is no layer.
 
-    `shutil.rmtree` fails half way where rank 0 deletes, or fills, the same folder meanwhile.
+    `shutil.rmtree` fails half-way if rank 0 deletes or fills the same folder at the same time.
     """
     above, name = os.path.split(os.path.abspath(os.fspath(path)))
     if not name:

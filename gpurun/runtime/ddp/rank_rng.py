@@ -1,8 +1,8 @@
-"""Random draws: alike on all ranks where they must agree, different where they should differ.
+"""Random numbers of ranks: equal where ranks must agree, different where they should differ.
 
-Outside training steps all ranks draw alike: the first weights, a split of the data, the order of an
-epoch, just as a single process would. Inside a step (from the moment when a training loader is
-asked for a batch until its epoch is over) each draws apart: dropout, augmentation, noise.
+Outside training steps all ranks draw alike, as a single process would: first weights, a split of
+the data, the order of an epoch. Inside a step each rank draws apart: dropout, augmentation, noise.
+A step begins when a training loader is asked for a batch, and ends with the loader's epoch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.post_import import when_imported
 
 STRIDE = 0x9E3779B97F4A7C15
-"""Seeds of ranks lie that far apart (the golden ratio of 2**64), modulo 2**63."""
+"""The distance between seeds of ranks (the golden ratio of 2**64), modulo 2**63."""
 
 
 class RankRNG:
@@ -38,7 +38,7 @@ class RankRNG:
         """States of the generators when the running step was entered."""
 
     def install(self) -> None:
-        """Hear of the seeds that the script sets."""
+        """Watch the seeds that the script sets."""
         self._seed_torch = torch.manual_seed
         for owner in (torch, torch.random):
             replace(owner, "manual_seed", lambda original: self._watch(original, "torch"))
@@ -52,7 +52,7 @@ class RankRNG:
         when_imported("numpy.random", self._watch_numpy)
 
     def draw_apart(self) -> None:
-        """From now on ranks draw apart."""
+        """Draw differently from the other ranks from now on."""
         if self._apart:
             return
         self._apart = True
@@ -65,7 +65,7 @@ class RankRNG:
                 self._seed_own(name, seed)
 
     def draw_alike(self) -> None:
-        """From now on they draw alike."""
+        """Draw the same as the other ranks from now on."""
         if self._apart:
             self._apart = False
             self._own = self._states()
@@ -75,7 +75,7 @@ class RankRNG:
 
     @contextmanager
     def apart_inside(self) -> Iterator[None]:
-        """What is drawn inside is drawn apart."""
+        """Draw apart inside the context."""
         if self._apart:
             yield
             return
@@ -87,7 +87,7 @@ class RankRNG:
 
     @contextmanager
     def alike_inside(self) -> Iterator[None]:
-        """What is drawn inside is drawn alike on all ranks that come here equally often."""
+        """Draw alike inside the context, on all ranks that enter it equally often."""
         if not self._apart:
             yield
             return
@@ -98,7 +98,7 @@ class RankRNG:
             self.draw_apart()
 
     def own_seed(self, seed: int) -> int:
-        """A seed of this rank's own, made of one that all have."""
+        """Derive this rank's own seed from one that all ranks share."""
         return (seed + STRIDE * self._rank) % 2**63
 
     def _watch_numpy(self, module: ModuleType) -> None:
@@ -122,7 +122,7 @@ class RankRNG:
         return seed
 
     def _seeded(self, name: str, seed: int) -> None:
-        """What was drawn before is forgotten, on either side; who seeds wants the same draws."""
+        """Forget the states before: a script that seeds wants the same numbers on every rank."""
         if self._seeding:
             return
         if self._apart:

@@ -17,7 +17,7 @@ class ShardedIterator(LoaderIterator, Protocol):
     _gpurun_shards: deque[BatchShard] | None
     """The shards of the batches that are read ahead; None for a loader that is not sharded."""
     _gpurun_pass: LoaderPass | None
-    """What is learned of the loader from this pass."""
+    """The pass, from which the role of its loader is learned."""
     _gpurun_aligned: bool
     """Whether ranks must draw alike while the next batch is sampled."""
     _gpurun_dealt: bool

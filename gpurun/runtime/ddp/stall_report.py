@@ -1,7 +1,7 @@
-"""For which rank the others wait, where none has taken a step for long.
+"""Reports the rank that the others wait for, if no rank has taken a step for long.
 
-Nobody is ended for that: a rank may compile, load or evaluate for as long as it likes. But whoever
-looks at a training that stands still learns where.
+It stops no rank: one may compile, load or evaluate for as long as it likes. It names the line of
+the script at which a training stands still.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
 
 STILL_SECONDS = 60.0
-"""Ranks that have taken no step for so long say where they are."""
+"""Ranks that have taken no step for this long report where they are."""
 
 
 class StallReport:
-    """What one rank does, and what all do, as the first one tells it. Looked at by a thread."""
+    """The state of one rank, and rank 0's report of all. A thread updates it."""
 
     def __init__(self, rank_info: RankInfo) -> None:
         self._rank_info = rank_info
         self._exchanges = 0
         self._step = -1
         self._since = 0.0
-        self._told = -1
-        """The step of which it was told last."""
+        self._reported = -1
+        """The step of the last report."""
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:
@@ -44,20 +44,20 @@ class StallReport:
             self._exchanges -= 1
 
     def look(self, step: int, store: Store) -> None:
-        """Say where this rank is, if it has been in this step for long, and for whom others wait.
+        """Report where this rank is, if it has been in this step for long.
 
-        `store`: torch's, in which ranks tell each other.
+        `store`: torch's store, through which ranks report to rank 0.
         """
         if step != self._step:
             self._step, self._since = step, time.monotonic()
-        if self._told == step or time.monotonic() - self._since < STILL_SECONDS:
+        if self._reported == step or time.monotonic() - self._since < STILL_SECONDS:
             return
         line = "" if self._exchanges else _line()
         store.set(self._key(self._rank_info.rank), f"{step} {line}")
         if self._rank_info.rank == 0:
-            self._tell(step, store)
+            self._report(step, store)
 
-    def _tell(self, step: int, store: Store) -> None:
+    def _report(self, step: int, store: Store) -> None:
         lines = {}
         for rank in range(self._rank_info.world_size):
             if not store.check([self._key(rank)]):
@@ -69,7 +69,7 @@ class StallReport:
         busy = {rank: line for rank, line in lines.items() if line}
         if len(busy) == len(lines):
             return  # none waits for another
-        self._told = step
+        self._reported = step
         since = f"in step {step + 1} for {STILL_SECONDS:.0f} s and more"
         if not busy:
             warn(f"{since} all ranks wait for each other: they take part in other exchanges")
@@ -77,11 +77,11 @@ class StallReport:
             warn(f"{since} the others wait for rank {rank}, which is at {line}")
 
     def _key(self, rank: int) -> str:
-        return f"gpurun/stands/{rank}"
+        return f"gpurun/stalled/{rank}"
 
 
 def _line() -> str:
-    """Where the script is: its own line, or whichever is the innermost."""
+    """The line of the script that runs, or else the innermost line of any code."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     if frame is None:
         return "an unknown line"

@@ -1,4 +1,4 @@
-"""Parameters that are stepped with, and that no replica has."""
+"""Parameters that an optimizer updates and no wrapped root module holds."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Container, Iterable
 from torch import Tensor
 
 FORGOTTEN = 512
-"""After so many steps of others a parameter that no replica has is not averaged any more."""
+"""After this many steps without it, a parameter is not averaged any more."""
 
 
 class UnwrappedParameters:
-    """Those of layers that are called beside the model, of a model that is not called itself, or
-    thawed after its wrapper was made.
+    """Parameters of layers that are called beside the model, of a model that is not called itself,
+    or that were thawed after their wrapper was made.
 
-    Those of a training that is over are forgotten after some steps of others, on all ranks alike:
-    when their memory is free is not alike.
+    Parameters of a training that is over are dropped after some steps of others, on all ranks at
+    the same step: their memory is freed at different times.
     """
 
     def __init__(self) -> None:
@@ -26,14 +26,14 @@ class UnwrappedParameters:
         self.reached: set[int] = set()
 
     def parameters(self) -> list[Tensor]:
-        """Those that are or were trained, in the order in which they were met."""
+        """Those that are or were trained, in the order in which they were found."""
         return [p for p, _ in self._known.values()]
 
     def stand_ins(self) -> list[Tensor]:
         """The same: they are kept."""
         return self.parameters()
 
-    def meet(self, parameters: Iterable[Tensor], covered: Container[int]) -> list[Tensor]:
+    def collect(self, parameters: Iterable[Tensor], covered: Container[int]) -> list[Tensor]:
         """Those of some parameters that are new, and that are not `covered`: one that is frozen is
         still stepped with, if it has a gradient.
         """

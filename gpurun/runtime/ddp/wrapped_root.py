@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 LOOK_STEPS = 2
-"""After so many steps of a module the parameters that get gradients are known."""
+"""After this many steps of a module the parameters that get gradients are known."""
 LATER = 4
-"""Each time a wrapper is undone the next one is made after so many times as many steps."""
+"""Each time a wrapper is undone, the next one waits this many times as many steps."""
 
 
 class RemovedParameter:
-    """Stands for a parameter of a module that is gone here, and perhaps not yet on other ranks."""
+    """A parameter whose module is gone on this rank, but perhaps not yet on others."""
 
     grad: Tensor | None = None
 
@@ -32,8 +32,8 @@ class WrappedRoot:
     `reached`: the parameters that got gradients on every rank so far; `partly`: some got them on
     some ranks only. `moved`: trained since its buffers were last made alike. `waiting`: gradients
     that are accumulated here are not averaged yet. `called`: since the last backward pass.
-    `wrapped`: the parameters that the wrapper was made for, by identity. `look_steps`: so many
-    steps are looked at before it is made. `idle`: steps of optimizers since its last call. `stale`:
+    `wrapped`: the parameters that the wrapper was made for, by identity. `look_steps`: steps
+    that are observed before it is made. `idle`: steps of optimizers since its last call. `stale`:
     modules or parameters were registered since it was looked at.
     """
 

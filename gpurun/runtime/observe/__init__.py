@@ -1,1 +1,1 @@
-"""What is seen of the script as it runs: steps, loaders, optimizers, root modules, traits."""
+"""Observation of any script: steps, loaders, optimizers, root modules, traits."""

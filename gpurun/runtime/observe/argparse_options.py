@@ -26,7 +26,7 @@ def _argparse_is_here(argparse: ModuleType) -> None:
 
 
 def _watch_parse(original: Callable[..., Any]) -> Callable[..., Any]:
-    tell = guarded("arguments", _tell)
+    write = guarded("arguments", _write)
 
     def parse_known_args(
         parser: ArgumentParser, args: Sequence[str] | None = None, namespace: object = None
@@ -37,13 +37,13 @@ def _watch_parse(original: Callable[..., Any]) -> Callable[..., Any]:
             drop_frame(error)
             raise
         if args is None:
-            tell(parser, result[0])
+            write(parser, result[0])
         return result
 
     return parse_known_args
 
 
-def _tell(parser: ArgumentParser, namespace: Namespace) -> None:
+def _write(parser: ArgumentParser, namespace: Namespace) -> None:
     options = tuple(
         {
             "flags": list(action.option_strings),

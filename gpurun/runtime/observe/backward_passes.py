@@ -19,17 +19,17 @@ ARGUMENTS = ("grad_tensors", "retain_graph", "create_graph", "grad_variables", "
 """Parameters of `torch.autograd.backward` after the tensors."""
 
 Tensors: TypeAlias = Tensor | Sequence[Tensor]
-"""What `torch.autograd.backward` and `grad` differentiate."""
+"""The tensors that `torch.autograd.backward` and `grad` differentiate."""
 
 now = time.perf_counter_ns
 
 
 class Backward:
-    """Tells the clock of backward passes; those inside another (checkpointing) are part of it."""
+    """Reports backward passes to the clock; one inside another (checkpointing) is part of it."""
 
     def __init__(self) -> None:
         self.around: list[tuple[Callable[[Tensor], Tensor | None], Callable[[], None]]] = []
-        """What knobs do before and after the passes of the script (`Hooks.around_backward`)."""
+        """Call-backs of knobs before and after the script's passes (`Hooks.around_backward`)."""
         self._inside: Callable[[], int] = lambda: -1
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
         self._loss = guarded("loss", self._differentiated)
@@ -42,12 +42,12 @@ class Backward:
         replace(GradScaler, "scale", self._watch_scale)
 
     def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        tell: Callable[..., None] = CLOCK.backward
+        report: Callable[..., None] = CLOCK.backward
         inside, around, loss_of = self._inside, self.around, self._loss
         compiling = torch.compiler.is_dynamo_compiling
 
         def backward(tensors: Tensors, *args: object, **kwargs: object) -> Any:
-            nonlocal tell
+            nonlocal report
             if compiling():
                 return original(tensors, *args, **kwargs)
             began = now()
@@ -66,15 +66,15 @@ class Backward:
             elapsed_ns = now() - began
             try:
                 if inside() == -1:
-                    tell(elapsed_ns, loss_of(tensors) if CLOCK.looking else None)
+                    report(elapsed_ns, loss_of(tensors) if CLOCK.looking else None)
             except Exception as error:
-                tell = switched_off("backward", error)
+                report = switched_off("backward", error)
             return result
 
         return backward
 
     def _begin(self, loss: Tensor) -> tuple[Tensor, Sequence[Callable[[], None]]]:
-        """The loss to differentiate, and whom to tell when that is done."""
+        """The loss to differentiate, and the call-backs for when that is done."""
         ended = []
         for begins, then in self.around:
             instead = begins(loss)
@@ -88,7 +88,7 @@ class Backward:
             callback()
 
     def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        tell = guarded("gradient", self._tell)
+        report = guarded("gradient", self._report)
         inside, compiling = self._inside, torch.compiler.is_dynamo_compiling
 
         def grad(outputs: Tensors, *args: object, **kwargs: object) -> Any:
@@ -101,7 +101,7 @@ class Backward:
                 drop_frame(error)
                 raise
             if not len(CLOCK.optimizers) and not kwargs.get("create_graph") and inside() == -1:
-                tell(now() - began, outputs)
+                report(now() - began, outputs)
             return result
 
         return grad
@@ -124,7 +124,7 @@ class Backward:
         if isinstance(loss, Tensor):
             self._scaled = (weakref.ref(scaled), loss.detach())
 
-    def _tell(self, elapsed_ns: int, tensors: Tensors) -> None:
+    def _report(self, elapsed_ns: int, tensors: Tensors) -> None:
         CLOCK.backward(elapsed_ns, self._loss(tensors) if CLOCK.looking else None)
 
     def _differentiated(self, tensors: Tensors) -> Tensor | None:

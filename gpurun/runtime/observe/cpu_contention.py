@@ -1,4 +1,4 @@
-"""How long the training was ready to run and others had the cores, by the kernel's own count.
+"""Measures how long other processes had the cores while the training was ready to run.
 
 Programs on this machine make a thread wait in the scheduler's queue (`schedstat` of the thread);
 other virtual machines take the core itself away (steal time in `/proc/stat`). Read twice only,
@@ -19,7 +19,7 @@ STAT = Path("/proc/stat")
 STEAL = 7
 """Column of a core's line."""
 BUSY = 0.2
-"""A thread that ran less than this share of the busiest one's time keeps nobody waiting."""
+"""Threads that ran less than this share of the busiest one's time are left out."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def read_cpu_counts() -> CpuReading:
 
 
 def contention_between(begin: CpuReading, end: CpuReading) -> CoresEvent:
-    """What others had between two readings. Of several threads the one counts that waited most,
+    """The core time that others had between two readings. The thread that waited most counts,
     since the others wait for it."""
     spent = {
         name: (ran - begin.threads[name][0], waited - begin.threads[name][1])

@@ -1,8 +1,8 @@
-"""Where the script's own lines read values of tensors: on a GPU each of them waits for it.
+"""Records the script's lines that read values of tensors: on a GPU each of them waits for it.
 
 The methods of `torch.Tensor` are replaced for a few early steps of a trial of the script as it is,
-and are those of torch again before anything is measured. Who answers for its tensors itself (a
-subclass or a mode with `__torch_function__`) is handed torch's own method all the while.
+and are those of torch again before anything is measured. A
+subclass or mode with its own `__torch_function__` gets torch's own method all the while.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ READS = {
     "__index__": "an index",
     "__bool__": "a condition",
 }
-"""Methods that hand a value to the host, and how people know them (`numpy` of a tensor on a GPU
-raises).
+"""Methods that copy a value to the host, and their names in the report (`numpy` of a tensor on a
+GPU raises).
 """
 PRINTING = ("_tensor.py", "_tensor_str.py")
 """Files of torch through which a line that formats a tensor reads it."""
@@ -73,7 +73,7 @@ class DeviceSyncs:
         self._looking = False
         for name, (stand_in, before) in self._replaced.items():
             if vars(Tensor).get(name) is not stand_in:
-                continue  # somebody has wrapped it: it only passes on from now on
+                continue  # the script has wrapped it: it only passes calls on
             if before is None:
                 delattr(Tensor, name)
             else:

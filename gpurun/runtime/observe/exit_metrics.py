@@ -24,7 +24,7 @@ def write_exit_metrics() -> None:
     if not RECORDER.recording or os.getpid() in _ENDED:
         return
     _ENDED.add(os.getpid())
-    module_origins.tell()
+    module_origins.write_all()
     for write in BEFORE_END:
         write()
     usage = resource.getrusage(resource.RUSAGE_SELF)

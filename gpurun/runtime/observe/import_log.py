@@ -1,4 +1,4 @@
-"""What a trial's script has imported by its first step, as far as a later trial may do so early."""
+"""Records the modules that a script imports by its first step, for later trials to import early."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _start: dict[str, str] = {}
 
 
 def begin() -> None:
-    """Before the script: how the environment is now."""
+    """Remember the environment before the script runs."""
     _start.update(os.environ)
 
 
-def tell() -> None:
-    """Record the modules, and which variables have changed meanwhile."""
+def write() -> None:
+    """Record the modules, and the environment variables that have changed since `begin`."""
     changed = (name for name in changed_variables(_start) if name not in TORCHS_OWN)
     RECORDER.event(
         ImportsEvent(

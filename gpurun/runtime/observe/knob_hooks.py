@@ -21,7 +21,7 @@ from gpurun.runtime.observe.step_clock import CLOCK
 
 
 class KnobHooks:
-    """What one knob sees. Each call-back is guarded: a knob of which one raised has failed."""
+    """The hooks of one knob. Each call-back is guarded: if one raises, the knob has failed."""
 
     def __init__(self, knob: str) -> None:
         self._knob = knob
@@ -69,11 +69,11 @@ class KnobHooks:
 
     def applied(self, detail: str = "") -> None:
         """See `knobs.api.Hooks`."""
-        OUTCOMES.tell(self._knob, "applied", str(detail))
+        OUTCOMES.record(self._knob, "applied", str(detail))
 
     def skipped(self, reason: str) -> None:
         """See `knobs.api.Hooks`."""
-        OUTCOMES.tell(self._knob, "skipped", str(reason))
+        OUTCOMES.record(self._knob, "skipped", str(reason))
 
     def revoked(self, reason: str) -> None:
         """See `knobs.api.Hooks`."""
@@ -91,7 +91,7 @@ class KnobHooks:
 
 
 def _whole(edit: Callable[[Any], None]) -> Callable[[Any], None]:
-    """An edit that raises half-way leaves the arguments as they were, and says nothing."""
+    """Undo an edit that raises half-way; it changes no argument and records no outcome."""
 
     def edit_or_not(call: LoaderCall | OptimizerCall) -> None:
         before = dict(call.arguments)
@@ -120,7 +120,7 @@ def apply_settings(settings: tuple[Setting, ...], paths: tuple[str, ...]) -> Non
     try:
         names = [knob.name for knob in all_knobs(paths)]
     except Exception:
-        names = []  # each setting tells below what is wrong with the knobs
+        names = []  # each setting reports below what is wrong with the knobs
     for setting in sorted(settings, key=lambda s: names.index(s.knob) if s.knob in names else -1):
         try:
             find(setting.knob, paths).apply(setting.value, KnobHooks(setting.knob))

@@ -113,7 +113,7 @@ class Loaders:
         kwargs: dict[str, Any],
         site: tuple[str, str, int],
     ) -> tuple[dict[str, Any], dict[str, Any], Settle] | None:
-        """The script's arguments by name, those after the knobs' edits, and who hears of them."""
+        """The script's arguments by name, the edited ones, and the call-back for the outcome."""
         try:
             arguments = dict(signature.bind(loader, *args, **kwargs).arguments)
         except TypeError:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 TRAIT = "manual_attention"
 CALLS = 8
-"""Calls of roots that are looked at: those of an evaluation have no graph."""
+"""The number of root calls that are examined; calls of an evaluation have no graph."""
 MOST_NODES = 200_000
 PRODUCTS = ("BmmBackward", "BaddbmmBackward")
 SOFTMAX = "SoftmaxBackward"

@@ -1,4 +1,4 @@
-"""Which files a launched side of a comparison loads: its own tree's, or another's.
+"""Records the files that one side of a comparison loads: from its own tree, or from another.
 
 Each load is seen as it happens, for what is loaded may be gone from `sys.modules` at the end (a
 plug-in, a file run by runpy), and a process may never come to its end (a loader worker, a rank that
@@ -42,20 +42,20 @@ class Origins:
         self._without = [p for p in prefixes if self._root(p) not in (None, p)]
         self._folders: dict[str, str] = {}
         self._loaded: dict[str, str] = {}
-        self._told_foreign: set[str] = set()
+        self._written_foreign: set[str] = set()
         self._ended: set[int] = set()
 
     def loaded(self, name: str, file: str) -> None:
         """A module is about to be run from `file`."""
         self._loaded[file] = name
-        if file not in self._told_foreign and self.belongs(file) == FOREIGN:
-            self._told_foreign.add(file)
+        if file not in self._written_foreign and self.belongs(file) == FOREIGN:
+            self._written_foreign.add(file)
             self._write(foreign=((name, file),))
 
-    def tell(self) -> None:
+    def write(self) -> None:
         """Write, once a process, all that it has loaded; a process that has no record starts none.
 
-        (A loader worker has none; what it loads from another tree it has told by then.)
+        (A loader worker has none; it has written the files of another tree by then.)
         """
         if os.getpid() in self._ended or not RECORDER.recording:
             return
@@ -69,7 +69,7 @@ class Origins:
         self._write(**{key: tuple(value) for key, value in sorted_out.items()}, complete=True)
 
     def belongs(self, file: str) -> str:
-        """What a file belongs to. Folders are looked at once: torch alone loads 2,000 files."""
+        """The owner of a file. Each folder is examined once: torch alone loads 2,000 files."""
         folder = os.path.dirname(file)
         where = self._folders.get(folder)
         if where is None:
@@ -107,7 +107,7 @@ _ORIGINS: list[Origins] = []
 
 
 def watch(trees: Trees) -> None:
-    """From now on see what is loaded."""
+    """Watch every load from now on."""
     import runpy
 
     origins = Origins(trees)
@@ -116,13 +116,13 @@ def watch(trees: Trees) -> None:
     replace(SourceFileLoader, "get_code", lambda original: _by_loader(original, seen))
     replace(ExtensionFileLoader, "create_module", lambda original: _by_loader(original, seen))
     replace(runpy, "_get_code_from_file", lambda original: _by_runpy(original, seen))
-    atexit.register(tell)
+    atexit.register(write_all)
 
 
-def tell() -> None:
-    """Write what was loaded, if somebody asked for it."""
+def write_all() -> None:
+    """Write the loaded files, if `watch` was called."""
     for origins in _ORIGINS:
-        guarded("origins", origins.tell)()
+        guarded("origins", origins.write)()
 
 
 def _by_loader(
@@ -141,7 +141,7 @@ def _by_loader(
 
 def _by_runpy(original: Callable[..., Any], seen: Callable[[str, str], None]) -> Callable[..., Any]:
     def get_code(*args: Any, **kwargs: object) -> Any:
-        seen("", os.path.abspath(os.fsdecode(args[-1])))  # before the file: what it shall be called
+        seen("", os.path.abspath(os.fsdecode(args[-1])))  # the argument before the file is its name
         try:
             return original(*args, **kwargs)
         except BaseException as error:

@@ -26,7 +26,7 @@ class Optimizers:
         self.edits: list[Callable[[OptimizerCall], None]] = []
         self.built: list[Callable[[Optimizer], None]] = []
         self.noticed: list[Callable[[Optimizer], None]] = []
-        """Call-backs of our own, after those of the knobs."""
+        """Our own call-backs, called after the knobs' ones."""
         self._building: set[int] = set()
 
     def install(self) -> None:
@@ -75,7 +75,7 @@ class Optimizers:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> tuple[dict[str, Any], dict[str, Any], Settle] | None:
-        """The script's arguments by name, those after the knobs' edits, and who hears of them."""
+        """The script's arguments by name, the edited ones, and the call-back for the outcome."""
         try:
             arguments = dict(signature.bind(optimizer, *args, **kwargs).arguments)
         except TypeError:

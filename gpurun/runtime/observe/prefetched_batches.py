@@ -1,7 +1,7 @@
-"""Batches that loader workers have ready, and the passes of training loaders: what turns look at.
+"""Counts the batches that loader workers have ready, and the passes of training loaders.
 
-Workers fill a stock of batches ahead of the training process. A turn that begins with a fuller
-stock than it ends with has measured the stock and not the workers.
+Workers prepare batches ahead of the training process. A turn of a live pair that begins with more
+ready batches than it ends with has not measured the workers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpurun.runtime.observe.loader_iterator import LoaderIterator, WorkersIterat
 
 @dataclass(frozen=True)
 class PrefetchLevel:
-    """The stock at one moment, of all loaders with workers.
+    """The ready batches at one moment, of all loaders with workers.
 
     `taken`: batches handed out in this pass. `ready`: those made and not handed out. `capacity`:
     what the workers keep under way. `ending`: a loader nears the end of its pass and asks its
@@ -65,7 +65,7 @@ class PrefetchedBatches:
         )
 
     def stop_workers(self) -> list[int]:
-        """Stop every worker at once: later ones would add to the stock. Who was stopped."""
+        """Stop every worker at once, before it prepares more; return the stopped processes."""
         pids = [worker.pid for iterator in self._alive() for worker in iterator._workers]
         send(pids, signal.SIGSTOP)
         return pids
@@ -82,7 +82,7 @@ def send(pids: list[int], number: int) -> None:
 
 
 def _level(iterator: WorkersIterator) -> PrefetchLevel:
-    """What torch's iterator with workers has ready; nothing of one that works differently."""
+    """The level of an iterator with workers; `EMPTY` for one that is unlike torch's."""
     try:
         under_way = iterator._task_info
         queues = {id(q): q for q in (iterator._data_queue, iterator._worker_result_queue)}
@@ -97,4 +97,4 @@ def _level(iterator: WorkersIterator) -> PrefetchLevel:
 
 
 PREFETCHED = PrefetchedBatches()
-"""The stock of this process."""
+"""The prefetched batches of this process."""

@@ -1,4 +1,4 @@
-"""What a root module is fed: its first tensor, and how many samples and tokens that is."""
+"""The inputs of a root module: its first tensor, and the samples and tokens in it."""
 
 from __future__ import annotations
 

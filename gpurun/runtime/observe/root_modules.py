@@ -42,24 +42,24 @@ class Observer(Protocol):
     def before(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any | None:
-        """Note what a call is given; None: nobody asks for what it returns."""
+        """Note the inputs of a call; None if its result is of no interest."""
 
     def after(self, seen: object, result: object) -> None:
-        """Note what the call returned; `seen` is what `before` gave."""
+        """Note the result of the call; `seen` is the return value of `before`."""
 
 
 class RootModules:
-    """The root modules of this process, and what knobs want done around their calls."""
+    """The root modules of this process, and the contexts of knobs around their calls."""
 
     def __init__(self) -> None:
         self.known: dict[int, weakref.ref[nn.Module]] = {}
         self.on_root: list[Callable[[nn.Module], None]] = []
         self.around = CallContexts()
         self.route: Callable[[Callable[..., Any], nn.Module], Callable[..., Any]] | None = None
-        """`route(original, module)` is what is called in place of `original`, torch's own."""
+        """`route(original, module)` returns the function to call in place of torch's `original`."""
         self.on_inputs: Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None] | None = None
         self.observer: Observer | None = None
-        """Looks at calls without gradients: what they are given and what they return."""
+        """Sees the inputs and results of calls without gradients."""
         self._original: Callable[..., Any] = nn.Module.__call__
         self._searching = False
         self._steps_searched = 0
@@ -78,7 +78,7 @@ class RootModules:
         self._grad_enabled = torch.is_grad_enabled
         self._in_backward = getattr(torch._C, "_current_graph_task_id", lambda: -1)
         self._watch = self._caller(self._original)
-        self._told: Callable[..., None] = self._tell
+        self._report: Callable[..., None] = self._report_forward
         self._listener = guarded("root search", self._stepped)
         self.search()
 
@@ -179,7 +179,7 @@ class RootModules:
         self._patched.add(cls)
 
     def _caller(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands in for `__call__`, of all modules while searching, then of roots' classes."""
+        """The replacement of `__call__`: of all modules while searching, then of roots' classes."""
         roots, known, inside, outermost = self, self.known, self._inside, self._outermost
         is_compiling, call_root = torch.compiler.is_compiling, self._call_root
 
@@ -237,16 +237,16 @@ class RootModules:
         if observer is not None and seen is not None:
             observer.after(seen, result)
         try:
-            self._told(elapsed_ns, module, args, kwargs)
+            self._report(elapsed_ns, module, args, kwargs)
         except Exception as error:
-            self._told = switched_off("forward", error)
+            self._report = switched_off("forward", error)
         return result
 
     def _trains(self, module: nn.Module) -> bool:
         """Whether a call is a part of training: an evaluation may leave gradients enabled."""
         return self._grad_enabled() and (module.training or not self._in_training_mode)
 
-    def _tell(
+    def _report_forward(
         self, elapsed_ns: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         training = self._trains(module)
@@ -283,7 +283,7 @@ def _root_event(number: int, module: nn.Module, first: torch.Tensor | None) -> R
 
 
 def _of_gpu(device: torch.device) -> tuple[tuple[int, int] | None, int | None]:
-    """Compute capability and memory; where NVML does not answer nobody else tells."""
+    """Compute capability and memory, for machines where NVML does not answer."""
     if device.type != "cuda":
         return None, None
     try:

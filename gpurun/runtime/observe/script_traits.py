@@ -1,4 +1,4 @@
-"""What the script does by itself that knobs must respect: its own autocast, compile, DDP, ..."""
+"""Records the features that a script uses by itself and knobs must respect: autocast, DDP, ..."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ OWN_ENDS = (
     "_higher_order_ops/",
     "fx/",
 )
-"""Parts of torch that use autocast and the like without being asked for it by the script."""
+"""Parts of torch that use autocast and the like on their own, not for the script."""
 STANDS_IN_CALLS = "gpurun.runtime.observe.root_modules"
 """The module whose frames lie between a model's call and its forward, and ask for nothing."""
 MOST_KEYS = 64
-"""So many loaders are told: one that is built anew each epoch must not fill the record."""
+"""The most loaders in a record: a script may build a loader anew in each epoch."""
 
 
 class Traits:
@@ -73,7 +73,7 @@ class Traits:
             RECORDER.event(TraitEvent(trait=trait, detail=detail))
 
     def note_loader(self, trait: str, key: str) -> None:
-        """Record a trait of one loader; the detail names all of which it was noted so far."""
+        """Record a trait of one loader; the detail names every loader that has it so far."""
         keys = keys_in(self.seen.get(trait))
         if key not in keys and len(keys) < MOST_KEYS:
             detail = self.seen[trait] = joined((*keys, key))

@@ -45,11 +45,11 @@ SAMPLES, LOSS, CALLS = StepRow.SAMPLES, StepRow.LOSS, StepRow.INPUT_CALLS
 NOTHING: list[Any] = [0] * SAMPLES + [None] * (CALLS - SAMPLES) + [0]
 """The row of a step in which nothing has happened yet."""
 _PARENTS: list[tuple[dict[str, Any], dict[str, Any]]] = []
-"""What a forked child has of its parent: destroying an event or a tensor of CUDA would abort it."""
+"""The parent's state in a forked child: destroying a CUDA event or tensor would abort it."""
 
 
 class LoaderState:
-    """What a DataLoader has handed out, kept by the clock.
+    """The batches that a DataLoader has handed out, counted by the clock.
 
     `key`: where the script builds it, as in `LoaderEvent`. `recipe`: how it makes a batch (data
     set, collate function, whether it collates samples). The loader itself may be gone while its
@@ -103,7 +103,7 @@ class StepClock:
         self.backwards = 0
         self.forwards = 0
         self._clock = "forward"
-        self._told = 0
+        self._reported = 0
         self._provisional: list[list[Any]] = []
         self._rows: dict[str, list[list[Any]]] = {"optimizer": [], "backward": [], "forward": []}
         self._began: int | None = None
@@ -138,7 +138,7 @@ class StepClock:
             self.row[DATA] += waited_ns
 
     def batch(self, loader: LoaderState, waited_ns: int, indices: int) -> None:
-        """A loader yielded a batch of so many indices (0: unknown) to code with gradients."""
+        """A loader yielded a batch of `indices` samples (0: unknown) to code with gradients."""
         row = self.row
         if get_ident() == self.thread:
             row[DATA] += waited_ns
@@ -165,7 +165,7 @@ class StepClock:
         if forward_only:
             self.forwards += 1
             self._close("forward", 0, now())
-            self._tell("forward", self.forwards)
+            self._report("forward", self.forwards)
 
     def _feed(self, root: int, samples: int, tokens: int, calls: int = 1) -> None:
         """A root's calls add up; of several roots, which may share a batch, the largest counts."""
@@ -197,9 +197,9 @@ class StepClock:
         if not self.steps_of:
             self._close("backward", 0, now())
             if not len(self.optimizers):
-                self._tell("backward", self.backwards)
+                self._report("backward", self.backwards)
             elif self.backwards > PATIENCE:
-                self._tell("backward", self.backwards - PATIENCE)
+                self._report("backward", self.backwards - PATIENCE)
 
     def step_begins(self, optimizer: Optimizer, *_: object) -> None:
         """Global optimizer pre-hook."""
@@ -239,8 +239,8 @@ class StepClock:
             row[OPTIMIZER] = optimizer_ns
         count = self.steps_of[number] = self.steps_of.get(number, 0) + 1
         self._close("optimizer", number, end)
-        if count > self._told or self._clock != "optimizer":
-            self._tell("optimizer", count)
+        if count > self._reported or self._clock != "optimizer":
+            self._report("optimizer", count)
 
     # -- rows ----------------------------------------------------------------------------------
 
@@ -267,7 +267,7 @@ class StepClock:
             RECORDER.flush()
 
     def _parts_before(self, began: int) -> int:
-        """Nanoseconds told apart in the micro-batches that ended before the step began."""
+        """Nanoseconds of known parts in the micro-batches that ended before the step began."""
         earlier = [row for row in self._provisional if row[END] <= began]
         return sum(int(row[part]) for row in earlier for part in (DATA, FORWARD, BACKWARD))
 
@@ -288,15 +288,15 @@ class StepClock:
             self.losses = row[-1] + self.losses
         rows.clear()
 
-    def _tell(self, clock: str, count: int) -> None:
+    def _report(self, clock: str, count: int) -> None:
         """Tell of a step of the best clock so far; a slower or second optimizer's step is none."""
         if clock != self._clock:
             if CLOCKS.index(clock) < CLOCKS.index(self._clock):
                 return
-            self._clock, self._told = clock, 0
-        if count <= self._told:
+            self._clock, self._reported = clock, 0
+        if count <= self._reported:
             return
-        self._told = count
+        self._reported = count
         self.looking = self.every_loss or self._flushed - self._loss_seen > LOSS_EVERY_NS
         for listener in self.listeners:
             listener(count)
@@ -319,7 +319,7 @@ class StepClock:
                 RECORDER.plain(StepsEvent.kind, clock=clock, rows=done)
 
     def drain(self, patience_s: float | None = None) -> None:
-        """At the end of the process: wait for the device, if so only so long; write every row."""
+        """Wait for the device, at most `patience_s`, and write every row: the process ends."""
         guarded("device clock", self.device.finish)(patience_s)
         RECORDER.flush()
 

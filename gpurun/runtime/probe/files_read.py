@@ -1,4 +1,4 @@
-"""Which files the script reads: a kept result holds only as long as they stay as they are."""
+"""Records the files that a script reads: a stored result holds only while they do not change."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FilesRead:
         try:
             self._take(*args[:3])
         except Exception:
-            self._full = True  # what cannot be told must not be kept
+            self._full = True  # a result whose files are unknown must not be kept
 
     def _take(self, path: Any, mode: Any, flags: Any) -> None:
         if isinstance(path, int) or (flags or 0) & (os.O_WRONLY | os.O_RDWR):

@@ -1,7 +1,7 @@
-"""What each backward pass adds to the gradients, as sketches; steps move no weight.
+"""Records a sketch of the gradients of each backward pass; steps move no weight.
 
-A sketch is linear: that of a sum of gradients is the sum of their sketches, so that the launcher
-can compare parts of a batch with the whole without having the gradients.
+A sketch is linear: the sketch of a sum of gradients is the sum of their sketches. So the launcher
+can compare parts of a batch with the whole batch without having the gradients.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.probe.partial_batches import PartialBatches
 
 BUCKETS = 64
-"""Numbers of a sketch; a smaller gradient is told as it is."""
+"""Numbers in a sketch; a smaller gradient is recorded as it is."""
 STEPS = 2
 """Of each optimizer."""
 AWAY = 0.01
@@ -36,7 +36,7 @@ AWAY = 0.01
 FREQUENCY = 12.9898
 """Of the wave by which they are moved: neighbours go different ways."""
 ALL_ZERO = 0.1
-"""What counts as the size of weights that are all zero."""
+"""The assumed size of weights that are all zero."""
 MOST_PASSES = 32
 """An optimizer that has not stepped by then is not waited for."""
 MOST_GRADIENTS = 8
@@ -78,7 +78,7 @@ class GradientSketches:
         register_optimizer_step_post_hook(lambda stepped, *_: after(stepped))
 
     def refuse_unseen(self) -> None:
-        """The script is over: end the process by name where there was nothing to measure."""
+        """The script is over: refuse it if there was no backward pass to measure."""
         if not self._count and getattr(sys, "last_value", None) is None:
             stop_rank(
                 "the script ended and no backward pass was seen: there is no gradient that ranks "
@@ -99,7 +99,7 @@ class GradientSketches:
                     parameter.grad = None
                 result = original(tensors, *args, **kwargs)
                 self._partial_batches.went_back()
-                self._tell(shard.repeated)
+                self._write(shard.repeated)
                 self._add_back(before)
             except BaseException as error:
                 drop_frame(error)
@@ -136,7 +136,7 @@ class GradientSketches:
                     parameter.grad = gradient
 
     def _parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Those that optimizers step with, by name; without an optimizer those of the roots."""
+        """The optimizers' parameters with names; without an optimizer the roots' parameters."""
         seen: set[int] = set()
         for optimizer in list(CLOCK.optimizers):
             number = CLOCK.number(optimizer)
@@ -191,7 +191,7 @@ class GradientSketches:
 
     # -- sketches ----------------------------------------------------------------------------------
 
-    def _tell(self, repeated: bool) -> None:
+    def _write(self, repeated: bool) -> None:
         sketches, weights, precision = {}, 0.0, 0.0
         with torch.no_grad():
             for name, parameter in self._parameters():

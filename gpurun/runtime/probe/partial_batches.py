@@ -1,7 +1,7 @@
 """Training loaders hand out a part of each batch: every sample is fetched, some are collated.
 
-So the data set draws the same random numbers whichever part is computed. Which loaders train, and
-which batches ranks could not share, is told by the same rules as on ranks.
+So the data set draws the same random numbers whichever part is computed. The rules of ranks
+decide which loaders train, and which batches ranks could not share.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class PartialBatch:
         self.batch, self.own, self.total = batch, own, total
 
     def pin_memory(self, *device: object) -> PartialBatch:
-        """What a loader calls that pins."""
+        """Called by a loader that pins memory."""
         return PartialBatch(pin_memory(self.batch, *device), self.own, self.total)
 
 
@@ -55,7 +55,7 @@ class SingleRankRNG(RankRNG):
 
 
 class PartialBatches(LoaderSharding):
-    """The loaders of a launch of the probe. `own` of `total`: samples of the batch at hand.
+    """The loaders of a launch of the probe. `own` of `total`: samples of the current batch.
 
     `around`: called with the number of a batch, before it is read and when it is handed out.
     """

@@ -28,7 +28,7 @@ def seed_all(seed: int) -> None:
 class WholeBatchRNG(TorchDispatchMode):
     """The mode in which `samples[start::step]` of a batch draw what the whole batch would.
 
-    `own` and `total`: samples of this part and of the batch at hand, 0 while there is none.
+    `own` and `total`: samples of this part and of the current batch, 0 while there is none.
     """
 
     def __init__(self, start: int, step: int) -> None:

@@ -1,1 +1,1 @@
-"""What is added in a trial: its end, what is compared of its training, and turns of a live pair."""
+"""The additions of a trial: its stop, its audits for the loss guard, the turns of a live pair."""

@@ -1,4 +1,4 @@
-"""What root modules return without gradients, as the guard compares it between trials.
+"""Records the outputs of root modules without gradients, for the guard to compare trials.
 
 The first calls of a process are looked at closely, outside the measured window of a script that
 only infers. Of later ones a few are: batches of another size, and calls ever further apart. Of

@@ -1,4 +1,4 @@
-"""What the loaders hand out, as the loss guard compares it: indices, contents, random parts.
+"""Records the samples that loaders hand out: their order, contents and random parts.
 
 The order of indices is kept for the whole trial (an append a batch); contents are looked at in the
 audited steps only. Whether a part of a sample is random by design is found out at the very end, by

@@ -1,4 +1,4 @@
-"""What the loss guard compares between trials, from first steps outside the measured window.
+"""Records the first steps of a trial, from which the loss guard compares trainings.
 
 Looking closely costs synchronisations and copies, so it ends before anything is measured; only
 learning rates and the order of samples are followed to the end. It draws no random numbers, changes
@@ -29,7 +29,7 @@ from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.trial.audit_samples import SamplesAudit
 
 GRADIENT_STEPS = 2
-"""The parameters of two trials are still close to each other in so many steps."""
+"""In this many steps the parameters of two trials are still close to each other."""
 GRADIENT_VALUES = 2048
 SETTINGS_LENGTH = 120
 RATE_CHANGES = 20_000
@@ -194,7 +194,7 @@ class TrainingAudit:
     # -- what moves without being optimized ----------------------------------------------------
 
     def _side_updates(self) -> dict[str, float]:
-        """How far buffers and copies of the model moved since the step before."""
+        """Return how far buffers and copies of the model moved since the step before."""
         if self._sides is None:
             self._sides = {
                 name: (what, [host_copy(tensor) for tensor in _content(what)])
@@ -225,7 +225,7 @@ class TrainingAudit:
 
 
 class _Buffers:
-    """Buffers by name: a module may put another tensor in the place of one."""
+    """Buffers, found by their names: a module may replace the tensor of one."""
 
     def __init__(self, module: nn.Module, names: tuple[str, ...]) -> None:
         self._module = module

@@ -6,9 +6,9 @@ this side runs in the other's turn. Counted time begins where the turn's first s
 pays for caches which the other side has filled.
 
 Loader workers would go on until they are frozen, and what they wait for (a disk) goes on even then.
-So they are stopped at once, a turn begins to count when what was made ready meanwhile is used up,
-and it ends with the stock that it began with. A turn that sees the end of a short epoch goes on to
-the same step of another one: it counts whole epochs.
+So they are stopped at once. A turn begins to count when the batches that were made meanwhile are
+used up, and it ends with as many ready batches as it began with. A turn that sees the end of a
+short epoch goes on to the same step of another one: it counts whole epochs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, send
 
 SHORT_EPOCH_NS = 500_000_000
-"""An epoch that takes so long at most is counted whole, and from then on up to twice as long."""
+"""A shorter epoch is counted whole; from then on epochs of up to twice this time are, too."""
 
 now = time.perf_counter_ns
 
 
 class Turns:
-    """Takes the turns of this process, the first one after so many steps.
+    """Takes the turns of this process; the first one begins after `after_steps` steps.
 
     `OSError` if the FIFOs are missing. Without `prefetched` loaders are not looked at.
     """

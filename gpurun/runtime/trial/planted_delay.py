@@ -1,6 +1,6 @@
 """A slow-down planted on purpose, so that `gpurun bench selftest` can see its gate fail.
 
-Every step of the clock takes so many seconds longer. The host is kept busy for that long, and so is
+Every step of the clock takes a given time longer. The host is kept busy for that long, and so is
 the device where CUDA is in use: whichever of them the training waits for is then late by just that,
 and neither delay is hidden behind the other side's work. What was really added is measured and
 written down.
@@ -53,8 +53,8 @@ class _Planted:
         self._spent_ns += now() - began
         self._delays += 1
 
-    def tell(self) -> None:
-        """Write what was added; a forked child has added nothing."""
+    def write(self) -> None:
+        """Write the time that was added; a forked child has added none."""
         if os.getpid() == self._process:
             RECORDER.event(
                 PlantedEvent(self.where, self.seconds, self._delays, self._spent_ns / 1e9)
@@ -86,7 +86,7 @@ _PLANTED: list[_Planted] = []
 
 
 def plant(seconds: float, where: str) -> None:
-    """From now on each step of this process takes so many seconds longer.
+    """Make each further step of this process take `seconds` longer.
 
     `where`: the file whose code asks for it, or "runtime". A file that is loaded twice counts once.
     """
@@ -96,12 +96,12 @@ def plant(seconds: float, where: str) -> None:
         return
     planted = _Planted(seconds, where)
     if not _PLANTED:
-        exit_metrics.BEFORE_END.append(tell)
+        exit_metrics.BEFORE_END.append(write_all)
     _PLANTED.append(planted)
     CLOCK.listeners.append(guarded("planted delay", planted.delay))
 
 
-def tell() -> None:
-    """Write, at the end of the process, what was planted in it."""
+def write_all() -> None:
+    """Write, at the end of the process, every delay that was planted in it."""
     for planted in _PLANTED:
-        planted.tell()
+        planted.write()

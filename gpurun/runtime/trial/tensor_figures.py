@@ -61,7 +61,7 @@ def _walk(value: object, path: str, found: list[tuple[str, Any]], inside: tuple[
 
 
 def _items(value: object) -> Iterator[tuple[str, Any]]:
-    """What a container holds, with the place of each; nothing of what is no container."""
+    """The items of a container, with the place of each; nothing for any other value."""
     if isinstance(value, Mapping):
         yield from ((f"[{key!r}]", item) for key, item in value.items())
     elif isinstance(value, (list, tuple)):

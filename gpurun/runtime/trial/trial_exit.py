@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
 
 PEERS_SECONDS = 5.0
-"""Ranks wait so long for each other's records."""
+"""The longest that ranks wait for each other's records."""
 WRITE_SECONDS = 30.0
-"""Writing the record may take so long; then the process ends without."""
+"""The longest that writing the record may take; then the process ends without it."""
 POLL_SECONDS = 0.02
 
 _LEAVING = threading.Lock()

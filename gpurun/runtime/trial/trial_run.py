@@ -82,7 +82,7 @@ class _Trial:
         self._begin(passed=1)
 
     def _begin(self, passed: int = 0) -> None:
-        """Begin to count, after so many steps that are passed over."""
+        """Begin to count; the first `passed` steps are not audited."""
         self._passed = passed
         self._audit = TrainingAudit(self._rule.audit_steps)
         self._audit.begin()
@@ -96,7 +96,7 @@ class _Trial:
         self._recent: deque[int] = deque(maxlen=32)
 
     def finish(self) -> None:
-        """Write what the audit has gathered, and what others had of the cores."""
+        """Write the audits, and how long other processes had the cores."""
         guarded("audit", self._audit.finish)()
         guarded("audit of outputs", self._outputs.finish)()
         guarded("CPU contention", self._write_contention)()
@@ -176,7 +176,7 @@ class _Trial:
 
     def _wait_for_go(self) -> None:
         if self._as_it_is:
-            guarded("imports", import_log.tell)()
+            guarded("imports", import_log.write)()
         self.control.mkdir(parents=True, exist_ok=True)
         (self.control / "first_step").touch()
         go = self.control / "go"
