@@ -19,7 +19,7 @@ from gpurun.records.messages.profile_events import ProfileEvent, ProfilerState
 from gpurun.records.spec import ProfileSpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.device_syncs import DeviceSyncs
+from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.profile.allocator_counts import AllocatorCounts
 from gpurun.runtime.profile.kineto_trace import Kineto
@@ -57,7 +57,7 @@ class ProfileWindow:
         self._kineto = Kineto(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
         self._samples = StackSamples(PHASES)
         self._allocator = AllocatorCounts(torch)
-        self._waits = DeviceSyncs(READ_STEPS)
+        self._waits = DeviceSyncLines(READ_STEPS)
         self._look_for_reads = guarded("waits", self._waits.after_step)
         self._profilers: list[ProfilerState] = []
 

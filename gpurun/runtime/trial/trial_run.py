@@ -13,7 +13,7 @@ from gpurun.records.spec import OUTPUT_CALLS, RunSpec, StopRule, TrialSpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe import cpu_contention, import_log, manual_attention
-from gpurun.runtime.observe.device_syncs import DeviceSyncs
+from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.exit_metrics import write_exit_metrics
 from gpurun.runtime.observe.prefetched_batches import PREFETCHED
 from gpurun.runtime.observe.step_clock import CLOCK
@@ -86,7 +86,7 @@ class _Trial:
         self._passed = passed
         self._audit = TrainingAudit(self._rule.audit_steps)
         self._audit.begin()
-        self._syncs = DeviceSyncs(self._rule.audit_steps if self._as_it_is else 0)
+        self._syncs = DeviceSyncLines(self._rule.audit_steps if self._as_it_is else 0)
         self._look_for_syncs = guarded("device syncs", self._syncs.after_step)
         self._count = 0
         self._began: int | None = None

@@ -42,7 +42,7 @@ PRINTING = ("_tensor.py", "_tensor_str.py")
 MOST_LINES = 64
 
 
-class DeviceSyncs:
+class DeviceSyncLines:
     """Looks from the end of the first step to the end of step `steps`; both count from 1.
 
     What comes before the first step is no part of the loop, and often full of reads.
