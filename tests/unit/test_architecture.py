@@ -70,7 +70,7 @@ BEFORE_TORCH = tuple(
         "core.post_import", "core.recorder", "core.seeds",
         "ddp.prepare_ddp", "ddp.rank_files", "ddp.rank_info", "ddp.rank_layer",
         "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
-        "observe.module_origins", "observe.orphan_workers", "observe.step_clock",
+        "observe.loaded_modules", "observe.orphan_workers", "observe.step_clock",
         "probe.files_read", "probe.prepare_probe", "profile.kineto_trace",
         "trial.planted_delay", "trial.prepare_trial",
     )

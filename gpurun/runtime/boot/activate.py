@@ -63,9 +63,9 @@ def _read_spec(path: str) -> RunSpec:
 def _prepare(spec: RunSpec) -> None:
     """Do what must be done before torch is imported; most launches ask for none of it."""
     if spec.trees is not None:
-        from gpurun.runtime.observe import module_origins
+        from gpurun.runtime.observe import loaded_modules
 
-        module_origins.watch(spec.trees)
+        loaded_modules.watch(spec.trees)
     if spec.parallel is not None:
         from gpurun.runtime.ddp import prepare_ddp
 

@@ -99,9 +99,9 @@ def _install_ddp(spec: RunSpec) -> None:
 
 def _change_exchange(spec: RunSpec) -> None:
     if spec.exchange != Exchange():
-        from gpurun.runtime.ddp import gradient_exchange
+        from gpurun.runtime.ddp import exchange_options
 
-        gradient_exchange.install(spec.exchange)
+        exchange_options.install(spec.exchange)
 
 
 def _install_trial(spec: RunSpec) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from gpurun.records.events import EndEvent
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe import module_origins
+from gpurun.runtime.observe import loaded_modules
 from gpurun.runtime.observe.step_clock import CLOCK
 
 BEFORE_END: list[Callable[[], None]] = []
@@ -24,7 +24,7 @@ def write_exit_metrics() -> None:
     if not RECORDER.recording or os.getpid() in _ENDED:
         return
     _ENDED.add(os.getpid())
-    module_origins.write_all()
+    loaded_modules.write_all()
     for write in BEFORE_END:
         write()
     usage = resource.getrusage(resource.RUSAGE_SELF)
