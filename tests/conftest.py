@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpurun import main
 from tests import turns
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -105,6 +106,33 @@ def gpurun(tmp_path: Path, clean_environment: dict[str, str]) -> Gpurun:
             timeout=timeout,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture
+def in_process(
+    tmp_path: Path,
+    clean_environment: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> Gpurun:
+    """As `gpurun`, called in this process: for what is refused before anything is launched."""
+
+    def run(
+        *arguments: str | Path, env: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[bytes]:
+        words = [str(argument) for argument in arguments]
+        capfd.readouterr()
+        with monkeypatch.context() as patched:
+            patched.chdir(tmp_path)
+            for name in set(os.environ) - set(clean_environment):
+                patched.delenv(name)
+            for name, value in {**clean_environment, **(env or {})}.items():
+                patched.setenv(name, value)
+            code = main(words)
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(words, code, out.encode(), err.encode())
 
     return run
 

@@ -180,13 +180,13 @@ def test_two_launches_at_once_keep_their_records_apart(
     assert sorted(record["exit_code"] for record in results(tmp_path / ".gpurun")) == list(range(6))
 
 
-def test_settings_that_cannot_be_read_are_a_usage_error(tmp_path: Path, gpurun: Gpurun) -> None:
-    result = gpurun("--settings", "nowhere.json", write(tmp_path, "print('ran')"))
+def test_settings_that_cannot_be_read_are_a_usage_error(tmp_path: Path, in_process: Gpurun) -> None:
+    result = in_process("--settings", "nowhere.json", write(tmp_path, "print('ran')"))
     assert (result.stdout, result.returncode) == (b"", 2)
     assert len(result.stderr.splitlines()) == 3
 
 
-def test_tuned_is_refused_where_nothing_was_tuned(tmp_path: Path, gpurun: Gpurun) -> None:
-    result = gpurun("--tuned", write(tmp_path, "print('ran')"))
+def test_tuned_is_refused_where_nothing_was_tuned(tmp_path: Path, in_process: Gpurun) -> None:
+    result = in_process("--tuned", write(tmp_path, "print('ran')"))
     assert (result.stdout, result.returncode) == (b"", 2)
     assert b"not tuned here yet" in result.stderr

@@ -43,9 +43,9 @@ def tune(gpurun: Gpurun, folder: Path, source: str, *words: str) -> tuple[int, l
 
 
 def test_a_missing_script_is_named_before_anything_is_written(
-    tmp_path: Path, gpurun: Gpurun
+    tmp_path: Path, in_process: Gpurun
 ) -> None:
-    done = gpurun("--optimize", "nowhere.py")
+    done = in_process("--optimize", "nowhere.py")
     assert done.returncode == 2
     assert lines(done)[0] == "gpurun: there is no script nowhere.py"
     assert lines(done)[-1] == "verdict=error exit=2"
@@ -65,10 +65,10 @@ def test_a_missing_script_is_named_before_anything_is_written(
     ],
 )
 def test_what_could_only_fail_after_the_trials_is_refused_before_them(
-    tmp_path: Path, gpurun: Gpurun, words: tuple[str, ...], named: str
+    tmp_path: Path, in_process: Gpurun, words: tuple[str, ...], named: str
 ) -> None:
     (tmp_path / "train.py").write_text("raise SystemExit('started')")
-    done = gpurun("--optimize", *words, "train.py")
+    done = in_process("--optimize", *words, "train.py")
     assert done.returncode == 2
     assert lines(done)[0] == f"gpurun: {named}"
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -83,11 +83,11 @@ def test_what_could_only_fail_after_the_trials_is_refused_before_them(
     ],
 )
 def test_a_malformed_configuration_is_one_line_with_its_place(
-    tmp_path: Path, gpurun: Gpurun, text: str, named: str
+    tmp_path: Path, in_process: Gpurun, text: str, named: str
 ) -> None:
     (tmp_path / "train.py").write_text("raise SystemExit('started')")
     (tmp_path / "gpurun.toml").write_text(text)
-    done = gpurun("--optimize", "train.py")
+    done = in_process("--optimize", "train.py")
     assert done.returncode == 2
     assert "gpurun.toml" in lines(done)[0]
     assert named in lines(done)[0]

@@ -36,10 +36,10 @@ def test_a_training_change_needs_consent(tmp_path: Path, gpurun: Gpurun) -> None
 
 @pytest.mark.parametrize("chosen", [{"batch_size": 5}, {"no_such_knob": 1}])
 def test_a_wrong_settings_file_is_named(
-    tmp_path: Path, gpurun: Gpurun, chosen: dict[str, Any]
+    tmp_path: Path, in_process: Gpurun, chosen: dict[str, Any]
 ) -> None:
     settings(tmp_path, chosen)
-    done = gpurun("--allow", "training", "--settings", "kept.json", "script.py")
+    done = in_process("--allow", "training", "--settings", "kept.json", "script.py")
     assert done.returncode == 2
     assert done.stderr.startswith(b"gpurun: kept.json: ")
     assert next(iter(chosen)).encode() in done.stderr.splitlines()[0]
@@ -55,9 +55,11 @@ def test_quiet_keeps_the_closing_line(tmp_path: Path, gpurun: Gpurun) -> None:
     "flag",
     [["--budget", "5m"], ["--max-trials", "3"], ["--trials-in-place"], ["--save-settings", "f"]],
 )
-def test_a_flag_of_tuning_alone_is_refused(tmp_path: Path, gpurun: Gpurun, flag: list[str]) -> None:
+def test_a_flag_of_tuning_alone_is_refused(
+    tmp_path: Path, in_process: Gpurun, flag: list[str]
+) -> None:
     settings(tmp_path, {})
-    done = gpurun(*flag, "script.py")
+    done = in_process(*flag, "script.py")
     assert done.returncode == 2
     assert f"{flag[0]} needs --optimize".encode() in done.stderr
 
@@ -69,10 +71,10 @@ def test_a_folder_of_the_users_stays_under_version_control(tmp_path: Path, gpuru
     assert (tmp_path / "runs" / ".gitignore").read_text() == "*\n"
 
 
-def test_tuning_on_several_nodes_is_refused_by_name(tmp_path: Path, gpurun: Gpurun) -> None:
+def test_tuning_on_several_nodes_is_refused_by_name(tmp_path: Path, in_process: Gpurun) -> None:
     settings(tmp_path, {})
-    flag = gpurun("--optimize", "--nnodes", "2", "script.py")
-    variable = gpurun("--optimize", "script.py", env={"PET_NNODES": "1:2"})
+    flag = in_process("--optimize", "--nnodes", "2", "script.py")
+    variable = in_process("--optimize", "script.py", env={"PET_NNODES": "1:2"})
     for done, word in ((flag, b"--nnodes=2"), (variable, b"PET_NNODES=1:2")):
         assert done.returncode == 2
         assert done.stderr.splitlines()[:2] == [
@@ -126,10 +128,10 @@ def test_settings_written_by_hand_say_in_one_line_that_nothing_checked_them(
 
 @pytest.mark.parametrize("flags", [[], ["--settings", "kept.json"], ["--tune-only"]])
 def test_a_result_that_cannot_be_written_is_told_before_the_script_starts(
-    tmp_path: Path, gpurun: Gpurun, flags: list[str]
+    tmp_path: Path, in_process: Gpurun, flags: list[str]
 ) -> None:
     settings(tmp_path, {})
-    done = gpurun(*flags, "--json", "nowhere/result.json", "script.py")
+    done = in_process(*flags, "--json", "nowhere/result.json", "script.py")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"--json: there is no folder nowhere" in done.stderr.splitlines()[0]
     assert not (tmp_path / ".gpurun").exists()
