@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from gpurun.diagnoses.diagnosis_report import diagnosis_report
 from gpurun.diagnoses.run_evidence import evidence_of_run, evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.profilers.nvidia_reports import exported
 from gpurun.profilers.recorded_profiles import (
     RecordedProfile,
     recorded_profiles,
@@ -23,6 +25,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import CRITICAL, WARNING
 from gpurun.rundir import check_output, write_json, write_whole
+from gpurun.timeline.model import Timeline
 from gpurun.timeline.recordings import KINDS, read_recordings
 
 HELP = """\
@@ -71,10 +74,16 @@ def examine(paths: list[Path]) -> DiagnosisReport:
     folder = next((path for path in paths if path.is_dir()), None)
     if folder is None:
         subject = ", ".join(path.name for path in paths)
-        return diagnosis_report(evidence_of_timelines(read_recordings(paths), thresholds), subject)
+        return diagnosis_report(evidence_of_timelines(_recorded(paths), thresholds), subject)
     if len(paths) > 1:
         raise GpurunError(f"{folder} is a folder beside other paths", "name one folder alone")
     return _of_run(folder, thresholds)
+
+
+def _recorded(paths: Sequence[Path]) -> tuple[Timeline, ...]:
+    """The timelines of recordings; reports that only their own tool reads are exported first."""
+    with tempfile.TemporaryDirectory(prefix="gpurun-") as folder:
+        return read_recordings([exported(path, Path(folder)) for path in paths])
 
 
 def _of_run(folder: Path, thresholds: Thresholds) -> DiagnosisReport:

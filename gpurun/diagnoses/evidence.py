@@ -14,6 +14,11 @@ from gpurun.records.result import DeviceUse, RunResult, StepSplit
 from gpurun.records.samples import DeviceSample
 from gpurun.timeline.model import HostFunction, KernelMetrics, Memory, Timeline
 
+CROWD = 0.5
+"""Cores that others use, from which on they can hold the script up,"""
+FULL = 0.85
+"""if together with it they use this part of those that there are."""
+
 
 class Source(enum.Enum):
     """Where evidence comes from, as people know it."""
@@ -37,7 +42,8 @@ class Evidence:
     rank's, in the order of the ranks. `loaders` feed the training. `reads`: lines that hand values
     of tensors to the host, `read_steps`: the steps in which they were looked for; None: nobody
     looked. `traits`: what the script does by itself, by name. `switches`: environment variables
-    that slow it down. `threads`: torch's, inside operators.
+    that slow it down. `threads`: torch's, inside operators. `source_lines`: texts of the lines that
+    the host profile names, by file and line.
     """
 
     result: RunResult | None = None
@@ -54,6 +60,7 @@ class Evidence:
     traits: dict[str, str] = field(default_factory=dict)
     switches: tuple[str, ...] = ()
     threads: int | None = None
+    source_lines: dict[tuple[str, int], str] = field(default_factory=dict)
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     @cached_property
@@ -123,6 +130,15 @@ class Evidence:
         """Cores that the script may use."""
         host = None if self.result is None else self.result.host
         return None if host is None else host.cores_available
+
+    @property
+    def crowded(self) -> bool:
+        """Other programs use so much of the cores that the script waits for them."""
+        host, cores = None if self.result is None else self.result.host, self.cores_available
+        if host is None or host.others_cpu_percent is None or not cores:
+            return False
+        others = host.others_cpu_percent / 100
+        return others >= CROWD and others + (self.cores_used or 0.0) >= FULL * cores
 
     @property
     def workers(self) -> int | None:

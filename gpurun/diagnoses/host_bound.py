@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
@@ -26,6 +27,7 @@ WRITES = (
     "writerow", "add_scalar", "close", "_log", "info",
 )  # fmt: skip
 """Functions in which a step writes or logs."""
+WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(")
 MODEL = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 """Phases that other diagnoses answer for."""
 WRITING = 0.5
@@ -53,7 +55,7 @@ class HostBound(DiagnosisBase):
         share = sum(f.seconds_self for f in functions) / seconds
         share = min(share, _idle_for_host(evidence))
         own = innermost(functions)
-        writing = _writing_share(functions)
+        writing = _writing_share(functions, evidence.source_lines)
         text = f"Python outside the model takes {percent(share)} of the step"
         if own is not None:
             text += f", most of it in {own.function}"
@@ -132,11 +134,18 @@ def _idle_for_host(evidence: Evidence) -> float:
     return 1 - min(known) / 100 if known else 0.0
 
 
-def _writing_share(functions: Sequence[HostFunction]) -> float:
-    """Of their time, that of functions which write or log."""
+def _writing_share(
+    functions: Sequence[HostFunction], lines: Mapping[tuple[str, int], str]
+) -> float:
+    """Of their time, that of functions which write or log, by their names or busiest lines."""
     total = sum(f.seconds_self for f in functions)
-    names = ((f, f.function.strip("<>").split()[-1].rpartition(".")[2]) for f in functions)
-    return sum(f.seconds_self for f, name in names if name in WRITES) / total if total else 0.0
+    writing = [
+        f
+        for f in functions
+        if f.function.strip("<>").split()[-1].rpartition(".")[2] in WRITES
+        or WRITES_IN_LINE.search(lines.get((f.file, f.line), ""))
+    ]
+    return sum(f.seconds_self for f in writing) / total if total else 0.0
 
 
 def _hottest(functions: Sequence[HostFunction], seconds: float) -> list[EvidenceFigure | None]:

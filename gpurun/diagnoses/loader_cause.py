@@ -30,7 +30,13 @@ class Cause(enum.Enum):
 
 
 def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
-    """The cause, as far as CPU use and a host profile tell; `WORKERS` where neither decides."""
+    """The cause, as far as CPU use and a host profile tell; `WORKERS` where neither decides.
+
+    While other programs use the cores, a thread that waits for one looks like one that waits for
+    storage, and neither tells.
+    """
+    if evidence.crowded:
+        return Cause.WORKERS
     if evidence.workers:
         return _behind_workers(evidence)
     computing = _profiled_computing(evidence)

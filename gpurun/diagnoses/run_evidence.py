@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from gpurun.records.events import LoaderEvent
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample
 from gpurun.timeline.figures_of import figures_of
-from gpurun.timeline.model import Timeline
+from gpurun.timeline.model import HostFunction, Timeline
 from gpurun.timeline.steady_window import steady
 
 RESULT_FILE = "result.json"
@@ -52,6 +53,7 @@ def evidence_of_run(
         traits={trait.trait: trait.detail for log in logs for trait in log.traits},
         switches=tuple(dict.fromkeys(s for log in logs if log.torch for s in log.torch.switches)),
         threads=next((log.torch.threads for log in logs if log.torch), None),
+        source_lines=_source_lines(seen.host_functions),
         thresholds=thresholds,
     )
 
@@ -82,6 +84,12 @@ def read_result(folder: Path) -> RunResult:
         return decode_lenient(RunResult, json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecordError, AttributeError) as error:
         raise GpurunError(f"{path} cannot be read: {error}", "run the script again") from None
+
+
+def _source_lines(functions: Sequence[HostFunction]) -> dict[tuple[str, int], str]:
+    """The busiest line of each function of the user's, as far as the file is still there."""
+    places = {(f.file, f.line) for f in functions if f.users_own}
+    return {(file, line): linecache.getline(file, line).strip() for file, line in places}
 
 
 def _training(processes: Sequence[ProcessLog], result: RunResult) -> list[Window]:

@@ -191,3 +191,46 @@ def _named(part: str) -> Path:
 
 def _ncu() -> Path:
     return next(path for path in PROFILES.rglob("*.csv") if "raw" in path.name)
+
+
+def tool(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_a_report_is_exported_by_the_tool_that_wrote_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool(
+        tmp_path / "bin", "nsys", f'while [ "$1" != -o ]; do shift; done; cp {_named("2025")} "$2"'
+    )
+    tool(tmp_path / "bin", "ncu", f'test "$1" = --import && cat {_ncu()}')
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    (tmp_path / "report.nsys-rep").touch()
+    (tmp_path / "kernels.ncu-rep").touch()
+    found = document(tmp_path, "report.nsys-rep", "kernels.ncu-rep")
+    assert found["sources"] == ["device timeline", "Nsight Compute"]
+    assert found["subject"] == "report.nsys-rep, kernels.ncu-rep"
+
+
+@pytest.mark.parametrize("ends", ["echo it is damaged >&2; exit 1", "exit 0"])
+def test_a_report_that_its_tool_cannot_export_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str
+) -> None:
+    tool(tmp_path / "bin", "nsys", ends)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
+    (tmp_path / "report.nsys-rep").touch()
+    code, text = told(capsys, "report.nsys-rep")
+    assert code == 2
+    assert "nsys could not export report.nsys-rep" in text
+
+
+def test_a_report_without_its_tool_says_how_to_export_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / "kernels.ncu-rep").touch()
+    code, text = told(capsys, "kernels.ncu-rep")
+    assert code == 2
+    assert "ncu --import REPORT --csv --page raw" in text

@@ -153,6 +153,14 @@ def test_cpu_use_and_workers_tell_why_data_are_late(cores: float, workers: int, 
     assert Source.HOST.value in finding.missing_sources
 
 
+def test_neighbours_that_take_the_cores_leave_the_cause_open() -> None:
+    split = StepSplit(8.0, None, 1.0, 0.6, 0.2, 0.2)
+    host = HostUse(10.0, 2.0, 1, 1, others_cpu_percent=185.0)
+    finding = first(healthy_cpu(result=result(split, host=host)))
+    assert finding.type is FindingType.DATA_LOADING
+    assert {e.name: e.value for e in finding.evidence}["cause"] == "workers"
+
+
 def test_a_host_profile_names_the_line_in_the_data_set() -> None:
     functions = [
         function("__getitem__", 0.01, 0.8, Phase.DATA, line=20),
@@ -209,6 +217,15 @@ def test_writing_in_each_step_is_named() -> None:
     finding = first(healthy_cpu(timeline=profiled(functions)))
     assert "writes or logs in each step" in finding.description
     assert finding.location == Location("/home/me/train.py", 33, "log")
+
+
+def test_a_line_that_writes_is_known_by_its_text() -> None:
+    keep = function("keep", 0.4, line=33)
+    lines = {(keep.file, 33): "os.fsync(file.fileno())"}
+    finding = first(healthy_cpu(timeline=profiled([keep]), source_lines=lines))
+    assert "writes or logs in each step" in finding.description
+    without = first(healthy_cpu(timeline=profiled([keep])))
+    assert "writes" not in without.description
 
 
 def test_the_rest_of_the_step_is_all_that_a_plain_run_knows_of_python() -> None:

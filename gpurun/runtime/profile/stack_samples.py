@@ -92,7 +92,7 @@ class StackSamples:
     def _note(self, key: Key, frame: FrameType, seconds: float) -> None:
         self._total[key] += seconds
         lines = self._lines.setdefault(key, defaultdict(float))
-        lines[frame.f_lineno or 0] += seconds
+        lines[_line_of(frame)] += seconds
         if key[0] not in self._users:
             self._users[key[0]] = is_users(frame) and not key[0].co_filename.startswith("<")
 
@@ -109,6 +109,18 @@ class StackSamples:
             total_seconds=self._total[key],
             blocked_seconds=self._blocked[key] if self._schedule.counted else None,
         )
+
+
+def _line_of(frame: FrameType) -> int:
+    """The line that runs; of a loop's jump, which has none in newer Pythons, the one before it."""
+    if frame.f_lineno is not None:
+        return frame.f_lineno
+    known = frame.f_code.co_firstlineno
+    for start, _, line in frame.f_code.co_lines():
+        if start > frame.f_lasti:
+            break
+        known = known if line is None else line
+    return known
 
 
 class Schedule:

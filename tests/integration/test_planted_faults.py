@@ -1,0 +1,69 @@
+"""A planted fault is the first finding, with the line; the script without it has no warning.
+
+The faults are far larger than the thresholds, so that they stand out on a busy machine too. One
+thread computes: more of them wait for each other there.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpurun.records.finding import WARNING
+from tests.conftest import REPOSITORY, Gpurun
+
+PLANTED = REPOSITORY / "tests" / "data" / "planted"
+
+
+def findings_of(gpurun: Gpurun, folder: Path, script: str, *args: str) -> list[dict[str, Any]]:
+    document = folder / "profile.json"
+    flags = ("--stop", "--quiet", "--json", str(document))
+    done = gpurun("profile", *flags, str(PLANTED / f"{script}.py"), *args, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    findings: list[dict[str, Any]] = json.loads(document.read_text())["findings"]
+    return findings
+
+
+@pytest.mark.parametrize(
+    ("script", "kind", "line", "wrong_cause", "text"),
+    [
+        ("slow_storage", "data_loading", "time.sleep", "transforms", "waits for data"),
+        ("heavy_transform", "data_loading", "np.sort", "storage", "waits for data"),
+        ("python_bookkeeping", "host_bound", "value|other|counts", None, "in count_in_python"),
+        ("step_logging", "host_bound", r"file\.|open\(", None, "writes or logs in each step"),
+    ],
+)
+def test_a_planted_fault_is_the_first_finding_with_its_line(
+    tmp_path: Path,
+    gpurun: Gpurun,
+    script: str,
+    kind: str,
+    line: str,
+    wrong_cause: str | None,
+    text: str,
+) -> None:
+    finding = findings_of(gpurun, tmp_path, script)[0]
+    assert finding["type"] == kind
+    assert finding["severity"] > WARNING
+    assert text in finding["description"]
+    place = finding["location"]
+    assert Path(place["file"]).name == f"{script}.py"
+    source = (PLANTED / f"{script}.py").read_text().splitlines()
+    assert re.search(line, source[place["line"] - 1])
+    figures = {each["name"]: each["value"] for each in finding["evidence"]}
+    assert wrong_cause is None or figures["cause"] != wrong_cause
+    assert finding["gain_upper_bound"] > 1
+
+
+@pytest.mark.parametrize(
+    "script", ["slow_storage", "heavy_transform", "python_bookkeeping", "step_logging"]
+)
+def test_the_same_script_without_its_fault_has_no_warning(
+    tmp_path: Path, gpurun: Gpurun, script: str
+) -> None:
+    found = findings_of(gpurun, tmp_path, script, "--clean")
+    assert [f for f in found if f["severity"] > WARNING] == []
