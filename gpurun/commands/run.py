@@ -280,15 +280,7 @@ def _conclude(
         return
     seen = uses_torch(outcome.run_dir)
     if seen:
-        from gpurun.measure import summarise_run
-
-        result = summarise_run(
-            outcome.run_dir, exit_code=outcome.exit_code, wall_seconds=outcome.wall_seconds
-        )
-        if options.elastic:
-            from gpurun.measure.machine_topology import topology
-
-            result = replace(result, topology=topology())
+        result = _torch_result(outcome.run_dir, outcome, options)
     else:
         result = _bare_result(outcome, options, lost_events(outcome.run_dir))
     if saved is not None:
@@ -309,6 +301,18 @@ def _conclude(
     # under --optimize it holds the tuning report, of `gpurun profile` the findings
     if options.json is not None and not options.optimize and options.profile is None:
         _write_asked(Path(options.json), result)
+
+
+def _torch_result(run_dir: Path, outcome: Outcome, options: Options) -> RunResult:
+    """All figures of a run that used torch."""
+    from gpurun.measure import summarise_run
+
+    result = summarise_run(run_dir, exit_code=outcome.exit_code, wall_seconds=outcome.wall_seconds)
+    if not options.elastic:
+        return result
+    from gpurun.measure.machine_topology import topology
+
+    return replace(result, topology=topology())
 
 
 def _held_against(saved: SavedSettings, result: RunResult) -> RunResult:

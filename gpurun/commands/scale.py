@@ -198,13 +198,7 @@ def _measure(
     rounds, trying = Rounds(launcher, plan, tell), Trying(launcher, plan, tell)
     try:
         rounds.run()
-        at = worth_another_way(asked, rounds.measured)
-        gone = nodes is not None and nodes.gone
-        if at is not None and not rounds.measured.out_of_time and not gone:
-            assert rounds.measured.steps is not None
-            rule = later_rule(rounds.measured.steps, ())
-            a_node = at if nodes is None else min(at, nodes.ranks)
-            trying.run(at, rule, nccl=a_node <= len(here.gpus))
+        _try_other_exchanges(trying, rounds.measured, asked, here, nodes)
     except KeyboardInterrupt:
         tell("interrupted; what was measured is kept")
     finally:
@@ -224,6 +218,22 @@ def _measure(
     if interruption.signal is not None:
         report = replace(report, exit_code=interruption.exit_code)
     return report, folder, rounds.measured
+
+
+def _try_other_exchanges(
+    trying: Trying,
+    measured: Measurements,
+    asked: ScaleOptions,
+    here: Devices,
+    nodes: Nodes | None,
+) -> None:
+    """Try other ways to exchange gradients, where the exchange costs much and there is time."""
+    count = worth_another_way(asked, measured)
+    if count is None or measured.out_of_time or (nodes is not None and nodes.gone):
+        return
+    assert measured.steps is not None
+    ranks_a_node = count if nodes is None else min(count, nodes.ranks)
+    trying.run(count, later_rule(measured.steps, ()), nccl=ranks_a_node <= len(here.gpus))
 
 
 def _facts(options: Options, asked: ScaleOptions, here: Devices, place: Rendezvous) -> NodeFacts:

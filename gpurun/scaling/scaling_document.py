@@ -290,74 +290,105 @@ def _notes(
     spent: list[Costs],
     around: Circumstances,
 ) -> list[str]:
-    notes = []
+    return [
+        *_what_was_measured(asked, measured, compared),
+        *_without_gpus(asked, around),
+        *_how_far_to_trust(asked, measured, compared, spent),
+        *_other_programs(measured, around),
+        *(["the budget ended before all rounds were launched"] if measured.out_of_time else []),
+        *_why_no_projection(compared, around.nodes),
+        *_short(measured),
+    ]
+
+
+def _what_was_measured(
+    asked: ScaleOptions, measured: Measurements, compared: dict[int, Efficiency]
+) -> Iterator[str]:
+    """Where the ranks did not train as `--scale` asks."""
     alone = [
         gpus
         for gpus in compared
         if gpus > 1 and not any(launch.together for launch in measured.of(gpus).values())
     ]
     if alone:
-        notes.append(
+        yield (
             f"the ranks of {', '.join(map(str, alone))} trained each by itself and exchanged "
             "nothing: these are no figures of one training on several devices"
         )
     if asked.strong and _singles(measured, compared):
-        notes.append(
+        yield (
             "a batch of one sample cannot be shared: all ranks had the same one, and samples/s "
             "counts it as often"
         )
     if asked.strong and _kept_batches(measured, compared):
-        notes.append(
-            "each rank kept the whole batch, though --strong was asked for: this is weak scaling"
+        yield "each rank kept the whole batch, though --strong was asked for: this is weak scaling"
+
+
+def _without_gpus(asked: ScaleOptions, around: Circumstances) -> Iterator[str]:
+    """How ranks share the cores of a machine without GPUs."""
+    if around.devices.gpus:
+        return
+    threads = around.devices.threads
+    smallest = "a single rank" if asked.counts[0] == 1 else f"{asked.counts[0]} ranks"
+    yield (
+        f"no GPU: the ranks {'of a node ' if around.nodes > 1 else ''}share "
+        f"{around.devices.cores:g} cores"
+        + (
+            f", with {threads} thread{'' if threads == '1' else 's'} each"
+            if threads
+            else f", and {smallest} may use all of them, too: work that computes cannot scale"
         )
-    if not around.devices.gpus:
-        threads = around.devices.threads
-        smallest = "a single rank" if asked.counts[0] == 1 else f"{asked.counts[0]} ranks"
-        notes.append(
-            f"no GPU: the ranks {'of a node ' if around.nodes > 1 else ''}share "
-            f"{around.devices.cores:g} cores"
-            + (
-                f", with {threads} thread{'' if threads == '1' else 's'} each"
-                if threads
-                else f", and {smallest} may use all of them, too: work that computes cannot scale"
-            )
-        )
+    )
+
+
+def _how_far_to_trust(
+    asked: ScaleOptions,
+    measured: Measurements,
+    compared: dict[int, Efficiency],
+    spent: list[Costs],
+) -> Iterator[str]:
+    """What the efficiencies do not show."""
     if measured.rounds < 2 and len(compared) > 1:
-        notes.append("one round gives no interval: its efficiencies are an indication")
-    notes += [
-        f"more than 100 % at {gpus} is no gain of more devices: something held the launches of "
-        f"{asked.counts[0]} up, or they fit into caches less well"
-        for gpus, x in compared.items()
-        if x.efficiency > MORE_THAN_ALL
-    ]
+        yield "one round gives no interval: its efficiencies are an indication"
+    for gpus, found in compared.items():
+        if found.efficiency > MORE_THAN_ALL:
+            yield (
+                f"more than 100 % at {gpus} is no gain of more devices: something held the "
+                f"launches of {asked.counts[0]} up, or they fit into caches less well"
+            )
     if asked.counts[0] != 1:
-        notes.append(f"efficiency is relative to {asked.counts[0]}, the smallest count")
+        yield f"efficiency is relative to {asked.counts[0]}, the smallest count"
     if any(x.exposed is None and x.gpus > 1 for x in _poor(compared, spent)):
-        notes.append("what the exchange of gradients costs was not measured")
+        yield "what the exchange of gradients costs was not measured"
+
+
+def _other_programs(measured: Measurements, around: Circumstances) -> Iterator[str]:
+    """Who else used the cores."""
     others = mean(x.result.host.others_cpu_percent for _, x in measured.launches if x.result.host)
     if others is not None and others / 100 > OTHERS * around.devices.cores:
-        notes.append(
+        yield (
             f"other programs used {others / 100:.1f} of {around.devices.cores:g} cores meanwhile: "
             "measure again on an idle machine"
         )
-    if measured.out_of_time:
-        notes.append("the budget ended before all rounds were launched")
-    if around.nodes > 1:
-        notes.append(
+
+
+def _why_no_projection(compared: dict[int, Efficiency], nodes: int) -> Iterator[str]:
+    """What keeps the scaling model from being fitted; nothing where it was."""
+    undecided = _undecided(compared)
+    if nodes > 1:
+        yield (
             "no projection: its model has one kind of link, and several nodes have two; the step "
             "from one node to more is in the table"
         )
-    elif undecided := _undecided(compared):
-        notes += [
-            f"the rounds differ too much to tell the efficiency at {gpus}: measure again on an "
-            "idle machine, or with more --rounds"
-            for gpus in undecided
-        ]
-        notes.append("no projection: there is nothing sure to fit it to")
+    elif undecided:
+        for gpus in undecided:
+            yield (
+                f"the rounds differ too much to tell the efficiency at {gpus}: measure again on "
+                "an idle machine, or with more --rounds"
+            )
+        yield "no projection: there is nothing sure to fit it to"
     elif sum(gpus > 1 for gpus in compared) < 2:
-        notes.append("no projection: that takes two measured counts above 1")
-    notes.extend(_short(measured))
-    return notes
+        yield "no projection: that takes two measured counts above 1"
 
 
 def _short(measured: Measurements) -> Iterator[str]:

@@ -11,6 +11,7 @@ from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.comparison_document import SPEED
 from gpurun.bench.trees.git import open_repository, short
 from gpurun.errors import GpurunError
+from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.bench.comparison import Comparison
 from gpurun.report.bisection_text import bisection_lines
 from gpurun.trials.signal_guard import SignalGuard
@@ -50,6 +51,11 @@ def with_culprit(
         return _noted(found, f"the search for the culprit ended: {error.what}")
     finally:
         interruption.hold()
+    return _with_answer(found, report)
+
+
+def _with_answer(found: Comparison, report: BisectionReport) -> Comparison:
+    """The comparison with what the search found."""
     told = "; ".join(line.strip() for line in bisection_lines(report)[:2])
     found = _noted(found, f"search for the culprit: {told}")
     if report.verdict == "no_drop" and found.current.dirty:

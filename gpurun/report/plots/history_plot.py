@@ -51,6 +51,32 @@ def _panel(axes: Axes, trend: Trend, label: str) -> None:
     launches = [
         (i, launch * scale) for i, point in enumerate(trend.points) for launch in point.launches
     ]
+    _points(axes, trend, values, launches)
+    for level in trend.levels:
+        ends = [level.start - 0.4, level.stop - 0.6]
+        axes.plot(ends, [level.value * scale] * 2, color=plot_style.LEVEL, linewidth=1.6, zorder=4)
+    _limits(axes, [v for _, v in launches] + values, len(values))
+    _accepted(axes, trend, scale)
+    _changes(axes, trend)
+    _commits(axes, trend)
+    plot_style.plain(axes)
+    if max(values) >= 1000:
+        axes.yaxis.set_major_formatter("{x:,.0f}")
+    axes.set_ylabel(f"{NAMES[trend.metric]}, {unit}", fontsize=plot_style.USUAL)
+    axes.set_title(
+        one_line(f"{trend.benchmark}: {label}", 110), fontsize=plot_style.USUAL, loc="left"
+    )
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(
+            fontsize=plot_style.SMALL, frameon=False, ncols=2,
+            loc="lower right", bbox_to_anchor=(1.0, 0.98), borderaxespad=0.2,  # beside the title
+        )  # fmt: skip
+
+
+def _points(
+    axes: Axes, trend: Trend, values: list[float], launches: list[tuple[int, float]]
+) -> None:
+    """The launches in pale, and the records: filled, or hollow with uncommitted changes."""
     axes.scatter(
         [i for i, _ in launches],
         [v for _, v in launches],
@@ -75,25 +101,6 @@ def _panel(axes: Axes, trend: Trend, label: str) -> None:
             zorder=3,
             label=name if chosen else None,
         )
-    for level in trend.levels:
-        ends = [level.start - 0.4, level.stop - 0.6]
-        axes.plot(ends, [level.value * scale] * 2, color=plot_style.LEVEL, linewidth=1.6, zorder=4)
-    _limits(axes, [v for _, v in launches] + values, len(values))
-    _accepted(axes, trend, scale)
-    _changes(axes, trend)
-    _commits(axes, trend)
-    plot_style.plain(axes)
-    if max(values) >= 1000:
-        axes.yaxis.set_major_formatter("{x:,.0f}")
-    axes.set_ylabel(f"{NAMES[trend.metric]}, {unit}", fontsize=plot_style.USUAL)
-    axes.set_title(
-        one_line(f"{trend.benchmark}: {label}", 110), fontsize=plot_style.USUAL, loc="left"
-    )
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(
-            fontsize=plot_style.SMALL, frameon=False, ncols=2,
-            loc="lower right", bbox_to_anchor=(1.0, 0.98), borderaxespad=0.2,  # beside the title
-        )  # fmt: skip
 
 
 def _unit(trend: Trend) -> tuple[float, str]:
