@@ -111,18 +111,12 @@ def compare_sides(
         folder = new_run(asked.home)
         with contest.sides(folder) as sides:
             _launch(sides, benchmark, folder, asked, findings, interruption, contest)
-    except KeyboardInterrupt:
-        number = len(findings.pairs)
-        done = f"interrupted after {number} pair{'' if number == 1 else 's'}"
-        unfinished = Unfinished("interrupted", interruption.exit_code, done)
-    except OSError as error:
-        unfinished = failure(error, benchmark.name)
     except BaseException as error:
-        if not isinstance(error, GpurunError) or error.code not in ANSWERS:
+        unfinished = _ended_by(error, benchmark, len(findings.pairs), interruption)
+        if unfinished is None:
             interruption.hold()
             _keep(benchmark, findings, compared, asked, purpose)
             raise
-        unfinished = failure(error, benchmark.name)
     finally:
         interruption.hold()
     compared = _keep(benchmark, findings, compared, asked, purpose)
@@ -134,6 +128,18 @@ def compare_sides(
         unfinished,
         fail_on_training_change=asked.fail_on_training_change,
     )
+
+
+def _ended_by(
+    error: BaseException, benchmark: Benchmark, pairs: int, interruption: SignalGuard
+) -> Unfinished | None:
+    """The end that the document tells; None for an error that must be raised."""
+    if isinstance(error, KeyboardInterrupt):
+        done = f"interrupted after {pairs} pair{'' if pairs == 1 else 's'}"
+        return Unfinished("interrupted", interruption.exit_code, done)
+    if isinstance(error, OSError) or (isinstance(error, GpurunError) and error.code in ANSWERS):
+        return failure(error, benchmark.name)
+    return None
 
 
 def _launch(
