@@ -14,19 +14,19 @@ more at most 5 % pass. Caught losses have no bar: what one run can tell depends 
 is missed where the whole 95 % interval (Wilson) is on its wrong side. `none`: the branch changed so
 lately, or seems to have, that fewer than 4 records are left, which is exit code 4.
 
-Percent that regress / pass, of 2,000 comparisons with the last 10 of 16 records (all bars hold):
+Percent that regress / pass, of 500 comparisons with the last 10 of 16 records (all bars hold):
 
     noise          0.5 %                     1 %                       5 %
     lost      nothing      5 %          nothing      5 %          nothing      5 %
-    gauss    0.0 / 100  96.8 / 2.5     0.0 / 98   42.4 / 2.3     0.2 / 14   1.4 / 2.0
-    t3       0.1 / 99   94.5 / 3.1     0.4 / 97   56.4 / 3.6     0.6 / 15   2.2 / 3.8
-    drift    0.0 / 100  97.8 / 1.3     0.0 / 93   50.8 / 1.0     0.4 /  6   2.2 / 0.4
-    walk     0.0 / 100  92.9 / 2.9     0.0 / 93   31.2 / 3.4     0.3 / 13   1.4 / 3.6
-    ar 0.3   0.0 / 100  96.7 / 2.9     0.0 / 98   50.0 / 3.2     0.2 / 14   1.5 / 2.7
-    ar 0.6   0.0 / 100  96.8 / 2.9     0.0 / 99   64.2 / 2.9     0.3 / 17   1.8 / 2.5
+    gauss    0.0 / 100  97.0 / 2.6     0.0 / 97   44.6 / 1.6     0.0 / 14   1.0 / 3.4
+    t3       0.0 / 100  94.4 / 3.6     0.0 / 97   55.6 / 3.2     0.4 / 16   1.6 / 3.8
+    drift    0.0 / 100  98.4 / 1.2     0.0 / 92   50.0 / 0.2     0.4 /  4   2.0 / 0.2
+    walk     0.0 /  99  91.8 / 3.0     0.2 / 90   30.2 / 3.6     0.2 / 13   1.6 / 4.6
+    ar 0.3   0.0 / 100  96.4 / 3.2     0.0 / 97   44.2 / 2.0     0.2 / 12   0.6 / 2.6
+    ar 0.6   0.0 / 100  93.6 / 5.4     0.0 / 98   56.8 / 3.2     0.0 / 18   2.0 / 3.6
 
-At 2 % of `gauss`: 0.2 / 50 and 6.5 / 2.9. With 4 records (3,000 comparisons) at most
-0.7 % regress falsely and 4.5 % pass falsely; of 5 % at 0.5 % of noise 61 (walk) to 86 % are caught.
+At 2 % of `gauss`: 0.0 / 47 and 6.6 / 2.2. With 4 records at most 0.8 % regress falsely (600
+comparisons) and 4.7 % pass falsely (1,500); of 5 % at 0.5 % of noise 57 (walk) to 82 % are caught.
 """
 
 from __future__ import annotations

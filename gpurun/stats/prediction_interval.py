@@ -1,18 +1,16 @@
-"""The decision of `--compare REF --from-history`: is a new run worse than expected?
+"""The decision of `--compare REF --from-history`: is a new run worse than those before it?
 
-The baseline is not launched: its last records stand for it. Between them and the new run the
-machine may have changed, and nothing cancels that, as launches in turn would. So the new run is
-held against what one more run would show if nothing had changed. The unit is a run, not a launch;
-the noise between runs, autocorrelated as it may be, is estimated from the records (`shifts`: the
-height of a shift at the last of a series, over a grid of noise models; recent runs count for more
-where the series wanders). The error of that height is that of the new run itself beside that of the
-level: more records do not make it small.
+The baseline is not launched: its last records stand for it. The machine may have changed between
+them and the new run, and nothing cancels that, as launches in turn would. So the new run is held
+against the interval in which one more run falls if nothing has changed: Student's t prediction
+interval. The unit is a run, not a launch. The error of the new run itself remains however many
+records there are.
 
-The interval is Student's t with one degree of freedom less than there are records, widened by two
-factors that come from simulation (`scripts/simulate_from_history.py`): few records do not tell how
-noise is correlated, and one new run has nothing that averages heavy tails. With 4 to 10 records at
-most 0.7 % of equal runs regress then and at most 4.5 % of losses of the threshold pass, under heavy
-tails, drift, walks and correlation alike; without the factors up to 2.6 % and 7.7 %.
+Simulation (`scripts/simulate_from_history.py`) gives the two factors by which the interval is
+widened. They stand for noise that is correlated or has heavy tails, which few records do not show.
+With 4 to 10 records and the factors, at most 1 % of equal runs regress and at most 5 % of losses of
+the threshold pass; without them up to 2 % and 8.5 %. A noise model that is estimated from the
+records (as for change points) does no better.
 """
 
 from __future__ import annotations
@@ -22,8 +20,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpurun.records.bench.metrics import Metric
-from gpurun.stats.change_points import Point, positions
-from gpurun.stats.descriptive import mean
+from gpurun.stats.change_points import Point
+from gpurun.stats.descriptive import mean, standard_deviation
 from gpurun.stats.gate import GateResult, MetricResult, Verdict
 from gpurun.stats.student_t import t_quantile, t_upper_tail
 
@@ -106,14 +104,12 @@ def _judged(held: NewRun, plan: PredictionPlan, metrics: int) -> MetricResult:
 
 def _shift(held: NewRun, plan: PredictionPlan) -> tuple[float, float]:
     """How much worse than expected the new run is, in logarithms; and the standard error."""
-    from gpurun.stats.level_shifts import Series  # numpy comes with it
-
-    runs = [*held.past, held.current]
+    runs = (*held.past, held.current)
     logs = [[held.metric.log_worse(1.0, value) for value in run.values] for run in runs]
-    series = Series([mean(run) for run in logs], positions(runs), [1] * len(runs))
-    height, error = series.left((), None).height(len(held.past))
-    error = max(error, plan.sd_floor * math.sqrt(1 + 1 / len(held.past)))
-    return height, math.hypot(error, math.sqrt(_unseen(logs)))
+    *past, new = map(mean, logs)
+    spread = max(standard_deviation(past), plan.sd_floor)
+    error = spread * math.sqrt(1 + 1 / len(past))
+    return new - mean(past), math.hypot(error, math.sqrt(_unseen(logs)))
 
 
 def _unseen(logs: Sequence[Sequence[float]]) -> float:
