@@ -32,6 +32,7 @@ class Source(enum.Enum):
     KERNELS = "Nsight Compute"
     TOPOLOGY = "topology"
     RANKS = "several ranks"
+    OPERATORS = "operators of torch"
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Evidence:
             Source.HOST: bool(self.host_functions),
             Source.KERNELS: bool(self.kernel_metrics),
             Source.TOPOLOGY: result is not None and result.topology is not None,
+            Source.OPERATORS: figures is not None and figures.top_operators is not None,
             Source.RANKS: len(self.rank_figures) > 1 or len(self.rank_splits) > 1,
         }
         return frozenset(source for source, found in there.items() if found)

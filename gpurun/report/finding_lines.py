@@ -11,6 +11,7 @@ from gpurun.formatting.number_text import count, milliseconds, number, times
 from gpurun.formatting.one_line import one_line
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, Location
+from gpurun.records.profile_figures import ProfileFigures
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
 
 TOP = 5
@@ -18,6 +19,8 @@ TOP = 5
 HEADINGS = {"critical": "Critical issues", "warning": "Warnings", "note": "Notes"}
 STYLES = {"critical": "bold red", "warning": "yellow", "note": "cyan"}
 _EVIDENCE_SHOWN = 5
+_LONGEST_SHOWN = 3
+_NAME_WIDTH = 50
 _ADVICE_SHOWN = 2
 
 
@@ -112,8 +115,11 @@ def _finding_lines(index: int, finding: Finding, everything: bool) -> Iterator[L
 
 def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[str]:
     hidden = len(report.findings) - shown
-    if not report.findings:
-        yield "nothing was found that keeps it from being faster"
+    if not report.findings and report.sources:
+        yield f"nothing was found in what was measured: {', '.join(report.sources)}"
+    elif not report.findings:
+        yield "nothing was measured by which anything could be found"
+    yield from _longest(report.figures)
     if hidden and not everything:
         yield f"{count(hidden, 'more finding')}: --all shows them"
     gain = largest_gain(report.findings)
@@ -125,3 +131,16 @@ def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[
         yield f"not measured: {source.name}; to have it: {source.todo}"
     for note in report.notes:
         yield f"note: {one_line(note)}"
+
+
+def _longest(figures: ProfileFigures | None) -> Iterator[str]:
+    """Where the device's time goes, else that of the host's operators."""
+    if figures is None:
+        return
+    kind, ranked = "kernels", figures.top_kernels or ()
+    told = [f"{k.name[:_NAME_WIDTH]} {k.share * 100:.0f} %" for k in ranked[:_LONGEST_SHOWN]]
+    if not told:
+        kind, operators = "operators", figures.top_operators or ()
+        told = [f"{o.name} {o.share * 100:.0f} %" for o in operators[:_LONGEST_SHOWN]]
+    if told:
+        yield f"longest {kind}, of the profiled time: {'; '.join(map(one_line, told))}"

@@ -27,7 +27,8 @@ def diagnosis_markdown(report: DiagnosisReport, everything: bool = False) -> str
         parts.append(f"## {HEADINGS[level]}")
         parts += map(_section, group)
     if not shown:
-        parts.append("Nothing was found that keeps it from being faster.")
+        measured = ", ".join(report.sources) or "nothing"
+        parts.append(f"Nothing was found. Measured: {escaped(measured)}.")
     hidden = len(report.findings) - len(shown)
     if hidden:
         parts.append(f"{hidden} more in the JSON document.")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpurun.diagnoses.diagnosis_report import diagnosis_report
+from gpurun.diagnoses.evidence import Evidence
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
+from gpurun.records.profile_figures import OperatorShare, ProfileFigures
 from gpurun.report.finding_lines import diagnosis_lines
 from gpurun.report.finding_markdown import diagnosis_markdown
 from gpurun.report.terminal_output import plain
-from tests.unit.diagnosis_cases import healthy_cpu
+from tests.unit.diagnosis_cases import FIGURES, healthy_cpu
 
 
 def finding(severity: float, gain: float | None = 2.0, knob: str | None = None) -> Finding:
@@ -74,7 +76,7 @@ def test_five_findings_are_shown_unless_all_are_asked_for() -> None:
 
 def test_without_findings_it_says_so_and_names_what_was_not_measured() -> None:
     shown = text(report())
-    assert "nothing was found that keeps it from being faster" in shown
+    assert "nothing was found in what was measured: step clock, CPU use" in shown
     assert "not measured: host profile; to have it: gpurun profile SCRIPT" in shown
 
 
@@ -84,3 +86,17 @@ def test_markdown_holds_the_same() -> None:
     assert "## Critical issues" in shown
     assert "* where: `train.py:31 in main`" in shown
     assert "**Estimated improvement: up to 2.10×**" in shown
+
+
+def test_a_recording_that_tells_too_little_is_not_called_fine() -> None:
+    empty = diagnosis_report(Evidence(), "trace.json")
+    assert "nothing was measured by which anything could be found" in text(empty)
+    assert "Nothing was found. Measured: nothing." in diagnosis_markdown(empty)
+
+
+def test_the_longest_kernels_are_named_else_the_longest_operators() -> None:
+    on_gpu = replace(report(), figures=FIGURES)
+    assert "longest kernels, of the profiled time: hgemm 30 %" in text(on_gpu)
+    operators = (OperatorShare("aten::mm", "matmul", 0.4, None),)
+    on_cpu = replace(report(), figures=ProfileFigures(top_operators=operators))
+    assert "longest operators, of the profiled time: aten::mm 40 %" in text(on_cpu)
