@@ -25,11 +25,6 @@ _PR_GET_PDEATHSIG = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
-_SECCOMP_SET_MODE_FILTER = 1
-_SECCOMP_FILTER_FLAGS = 1 << 2 | 1 << 3
-"""Leave the processor's speculation as it is; give a listener."""
-_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
-
 # These numbers are the same on every architecture: they are younger than the unified tables.
 _SYS_FSCONFIG = 431
 _SYS_FSPICK = 433
@@ -59,10 +54,6 @@ class _MountAttributes(ctypes.Structure):
         ("propagation", ctypes.c_uint64),
         ("userns_fd", ctypes.c_uint64),
     )
-
-
-class _SocketFilterProgram(ctypes.Structure):
-    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
 
 
 class _LandlockRuleset(ctypes.Structure):
@@ -177,19 +168,6 @@ def become_subreaper() -> None:
 def forbid_new_privileges() -> None:
     """No setuid program gains anything from here on; Landlock demands it."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-
-
-def seccomp_listener(instructions: bytes) -> int:
-    """Put this process, and all it starts, under a filter; the descriptor of its notifications.
-
-    Takes CAP_SYS_ADMIN in our user namespace. `instructions`: of 8 bytes each.
-    """
-    number = _SYS_SECCOMP.get(os.uname().machine)
-    if number is None:
-        raise OSError(f"seccomp: not known on {os.uname().machine}")
-    program = _SocketFilterProgram(len(instructions) // 8, instructions)
-    mode, flags = _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAGS
-    return _check(_libc.syscall(number, mode, flags, ctypes.byref(program)), "seccomp")
 
 
 def landlock_version() -> int:

@@ -37,7 +37,10 @@ print(json.dumps(finish(Path(sys.argv[1]), 60)))
 OBEDIENT = """
 import os, shutil, sqlite3, subprocess, sys
 from pathlib import Path
+from gpurun.runtime.ddp.rank_files import take_over_creations
 from gpurun.runtime.ddp.rank_layer import delete_tree, see_rank_zero
+if os.environ["RANK"] != "0":
+    take_over_creations()
 def put(path, text): Path(path).write_text(text)
 def get(path): return Path(path).read_text() if os.path.exists(path) else None
 def replace(path, text):

@@ -12,7 +12,7 @@ from gpurun.isolation import syscalls
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.isolation.namespaces import enter_mount_namespace
 from gpurun.isolation.overlay_root import OverlayRoot, prepare_memory
-from gpurun.isolation.rank_layers import created_by_both, layer_cleaner, view_daemon
+from gpurun.isolation.rank_layers import layer_cleaner, view_daemon
 from gpurun.isolation.rank_layers.rank_view import RankView, is_below
 from gpurun.isolation.supervisor_spec import MEMORY, ROOT, UPPERS, SupervisorSpec
 
@@ -97,14 +97,10 @@ def _real_folders(environment: Mapping[bytes, bytes]) -> set[str]:
 
 
 def _hand_over(daemon: socket.socket) -> None:
-    """Tell the view daemon which namespace it serves, let it watch what we create, and wait."""
-    listener = created_by_both.watch()
-    names = os.readlink("/proc/self/ns/mnt").encode()
-    socket.send_fds(daemon, [names], [] if listener is None else [listener])
+    """Tell the view daemon which namespace it serves, and wait until it does."""
+    daemon.send(os.readlink("/proc/self/ns/mnt").encode())
     if daemon.recv(1) != view_daemon.READY:
         raise OSError("its view daemon has ended")
-    if listener is not None:
-        os.close(listener)
     daemon.close()
 
 

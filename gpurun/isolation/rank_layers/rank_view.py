@@ -79,9 +79,14 @@ class RankView:
             return False
 
     def adopt(self, path: str) -> bool:
-        """Make a folder of rank 0 the rank's own too, as if it had made it; False if it cannot."""
+        """Make a folder of rank 0 the rank's own too, as if it had made it.
+
+        False for a folder that is older than the run, and for one that the rank has already.
+        """
         upper = self.upper_of(path)
         if upper is None or os.path.lexists(upper) or not os.path.isdir(path):
+            return False
+        if not self.is_of_this_run(path):
             return False
         self._forget_names()
         self._copy_up(path)
@@ -100,6 +105,13 @@ class RankView:
             self.hide(path)
         else:
             self._forget_names()
+
+    def hide_of_this_run(self, path: str) -> bool:
+        """Hide a file or link that rank 0 has made since the run began; False for an older one."""
+        if not self.is_of_this_run(path):
+            return False
+        self.hide(path)
+        return True
 
     def hide(self, path: str) -> None:
         """Let the rank see nothing at `path`, where it has no version of its own."""

@@ -13,9 +13,16 @@ import select
 import socket
 import time
 
-from gpurun.isolation.rank_layers import created_by_both
 from gpurun.isolation.rank_layers.rank_view import RankView
-from gpurun.records.messages.rank_layer_requests import DELETE, DONE, LONGEST, address_of
+from gpurun.records.messages.rank_layer_requests import (
+    ADOPT,
+    DELETE,
+    DONE,
+    HIDE,
+    LONGEST,
+    REFUSED,
+    address_of,
+)
 
 READY = b"r"
 INTERVAL_SECONDS = 0.25
@@ -29,19 +36,18 @@ ANSWER_SECONDS = 1.0
 def keep(process: int, view: RankView, channel: socket.socket) -> None:
     """Serve the rank that is `process`, which tells its mount namespace through `channel`."""
     rank = os.pidfd_open(process)
-    names, descriptors, _, _ = socket.recv_fds(channel, 256, 1)
-    listener = descriptors[0] if descriptors else None
+    names = channel.recv(256)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(address_of(names.decode()))
         server.listen()
         channel.send(READY)
         channel.close()
-        _serve(rank, server, listener, view)
+        _serve(rank, server, view)
 
 
-def _serve(rank: int, server: socket.socket, listener: int | None, view: RankView) -> None:
+def _serve(rank: int, server: socket.socket, view: RankView) -> None:
     poller = select.poll()
-    for descriptor in (rank, server.fileno(), *([] if listener is None else [listener])):
+    for descriptor in (rank, server.fileno()):
         poller.register(descriptor, select.POLLIN)
     due = time.monotonic() + INTERVAL_SECONDS
     while True:
@@ -49,8 +55,6 @@ def _serve(rank: int, server: socket.socket, listener: int | None, view: RankVie
         ready = {descriptor for descriptor, _ in events}
         if rank in ready:
             return
-        if listener is not None and listener in ready:
-            created_by_both.answer(listener, view)
         if server.fileno() in ready:
             _answer_one(server, view)
         if time.monotonic() >= due:
@@ -63,11 +67,16 @@ def _answer_one(server: socket.socket, view: RankView) -> None:
         with connection:
             connection.settimeout(ANSWER_SECONDS)
             request = connection.recv(LONGEST)
+            done = True
             if request.startswith(DELETE):
                 view.delete(os.fsdecode(request.removeprefix(DELETE)))
+            elif request.startswith(ADOPT):
+                done = view.adopt(os.fsdecode(request.removeprefix(ADOPT)))
+            elif request.startswith(HIDE):
+                done = view.hide_of_this_run(os.fsdecode(request.removeprefix(HIDE)))
             elif request:
                 _refresh(view, settled=True)
-            connection.send(DONE)
+            connection.send(DONE if done else REFUSED)
 
 
 def _refresh(view: RankView, *, settled: bool = False) -> float:

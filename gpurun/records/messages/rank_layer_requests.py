@@ -1,4 +1,4 @@
-"""How a rank's process reaches the keeper of its private layer: an address without a file.
+"""How a rank's process reaches the view daemon of its private layer: an address without a file.
 
 The address is made of the mount namespace, so all processes of the rank know it, and only they.
 """
@@ -7,9 +7,16 @@ from __future__ import annotations
 
 REFRESH = b"refresh"
 DELETE = b"delete "
-"""Followed by an absolute path without links above its last name."""
+ADOPT = b"adopt "
+"""Make a folder that rank 0 has made the rank's own too."""
+HIDE = b"hide "
+"""Let the rank not see a file or link that rank 0 has made.
+
+These three are followed by an absolute path without links above its last name.
+"""
 
 DONE = b"done"
+REFUSED = b"refused"
 LONGEST = 8192
 """Bytes of a request."""
 

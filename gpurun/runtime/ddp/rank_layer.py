@@ -1,13 +1,22 @@
-"""Requests to the daemon that keeps this rank's private layer of files (isolation/)."""
+"""Requests to the view daemon of this rank's private layer (isolation/rank_layers/)."""
 
 from __future__ import annotations
 
 import os
 import socket
 
-from gpurun.records.messages.rank_layer_requests import DELETE, DONE, REFRESH, address_of
+from gpurun.records.messages.rank_layer_requests import (
+    ADOPT,
+    DELETE,
+    DONE,
+    HIDE,
+    REFRESH,
+    address_of,
+)
 
 PATIENCE_SECONDS = 10.0
+
+AnyPath = str | bytes | os.PathLike[str]
 
 
 def see_rank_zero() -> bool:
@@ -18,23 +27,35 @@ def see_rank_zero() -> bool:
     return _ask(REFRESH)
 
 
-def delete_tree(path: str | os.PathLike[str]) -> bool:
+def delete_tree(path: AnyPath) -> bool:
     """Delete a file or folder from this rank's view in one go; False if there is no layer.
 
     `shutil.rmtree` fails half-way if rank 0 deletes or fills the same folder at the same time.
     """
-    above, name = os.path.split(os.path.abspath(os.fspath(path)))
-    if not name:
-        return False
-    return _ask(DELETE + os.fsencode(os.path.join(os.path.realpath(above), name)))
+    return _ask_about(DELETE, path)
+
+
+def adopt_folder(path: AnyPath) -> bool:
+    """Make a folder that rank 0 has made during the run this rank's own too; False if it cannot."""
+    return _ask_about(ADOPT, path)
+
+
+def hide_entry(path: AnyPath) -> bool:
+    """See no longer what rank 0 has made at `path` during the run; False if it made nothing."""
+    return _ask_about(HIDE, path)
+
+
+def _ask_about(request: bytes, path: AnyPath) -> bool:
+    above, name = os.path.split(os.path.abspath(os.fsdecode(path)))
+    return bool(name) and _ask(request + os.fsencode(os.path.join(os.path.realpath(above), name)))
 
 
 def _ask(what: bytes) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as keeper:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as daemon:
         try:
-            keeper.settimeout(PATIENCE_SECONDS)
-            keeper.connect(address_of(os.readlink("/proc/self/ns/mnt")))
-            keeper.send(what)
-            return keeper.recv(16) == DONE
-        except OSError:  # the real files, or a keeper that was killed
+            daemon.settimeout(PATIENCE_SECONDS)
+            daemon.connect(address_of(os.readlink("/proc/self/ns/mnt")))
+            daemon.send(what)
+            return daemon.recv(16) == DONE
+        except OSError:  # the real files, or a daemon that was killed
             return False
