@@ -7,6 +7,7 @@ know of each other through it. Beside `elastic.py` the only module of the parent
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import logging
 import socket
@@ -86,17 +87,9 @@ def rendezvous_of(torchrun: Sequence[str], environment: Mapping[str, str]) -> Re
         )
     if int(least) <= 1:
         return None
-    if flags.rdzv_backend not in BACKENDS:
-        raise GpurunError(
-            f"--scale does not meet by --rdzv-backend {flags.rdzv_backend}",
-            f"write one of {' and '.join(BACKENDS)}",
-        )
     auto = AUTO in torchrun
-    if not auto and not any(is_given(name, torchrun, environment) for name in ADDRESSES):
-        raise GpurunError(
-            f"--nnodes {flags.nnodes}: nobody says where the nodes meet",
-            "add --rdzv-backend c10d --rdzv-endpoint HOST:PORT, with the first node's HOST",
-        )
+    addressed = auto or any(is_given(name, torchrun, environment) for name in ADDRESSES)
+    _check_meeting_point(flags, addressed)
     pairs = (part.partition("=") for part in flags.rdzv_conf.split(",") if part)
     conf = {name.strip(): value.strip().lower() for name, _, value in pairs}
     static = flags.rdzv_backend == "static"
@@ -116,6 +109,20 @@ def rendezvous_of(torchrun: Sequence[str], environment: Mapping[str, str]) -> Re
         local_addr=flags.local_addr,
         conf=conf,
     )
+
+
+def _check_meeting_point(flags: argparse.Namespace, addressed: bool) -> None:
+    """`GpurunError` for a backend that `--scale` cannot use, and without an address."""
+    if flags.rdzv_backend not in BACKENDS:
+        raise GpurunError(
+            f"--scale cannot use --rdzv-backend {flags.rdzv_backend}",
+            f"write one of {' and '.join(BACKENDS)}",
+        )
+    if not addressed:
+        raise GpurunError(
+            f"--nnodes {flags.nnodes}: no flag says where the nodes meet",
+            "add --rdzv-backend c10d --rdzv-endpoint HOST:PORT, with the first node's HOST",
+        )
 
 
 def join(place: Rendezvous) -> NodeGroup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from gpurun.measure.epoch_duration import epoch_seconds
 from gpurun.measure.gpu_notes import gpu_notes
@@ -45,55 +45,80 @@ def summarise_run(
     samples = read_samples(run_dir)
     windows = [w for w in map(measured_window, run.processes) if w is not None]
     group, apart = _trained_together(windows)
-    main = group[0] if group else None
-    slowest = max(group, key=_mean_step) if group else None
-    step_time = slowest.step_time() if slowest else None
     logs = [w.log for w in group] or list(run.processes)
     devices, energy_rate = _devices(samples, group)
-    throughput = _sum(w.samples_per_second for w in group)
-    seconds = slowest.seconds if slowest else None
+    steps = _step_figures(group)
+    notes = gpu_notes([w.log for w in group], samples, devices)
     return RunResult(
         status=status or _status(exit_code, run.processes),
         exit_code=exit_code,
-        clock=main.clock.kind if main else None,
-        steps=slowest.last if slowest else 0,
-        warmup_steps=slowest.first if slowest else 0,
-        measured_steps=slowest.measured_steps if slowest else 0,
-        measured_seconds=seconds,
-        samples=_sum(w.samples for w in group),
-        samples_per_second=throughput,
-        tokens_per_second=_sum(w.tokens_per_second for w in group),
-        batch_size=main.batch_size if main else None,
-        step_time_ms=step_time,
-        epoch_seconds=epoch_seconds(main) if main else None,
-        split=slowest.split() if slowest else None,
-        peak_memory_bytes=_peak_memory(logs),
-        peak_reserved_bytes=_largest(x.end.peak_reserved_bytes for x in logs if x.end),
-        allocator_retries=_sum(x.end.allocator_retries if x.end else None for x in logs),
-        host=host_use(samples),
-        devices=tuple(devices),
-        gpu_utilization_percent=mean(d.gpu_utilization_percent for d in devices),
-        gpu_utilization_source=_common(d.gpu_utilization_source for d in devices),
-        energy_joules=_sum(d.energy_joules for d in devices),
-        joules_per_sample=energy_rate / throughput if energy_rate and throughput else None,
-        seconds_to_first_step=_seconds_to_first_step(run.processes, main) if main else None,
         wall_seconds=wall_seconds,
-        final_loss=_final_loss(main) if main else None,
-        knobs=_knobs(logs),
+        host=host_use(samples),
         hook_errors=_hook_errors(run_dir, run.processes),
-        notes=(
-            *run.notes,
-            *gpu_notes([w.log for w in group], samples, devices),
-            *_notes(group, apart),
-        ),
+        notes=(*run.notes, *notes, *_notes(group, apart)),
         ranks=max(len(group), 1),
         command=_command(run.processes) if command is None else command,
-        environment=_environment(logs),
-        seconds_to_torch=_seconds_to_torch(main.log) if main else None,
-        startup_seconds=_startup_seconds(main) if main else None,
         attempts=read_attempts(run_dir),
-        cores_lost_percent=max(known(map(_cores_lost, logs)), default=None),
+        **steps,
+        **_device_figures(devices, energy_rate, steps["samples_per_second"]),
+        **_process_figures(logs),
+        **_start_figures(run.processes, group[0] if group else None),
     )
+
+
+def _step_figures(group: Sequence[Window]) -> dict[str, Any]:
+    """Steps of the slowest process, samples of all, and what the first one tells of the script."""
+    main = group[0] if group else None
+    slowest = max(group, key=_mean_step) if group else None
+    return {
+        "clock": main.clock.kind if main else None,
+        "steps": slowest.last if slowest else 0,
+        "warmup_steps": slowest.first if slowest else 0,
+        "measured_steps": slowest.measured_steps if slowest else 0,
+        "measured_seconds": slowest.seconds if slowest else None,
+        "samples": _sum(w.samples for w in group),
+        "samples_per_second": _sum(w.samples_per_second for w in group),
+        "tokens_per_second": _sum(w.tokens_per_second for w in group),
+        "batch_size": main.batch_size if main else None,
+        "step_time_ms": slowest.step_time() if slowest else None,
+        "epoch_seconds": epoch_seconds(main) if main else None,
+        "split": slowest.split() if slowest else None,
+        "final_loss": _final_loss(main) if main else None,
+    }
+
+
+def _device_figures(
+    devices: Sequence[DeviceUse], watts: float | None, samples_per_second: float | None
+) -> dict[str, Any]:
+    rate = watts / samples_per_second if watts and samples_per_second else None
+    return {
+        "devices": tuple(devices),
+        "gpu_utilization_percent": mean(d.gpu_utilization_percent for d in devices),
+        "gpu_utilization_source": _common(d.gpu_utilization_source for d in devices),
+        "energy_joules": _sum(d.energy_joules for d in devices),
+        "joules_per_sample": rate,
+    }
+
+
+def _process_figures(logs: Sequence[ProcessLog]) -> dict[str, Any]:
+    """Memory, cores, knobs and versions of the processes that trained."""
+    ends = [log.end for log in logs]
+    return {
+        "peak_memory_bytes": _peak_memory(logs),
+        "peak_reserved_bytes": _largest(end.peak_reserved_bytes for end in ends if end),
+        "allocator_retries": _sum(end.allocator_retries if end else None for end in ends),
+        "knobs": _knobs(logs),
+        "environment": _environment(logs),
+        "cores_lost_percent": max(known(map(_cores_lost, logs)), default=None),
+    }
+
+
+def _start_figures(processes: Sequence[ProcessLog], main: Window | None) -> dict[str, Any]:
+    return {
+        "seconds_to_first_step": _seconds_to_first_step(processes, main) if main else None,
+        "seconds_to_torch": _seconds_to_torch(main.log) if main else None,
+        "startup_seconds": _startup_seconds(main) if main else None,
+    }
 
 
 def _cores_lost(log: ProcessLog) -> float | None:

@@ -397,8 +397,8 @@ def test_where_nodes_meet_is_read_as_torchrun_reads_it() -> None:
     ("flags", "what"),
     [
         (("--nnodes=1:4",), "--nnodes 1:4 is no fixed number of nodes"),
-        (("--nnodes=2",), "--nnodes 2: nobody says where the nodes meet"),
-        (("--nnodes=2", "--rdzv-backend=etcd"), "--scale does not meet by --rdzv-backend etcd"),
+        (("--nnodes=2",), "--nnodes 2: no flag says where the nodes meet"),
+        (("--nnodes=2", "--rdzv-backend=etcd"), "--scale cannot use --rdzv-backend etcd"),
         ((*MET, "--nproc-per-node=0"), "--nproc-per-node 0 is no number of ranks"),
         ((*MET, "--nproc-per-node=many"), "--nproc-per-node many: "),
         (

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gpurun.isolation import syscalls
 from gpurun.isolation.isolation_mode import Mode
@@ -42,19 +42,7 @@ def enter_layer(
     locked = enter_mount_namespace()
     prepare_memory(folder)
     writable = tuple(sorted({*order["writable"], *_real_folders(environment)}))
-    spec = SupervisorSpec(
-        mode=Mode.OVERLAY,
-        argv=command,
-        env={},
-        cwd=cwd,
-        writable=writable,
-        layers=(),
-        familiar=tuple(order["familiar"]),
-        scratch=folder,
-        terminal=-1,
-        report=-1,
-    )
-    root = _build(spec, locked)
+    root = _build(_spec(command, cwd, folder, writable, order["familiar"]), locked)
     layered = [pair for pair in root.overlays if not any(is_below(pair[0], x) for x in writable)]
     view = RankView(root.root, layered, locked, order["start_ns"])
     ours, theirs = socket.socketpair()
@@ -70,6 +58,27 @@ def enter_layer(
     _hand_over(ours)
     if order["probe"]:
         os.write(2, "".join(f"{note}\n" for note in root.notes).encode())
+
+
+def _spec(
+    command: tuple[str, ...],
+    cwd: str,
+    scratch: str,
+    writable: tuple[str, ...],
+    familiar: Sequence[str],
+) -> SupervisorSpec:
+    return SupervisorSpec(
+        mode=Mode.OVERLAY,
+        argv=command,
+        env={},
+        cwd=cwd,
+        writable=writable,
+        layers=(),
+        familiar=tuple(familiar),
+        scratch=scratch,
+        terminal=-1,
+        report=-1,
+    )
 
 
 def _build(spec: SupervisorSpec, locked: bool) -> OverlayRoot:

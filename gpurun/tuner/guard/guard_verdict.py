@@ -38,12 +38,8 @@ def judge_training(
     forward_only = bool(candidates) and all(c.forward_only for c in candidates)
     rounded = next((b for b in baselines if b.rounded), None)
     baselines = [b for b in baselines if not b.rounded]
-    reasons = []
-    for check in TRAINING_CHECKS if training else CHECKS:
-        found = (check(Comparison(c, baselines, effect, rounded)) for c in candidates)
-        reason = next((r for r in found if r is not None), None)
-        if reason is not None:
-            reasons.append(reason)
+    cases = [Comparison(c, baselines, effect, rounded) for c in candidates]
+    reasons = _failed_checks(cases, training)
     fixed = sample_checks.transforms(baselines, candidates)
     if fixed is not None:
         reasons.append(fixed)
@@ -54,6 +50,12 @@ def judge_training(
     apart = None if training else deviation(baselines, candidates)
     if apart is not None and apart.size > apart.bound:
         reasons.append(f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})")
+    compared = {
+        "samples": _both(baselines, candidates, _shows_samples),
+        "gradients": not training and _both(baselines, candidates, _shows_gradients),
+        "losses": apart is not None,
+        "outputs": outputs.compared,
+    }
     return GuardVerdict(
         accepted=not reasons,
         loss_deviation=None if apart is None else apart.size,
@@ -63,18 +65,19 @@ def judge_training(
         output_deviation=outputs.deviation,
         output_agreement=outputs.agreement,
         outputs_not_compared=outputs.why_not if forward_only and not outputs.compared else None,
-        compared=tuple(
-            name
-            for name, seen in (
-                ("samples", _both(baselines, candidates, _shows_samples)),
-                ("gradients", not training and _both(baselines, candidates, _shows_gradients)),
-                ("losses", apart is not None),
-                ("outputs", outputs.compared),
-            )
-            if seen
-        ),
+        compared=tuple(name for name, seen in compared.items() if seen),
         forward_only=forward_only,
     )
+
+
+def _failed_checks(cases: Sequence[Comparison], training: bool) -> list[str]:
+    """One reason for each check that any candidate trial fails."""
+    reasons = []
+    for check in TRAINING_CHECKS if training else CHECKS:
+        reason = next((r for r in map(check, cases) if r is not None), None)
+        if reason is not None:
+            reasons.append(reason)
+    return reasons
 
 
 def may_be_rounding(verdict: GuardVerdict, effect: Effect) -> bool:

@@ -124,23 +124,38 @@ def prove(
                 report(f"launches in turn from here on: {failure}")
                 live = None
             continue
-        # a process may be waiting with what was searched last
-        order = [*open_finalists[::-1], baseline]
-        if number % 2:
-            order.reverse()
-        rates: dict[str, float] = {}
-        # the next round has the reverse order
-        coming = [finalist.settings for finalist in (*order, *order[::-1], *order)]
-        for place, finalist in enumerate(order, 1):
-            trial = _launch(finalist, baseline, launch, number, coming[place:])
-            costs[finalist.name] = trial.record.seconds
-            if trial.record.status == "timeout" and out_of_time(0.0):
-                report("the budget ended in the middle of a round")
-                return
-            _take(finalist, trial, rates)
+        rates = _round_in_turn(baseline, open_finalists, launch, number, costs, out_of_time)
+        if rates is None:
+            report("the budget ended in the middle of a round")
+            break
         if baseline.failure is not None:
             break
         _pair(baseline, open_finalists, rates, report)
+
+
+def _round_in_turn(
+    baseline: Finalist,
+    finalists: Sequence[Finalist],
+    launch: LaunchSide,
+    number: int,
+    costs: dict[str, float],
+    out_of_time: Callable[[float], bool],
+) -> dict[str, float] | None:
+    """Launch each side once; scores by side. None where the budget ended meanwhile."""
+    # a process may be waiting with what was searched last
+    order = [*finalists[::-1], baseline]
+    if number % 2:
+        order.reverse()
+    rates: dict[str, float] = {}
+    # the next round has the reverse order
+    coming = [side.settings for side in (*order, *order[::-1], *order)]
+    for place, side in enumerate(order, 1):
+        trial = _launch(side, baseline, launch, number, coming[place:])
+        costs[side.name] = trial.record.seconds
+        if trial.record.status == "timeout" and out_of_time(0.0):
+            return None
+        _take(side, trial, rates)
+    return rates
 
 
 def _live_round(
