@@ -51,7 +51,7 @@ def choose(cwd: Path, *, in_place: bool) -> Availability:
 
 
 def require(cwd: Path, *, in_place: bool) -> tuple[Mode, str]:
-    """The mode, and what is imperfect about it; `GpurunError` where trials must be refused."""
+    """The mode, and notes on what it cannot isolate; `GpurunError` where trials must be refused."""
     available = choose(cwd, in_place=in_place)
     if available.mode is None:
         raise GpurunError(
@@ -62,7 +62,7 @@ def require(cwd: Path, *, in_place: bool) -> tuple[Mode, str]:
 
 
 def _try(mode: Mode, cwd: Path) -> tuple[str | None, list[str]]:
-    """Why the mode does not work here (None if it does), and what is imperfect about it."""
+    """Why the mode fails here, None if it works; and notes on what it cannot isolate."""
     with tempfile.TemporaryDirectory(prefix="gpurun-probe-") as folder:
         try:
             if mode is Mode.LANDLOCK:

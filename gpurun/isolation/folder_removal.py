@@ -1,4 +1,4 @@
-"""Removes a folder, whatever a script or an overlay has made of its modes."""
+"""Removes a folder even where a script or an overlay took permissions away."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def discard(folder: Path) -> None:
-    """Remove all of it, also what the script or an overlay has made unreadable."""
+    """Remove all of it, unreadable folders included."""
     for place, names, _ in os.walk(folder):
         for name in names:
             path = os.path.join(place, name)

@@ -1,4 +1,4 @@
-"""What a tree looks like, precisely enough to notice that a trial has changed something."""
+"""A record of a folder tree, by which gpurun notices that a trial has changed a file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Snapshot:
     complete: bool
 
     def differences(self, later: Snapshot) -> tuple[str, ...]:
-        """What is not as it was, one line a path, sorted by path.
+        """The paths that changed, one line each, sorted by path.
 
         Of two incomplete snapshots only the paths in both are compared.
         """
@@ -55,7 +55,7 @@ class Snapshot:
         return tuple(lines)
 
     def without(self, paths: Collection[Path]) -> Snapshot:
-        """The same but for some files, which others write to, and the times of their folders."""
+        """This snapshot without some files, which others write, and their folders' times."""
         left_out = {os.fspath(path) for path in paths}
         folders = {os.path.dirname(path) for path in left_out}
         entries = {

@@ -1,4 +1,4 @@
-"""Builds the root that a trial sees: everything readable where it is, every write kept aside.
+"""Builds the file system that a trial sees: it reads the real files, its writes are kept apart.
 
 An overlay of `/` as a whole is refused where other file systems are mounted below it, so the new
 root is a tmpfs with one overlay for each top-level folder and for each file system mounted further
@@ -23,7 +23,7 @@ SMALL_FILE_BYTES = 1 << 20
 
 SHARED_MEMORY = "/dev/shm"
 FOREIGN_ENTRIES = 20_000
-"""So many entries of the working folder are looked at for owners that our namespace lacks."""
+"""At most this many entries of the working folder are checked for foreign owners."""
 
 _OWN = ("/proc", "/sys", "/dev")
 

@@ -49,7 +49,7 @@ CREDENTIALS = (
     "WANDB_RUN_ID",
     "WANDB_RESUME",
 )
-"""Variables that only a reporting run needs: without them a service has nowhere to send to."""
+"""Credentials and run ids: without them a service cannot upload. A trial does not get them."""
 
 
 def quiet_services(env: Mapping[str, str]) -> dict[str, str]:

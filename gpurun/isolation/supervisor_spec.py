@@ -1,4 +1,4 @@
-"""What the launcher asks of a sandbox's supervisor: one JSON line on its standard input."""
+"""The launcher's message to a sandbox's supervisor: one JSON line on its standard input."""
 
 from __future__ import annotations
 

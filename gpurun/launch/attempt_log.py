@@ -1,4 +1,4 @@
-"""Each start of the ranks, as torch's agent sees it: noted, told, and watched for a lost node.
+"""Records each attempt to run the ranks, reports restarts, and notices lost nodes.
 
 The agent is torch's own (`LocalElasticAgent`); the methods by which it starts the ranks of this
 node, looks whether they run and starts them again are wrapped for the while of one launch.
@@ -71,7 +71,7 @@ class AttemptLog:
                 delattr(agent, name) if method is None else setattr(agent, name, method)
 
     def end(self, outcome: str, detail: str = "") -> None:
-        """The attempt that runs, if one does, has ended without a verdict of the agent."""
+        """Close the running attempt, if there is one, where the agent gave no result."""
         if self.running:
             self._end(outcome, detail=detail)
 

@@ -1,4 +1,4 @@
-"""What many short launches of one program compile once: torch's kernels, python's bytecode.
+"""Caches that many short launches of one program share: torch's kernels, python's bytecode.
 
 What a launch in isolation compiles is thrown away with all else that it wrote. Where torch was
 installed without bytecode (installers such as uv leave it to the first import, images of containers

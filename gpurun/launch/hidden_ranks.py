@@ -1,4 +1,4 @@
-"""Ranks of a script that knows of none: how many, where they print, how many threads each takes."""
+"""Flags and environment of the ranks of a script that is written for one device (`--ddp`)."""
 
 from __future__ import annotations
 

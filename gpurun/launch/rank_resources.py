@@ -1,4 +1,4 @@
-"""What ranks of one machine share: its devices and its cores."""
+"""Divides the GPUs and the cores of a machine among its ranks."""
 
 from __future__ import annotations
 

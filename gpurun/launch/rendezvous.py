@@ -1,4 +1,4 @@
-"""Where the launchers of several nodes meet: torch's own c10d rendezvous, and its store.
+"""The rendezvous of the launchers of several nodes: torch's own c10d rendezvous and its store.
 
 torchrun's flags and `PET_*` variables say where, read by torch's own parser. torch's rendezvous
 waits for all nodes, keeps their heartbeats and hands out the store; nodes exchange what they must

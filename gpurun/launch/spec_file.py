@@ -1,4 +1,4 @@
-"""What a process that is about to be launched is told: the file `spec.json` of its run folder."""
+"""Writes `spec.json` into a run folder: it tells the launched process what to do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a GPU's parts are doing, by NVML's GPM counters (Hopper and later)."""
+"""Activity of a GPU's units, from NVML's GPM counters (Hopper and later)."""
 
 from __future__ import annotations
 

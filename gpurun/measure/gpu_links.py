@@ -1,4 +1,4 @@
-"""What NVML tells of the ways between GPUs. The caller hands over pynvml."""
+"""Links between GPUs, as NVML reports them. The caller hands over pynvml."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run's figures lack, or mean, for want of a torch or a driver that knows the GPU."""
+"""Notes on figures that are missing because torch or the driver does not support the GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REFUSED = "NVML does not tell"
 
 
 def cpu_build(gpu: str) -> str:
-    """That a GPU stays idle for want of the right torch."""
+    """A note that the GPU stays idle because this torch is built without CUDA."""
     return f"{CPU_BUILD}: training runs on the CPU although there is a GPU ({gpu})"
 
 

@@ -1,4 +1,4 @@
-"""The machine's topology from NVML and sysfs, and what of it hurts.
+"""The machine's topology from NVML and sysfs, and the parts of it that slow a training.
 
 `sysfs` is the root of the tree, so that a recorded one can be read. Runs where no GPU is: then it
 tells cores, NUMA nodes and interfaces.
@@ -40,7 +40,7 @@ def topology(sysfs: Path = SYSFS, allowed: Collection[int] | None = None) -> Top
 
 
 def findings(here: Topology) -> tuple[str, ...]:
-    """What of the topology costs a training on several GPUs or nodes, one line each."""
+    """Parts of the topology that slow a training on several GPUs or nodes, one line each."""
     return (*_pair_findings(here), *_slot_findings(here.gpus), *_network_findings(here))
 
 

@@ -1,4 +1,4 @@
-"""Did the kernel kill processes for want of memory while a launch ran? It counts those it kills.
+"""Tells whether the kernel killed processes for lack of memory while a launch ran.
 
 `/proc/vmstat` counts the whole host's, also from inside a container: a number that did not move
 proves that there was none, one that did makes it likely.

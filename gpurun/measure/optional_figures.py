@@ -1,4 +1,4 @@
-"""Figures put together where some were not measured (None)."""
+"""Means over figures of which some were not measured (None)."""
 
 from __future__ import annotations
 

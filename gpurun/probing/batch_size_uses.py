@@ -1,4 +1,4 @@
-"""Reading the user's script: who else reads the number that is its batch size?"""
+"""Finds lines of the user's script that read its batch size outside of a DataLoader."""
 
 from __future__ import annotations
 

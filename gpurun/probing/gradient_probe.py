@@ -1,4 +1,4 @@
-"""How does the script's loss reduce? Measured before ranks begin, and kept until it changes."""
+"""Measures how the script's loss reduces before ranks start, and keeps the result."""
 
 from __future__ import annotations
 

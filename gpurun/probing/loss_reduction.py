@@ -1,4 +1,4 @@
-"""Mean or sum? Gradients of the halves of a batch, put together, against that of the whole.
+"""Is the loss a mean or a sum over samples? Compares gradients of half batches with the whole's.
 
 With g of the whole batch and g1, g2 of its halves, (g1 + g2) / 2 is g for a mean over samples and
 g / 2 for a sum. All thresholds are here. Gradients come as linear sketches.

@@ -1,4 +1,4 @@
-"""How a trial ended, and why: from its events, its exit code and its last words."""
+"""Finds why a launch failed, from its events, its exit code and the end of its output."""
 
 from __future__ import annotations
 

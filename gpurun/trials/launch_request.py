@@ -1,4 +1,4 @@
-"""What the launcher is asked to launch."""
+"""A request to launch a script: its command, settings, ranks and limits."""
 
 from __future__ import annotations
 

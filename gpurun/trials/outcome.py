@@ -1,4 +1,4 @@
-"""How a launch ended: its records, its figures, and why it is of no use if it is of none."""
+"""The outcome of a launch: its records, its figures, and the failure that makes it useless."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of the next launches, started while this one starts: most of a launch is its start.
+"""Starts the processes of the next launches early, since most of a launch is its start-up.
 
 All import at the same time, each on a core of its own. While a launch is measured they are stopped,
 so that it is measured alone.

@@ -1,4 +1,4 @@
-"""Whether two sides can share a GPU in turns, and what the GPU did to them meanwhile."""
+"""Checks whether two sides can share a GPU in turns, and notes what disturbed them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, a termination or a lost terminal while tuning: the first ends it, the rest must wait."""
+"""Signals while gpurun measures: the first one stops the work, later ones are only noted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wait for the end of an isolated launch; a silence that lasts too long ends it."""
+"""Waits for the end of an isolated launch, and gives it up if it is silent for too long."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ Look = Callable[[Sandbox, Progress, float], Failure | None]
 
 @dataclass(frozen=True)
 class Supervision:
-    """What is heeded while a launch runs. `patience`: seconds without a sign of life.
+    """Rules for a running launch. `patience`: seconds without a sign of life.
 
-    `at_first_step`: for a script that was told to wait there. `look` is asked at
-    each poll.
+    `at_first_step` is called once a script waits at its first step, `look` at each poll.
     """
 
     patience: float

@@ -1,4 +1,4 @@
-"""Trials of a script that is written for one device, on several ranks that it knows nothing of."""
+"""Trials of a script for one device on several ranks (`--ddp`)."""
 
 from __future__ import annotations
 

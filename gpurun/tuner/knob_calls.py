@@ -1,4 +1,4 @@
-"""What a knob answers in the launcher; one that raises there is left out, and tuning goes on."""
+"""Calls to knobs in the launcher: a knob that raises is left out, and tuning goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the launches of a tuning take, and what its budget has room for."""
+"""Expected times of a tuning's launches, and whether its budget has room for them."""
 
 from __future__ import annotations
 

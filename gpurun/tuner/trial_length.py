@@ -1,4 +1,4 @@
-"""How long a trial must be: long enough to measure, alike for all, cheap enough for the budget."""
+"""Plans the length of trials: long enough to measure, equal for all, within the budget."""
 
 from __future__ import annotations
 

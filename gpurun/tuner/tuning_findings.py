@@ -1,4 +1,4 @@
-"""What a tuning has found at any moment, and how it may end before its time."""
+"""The findings of a tuning so far, and the exception that ends it early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tuning would launch, how long it would take and with how much memory, by its probe."""
+"""Previews a tuning from its first trial: launches, time and memory (`--dry-run`)."""
 
 from __future__ import annotations
 

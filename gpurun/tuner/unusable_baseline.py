@@ -1,4 +1,4 @@
-"""Why a trial of the script as it is gives no ground for a tuning: the verdict, and why."""
+"""Verdicts for a script that cannot be tuned, each with its reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is left of a rank's private layer, ended and removed, by its cleaner or by a later call.
+"""Removes a rank's private layer after its end: by a cleaner process, else by the next call.
 
 The layer's folder holds `owner`: who uses it. Its cleaner keeps that file locked for as long as it
 lives; the folder of a layer whose cleaner was killed is removed by the next call (`sweep`).

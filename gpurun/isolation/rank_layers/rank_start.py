@@ -1,4 +1,6 @@
-"""What the elastic agent starts as a rank: it becomes the script, above a layer if need be.
+"""The program that the elastic agent starts in each rank; it turns into the script.
+
+Ranks other than 0 enter a private layer first.
 
 Started as `python -I -S -c` with an order in JSON and the rank's command behind it. The process
 that the agent started becomes the script, so exit codes and signals need no passing on. Rank 0

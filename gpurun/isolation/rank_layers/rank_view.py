@@ -1,4 +1,4 @@
-"""What a rank sees of rank 0's files, kept up to date.
+"""Keeps a rank's view of rank 0's files up to date.
 
 A live overlay shows a new file whose name nobody has asked for yet, and new content of a file that
 is rewritten in place. It goes on showing what it remembers of every other name: that it does not

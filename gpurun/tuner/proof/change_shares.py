@@ -1,4 +1,4 @@
-"""What single changes are worth in the chosen settings: a live pair with and without each."""
+"""Measures what each chosen change is worth: a live pair with and without it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The last word on a tuning: the verdict, the chosen settings, and what the ladder says of each.
+"""Decides a tuning: its verdict, the chosen settings, and the rows of the final ladder.
 
 Pure functions over what was proven and judged; nothing is launched here.
 """

@@ -1,4 +1,4 @@
-"""The end of a tuning: finalists are proven and judged, and what can be saved of them is."""
+"""The end of a tuning: proves and judges the finalists, else falls back to pipeline changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a proof can be made of live pairs, and one such pair."""
+"""Checks whether a proof can use live pairs, and measures one."""
 
 from __future__ import annotations
 

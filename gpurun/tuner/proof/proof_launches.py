@@ -1,4 +1,4 @@
-"""The launches of a proof: its rounds, live or in turn, and the shares of single changes."""
+"""Launches the rounds of a proof, live or in turn, and the pairs that show each change's share."""
 
 from __future__ import annotations
 

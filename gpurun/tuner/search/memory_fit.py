@@ -1,4 +1,4 @@
-"""A script that runs out of memory as it is: the first settings under which it trains.
+"""Finds the first settings under which a script that runs out of memory trains.
 
 At its own batch and by the same algorithm: each knob that saves memory is added on top of those
 before, its values in turn, until a trial trains.
