@@ -96,7 +96,7 @@ def main() -> int:
     folders = Counter(str(path.parent) for path in files)
     repeated = repeated_names(sources)
     up, circles, long = (
-        floor_faults(imports, on_demand=()),
+        floor_faults(imports),
         rooms_in_circles(imports),
         long_functions(sources),
     )

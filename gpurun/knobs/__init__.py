@@ -164,7 +164,7 @@ def _built(cls: type, file: str) -> Knob:
     raise GpurunError(f"{file}: the knob {cls.__name__} {what}", todo)
 
 
-def _fault(cls: Any) -> tuple[str, str] | None:
+def _fault(cls: type[Any]) -> tuple[str, str] | None:
     """What keeps a class from being a knob, and what to write instead."""
     for part in ("name", "effect", "candidates", "apply"):
         if not hasattr(cls, part):

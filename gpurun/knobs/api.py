@@ -2,8 +2,8 @@
 
 A knob is asked in the launcher what it may try (`candidates`), and turned in the user's process
 (`apply`). At its top a file therefore imports only the standard library, `gpurun.records`,
-`gpurun.errors` and `gpurun.knobs`; inside functions also torch and `gpurun.runtime`, which are not
-for what the launcher calls.
+`gpurun.errors` and `gpurun.knobs`. Inside functions that the launcher does not call it also imports
+torch, and modules of a folder `applied`. It reaches the process through `Hooks` alone.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, ClassVar, Protocol
 
 from gpurun.records.effects import Effect as Effect  # knobs import it from here
+from gpurun.records.events import CompileEvent
 from gpurun.records.facts import Facts
 
 
@@ -102,6 +103,18 @@ class Hooks(Protocol):
 
     def revoked(self, reason: str) -> None:
         """Record that the knob took effect and does no more, and why: it counts as skipped."""
+
+    def guarded(
+        self, callback: Callable[..., Any], failed: Callable[[Exception], None] | None = None
+    ) -> Callable[..., Any]:
+        """Guard a call-back that the knob registers elsewhere, as all call-backs of it are.
+
+        The first time that it raises it is switched off and returns None from then on; `failed`
+        hears of the error. Without `failed` the whole knob counts as failed.
+        """
+
+    def record(self, event: CompileEvent) -> None:
+        """Write into the record of this process that a compilation begins or ends."""
 
     def has_trait(self, trait: str) -> str | None:
         """The detail of something the script does by itself (see `TraitEvent`), or None."""

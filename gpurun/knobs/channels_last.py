@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.records.facts import Facts
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
 class ChannelsLast(KnobBase):
@@ -36,7 +39,7 @@ class ChannelsLast(KnobBase):
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Reorder the weights of each root before its first training call."""
 
-        def root_found(module: Any) -> None:
+        def root_found(module: Module) -> None:
             import torch
 
             kernels = [p for p in module.parameters() if p.dim() == 4 and max(p.shape[2:]) > 1]
@@ -45,7 +48,7 @@ class ChannelsLast(KnobBase):
             elif all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels):
                 hooks.skipped("the script keeps its weights so itself")
             else:
-                module.to(memory_format=torch.channels_last)
+                module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
                 hooks.applied(f"{len(kernels)} convolution weights")
 
         hooks.on_root(root_found)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.records.facts import Facts
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 
 class CudnnBenchmark(KnobBase):
@@ -38,7 +41,7 @@ class CudnnBenchmark(KnobBase):
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Switch it on once the script has made its model, and so its own choice."""
 
-        def root_found(module: Any) -> None:
+        def root_found(module: Module) -> None:
             import torch
 
             cudnn = torch.backends.cudnn

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.records.facts import Facts
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 DEVICES = ("cuda", "cpu")
 
@@ -49,7 +52,7 @@ class FusedOptimizer(KnobBase):
             hooks.skipped(f"unknown path {value!r}")
             return
 
-        def built(optimizer: Any) -> None:
+        def built(optimizer: Optimizer) -> None:
             name = type(optimizer).__name__
             if value not in optimizer.defaults:
                 hooks.skipped(f"{name} has no {value} path")
@@ -70,7 +73,7 @@ class _Path:
     Hooks of an optimizer are not part of its pickle, so copies of it are plain optimizers.
     """
 
-    def __init__(self, optimizer: Any, path: str, hooks: Hooks) -> None:
+    def __init__(self, optimizer: Optimizer, path: str, hooks: Hooks) -> None:
         self._path = path
         self._hooks = hooks
         self._judged_groups = 0
@@ -81,7 +84,7 @@ class _Path:
             optimizer.register_load_state_dict_post_hook(self.loaded),
         ]
 
-    def begin(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def begin(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Before a step: choose the path, if the optimizer is (still) fit for it."""
         if self._judged_groups != len(optimizer.param_groups):
             reason = _unfit(optimizer, self._path)
@@ -97,12 +100,12 @@ class _Path:
         for group in optimizer.param_groups:
             group[self._path] = True
 
-    def end(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+    def end(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """After a step: leave the groups as the script made them."""
         for group in optimizer.param_groups:
             group[self._path] = None
 
-    def clean(self, optimizer: Any, document: dict[str, Any]) -> dict[str, Any]:
+    def clean(self, optimizer: Optimizer, document: dict[str, Any]) -> dict[str, Any]:
         """The state dict with step counters on the host, where torch keeps them by default."""
         on_device = {
             index
@@ -119,12 +122,12 @@ class _Path:
         }
         return {**document, "state": state}
 
-    def loaded(self, optimizer: Any) -> None:
+    def loaded(self, optimizer: Optimizer) -> None:
         """A state dict was loaded: look again before the next step."""
         self._judged_groups = 0
 
 
-def _unfit(optimizer: Any, path: str) -> str | None:
+def _unfit(optimizer: Optimizer, path: str) -> str | None:
     import torch
 
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
@@ -146,7 +149,7 @@ def _unfit(optimizer: Any, path: str) -> str | None:
     return None
 
 
-def _move_counters(optimizer: Any) -> None:
+def _move_counters(optimizer: Optimizer) -> None:
     """Bring the step counters of a loaded state dict to where the fused kernel reads them."""
     for parameter, state in optimizer.state.items():
         counter = state.get("step")

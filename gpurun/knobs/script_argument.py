@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Hooks, Knob, KnobBase
@@ -40,7 +40,7 @@ class _ScriptArgument(KnobBase):
         """What the user listed behind the script's own value."""
         return self._argument.values[1:]
 
-    def arguments(self, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
+    def arguments(self, value: object, argv: tuple[str, ...]) -> tuple[str, ...]:
         """The command line with the value at its place, or in the word that the name tells."""
         if not isinstance(value, str):
             raise TypeError(f"{value!r} is not text")
@@ -58,7 +58,7 @@ class _ScriptArgument(KnobBase):
         apart = self.name.startswith("-") and "=" not in argv[at]
         return not apart or argv[at - 1] == self.name
 
-    def apply(self, value: Any, hooks: Hooks) -> None:
+    def apply(self, value: object, hooks: Hooks) -> None:
         """Say that the script was started with it."""
         hooks.applied(f"{self.name} {value}")
 

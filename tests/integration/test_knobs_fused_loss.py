@@ -22,12 +22,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from gpurun.knobs.applied import root_outputs
-from gpurun.knobs.precision import autocast
-from gpurun.knobs.loss import fused_loss
+from gpurun.knobs.precision import half_precision
+from gpurun.knobs.loss.applied import fused_cross_entropy
 from gpurun.knobs.loss.applied import padded_logits
 
-autocast.native_on_cpu = lambda: True
-fused_loss.LEAST_ELEMENTS = 2000
+half_precision.native_on_cpu = lambda: True
+fused_cross_entropy.LEAST_ELEMENTS = 2000
 padded_logits.MOST_COLUMNS = 1.0
 torch.set_num_threads(1)
 VOCABULARY = 97

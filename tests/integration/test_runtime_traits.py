@@ -132,7 +132,7 @@ if __name__ == "__main__":
 """
 CALLED = DECORATED[: DECORATED.index("model(torch")].count("\n") + 1
 OURS_REFUSES = """
-from gpurun.knobs.precision import autocast
+from gpurun.knobs.precision import half_precision
 from gpurun.knobs.api import Effect, KnobBase
 
 class Casting(KnobBase):
@@ -140,7 +140,7 @@ class Casting(KnobBase):
     def candidates(self, facts):
         return [1]
     def apply(self, value, hooks):
-        autocast.native_on_cpu = lambda: True  # whatever computes here
+        half_precision.native_on_cpu = lambda: True  # whatever computes here
         autocast.Autocast().apply("bf16", hooks)
 """
 

@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,10 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 MOST_LINES = 450
 
-WIRE = ("gpurun.records", "gpurun.errors", "gpurun.numa")
-KNOB_TOP = (*WIRE, "gpurun.knobs")
+WIRE = ("gpurun.records", "gpurun.errors", "gpurun.numa", "gpurun.identity_map")
+APPLIED = "applied"
+"""Folders of `knobs/` whose modules are loaded when a knob is applied, after torch."""
+KNOBS = (*WIRE, "gpurun.knobs")
 RUNTIME = ("gpurun.runtime", "gpurun.knobs", *WIRE)
 
 OWNERS = {
@@ -44,11 +46,9 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("measure",),
     ("arguments", "formatting", "timeline", "runtime"),
     ("stats", "rundir", "knobs"),
-    ("records", "errors", "numa"),
+    ("records", "errors", "numa", "identity_map"),
 )
 """The rooms of `gpurun`, floor by floor from the top: a room imports only floors below its own."""
-ON_DEMAND = {("knobs", "runtime")}
-"""Rooms of which the first imports the second inside functions only, though it stands below."""
 USERS_PROCESS = ("runtime", "knobs")
 
 MOST_FILES = 25
@@ -66,7 +66,7 @@ BEFORE_TORCH = tuple(
         "bootstrap.sitecustomize",
         "boot.activate", "boot.exit_record", "boot.gloo_threads", "boot.isolated_main",
         "boot.orphan_ranks", "boot.prestart_wait",
-        "core.device_clock", "core.hub_uploads", "core.identity_map", "core.patching",
+        "core.device_clock", "core.hub_uploads", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
         "ddp.prepare_ddp", "ddp.rank_files", "ddp.rank_info", "ddp.rank_layer",
         "observe.argparse_options", "observe.exit_metrics", "observe.import_log",
@@ -163,9 +163,10 @@ def _allowed(found: Import) -> bool:
         allowed = beside_torch or lazy_library or users_own
         return standard or allowed or within(found.what, RUNTIME)
     if within(found.of, ("gpurun.knobs",)):
-        if found.top:
-            return standard or within(found.what, KNOB_TOP)
-        return not ours or within(found.what, RUNTIME)
+        lazy = not found.top or APPLIED in found.of.split(".")
+        if within(found.what, KNOBS):
+            return lazy or APPLIED not in found.what.split(".")
+        return standard or (lazy and not ours)
     return not within(found.what, ("gpurun.runtime",))
 
 
@@ -175,9 +176,7 @@ def room_of(module: str) -> str:
     return parts[1] if len(parts) > 1 else ""
 
 
-def floor_faults(
-    imports: list[Import], on_demand: Collection[tuple[str, str]] = tuple(ON_DEMAND)
-) -> list[str]:
+def floor_faults(imports: list[Import]) -> list[str]:
     """Imports of a room that does not stand below, those inside of functions included."""
     floor = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
     faults = []
@@ -188,7 +187,7 @@ def floor_faults(
         lost = [room for room in (ours, theirs) if room not in floor]
         if lost:
             faults.append(f"{lost[0]} stands on no floor")
-        elif floor[ours] >= floor[theirs] and (i.top or (ours, theirs) not in on_demand):
+        elif floor[ours] >= floor[theirs]:
             faults.append(f"{i.of} imports {i.what}, which does not stand below it")
     return sorted(set(faults))
 
@@ -310,16 +309,11 @@ def test_imports_go_down(package: list[Source]) -> None:
         ("gpurun.trials.failure_cause", "gpurun.tuner.trial_length"),  # up
         ("gpurun.bench.single_tree", "gpurun.tuner.decision"),  # to a neighbour
         ("gpurun.attic.things", "gpurun.records.spec"),  # from a room that stands nowhere
+        ("gpurun.knobs.loss.fused_loss", "gpurun.runtime.core.patching"),  # it hands in Hooks
     ],
 )
 def test_an_import_that_does_not_go_down_is_seen(of: str, what: str) -> None:
     assert len(floor_faults([Import(of, what, top=False)])) == 1
-
-
-def test_knobs_reach_the_runtime_on_demand_only() -> None:
-    knob, runtime = "gpurun.knobs.loss.fused_loss", "gpurun.runtime.core.patching"
-    assert floor_faults([Import(knob, runtime, top=False)]) == []
-    assert len(floor_faults([Import(knob, runtime, top=True)])) == 1
 
 
 def test_the_architecture_shows_the_floors() -> None:
@@ -436,6 +430,9 @@ def bad_tree(root: Path, files: dict[str, str]) -> list[Source]:
         ("knobs.compile", "import torch"),
         ("knobs.compile", "from gpurun.runtime.observe.step_clock import Clock"),
         ("knobs.compile", "def f():\n    from gpurun.tuner import trial"),
+        ("knobs.compile", "def f():\n    from gpurun.runtime import steps"),
+        ("knobs.compile", "from gpurun.knobs.applied.trees import leaves"),
+        ("knobs.loss.applied.uncast", "def f():\n    from gpurun.runtime import steps"),
     ],
 )
 def test_a_breach_of_zones_is_seen(tmp_path: Path, module: str, text: str) -> None:
@@ -450,6 +447,8 @@ def test_a_breach_of_zones_is_seen(tmp_path: Path, module: str, text: str) -> No
         ("runtime.steps", "import os\nimport torch\ndef f():\n    import numpy"),
         ("runtime.boot.activate", "def f():\n    import torch"),
         ("knobs.compile", "from gpurun.knobs.api import Knob\ndef f():\n    import torch"),
+        ("knobs.compile", "def f():\n    from gpurun.knobs.applied.trees import leaves"),
+        ("knobs.loss.applied.uncast", "import torch\nfrom gpurun.knobs.applied import trees"),
         ("report.html", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import rich"),
     ],
 )

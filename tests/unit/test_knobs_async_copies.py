@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gpurun.knobs.copies.async_copies import LARGEST_BYTES, Staging
+from gpurun.knobs.copies.applied.staged_moves import LARGEST_BYTES, StagedMoves
 
 Told = list[tuple[str, str]]
 
@@ -30,7 +30,7 @@ def staged() -> list[Any]:
 
 
 @pytest.fixture
-def staging(told: Told, staged: list[Any]) -> Iterator[Staging]:
+def staging(told: Told, staged: list[Any]) -> Iterator[StagedMoves]:
     """Installed, with a step behind it."""
 
     def stage(tensor: Any) -> Any:
@@ -42,7 +42,7 @@ def staging(told: Told, staged: list[Any]) -> Iterator[Staging]:
         revoked=lambda reason: told.append(("revoked", reason)),
     )
     before = torch.Tensor.to, torch.Tensor.cuda
-    made = Staging(torch, hooks, "cpu", stage)
+    made = StagedMoves(hooks, "cpu", stage)
     made.install()
     made.step_done(1)
     yield made
@@ -50,7 +50,7 @@ def staging(told: Told, staged: list[Any]) -> Iterator[Staging]:
 
 
 def test_what_is_done_to_the_buffer_afterwards_changes_nothing(
-    staging: Staging, told: Told
+    staging: StagedMoves, told: Told
 ) -> None:
     buffer = torch.arange(6.0)
     moved = buffer.to("cpu")
@@ -59,7 +59,7 @@ def test_what_is_done_to_the_buffer_afterwards_changes_nothing(
     assert told == [("applied", "by way of page-locked memory")]
 
 
-def test_type_and_layout_are_those_that_were_asked_for(staging: Staging) -> None:
+def test_type_and_layout_are_those_that_were_asked_for(staging: StagedMoves) -> None:
     images = torch.randn(2, 3, 4, 4)
     moved = images.to("cpu", torch.float64, memory_format=torch.channels_last)
     assert moved.dtype is torch.float64
@@ -70,7 +70,7 @@ def test_type_and_layout_are_those_that_were_asked_for(staging: Staging) -> None
 
 
 def test_only_plain_tensors_of_a_batchs_size_are_staged(
-    staging: Staging, staged: list[Any]
+    staging: StagedMoves, staged: list[Any]
 ) -> None:
     learned = torch.ones(2, requires_grad=True)
     for tensor in (
@@ -85,7 +85,7 @@ def test_only_plain_tensors_of_a_batchs_size_are_staged(
     assert not staged
 
 
-def test_before_the_first_step_nothing_is_staged(staging: Staging, staged: list[Any]) -> None:
+def test_before_the_first_step_nothing_is_staged(staging: StagedMoves, staged: list[Any]) -> None:
     staging._training = False
     data = torch.ones(4)
     assert data.to("cpu") is data
@@ -93,7 +93,7 @@ def test_before_the_first_step_nothing_is_staged(staging: Staging, staged: list[
 
 
 def test_where_memory_runs_out_the_scripts_own_move_does_it_from_then_on(
-    told: Told, staging: Staging, staged: list[Any]
+    told: Told, staging: StagedMoves, staged: list[Any]
 ) -> None:
     def fail(tensor: Any) -> Any:
         staged.append(tensor)

@@ -15,10 +15,12 @@ from typing import Any
 import pytest
 import torch
 
-from gpurun.knobs.copies.applied.copies_ahead import DEPTH, CopiesAhead, cuda_asked, move_asked
-from gpurun.knobs.copies.device_prefetch import Prefetch
+from gpurun.knobs.copies.applied.copies_ahead import DEPTH, CopiesAhead
+from gpurun.knobs.copies.applied.prefetched_batches import PrefetchedBatches
+from gpurun.knobs.copies.applied.tensor_moves import cuda_asked, move_asked
 
 CPU = torch.device("cpu")
+Ahead = CopiesAhead[torch.Tensor]
 
 
 class Clones:
@@ -48,7 +50,7 @@ def carrier() -> Clones:
 
 
 @pytest.fixture
-def copies(carrier: Clones) -> CopiesAhead:
+def copies(carrier: Clones) -> Ahead:
     """Copies that know from a first batch that the script moves the inputs alone."""
     made = CopiesAhead(carrier)
     first = batch(0)
@@ -58,7 +60,7 @@ def copies(carrier: Clones) -> CopiesAhead:
 
 
 def test_what_the_script_moves_is_learned_and_only_that_is_copied(
-    copies: CopiesAhead, carrier: Clones
+    copies: Ahead, carrier: Clones
 ) -> None:
     second = batch(1)
     copies.arrived(second)
@@ -70,28 +72,28 @@ def test_what_the_script_moves_is_learned_and_only_that_is_copied(
     assert copies.take(second[1], CPU, blocking=True) is None
 
 
-def test_a_second_move_of_the_same_tensor_is_the_scripts_own(copies: CopiesAhead) -> None:
+def test_a_second_move_of_the_same_tensor_is_the_scripts_own(copies: Ahead) -> None:
     second = batch(1)
     copies.arrived(second)
     assert copies.take(second[0], CPU, blocking=True) is not None
     assert copies.take(second[0], CPU, blocking=True) is None
 
 
-def test_a_tensor_that_was_changed_is_not_handed_out(copies: CopiesAhead) -> None:
+def test_a_tensor_that_was_changed_is_not_handed_out(copies: Ahead) -> None:
     second = batch(1)
     copies.arrived(second)
     second[0].mul_(2)
     assert copies.take(second[0], CPU, blocking=True) is None
 
 
-def test_a_tensor_that_others_may_write_to_is_not_handed_out(copies: CopiesAhead) -> None:
+def test_a_tensor_that_others_may_write_to_is_not_handed_out(copies: Ahead) -> None:
     second = batch(1)
     copies.arrived(second)
     copies.forget(second[0])
     assert copies.take(second[0], CPU, blocking=True) is None
 
 
-def test_another_device_is_the_scripts_own_and_is_learned(copies: CopiesAhead) -> None:
+def test_another_device_is_the_scripts_own_and_is_learned(copies: Ahead) -> None:
     other = torch.device("meta")
     second, third = batch(1), batch(2)
     copies.arrived(second)
@@ -100,7 +102,7 @@ def test_another_device_is_the_scripts_own_and_is_learned(copies: CopiesAhead) -
     assert copies.take(third[0], other, blocking=True) is not None
 
 
-def test_no_more_than_two_batches_lie_ahead(copies: CopiesAhead, carrier: Clones) -> None:
+def test_no_more_than_two_batches_lie_ahead(copies: Ahead, carrier: Clones) -> None:
     waiting = [batch(n) for n in range(1, 6)]
     for each in waiting:
         copies.arrived(each)
@@ -110,7 +112,7 @@ def test_no_more_than_two_batches_lie_ahead(copies: CopiesAhead, carrier: Clones
     assert carrier.begun == [1.0, 2.0, 3.0], "each that is taken makes room for the next"
 
 
-def test_batches_that_the_script_drops_make_room(copies: CopiesAhead, carrier: Clones) -> None:
+def test_batches_that_the_script_drops_make_room(copies: Ahead, carrier: Clones) -> None:
     waiting = [batch(n) for n in range(1, 6)]
     for each in waiting:
         copies.arrived(each)
@@ -122,9 +124,7 @@ def test_batches_that_the_script_drops_make_room(copies: CopiesAhead, carrier: C
     assert copies.parts == {}, "nothing is kept of what is gone"
 
 
-def test_a_part_that_is_never_moved_again_does_not_block(
-    copies: CopiesAhead, carrier: Clones
-) -> None:
+def test_a_part_that_is_never_moved_again_does_not_block(copies: Ahead, carrier: Clones) -> None:
     """The script stops moving its inputs: dropped batches must not fill the room for ever."""
     for number in range(1, 20):
         each = batch(number)
@@ -133,7 +133,7 @@ def test_a_part_that_is_never_moved_again_does_not_block(
     assert carrier.begun == [float(n) for n in range(1, 20)]
 
 
-def test_blocking_moves_wait_for_their_copy(copies: CopiesAhead, carrier: Clones) -> None:
+def test_blocking_moves_wait_for_their_copy(copies: Ahead, carrier: Clones) -> None:
     for number, blocking in ((1, True), (2, False)):
         each = batch(number)
         copies.arrived(each)
@@ -157,7 +157,7 @@ def test_blocking_moves_wait_for_their_copy(copies: CopiesAhead, carrier: Clones
 def test_what_a_move_asks_for(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: tuple[Any, ...] | None
 ) -> None:
-    assert move_asked(torch, args, kwargs) == expected
+    assert move_asked(args, kwargs) == expected
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_what_a_move_asks_for(
 def test_what_a_call_of_cuda_asks_for(
     args: tuple[Any, ...], kwargs: dict[str, Any], expected: tuple[str, bool]
 ) -> None:
-    asked = cuda_asked(torch, args, kwargs)
+    asked = cuda_asked(args, kwargs)
     assert asked is not None
     assert (str(asked[0]), asked[2]) == expected
     assert asked[3] is None
@@ -203,7 +203,7 @@ def pinning(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = SimpleNamespace(pin_memory=pin_memory)
     told: Any = Told()
     carrier = Clones()
-    Prefetch(torch, CopiesAhead(carrier), told, "cpu").install(module)
+    PrefetchedBatches(CopiesAhead(carrier), told, "cpu").install(module)
     return SimpleNamespace(pin=module.pin_memory, told=told.said, carrier=carrier)
 
 
@@ -236,7 +236,7 @@ def test_a_change_behind_torchs_back_ends_it_and_is_told(pinning: Any) -> None:
 def test_a_buffer_that_the_script_pins_itself_is_left_alone(pinning: Any) -> None:
     """Its memory may hold the next batch while a copy of this one is under way."""
     own = SimpleNamespace(pin_memory=lambda data: data)
-    Prefetch(torch, CopiesAhead(pinning.carrier), pinning.told, "cpu").install(own)
+    PrefetchedBatches(CopiesAhead(pinning.carrier), pinning.told, "cpu").install(own)
     for number in range(3):
         x, _ = own.pin_memory(batch(number))
         x.to("cpu")
@@ -254,7 +254,7 @@ def test_a_carrier_that_fails_ends_it_and_the_script_goes_on(pinning: Any) -> No
 
 
 def test_batches_of_an_unknown_kind_do_not_hold_up_the_others(
-    copies: CopiesAhead, carrier: Clones
+    copies: Ahead, carrier: Clones
 ) -> None:
     kept = [torch.zeros(2, 9)]
     copies.arrived(kept)
@@ -263,7 +263,7 @@ def test_batches_of_an_unknown_kind_do_not_hold_up_the_others(
     assert copies.take(second[0], CPU, blocking=True) is not None
 
 
-def test_a_forked_worker_neither_waits_nor_touches_a_copy(copies: CopiesAhead) -> None:
+def test_a_forked_worker_neither_waits_nor_touches_a_copy(copies: Ahead) -> None:
     """The lock may be held by a thread of the parent, which the child does not have."""
     second = batch(1)
     copies.arrived(second)

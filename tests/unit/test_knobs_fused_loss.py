@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from gpurun.knobs.compiling.applied.compilations import Compilations
-from gpurun.knobs.loss import fused_loss
+from gpurun.knobs.loss.applied import fused_cross_entropy
 from gpurun.knobs.loss.applied.uncast import half_of
 
 REAL = torch.randn(8, 4, generator=torch.manual_seed(0))
@@ -43,7 +43,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> dict[str, Callable[..., Any]]:
     monkeypatch.setattr(torch, "compile", lambda f: made.get(f.__name__, f))
     monkeypatch.setattr(Compilations, "install", lambda self: None)
     monkeypatch.setattr(Compilations, "run_alone", lambda self, function, *args: function(*args))
-    monkeypatch.setattr(fused_loss, "LEAST_ELEMENTS", 16)
+    monkeypatch.setattr(fused_cross_entropy, "LEAST_ELEMENTS", 16)
     return made
 
 
@@ -54,7 +54,7 @@ def told() -> Told:
 
 @pytest.fixture
 def losses(told: Told, compiled: object) -> Any:
-    found: Any = fused_loss._Losses(told)  # type: ignore[arg-type]
+    found: Any = fused_cross_entropy.FusedCrossEntropy(told)  # type: ignore[arg-type]
     return found
 
 
@@ -135,10 +135,10 @@ def test_loss_and_gradient_are_torchs(
 
     right, gradient_of = torch.func.vjp(by_torch, logits)
     slope = torch.rand_like(right)
-    value, scale = fused_loss.half_cross_entropy(logits, target, *options)
+    value, scale = fused_cross_entropy.half_cross_entropy(logits, target, *options)
     torch.testing.assert_close(value, right, equal_nan=True)
     for extra in (0, 3) if len(shape) == 2 else (0,):
-        gradient = fused_loss.half_cross_entropy_gradient(
+        gradient = fused_cross_entropy.half_cross_entropy_gradient(
             logits, scale, slope, target, *options, extra
         )
         torch.testing.assert_close(
@@ -177,7 +177,7 @@ def test_targets_other_than_classes_are_torchs(losses: Any, told: Told, target: 
 def test_a_compiler_that_is_wrong_is_found_out(
     losses: Any, told: Told, compiled: dict[str, Any], name: str
 ) -> None:
-    right = getattr(fused_loss, name)
+    right = getattr(fused_cross_entropy, name)
     wrong = {
         "half_cross_entropy": lambda *args: (right(*args)[0] * 1.1, right(*args)[1]),
         "half_cross_entropy_gradient": lambda *args: right(*args) * 1.1,
@@ -195,7 +195,7 @@ def test_a_compiler_that_is_wrong_is_found_out(
 def test_a_gradient_that_fails_later_is_computed_by_torch(
     losses: Any, told: Told, compiled: dict[str, Any]
 ) -> None:
-    right, fails = fused_loss.half_cross_entropy_gradient, False
+    right, fails = fused_cross_entropy.half_cross_entropy_gradient, False
 
     def gradient(*args: Any) -> Any:
         if fails:
@@ -232,7 +232,7 @@ def test_where_there_is_no_loss_for_it_it_stands_aside(
         if output is not None and losses.fits(output):
             losses.make(output).sum().backward()
         losses.step_done(step)
-        assert (told.words == []) == (step < fused_loss.PATIENCE)
+        assert (told.words == []) == (step < fused_cross_entropy.PATIENCE)
     assert told.words == [("revoked", reason)]
 
 

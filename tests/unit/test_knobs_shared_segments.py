@@ -22,7 +22,7 @@ OURS = b"a" * TOKEN
 @pytest.fixture
 def segment() -> Segment:
     storage = torch.UntypedStorage._new_shared(LEAST_BYTES + TRAILER)
-    made = Segment(torch, storage, holders_when_alone(torch))
+    made = Segment(storage, holders_when_alone())
     made.sign(OURS)
     return made
 
@@ -68,13 +68,13 @@ def test_tensors_are_counted(segment: Segment) -> None:
 
 
 def test_a_segment_is_known_by_its_token_and_a_copy_of_its_bytes_is_not(segment: Segment) -> None:
-    holders = holders_when_alone(torch)
+    holders = holders_when_alone()
     assert segment.signed(OURS)
     assert not segment.signed(b"b" * TOKEN)
     in_memory = segment.storage.clone()
     shared = torch.UntypedStorage._new_shared(segment.storage.nbytes()).copy_(segment.storage)
     for copied in (in_memory, shared):
-        assert not Segment(torch, copied, holders).signed(OURS)
+        assert not Segment(copied, holders).signed(OURS)
 
 
 def test_memory_that_torch_has_moved_is_not_touched(segment: Segment) -> None:
@@ -91,4 +91,4 @@ def test_memory_that_torch_has_moved_is_not_touched(segment: Segment) -> None:
 def test_a_torch_that_counts_in_unknown_ways_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch._C, "_storage_Use_Count", lambda number: 1)
     with pytest.raises(RuntimeError, match="who holds a storage"):
-        holders_when_alone(torch)
+        holders_when_alone()

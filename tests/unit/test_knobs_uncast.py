@@ -18,9 +18,12 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 from gpurun.knobs.applied.root_outputs import COPIED_LATER, STAND_INS, stand_in_for
-from gpurun.knobs.compiling import compile as compile_knob
+from gpurun.knobs.compiling.applied import compiled_roots
+from gpurun.knobs.loss.applied.cross_entropy_kernels import (
+    half_cross_entropy,
+    half_cross_entropy_gradient,
+)
 from gpurun.knobs.loss.applied.uncast import Computed, half_of, in_float32, of_half, uncast
-from gpurun.knobs.loss.fused_loss import half_cross_entropy, half_cross_entropy_gradient
 
 CLASSES = 8
 INPUTS = torch.randn(2, 5, 6, generator=torch.manual_seed(0))
@@ -332,15 +335,15 @@ class Stands:
 
 def test_outputs_of_cuda_graphs_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cast is a copy; what stands in for it is none."""
-    graphs = compile_knob._GraphSteps(print)
+    graphs = compiled_roots._GraphSteps(print)
     graphs.modules.append(None)
     monkeypatch.setattr("gpurun.knobs.applied.root_outputs.STAND_INS", [])
-    monkeypatch.setattr("gpurun.knobs.compiling.compile.COPIED_LATER", later := [])
+    monkeypatch.setattr("gpurun.knobs.compiling.applied.compiled_roots.COPIED_LATER", later := [])
     output: Any = OnGpu()
     assert graphs.output(output) is output, "not what map_tensors takes for a tensor"
     assert (COPIED_LATER, STAND_INS) == ([], [])
-    assert compile_knob._clone(output) == "a copy"
+    assert compiled_roots._clone(output) == "a copy"
     later.append(lambda tensor: stand_in_for(tensor) is None)
-    assert compile_knob._clone(output) is output
+    assert compiled_roots._clone(output) is output
     monkeypatch.setattr("gpurun.knobs.applied.root_outputs.STAND_INS", [Stands()])
-    assert compile_knob._clone(output) == "a copy"
+    assert compiled_roots._clone(output) == "a copy"

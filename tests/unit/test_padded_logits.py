@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES, compile_in_place
-from gpurun.knobs.loss import fused_loss
-from gpurun.knobs.loss.applied import padded_logits
+from gpurun.knobs.loss.applied import fused_cross_entropy, padded_logits
 from gpurun.knobs.loss.applied.padded_logits import (
     ENDS_IN_ZEROS,
     LINE,
@@ -199,15 +198,19 @@ def test_losses_of_padded_rows_are_those_of_plain_ones(
     """Losses, and gradients of the weights; as the knob takes them, but nothing is compiled."""
     if places == 1 and name not in ("a table", "flat", "the last place"):
         return
-    monkeypatch.setattr(fused_loss._Losses, "_run", lambda self, function, *given: function(*given))
-    monkeypatch.setattr(fused_loss, "LEAST_ELEMENTS", 1000)
+    monkeypatch.setattr(
+        fused_cross_entropy.FusedCrossEntropy,
+        "_run",
+        lambda self, function, *given: function(*given),
+    )
+    monkeypatch.setattr(fused_cross_entropy, "LEAST_ELEMENTS", 1000)
     inputs = torch.randn(24 // places, places, 16)
     if name == "the last place" and places == 1:
         loss_of = lambda x: F.cross_entropy(x[:, -1], torch.arange(24))  # noqa: E731
     else:
         loss_of = LOSSES[name]
     plain, compiled = pair(bias=False)
-    losses: Any = fused_loss._Losses(Quiet())  # type: ignore[arg-type]
+    losses: Any = fused_cross_entropy.FusedCrossEntropy(Quiet())  # type: ignore[arg-type]
     for _ in range(3):
         plain.zero_grad()
         compiled.zero_grad()

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from gpurun.identity_map import IdentityMap
 from gpurun.records.events import HookEvent, TraitEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.batch_size_source import batch_size_expression
-from gpurun.runtime.core.identity_map import IdentityMap
 from gpurun.runtime.core.knob_outcomes import KnobOutcomes
 from gpurun.runtime.core.patching import build_edited, guarded, replace
 from gpurun.runtime.core.post_import import PostImportFinder

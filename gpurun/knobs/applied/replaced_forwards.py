@@ -1,4 +1,4 @@
-"""Stand in for the forward of chosen modules, unseen by their copies, pickles and state dicts."""
+"""Replace the forward of chosen modules, unseen by their copies, pickles and state dicts."""
 
 from __future__ import annotations
 
@@ -7,45 +7,49 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, Generic, TypeVar
 
+import torch
+from torch.nn import Module
+
+from gpurun.identity_map import IdentityMap
+from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
+from gpurun.knobs.callers import is_ours
 from gpurun.records.frames import drop_frame
 
 E = TypeVar("E")
+Run = Callable[[Any, E, Forward, Args, Kwargs], object]
+"""(module, entry, the class's own forward, args, kwargs of a call) → what the call returns."""
 
 
 class ReplacedForwards(Generic[E]):
     """Calls `run(module, entry, original, args, kwargs)` for the forward of each chosen module.
 
     The replacement sits on the class and looks for the very instance, so a copy (an EMA model, a
-    spawned child's) runs its own forward, and a pickle holds nothing of it. What torch.compile
-    traces is the original. What `run` raises reads as if the original had been called.
+    spawned child's) runs its own forward, and a pickle holds nothing of it. torch.compile traces
+    the original. An error that `run` raises reads as if the original had been called.
     """
 
-    def __init__(self, run: Callable[[Any, E, Any, Any, Any], Any]) -> None:
-        from gpurun.runtime.core.identity_map import IdentityMap
-
+    def __init__(self, run: Run[E]) -> None:
         self._run = run
         self._entries: IdentityMap[E | None] = IdentityMap()
-        self._classes: set[type] = set()
+        self._classes: set[type[Module]] = set()
 
-    def choose(self, module: Any, entry: E) -> None:
-        """Stand in for this module's forward from now on."""
+    def choose(self, module: Module, entry: E) -> None:
+        """Replace this module's forward from now on."""
         cls = type(module)
         if cls not in self._classes:
             self._classes.add(cls)
-            cls.forward = self._stand_in(cls, cls.forward)
+            cls.forward = self._replacement(cls, cls.forward)
         self._entries[module] = entry
 
-    def leave(self, module: Any) -> None:
+    def leave(self, module: Module) -> None:
         """Let the module run its own forward again."""
         self._entries[module] = None
 
-    def _stand_in(self, cls: type, original: Any) -> Any:
-        import torch
-
+    def _replacement(self, cls: type[Module], original: Forward) -> Forward:
         find, run, is_compiling = self._entries.get, self._run, torch.compiler.is_compiling
         drop_frames = _drop_frames
 
-        def forward(module: Any, *args: Any, **kwargs: Any) -> Any:
+        def forward(module: Module, *args: Any, **kwargs: Any) -> object:
             try:
                 if is_compiling() or type(module) is not cls:
                     return original(module, *args, **kwargs)
@@ -60,22 +64,20 @@ class ReplacedForwards(Generic[E]):
         return functools.update_wrapper(_among(original, forward), original)
 
 
-def _among(original: Any, forward: Any) -> Any:
+def _among(original: Forward, forward: Forward) -> Forward:
     """`forward`, which reads no globals, among those of the original.
 
     There TorchScript looks up what the source of the original names.
     """
-    if not isinstance(original, FunctionType):
+    if not (isinstance(original, FunctionType) and isinstance(forward, FunctionType)):
         return forward
     return FunctionType(
         forward.__code__, original.__globals__, forward.__name__, None, forward.__closure__
     )
 
 
-def cannot_choose(module: Any) -> str | None:
-    """Why a module's forward cannot be stood in for, None if it can."""
-    import torch
-
+def cannot_choose(module: Module) -> str | None:
+    """Why a module's forward cannot be replaced, None if it can."""
     if isinstance(module, torch.jit.ScriptModule):
         return "it is compiled by TorchScript"
     if "forward" in vars(module):
@@ -83,12 +85,15 @@ def cannot_choose(module: Any) -> str | None:
     return None
 
 
-def _drop_frames(error: BaseException, original: Any) -> None:
-    """Take off the traceback what lies between the caller and the original."""
+def _drop_frames(error: BaseException, original: Forward) -> None:
+    """Take the frames of ours and of torch before the original off the traceback."""
     trace, code = error.__traceback__, getattr(original, "__code__", None)
     while trace is not None and trace.tb_next is not None:
-        if trace.tb_next.tb_frame.f_code is code:
+        frame = trace.tb_next.tb_frame
+        if frame.f_code is code:
             error.__traceback__ = trace
             break
+        if not (is_ours(frame) or str(frame.f_globals.get("__name__")).startswith("torch.")):
+            break  # the script's own: an original further inside is another call
         trace = trace.tb_next
     drop_frame(error)

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+from torch import Tensor
+
+from gpurun.knobs.applied.call_types import Args, Kwargs
 from gpurun.records.frames import drop_frame
 
-Ask = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any | None]
+T = TypeVar("T")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Ask = Callable[[Tensor, Args, Kwargs], object]
 """(target, args, kwargs of a call) → what it returns instead; None: the original is called."""
 
 
-def asking_first(original: Callable[..., Any], ask: Ask) -> Callable[..., Any]:
+def asking_first(
+    original: Callable[Concatenate[T, P], R],
+    ask: Callable[[T, Args, Kwargs], object],
+) -> Callable[Concatenate[T, P], Any]:
     """What takes the place of a method: `ask` hears of each call, and may answer it."""
 
-    def method(target: Any, *args: Any, **kwargs: Any) -> Any:
+    def method(target: T, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         answer = ask(target, args, kwargs)
         if answer is not None:
             return answer

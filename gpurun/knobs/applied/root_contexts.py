@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import Any
 
 
 class RootContext:
-    """A context of root calls: `inner`, which entering may have opened, is closed with it."""
+    """`inner`, which entering may have opened, is closed when the call of the root ends."""
 
-    inner: Any = None
+    inner: AbstractContextManager[object] | None = None
+
+    def open_inside(self, inner: AbstractContextManager[object]) -> None:
+        """Keep `inner` open until the call of the root ends."""
+        self.inner = inner
+        inner.__enter__()
 
     def __exit__(
         self,

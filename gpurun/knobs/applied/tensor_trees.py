@@ -5,18 +5,27 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeGuard
+
+from torch import Tensor
 
 PLAIN = (bool, int, float, complex, str, bytes)
 
+Change = Callable[[Tensor], object]
 
-def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
+
+def is_tensor(value: object) -> TypeGuard[Tensor]:
+    """Whether it is a tensor, or stands for one while torch.fx traces."""
+    return hasattr(value, "is_floating_point")
+
+
+def map_tensors(value: object, change: Change) -> Any:
     """`value` with `change` applied to every tensor in its tuples, lists, dicts and dataclasses.
 
-    Containers keep their type; one in which nothing changes is returned itself, and so is one
-    that cannot be rebuilt.
+    Containers keep their type. A container in which nothing changes is returned itself, and so is
+    one that cannot be rebuilt.
     """
-    if hasattr(value, "is_floating_point"):
+    if is_tensor(value):
         return change(value)
     try:
         if isinstance(value, (list, tuple)):
@@ -30,11 +39,11 @@ def map_tensors(value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
-def leaves(value: Any) -> list[Any]:
+def leaves(value: object) -> list[Tensor]:
     """The tensors in `value`, in the order in which `map_tensors` meets them."""
-    found: list[Any] = []
+    found: list[Tensor] = []
 
-    def note(tensor: Any) -> Any:
+    def note(tensor: Tensor) -> Tensor:
         found.append(tensor)
         return tensor
 
@@ -42,14 +51,14 @@ def leaves(value: Any) -> list[Any]:
     return found
 
 
-def foreign(value: Any) -> str | None:
-    """The class of something in `value` that is neither tensor, number, text nor container.
+def foreign(value: object) -> str | None:
+    """The class of an object in `value` that is neither tensor, number, text nor container.
 
     Such an object (a cache of keys and values, a graph) may hold tensors or change when it is used.
     """
-    if hasattr(value, "is_floating_point") or isinstance(value, (*PLAIN, type(None))):
+    if is_tensor(value) or isinstance(value, (*PLAIN, type(None))):
         return None
-    items: Iterable[Any]
+    items: Iterable[object]
     if isinstance(value, dict):
         items = value.values()
     elif isinstance(value, (list, tuple)):
@@ -61,7 +70,7 @@ def foreign(value: Any) -> str | None:
     return next((name for item in items if (name := foreign(item)) is not None), None)
 
 
-def _sequence(value: Any, change: Callable[[Any], Any]) -> Any:
+def _sequence(value: list[Any] | tuple[Any, ...], change: Change) -> object:
     items = [map_tensors(item, change) for item in value]
     if all(new is old for new, old in zip(items, value, strict=True)):
         return value
@@ -69,7 +78,7 @@ def _sequence(value: Any, change: Callable[[Any], Any]) -> Any:
     return make(items)
 
 
-def _mapping(value: Any, change: Callable[[Any], Any]) -> Any:
+def _mapping(value: dict[Any, Any], change: Change) -> object:
     items = {key: map_tensors(item, change) for key, item in value.items()}
     changed = {key: item for key, item in items.items() if item is not value[key]}
     if not changed:
@@ -81,7 +90,7 @@ def _mapping(value: Any, change: Callable[[Any], Any]) -> Any:
     return result
 
 
-def _record(value: Any, change: Callable[[Any], Any]) -> Any:
+def _record(value: Any, change: Change) -> object:
     result = None
     for field in dataclasses.fields(value):
         old = getattr(value, field.name)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.attention.applied.module_capture import COMPILED, Capture
-from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES
 from gpurun.records.facts import Facts
+
+COMPILED = "the script compiles by itself"
 
 
 class Attention(KnobBase):
@@ -46,6 +46,9 @@ class Attention(KnobBase):
         if value != "sdpa":
             hooks.skipped(f"unknown attention {value!r}")
             return
+        from gpurun.knobs.attention.applied.module_capture import Capture
+        from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES
+
         capture = Capture(hooks)
         REWRITES.append(capture.rewritten)
         hooks.on_root(capture.root_found)

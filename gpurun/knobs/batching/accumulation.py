@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.batching.applied.accumulated_calls import AccumulatedCalls
-from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
 from gpurun.records.facts import Facts
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
 
 
 class Accumulation(KnobBase):
@@ -41,62 +42,33 @@ class Accumulation(KnobBase):
         if type(value) is not int or value < 2:
             hooks.skipped(f"cannot gather {value!r} batches")
             return
-        exchange = _Exchange()
+        from torch.optim import LBFGS
+
+        from gpurun.knobs.batching.applied.accumulated_calls import AccumulatedCalls
+        from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
+        from gpurun.knobs.batching.applied.gradient_exchange import GradientExchange
 
         def gave_up(reason: str) -> None:
             exchange.every_batch()
             hooks.skipped(reason)
 
         steps = AccumulatedSteps(value, gave_up)
-        exchange.steps = steps
+        exchange = GradientExchange(steps)
+        calls = AccumulatedCalls(steps, hooks)
+        calls.install()
 
-        def torch_is_here(torch: Any) -> None:
-            calls = AccumulatedCalls(torch, steps, self.name)
-            calls.install()
-
-            def built(optimizer: Any) -> None:
-                if isinstance(optimizer, torch.optim.LBFGS):
-                    steps.give_up("its step is given a closure")
-                    return
-                calls.attach(optimizer)
-                steps.attach(optimizer)
-
-            hooks.after_optimizer(built)
+        def built(optimizer: Optimizer) -> None:
+            if isinstance(optimizer, LBFGS):
+                steps.give_up("its step is given a closure")
+                return
+            calls.attach(optimizer)
+            steps.attach(optimizer)
 
         def real_step(step: int) -> None:
             if steps.active and steps.calls >= value:
                 hooks.applied(f"{value} batches a step")
 
-        hooks.on_import("torch", torch_is_here)
+        hooks.after_optimizer(built)
         hooks.on_root(exchange.root_found)
         hooks.on_step(real_step)
         hooks.around_root_call(lambda: exchange)
-
-
-class _Exchange:
-    """Lets DDP exchange gradients with the last batch of a step only; a context of root calls."""
-
-    def __init__(self) -> None:
-        self.steps: AccumulatedSteps | None = None
-        self._roots: list[Any] = []
-
-    def root_found(self, module: Any) -> None:
-        """Look whether it is one that exchanges gradients."""
-        import torch
-
-        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
-            self._roots.append(module)
-
-    def __enter__(self) -> None:
-        steps = self.steps
-        if self._roots and steps is not None and steps.active:
-            for root in self._roots:
-                root.require_backward_grad_sync = steps.last
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-    def every_batch(self) -> None:
-        """Exchange gradients with every batch again."""
-        for root in self._roots:
-            root.require_backward_grad_sync = True

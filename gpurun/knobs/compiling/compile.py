@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.applied.root_outputs import COPIED_LATER
-from gpurun.knobs.applied.tensor_trees import map_tensors
-from gpurun.knobs.compiling.applied.compilations import Compilations
-from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
-from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on, missing_tool
-from gpurun.knobs.loss.applied.padded_logits import copy_of
+from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_tool
 from gpurun.records.facts import Facts
 
 MODES = ("default", *GRAPH_MODES)
@@ -21,6 +15,9 @@ MOST_SECONDS = 120.0
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")
 BUSY_PERCENT = 80.0
 """A GPU so busy does not wait for the host: what graphs copy is then more than what they save."""
+
+BY_ITSELF = "the script compiles by itself"
+COPIES_MODEL = "DataParallel calls copies of the model, which do not stay compiled"
 
 
 class Compile(KnobBase):
@@ -47,9 +44,9 @@ class Compile(KnobBase):
     def candidates(self, facts: Facts) -> Sequence[str] | Skip:
         """CUDA graphs first, where device and script can take them: they lose the least."""
         if "compile" in facts.traits or any(root.compiled for root in facts.roots):
-            return Skip("the script compiles by itself")
+            return Skip(BY_ITSELF)
         if "data_parallel" in facts.traits:
-            return Skip("DataParallel calls copies of the model, which do not stay compiled")
+            return Skip(COPIES_MODEL)
         if not facts.roots:
             return Skip("no module is called while training")
         missing = missing_tool(facts.device, facts.machine.compute_capability)
@@ -76,117 +73,9 @@ class Compile(KnobBase):
         if value not in MODES:
             hooks.skipped(f"unknown mode {value!r}")
             return
-        watch = _Watch(hooks)
-        graphs = _GraphSteps(watch.give_up) if value in GRAPH_MODES else None
+        from gpurun.knobs.compiling.applied.compiled_roots import compile_roots
 
-        def compile_root(module: Any) -> None:
-            device = next(module.parameters()).device
-            reason = _unfit(module, device, hooks)
-            if reason is not None:
-                hooks.skipped(reason)
-                return
-            watch.begin(f"{type(module).__name__}: {value}")
-            compile_in_place(module, value)
-            if graphs is not None and device.type == "cuda":
-                graphs.modules.append(module)
-
-        hooks.on_root(compile_root)
-        hooks.on_step(watch.step_done)
-        if graphs is not None:
-            hooks.on_step(graphs.step_done)
-            hooks.around_root_call(lambda: graphs, graphs.output)
-
-
-class _Watch:
-    """Tells what became of the compiling: applied is what has graphs to run."""
-
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
-        self._compilations = Compilations(self.give_up)
-        self._waiting: list[str] = []
-        self._begun = self._over = False
-
-    def begin(self, root: str) -> None:
-        """A root is about to be compiled, at its next call."""
-        if not self._begun:
-            self._begun = True
-            self._compilations.install()
-        if not self._over:
-            self._waiting.append(root)
-
-    def step_done(self, step: int) -> None:
-        """Look whether there are graphs by now."""
-        if not self._waiting:
-            return
-        if self._compilations.graphs:
-            for root in self._waiting:
-                self._hooks.applied(root)
-            self._waiting.clear()
-        elif step == 1:
-            self._hooks.skipped("torch finds nothing in the model's forward that it can compile")
-
-    def give_up(self, reason: str) -> None:
-        """A part of the model runs without being compiled: nothing counts as applied any more."""
-        self._over = True
-        self._waiting.clear()
-        self._hooks.revoked(reason)
-
-
-class _GraphSteps:
-    """Tells CUDA graphs where a step begins, and gives them up under gradient accumulation.
-
-    It is the context of each root call.
-    """
-
-    def __init__(self, give_up: Callable[[str], None]) -> None:
-        self.modules: list[Any] = []
-        self._tell = give_up
-        self._training_calls = 0
-
-    def __enter__(self) -> None:
-        import torch
-
-        if not self.modules:
-            return
-        if self._training_calls == 0:
-            # also before evaluation calls, or their outputs pile up in one endless step
-            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        if torch.is_grad_enabled():
-            self._training_calls += 1
-            if self._training_calls > len(self.modules):
-                self._give_up()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        return None
-
-    def step_done(self, step: int) -> None:
-        """The next root call begins a step."""
-        self._training_calls = 0
-
-    def output(self, value: Any) -> Any:
-        """A copy of what the root returned, which the next step does not overwrite."""
-        return map_tensors(value, _clone) if self.modules else value
-
-    def _give_up(self) -> None:
-        for module in self.modules:
-            module._compiled_call_impl = None
-        self.modules.clear()
-        self._tell("several forward passes a step: CUDA graphs would overwrite the first")
-
-
-def _unfit(module: Any, device: Any, hooks: Hooks) -> str | None:
-    if hooks.has_trait("compile") is not None or hasattr(module, "_orig_mod"):
-        return "the script compiles by itself"
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return "the script compiles by itself"
-    if hooks.has_trait("data_parallel") is not None:
-        return "DataParallel calls copies of the model, which do not stay compiled"
-    return missing_on(device)
+        compile_roots(value, hooks)
 
 
 def _accumulates(facts: Facts) -> bool:
@@ -194,8 +83,3 @@ def _accumulates(facts: Facts) -> bool:
     sizes = [x.batch_size for x in facts.loaders_of_training() if x.batch_size]
     a_step = facts.result.batch_size
     return bool(sizes) and a_step is not None and a_step > 1.5 * max(sizes)
-
-
-def _clone(tensor: Any) -> Any:
-    kept = not tensor.is_cuda or any(copies(tensor) for copies in COPIED_LATER)
-    return tensor if kept else copy_of(tensor)

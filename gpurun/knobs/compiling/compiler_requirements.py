@@ -6,7 +6,10 @@ import importlib.util
 import os
 import shutil
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import torch
 
 F = TypeVar("F", bound=Callable[..., Any])
 TRACED = "gpurun_traced"
@@ -38,7 +41,7 @@ def missing_tool(device: str, capability: tuple[int, int] | None) -> str | None:
     return None
 
 
-def missing_on(device: Any) -> str | None:
+def missing_on(device: torch.device) -> str | None:
     """The same for a device of torch."""
     import torch
 

@@ -77,7 +77,7 @@ class _Evaluation:
     """Knows what can be folded in which root. It is the context of their evaluating calls."""
 
     def __init__(self, hooks: Hooks) -> None:
-        from gpurun.runtime.core.identity_map import IdentityMap
+        from gpurun.identity_map import IdentityMap
 
         self._hooks = hooks
         self._folds: IdentityMap[dict[int, Fold] | None] = IdentityMap()

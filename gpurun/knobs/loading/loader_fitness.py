@@ -65,7 +65,7 @@ def start_method(arguments: dict[str, Any]) -> str:
     return chosen or multiprocessing.get_all_start_methods()[0]
 
 
-def shards_itself(dataset: Any) -> bool:
+def shards_itself(dataset: object) -> bool:
     """Whether an iterable data set asks which worker it runs in."""
     try:
         return any(
@@ -77,17 +77,17 @@ def shards_itself(dataset: Any) -> bool:
         return False
 
 
-def open_handle(dataset: Any) -> str | None:
+def open_handle(dataset: object) -> str | None:
     """Name of an open file, archive or connection that the data set holds, if there is one."""
     return next((f"{name} of the data set" for name, x in attributes(dataset) if _is_open(x)), None)
 
 
-def on_cuda(dataset: Any) -> bool:
+def on_cuda(dataset: object) -> bool:
     """Whether the data set holds tensors on a CUDA device."""
     return any(getattr(value, "is_cuda", False) is True for _, value in attributes(dataset))
 
 
-def counts_epochs(dataset: Any) -> bool:
+def counts_epochs(dataset: object) -> bool:
     """Whether the data set keeps the number of the epoch, which lasting workers would not see."""
     for _, part in (("", dataset), *attributes(dataset)):
         own = getattr(part, "__dict__", {})
@@ -106,7 +106,7 @@ def unpicklable(arguments: dict[str, Any]) -> str | None:
     return None
 
 
-def attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
+def attributes(dataset: object) -> Iterator[tuple[str, Any]]:
     """Name and value of what a data set holds, through wrapped data sets, lists and dicts."""
     waiting = deque([("data set", dataset, 0)])
     seen: set[int] = set()
@@ -121,7 +121,7 @@ def attributes(dataset: Any) -> Iterator[tuple[str, Any]]:
             waiting += [(n, v, depth + 1) for n, v in _children(name, value)]
 
 
-def _children(name: str, value: Any) -> list[tuple[str, Any]]:
+def _children(name: str, value: object) -> list[tuple[str, Any]]:
     if isinstance(value, (list, tuple)):
         return [(name, item) for item in value[:ITEMS]]
     if isinstance(value, dict):
@@ -129,7 +129,7 @@ def _children(name: str, value: Any) -> list[tuple[str, Any]]:
     return list(getattr(value, "__dict__", {}).items())
 
 
-def _is_open(value: Any) -> bool:
+def _is_open(value: object) -> bool:
     if isinstance(value, io.IOBase):
         try:
             return value is not sys.stdin and value.readable() and value.fileno() >= 0

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
-from gpurun.knobs.loading.applied.lasting_workers import keep_draws, keep_workers
 from gpurun.knobs.loading.loader_fitness import counts_epochs
 from gpurun.knobs.loading.loader_need import workers_now
+from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.facts import Facts
 
 SHORT_EPOCH_MS = 60_000.0
@@ -47,14 +47,16 @@ class LoaderPersistent(KnobBase):
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Set `persistent_workers` of the loaders that have workers."""
-        keep_draws(hooks)
+        from gpurun.knobs.loading.applied.lasting_workers import keep_draws
+
+        keep_draws()
 
         def edit(call: LoaderCall) -> None:
             if call.training is False or not value:
                 return
             reason = _unfit(call)
             if reason is None:
-                keep_workers(call)
+                call.arguments["persistent_workers"] = MarkedTrue(True)
                 hooks.applied(f"{call.key}: kept")
             else:
                 hooks.skipped(f"{call.key}: {reason}")

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
-from gpurun.knobs.loading.applied.lasting_workers import keep_draws, keep_workers
 from gpurun.knobs.loading.loader_fitness import counts_epochs, why_no_workers
 from gpurun.knobs.loading.loader_need import DataWait, data_wait, hands_out_on_gpu, workers_now
+from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.facts import Facts
 
 SHORTER = 8
@@ -91,6 +91,8 @@ class LoaderWorkers(KnobBase):
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Set `num_workers` of the loaders that can have them."""
+        from gpurun.knobs.loading.applied.lasting_workers import keep_draws
+
         if value > (os.cpu_count() or 1):
             # more workers than cores were measured to be better; torch's advice is about less
             warnings.filterwarnings("ignore", message="This DataLoader will create")
@@ -106,7 +108,7 @@ class LoaderWorkers(KnobBase):
                 hooks.skipped(f"{call.key}: {reason}")
 
         hooks.before_loader(edit)
-        keep_draws(hooks)
+        keep_draws()
 
 
 def _refusal(facts: Facts) -> Skip | None:
@@ -167,7 +169,7 @@ def _set_workers(call: LoaderCall, value: int) -> None:
         for name in NEEDS_WORKERS:
             arguments.pop(name, None)
     elif "persistent_workers" not in arguments and _short_epoch(call):
-        keep_workers(call)
+        call.arguments["persistent_workers"] = MarkedTrue(True)
 
 
 def _short_epoch(call: LoaderCall) -> bool:

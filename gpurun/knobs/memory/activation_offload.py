@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.applied.root_contexts import RootContext
-from gpurun.knobs.memory.applied.host_copies import HostCopies, Kept
-from gpurun.knobs.memory.applied.recompute import recorded_otherwise
-from gpurun.knobs.memory.memory_need import not_needed, unfit_root
+from gpurun.knobs.memory.memory_need import not_needed
 from gpurun.records.facts import Facts
 
-LEAST_BYTES = 1 << 20
-"""Smaller tensors stay on the device: a copy of its own costs them more than it saves."""
 NOT_CUDA = "the model is not on a GPU"
 
 
@@ -48,97 +41,9 @@ class ActivationOffload(KnobBase):
         if value != "host":
             hooks.skipped(f"unknown value {value!r}")
             return
-        offload = _Offload(hooks)
+        from gpurun.knobs.memory.applied.offloaded_activations import OffloadedActivations
+
+        offload = OffloadedActivations(hooks)
         hooks.on_root(offload.root_found)
         hooks.around_root_call(lambda: offload)
         hooks.on_step(offload.step_done)
-
-
-class _Offload(RootContext):
-    """The context of a root's call; each call that trains has copies of its own."""
-
-    def __init__(self, hooks: Hooks) -> None:
-        self._hooks = hooks
-        self._roots: list[weakref.ref[Any]] = []
-        self._streams: dict[Any, Any] = {}
-        self._lasting: set[int] = set()
-        self._copies: HostCopies | None = None
-        self._moved = self._failed = False
-
-    def root_found(self, module: Any) -> None:
-        """Look at a new root: its device, and what runs its forward."""
-        device = next(module.parameters()).device
-        reason = unfit_root(module, self._hooks)
-        if device.type != "cuda" or reason is not None:
-            self._hooks.skipped(reason or NOT_CUDA)
-            return
-        self._roots.append(weakref.ref(module))
-
-    def __enter__(self) -> None:
-        import torch
-
-        self.inner = None
-        roots = [root for reference in self._roots if (root := reference()) is not None]
-        idle = not roots or self._failed or not torch.is_grad_enabled() or recorded_otherwise()
-        if idle or torch.cuda.is_current_stream_capturing():
-            return
-        device = next(roots[0].parameters()).device
-        stream = self._streams.get(device)
-        if stream is None:
-            stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-            self._streams[device] = stream
-        self._lasting = {
-            tensor.untyped_storage().data_ptr()
-            for root in roots
-            for tensor in (*root.parameters(), *root.buffers())
-        }
-        copies = self._copies = HostCopies(torch, stream)
-
-        def unpack(saved: Any) -> Any:
-            return copies.give(saved) if isinstance(saved, Kept) else saved
-
-        self.inner = torch.autograd.graph.saved_tensors_hooks(
-            lambda tensor: self._pack(copies, device, tensor), unpack
-        )
-        self.inner.__enter__()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)
-        if self._copies is not None:
-            self._copies.finish()
-            self._moved = self._moved or len(self._copies) > 0
-            self._copies = None
-
-    def step_done(self, step: int) -> None:
-        """Say what became of it in the first step."""
-        if step == 1 and self._roots and not self._failed:
-            if self._moved:
-                self._hooks.applied("saved tensors of 1 MiB and more wait on the host")
-            else:
-                self._hooks.skipped("no saved tensor is as large as 1 MiB")
-
-    def _pack(self, copies: HostCopies, device: Any, tensor: Any) -> Any:
-        """What is saved in place of a tensor: the tensor itself, if anything speaks against it."""
-        if self._failed or not self._worth_moving(device, tensor):
-            return tensor
-        try:
-            return copies.take(tensor)
-        except Exception as error:  # no page-locked memory left: the model's own call must go on
-            self._failed = True
-            self._hooks.revoked(f"cannot copy to the host ({type(error).__name__})")
-            return tensor
-
-    def _worth_moving(self, device: Any, tensor: Any) -> bool:
-        import torch
-
-        if type(tensor) is not torch.Tensor or tensor.device != device:
-            return False
-        if tensor.layout is not torch.strided or tensor.nbytes < LEAST_BYTES:
-            return False
-        storage = tensor.untyped_storage()
-        return tensor.nbytes <= storage.nbytes() and storage.data_ptr() not in self._lasting

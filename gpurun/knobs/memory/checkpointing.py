@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.memory.applied.checkpointed_blocks import CheckpointedBlocks
-from gpurun.knobs.memory.applied.repeated_blocks import repeated_blocks
 from gpurun.knobs.memory.memory_need import not_needed, unfit_root
 from gpurun.records.facts import Facts
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 VALUES = ("half", "blocks")
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
@@ -52,9 +53,12 @@ class Checkpointing(KnobBase):
         if value not in VALUES:
             hooks.skipped(f"unknown value {value!r}")
             return
+        from gpurun.knobs.memory.applied.checkpointed_blocks import CheckpointedBlocks
+        from gpurun.knobs.memory.applied.repeated_blocks import repeated_blocks
+
         blocks = CheckpointedBlocks(hooks)
 
-        def root_found(module: Any) -> None:
+        def root_found(module: Module) -> None:
             reason = unfit_root(module, hooks) or _unfit(module)
             if reason is not None:
                 hooks.skipped(reason)
@@ -69,7 +73,7 @@ class Checkpointing(KnobBase):
         hooks.on_step(blocks.step_done)
 
 
-def _own_switch(root: Any) -> Any | None:
+def _own_switch(root: Module) -> Any | None:
     """The model in it that transformers can tell to checkpoint."""
     for module in root.modules():
         if getattr(module, "supports_gradient_checkpointing", False) is True:
@@ -78,7 +82,7 @@ def _own_switch(root: Any) -> Any | None:
     return None
 
 
-def _unfit(root: Any) -> str | None:
+def _unfit(root: Module) -> str | None:
     for module in root.modules():
         if any(cls.__name__ in SHARDED for cls in type(module).__mro__):
             return "its parameters are sharded"

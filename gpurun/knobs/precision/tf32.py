@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
-from gpurun.knobs.precision.tensor_cores import is_ampere
+from gpurun.knobs.precision.half_precision import is_ampere
 from gpurun.records.facts import Facts
+
+if TYPE_CHECKING:
+    from torch.nn import Module
 
 OWN = "the script chooses its float32 precision itself"
 NO_CORES = "this GPU has no TF32 tensor cores"
@@ -43,7 +46,7 @@ class Tf32(KnobBase):
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Switch it on once the script has made its model, and so its own choice."""
 
-        def root_found(module: Any) -> None:
+        def root_found(module: Module) -> None:
             import torch
 
             try:

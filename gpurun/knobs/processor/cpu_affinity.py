@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
 from gpurun.numa import SYSFS, near, nodes, one_thread_a_core
 from gpurun.records.facts import Facts
+
+if TYPE_CHECKING:
+    import torch
 
 VALUES = ("gpu_node", "one_node", "physical_cores")
 PLACED = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
@@ -64,14 +67,14 @@ class CpuAffinity(KnobBase):
             return
         pin = _Pin(hooks)
 
-        def seen(parameter: Any) -> None:
+        def seen(parameter: torch.Tensor | None) -> None:
             if not pin.settled and parameter is not None:
                 self._place(value, parameter, pin)
 
         hooks.after_optimizer(lambda optimizer: seen(_first(optimizer)))
         hooks.on_root(lambda module: seen(next(module.parameters(), None)))
 
-    def _place(self, value: str, parameter: Any, pin: _Pin) -> None:
+    def _place(self, value: str, parameter: torch.Tensor, pin: _Pin) -> None:
         if value == "physical_cores":
             pin.to(one_thread_a_core(pin.allowed, self._sysfs), "each core has one thread")
         elif value == "one_node":
@@ -80,7 +83,7 @@ class CpuAffinity(KnobBase):
         elif parameter.is_cuda:
             self._to_gpu(parameter.device, pin)
 
-    def _to_gpu(self, device: Any, pin: _Pin) -> None:
+    def _to_gpu(self, device: torch.device, pin: _Pin) -> None:
         bus_id = _bus_id(device)
         if bus_id is None:
             pin.leave("this torch does not tell the GPU's bus address")
@@ -167,11 +170,11 @@ def _fit_threads(cores: int) -> None:
         torch.set_num_threads(cores)
 
 
-def _first(optimizer: Any) -> Any:
+def _first(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
     return next((p for group in optimizer.param_groups for p in group["params"]), None)
 
 
-def _bus_id(device: Any) -> str | None:
+def _bus_id(device: torch.device) -> str | None:
     """The PCI address of a CUDA device; torch before 2.9 does not tell it."""
     import torch
 

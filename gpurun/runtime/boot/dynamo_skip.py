@@ -42,6 +42,7 @@ def _codes(value: object, module: str) -> Iterator[CodeType]:
     elif isinstance(value, type):
         for member in vars(value).values():
             function = member.fget if isinstance(member, property) else member
+            function = getattr(function, "__func__", function)  # of a static or a class method
             if isinstance(function, FunctionType):
                 yield from _with_inner(function.__code__)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader
 
-from gpurun.runtime.core.identity_map import IdentityMap
+from gpurun.identity_map import IdentityMap
 from gpurun.runtime.ddp.rank_info import warn
 from gpurun.runtime.observe.loaders import LOADERS
 

@@ -8,10 +8,12 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.knobs.api import LoaderCall, OptimizerCall
+from gpurun.records.events import CompileEvent
 from gpurun.records.spec import Setting
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.post_import import when_imported
+from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.backward_passes import BACKWARD
 from gpurun.runtime.observe.loaders import LOADERS
 from gpurun.runtime.observe.optimizers import OPTIMIZERS
@@ -28,23 +30,23 @@ class KnobHooks:
 
     def on_import(self, module: str, callback: Callable[[ModuleType], None]) -> None:
         """See `knobs.api.Hooks`."""
-        when_imported(module, self._guard(callback))
+        when_imported(module, self.guarded(callback))
 
     def before_loader(self, edit: Callable[[LoaderCall], None]) -> None:
         """See `knobs.api.Hooks`."""
-        LOADERS.edits.append(self._guard(_whole(edit)))
+        LOADERS.edits.append(self.guarded(_whole(edit)))
 
     def before_optimizer(self, edit: Callable[[OptimizerCall], None]) -> None:
         """See `knobs.api.Hooks`."""
-        OPTIMIZERS.edits.append(self._guard(_whole(edit)))
+        OPTIMIZERS.edits.append(self.guarded(_whole(edit)))
 
     def after_optimizer(self, callback: Callable[[Any], None]) -> None:
         """See `knobs.api.Hooks`."""
-        OPTIMIZERS.built.append(self._guard(callback))
+        OPTIMIZERS.built.append(self.guarded(callback))
 
     def on_root(self, callback: Callable[[Any], None]) -> None:
         """See `knobs.api.Hooks`."""
-        ROOTS.on_root.append(self._guard(callback))
+        ROOTS.on_root.append(self.guarded(callback))
 
     def around_root_call(
         self,
@@ -61,11 +63,11 @@ class KnobHooks:
 
     def around_backward(self, begins: Callable[[Any], Any], ended: Callable[[], None]) -> None:
         """See `knobs.api.Hooks`."""
-        BACKWARD.around.append((self._guard(begins), self._guard(ended)))
+        BACKWARD.around.append((self.guarded(begins), self.guarded(ended)))
 
     def on_step(self, callback: Callable[[int], None]) -> None:
         """See `knobs.api.Hooks`."""
-        CLOCK.listeners.append(self._guard(callback))
+        CLOCK.listeners.append(self.guarded(callback))
 
     def applied(self, detail: str = "") -> None:
         """See `knobs.api.Hooks`."""
@@ -79,12 +81,19 @@ class KnobHooks:
         """See `knobs.api.Hooks`."""
         OUTCOMES.revoked(self._knob, str(reason))
 
+    def guarded(
+        self, callback: Callable[..., Any], failed: Callable[[Exception], None] | None = None
+    ) -> Callable[..., Any]:
+        """See `knobs.api.Hooks`."""
+        return guarded(f"knob {self._knob}", callback, failed or self._failed)
+
+    def record(self, event: CompileEvent) -> None:
+        """See `knobs.api.Hooks`."""
+        RECORDER.event(event)
+
     def has_trait(self, trait: str) -> str | None:
         """See `knobs.api.Hooks`."""
         return TRAITS.seen.get(trait)
-
-    def _guard(self, callback: Callable[..., Any]) -> Callable[..., Any]:
-        return guarded(f"knob {self._knob}", callback, self._failed)
 
     def _failed(self, error: Exception) -> None:
         OUTCOMES.failed(self._knob, error)

@@ -17,12 +17,12 @@ from typing import Any, SupportsIndex, cast
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset
 
+from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.callers import is_ours
 from gpurun.records.events import EpochEvent, LoaderEvent
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.batch_size_source import batch_size_expression
-from gpurun.runtime.core.identity_map import IdentityMap
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER

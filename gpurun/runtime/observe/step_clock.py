@@ -18,9 +18,9 @@ from threading import get_ident, main_thread
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from gpurun.identity_map import IdentityMap
 from gpurun.records.events import StepRow, StepsEvent
 from gpurun.runtime.core.device_clock import DeviceClock
-from gpurun.runtime.core.identity_map import IdentityMap
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 

@@ -10,10 +10,14 @@ import math
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
+
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
 
 from gpurun.knobs.attention.applied.attention_sites import Site, Unfit
-from gpurun.knobs.attention.applied.score_steps import Add, Fill, Node, Scale, name_of
+from gpurun.knobs.attention.applied.score_steps import Add, Argument, Fill, Scale, name_of
 
 HIDES = -1e4
 """A score this low has no weight beside one that is not: exp(-1e4) is 0 in every precision."""
@@ -36,20 +40,18 @@ class Mask:
     boolean: bool
     factors: list[Scale]
     new: list[Node]
-    low: list[Any]
+    low: list[float | Node]
 
 
-def build(graph: Any, site: Site, new: list[Node]) -> Mask:
+def build(graph: Graph, site: Site, new: list[Node]) -> Mask:
     """Put the mask of a site into the graph, right before its result; `new` gets the operations."""
-    import torch
-
     mask = Mask(1.0, None, False, [], [], [])
     fills = [step for step in site.steps if isinstance(step, Fill)]
     mask.low = [step.value for step in fills]
     mask.boolean = bool(fills) and not any(isinstance(step, Add) for step in site.steps)
     mask.boolean = mask.boolean and all(step.value == -math.inf for step in fills)
 
-    def put(function: Any, *args: Any) -> Node:
+    def put(function: Callable[..., object], *args: Argument) -> Node:
         node = graph.call_function(function, args)
         new.append(node)
         mask.new.append(node)
@@ -73,8 +75,6 @@ def build(graph: Any, site: Site, new: list[Node]) -> Mask:
 
 
 def _scale(mask: Mask, step: Scale, put: Callable[..., Node]) -> None:
-    import torch
-
     by = step.by
     if isinstance(by, int | float):
         factor = 1 / by if step.divide and by else float(by)
@@ -95,7 +95,7 @@ def judge(mask: Mask, values: dict[Node, Any], held: Callable[[Node], bool]) -> 
     """
     if mask.node is None:
         return "nothing", False
-    filled = [values[x] if hasattr(x, "op") else x for x in mask.low]
+    filled = [values[x] if isinstance(x, Node) else x for x in mask.low]
     if not lasts(mask.node, held):
         if any(not _drowns(x) for x in filled):
             raise Unfit("its mask changes, and may hide all of a row")
@@ -109,24 +109,20 @@ def judge(mask: Mask, values: dict[Node, Any], held: Callable[[Node], bool]) -> 
     return kind, kind != "other"
 
 
-def _drowns(value: Any) -> bool:
+def _drowns(value: SupportsFloat) -> bool:
     return float(value) <= DROWNS
 
 
-def _hidden(mask: Any) -> Any:
-    import torch
-
+def _hidden(mask: Tensor) -> Tensor:
     return ~mask if mask.dtype == torch.bool else mask <= HIDES
 
 
-def kind_of(mask: Any) -> str:
+def kind_of(mask: Tensor) -> str:
     """Whether a mask, or what is added to scores, hides "nothing", what is "causal", or "other".
 
     Causal: every query sees the keys up to its own place, counted from the first. Waits for the
     device.
     """
-    import torch
-
     hidden = _hidden(mask)
     if mask.dtype != torch.bool and not bool(((mask == 0) | hidden).all()):
         return "other"
@@ -161,6 +157,9 @@ def lasts(node: Node, held: Callable[[Node], bool]) -> bool:
     return True
 
 
+Refs = tuple[weakref.ref[Tensor] | None, ...]
+
+
 class Watch:
     """Tells whether a mask is still what it was taken for, from the arguments of the graph.
 
@@ -170,9 +169,7 @@ class Watch:
 
     MOST = 4096
 
-    def __init__(self, module: Any, mask: Node, kind: str) -> None:
-        import torch
-
+    def __init__(self, module: GraphModule, mask: Node, kind: str) -> None:
         self._kind = kind
         needed = ancestors(mask)
         inputs = [n for n in module.graph.nodes if n.op == "placeholder"]
@@ -183,7 +180,7 @@ class Watch:
             copies[node] = graph.node_copy(node, copies.__getitem__)
         graph.output(copies[mask])
         self._mask = torch.fx.GraphModule(module, graph).forward
-        self._known: dict[Any, tuple[tuple[Any, ...], bool]] = {}
+        self._known: dict[tuple[object, ...], tuple[Refs, bool]] = {}
 
     def __call__(self, args: Sequence[Any]) -> bool:
         """Whether the mask of a call with these arguments is what it was."""
@@ -196,20 +193,18 @@ class Watch:
                 return same
         return self._look(args, key, found)
 
-    def _look(self, args: Sequence[Any], key: Any, found: list[Any]) -> bool:
-        import torch
-
+    def _look(self, args: Sequence[Any], key: tuple[object, ...], found: Sequence[object]) -> bool:
         with torch.no_grad():
             same = kind_of(self._mask(*args)) == self._kind
         if len(self._known) >= self.MOST:
             self._known.clear()
-        refs = tuple(weakref.ref(x) if hasattr(x, "data_ptr") else None for x in found)
+        refs = tuple(weakref.ref(x) if isinstance(x, Tensor) else None for x in found)
         self._known[key] = refs, same
         return same
 
 
-def _mark(value: Any) -> Any:
-    if not hasattr(value, "data_ptr"):
+def _mark(value: object) -> object:
+    if not isinstance(value, Tensor):
         return value
     version = -1 if value.is_inference() else value._version
     return id(value), value.data_ptr(), version

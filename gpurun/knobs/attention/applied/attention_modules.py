@@ -6,8 +6,13 @@ import sys
 import weakref
 from collections import Counter
 from types import FrameType
-from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.overrides import TorchFunctionMode
+
+from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
 from gpurun.records.frames import drop_frame
 
 PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm", "einsum")
@@ -18,28 +23,11 @@ class Look:
 
     def __init__(self) -> None:
         self._products: Counter[int] = Counter()
-        self._calls: dict[tuple[int, ...], list[weakref.ref[Any]]] = {}
+        self._calls: dict[tuple[int, ...], list[weakref.ref[Module]]] = {}
 
-    def mode(self) -> Any:
+    def mode(self) -> TorchFunctionMode:
         """A context in which torch's functions are seen."""
-        from torch.overrides import TorchFunctionMode
-
-        look = self
-
-        class Seen(TorchFunctionMode):
-            def __torch_function__(
-                self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-            ) -> Any:
-                name = getattr(func, "__name__", "")
-                if (name == "softmax" or name in PRODUCTS) and _large(args):
-                    look.note(name, sys._getframe(1))
-                try:
-                    return func(*args, **(kwargs or {}))
-                except BaseException as error:
-                    drop_frame(error)
-                    raise
-
-        return Seen()
+        return _Seen(self)
 
     def note(self, name: str, frame: FrameType | None) -> None:
         """A product or a softmax was called from `frame`."""
@@ -49,7 +37,7 @@ class Look:
         else:
             self._products.update({id(m) for m in calling})
 
-    def found(self) -> list[list[weakref.ref[Any]]]:
+    def found(self) -> list[list[weakref.ref[Module]]]:
         """For each attention: its smallest module of the script's own, and those that call it."""
         return [
             calling[place:]
@@ -58,7 +46,7 @@ class Look:
             if place is not None
         ]
 
-    def _smallest(self, calling: list[weakref.ref[Any]]) -> int | None:
+    def _smallest(self, calling: list[weakref.ref[Module]]) -> int | None:
         for place, ref in enumerate(calling):
             module = ref()
             own = module is not None and not type(module).__module__.startswith("torch.")
@@ -67,16 +55,32 @@ class Look:
         return None
 
 
-def _large(args: Any) -> bool:
+class _Seen(TorchFunctionMode):
+    def __init__(self, look: Look) -> None:
+        super().__init__()
+        self._look = look
+
+    def __torch_function__(
+        self, func: Forward, types: object, args: Args = (), kwargs: Kwargs | None = None
+    ) -> object:
+        name = getattr(func, "__name__", "")
+        if (name == "softmax" or name in PRODUCTS) and _large(args):
+            self._look.note(name, sys._getframe(1))
+        try:
+            return func(*args, **(kwargs or {}))
+        except BaseException as error:
+            drop_frame(error)
+            raise
+
+
+def _large(args: Args) -> bool:
     """Whether the last two tensors of a function's arguments have three dimensions or more."""
-    tensors = [x for x in args if hasattr(x, "dim")]
+    tensors = [x for x in args if isinstance(x, Tensor)]
     return bool(tensors) and all(x.dim() >= 3 for x in tensors[-2:])
 
 
-def _callers(frame: FrameType | None) -> list[Any]:
+def _callers(frame: FrameType | None) -> list[Module]:
     """The modules that are being called around a frame, the innermost first."""
-    import torch
-
     code = torch.nn.Module._call_impl.__code__
     found = []
     while frame is not None:

@@ -10,7 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-Node = Any
+import torch
+from torch.fx import Node
+
+from gpurun.knobs.attention.applied.score_steps import args_of
+
 Shape = Callable[[Node], tuple[Any, ...] | None]
 
 PRODUCTS = ("matmul", "bmm", "__matmul__")
@@ -34,7 +38,7 @@ class Factor:
         return tuple(sizes[i] for i in self.order)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> torch.dtype | None:
         """The tensor's data type, None where it is not known."""
         return getattr(self.node.meta.get("example_value"), "dtype", None)
 
@@ -64,7 +68,8 @@ def product_of(node: Node, name: str, shape_of: Shape) -> Product | None:
     if shape is None or len(shape) < 3:
         return None
     if name in PRODUCTS and len(node.args) == 2 and not node.kwargs:
-        return Product(Factor(node.args[0]), _transposed(Factor(node.args[1]), len(shape)))
+        query, key = args_of(node)
+        return Product(Factor(query), _transposed(Factor(key), len(shape)))
     if name == "baddbmm":
         return _baddbmm(node, len(shape))
     if name == "einsum":
@@ -78,7 +83,7 @@ def weighted_sum_of(node: Node, name: str, weights: Node, shape_of: Shape) -> To
     if shape is None or len(shape) < 3:
         return None
     if name in PRODUCTS and len(node.args) == 2 and not node.kwargs:
-        first, second = node.args
+        first, second = args_of(node)
         return Total(Factor(second)) if first is weights and second is not weights else None
     if name == "einsum":
         return _einsum_total(node, weights)
@@ -91,7 +96,7 @@ def _transposed(factor: Factor, dimensions: int) -> Factor:
 
 def _baddbmm(node: Node, dimensions: int) -> Product | None:
     names = ("input", "batch1", "batch2")
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    given: dict[str, Any] = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
     beta, alpha = given.get("beta", 1), given.get("alpha", 1)
     if not all(isinstance(x, int | float) for x in (beta, alpha)) or alpha == 0:
         return None
@@ -104,12 +109,12 @@ def _baddbmm(node: Node, dimensions: int) -> Product | None:
 
 def _einsum(node: Node) -> tuple[list[Node], list[str], str] | None:
     """The two operands of an einsum, their letters and the result's."""
-    if not node.args or not isinstance(node.args[0], str) or node.kwargs:
+    equation, *operands = args_of(node) or (None,)
+    if not isinstance(equation, str) or node.kwargs:
         return None
-    operands = list(node.args[1:])
     if len(operands) == 1 and isinstance(operands[0], list | tuple):
         operands = list(operands[0])
-    left, arrow, result = node.args[0].replace(" ", "").partition("->")
+    left, arrow, result = equation.replace(" ", "").partition("->")
     letters = left.split(",")
     words = (*letters, result)
     if not arrow or len(operands) != 2 or len(letters) != 2:

@@ -6,13 +6,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.fx import Graph, GraphModule, Node
+
 from gpurun.knobs.attention.applied import attention_masks
 from gpurun.knobs.attention.applied.attention_masks import Mask, Watch
 from gpurun.knobs.attention.applied.attention_products import Factor
 from gpurun.knobs.attention.applied.attention_sites import Site, Unfit, find_sites, follow_in_place
 from gpurun.knobs.attention.applied.graph_replay import Values, execute, real, replay
 from gpurun.knobs.attention.applied.replacement_check import check
-from gpurun.knobs.attention.applied.score_steps import KINDS, Node, name_of, shape_of
+from gpurun.knobs.attention.applied.score_steps import KINDS, Argument, name_of, shape_of
+
+Held = Callable[[Tensor], bool]
+"""Whether a module keeps a tensor from call to call."""
 
 
 @dataclass(frozen=True)
@@ -29,14 +36,12 @@ class Rewritten:
     original: Callable[..., Any]
 
 
-def rewrite(module: Any, inputs: Sequence[Any], held: Callable[[Any], bool]) -> Rewritten:
+def rewrite(module: GraphModule, inputs: Sequence[Any], held: Held) -> Rewritten:
     """Rewrite a graph module in place, as far as that is shown to be right on `inputs`.
 
     `inputs` are the real tensors of its first call (numbers may be symbols); `held(tensor)` tells
     whether a module keeps a tensor from call to call.
     """
-    import torch
-
     graph = module.graph
     if not any(KINDS.get(name_of(node)) == "softmax" for node in graph.nodes):
         return Rewritten([], [], None, module.forward)
@@ -53,7 +58,7 @@ def rewrite(module: Any, inputs: Sequence[Any], held: Callable[[Any], bool]) -> 
 
 
 def _rewritten(
-    module: Any, inputs: Sequence[Any], held: Callable[[Any], bool], original: Callable[..., Any]
+    module: GraphModule, inputs: Sequence[Any], held: Held, original: Callable[..., Any]
 ) -> Rewritten:
     follow_in_place(module.graph)
     found = list(find_sites(module.graph))
@@ -86,9 +91,7 @@ class _Plan:
 class _Work:
     """The attention of one graph: each is judged and built as the replay reaches it."""
 
-    def __init__(self, module: Any, inputs: Sequence[Any], held: Callable[[Any], bool]) -> None:
-        import torch
-
+    def __init__(self, module: GraphModule, inputs: Sequence[Any], held: Held) -> None:
         if any(isinstance(x, torch._subclasses.FakeTensor) for x in inputs):
             raise Unfit("this torch shows no real tensors")
         self.inputs = [real(x) for x in inputs]
@@ -155,7 +158,7 @@ class _Work:
         if node.op == "get_attr":
             return True
         value = self._given[node]
-        return not hasattr(value, "data_ptr") or self._held(value)
+        return not isinstance(value, Tensor) or self._held(value)
 
 
 def _inputs(site: Site) -> list[Node]:
@@ -165,14 +168,13 @@ def _inputs(site: Site) -> list[Node]:
     return [node for node in found if node not in own]
 
 
-def _put(graph: Any, site: Site, mask: Mask, rank: int, kind: str, new: list[Node]) -> Node:
+def _put(graph: Graph, site: Site, mask: Mask, rank: int, kind: str, new: list[Node]) -> Node:
     """Put the kernel before the result of a site; returns the kernel, `new` ends in the result.
 
     `rank`: the number of the mask's dimensions.
     """
-    import torch
 
-    def put(name: str, *args: Any) -> Node:
+    def put(name: str, *args: Argument) -> Node:
         new.append(graph.call_method(name, args))
         return new[-1]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+
+from torch.fx import Graph, Node
 
 from gpurun.knobs.attention.applied.attention_products import (
     Factor,
@@ -15,7 +16,6 @@ from gpurun.knobs.attention.applied.attention_products import (
 from gpurun.knobs.attention.applied.score_steps import (
     KINDS,
     Add,
-    Node,
     Scale,
     Step,
     dtype_of,
@@ -65,18 +65,18 @@ class Unfit(Exception):
         self.outside = outside
 
 
-def follow_in_place(graph: Any) -> None:
+def follow_in_place(graph: Graph) -> None:
     """Let what comes after an operation in place use its result, which is the same tensor."""
     for node in list(graph.nodes):
-        target: Node = node.args[0] if node.args else None
-        if not (in_place(node) and hasattr(target, "users")) or name_of(node) == "setitem":
+        target = node.args[0] if node.args else None
+        if not (in_place(node) and isinstance(target, Node)) or name_of(node) == "setitem":
             continue
         for user in list(target.users):
             if user is not node and user > node:
                 user.replace_input_with(target, node)
 
 
-def find_sites(graph: Any) -> Iterator[Site | Unfit]:
+def find_sites(graph: Graph) -> Iterator[Site | Unfit]:
     """Each softmax between two products: the attention that it belongs to, or why it is unfit."""
     for node in list(graph.nodes):
         if KINDS.get(name_of(node)) != "softmax" or not _over_last(node):
@@ -99,9 +99,9 @@ def _over_last(softmax: Node) -> bool:
 Path = tuple[Product, list[Step], list[Node]]
 
 
-def _to_product(node: Any, left: int) -> Path | None:
+def _to_product(node: object, left: int) -> Path | None:
     """The product that a value is computed from, the steps from it, and the operations of them."""
-    if not hasattr(node, "op") or left == 0:
+    if not isinstance(node, Node) or left == 0:
         return None
     product = product_of(node, name_of(node), shape_of)
     if product is not None:
@@ -117,7 +117,7 @@ def _to_product(node: Any, left: int) -> Path | None:
     return None
 
 
-def _site(graph: Any, softmax: Node, product: Product, steps: list[Step], up: list[Node]) -> Site:
+def _site(graph: Graph, softmax: Node, product: Product, steps: list[Step], up: list[Node]) -> Site:
     leftovers: list[Node] = []
     for node, following in zip(up, [*up[1:], softmax], strict=True):
         if _users(node, leftovers) != [following]:
@@ -186,7 +186,7 @@ def _dropout(node: Node) -> float:
     return float(p) if training else 0.0
 
 
-def _same_surroundings(graph: Any, chain: list[Node]) -> None:
+def _same_surroundings(graph: Graph, chain: list[Node]) -> None:
     """Nothing between the first and the last operation changes a mode, or a tensor in place."""
     first, last = chain[0], chain[-1]
     for node in graph.nodes:

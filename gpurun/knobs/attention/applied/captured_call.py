@@ -7,6 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.nn import Module
+
+from gpurun.knobs.applied.autograd_state import is_traced
 from gpurun.knobs.attention.applied.attention_sites import Unfit
 from gpurun.knobs.compiling.applied.graph_rewrites import rewriting
 from gpurun.records.frames import drop_frame
@@ -27,8 +30,8 @@ class Captured:
     """
 
     cls: type
-    modules: list[weakref.ref[Any]] = field(default_factory=list)
-    around: list[list[weakref.ref[Any]]] = field(default_factory=list)
+    modules: list[weakref.ref[Module]] = field(default_factory=list)
+    around: list[list[weakref.ref[Module]]] = field(default_factory=list)
     graphs: int = 0
     replaced: int = 0
     unfit: Unfit | None = None
@@ -64,7 +67,7 @@ class CapturedCall:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the module as its class would; an error is raised by its own code alone."""
         captured = self._captured
-        if not _is_traced():
+        if not is_traced():
             running.append(captured)
             captured.called = True
             try:
@@ -85,8 +88,7 @@ class CapturedCall:
 
 def capturing() -> Callable[..., Any]:
     """What captures a function with dynamo and runs its rewritten graphs."""
-    import torch
-    import torch._dynamo
+    import torch._dynamo  # only where something is captured: it takes a second
 
     config = torch._dynamo.config
     config.cache_size_limit = max(config.cache_size_limit, RECOMPILATIONS)
@@ -96,23 +98,6 @@ def capturing() -> Callable[..., Any]:
     return lambda function: torch.compile(function, backend=backend)
 
 
-def is_captured(module: Any) -> bool:
+def is_captured(module: Module) -> bool:
     """Whether a module is called through its graph."""
     return isinstance(module._compiled_call_impl, CapturedCall)
-
-
-def is_checkpointed() -> bool:
-    """Whether something stands in for the tensors that autograd saves, or may do so."""
-    import torch
-
-    top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
-    return top is None or top(True) is not None
-
-
-def _is_traced() -> bool:
-    """Whether the script traces its model, or differentiates it with `torch.func`."""
-    import torch
-
-    return torch._C._get_tracing_state() is not None or (
-        torch._C._functorch.peek_interpreter_stack() is not None
-    )

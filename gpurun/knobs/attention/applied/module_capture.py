@@ -11,7 +11,12 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from torch import Tensor
+from torch.fx import GraphModule
+from torch.nn import Module
+
 from gpurun.knobs.api import Hooks
+from gpurun.knobs.applied.autograd_state import is_checkpointed
 from gpurun.knobs.applied.root_contexts import RootContext
 from gpurun.knobs.attention.applied.attention_modules import Look
 from gpurun.knobs.attention.applied.attention_rewrite import rewrite
@@ -21,14 +26,13 @@ from gpurun.knobs.attention.applied.captured_call import (
     CapturedCall,
     capturing,
     is_captured,
-    is_checkpointed,
     running,
 )
+from gpurun.knobs.attention.attention import COMPILED
 from gpurun.knobs.compiling.applied.graph_rewrites import Finish
 from gpurun.records.frames import drop_frame
 
 MASKS = {"causal": "causal", "nothing": "no mask", "other": "masked"}
-COMPILED = "the script compiles by itself"
 
 
 class Capture(RootContext):
@@ -36,13 +40,13 @@ class Capture(RootContext):
 
     def __init__(self, hooks: Hooks) -> None:
         self._hooks = hooks
-        self._roots: list[weakref.ref[Any]] = []
+        self._roots: list[weakref.ref[Module]] = []
         self._look: Look | None = None
         self._captured: dict[type, Captured] = {}
         self._unsettled: list[Captured] = []
         self._compile: Callable[..., Any] | None = None
 
-    def root_found(self, module: Any) -> None:
+    def root_found(self, module: Module) -> None:
         """Look at the calls of a new root until the end of the step."""
         compiled = hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
         if compiled or self._hooks.has_trait("compile") is not None:
@@ -60,8 +64,7 @@ class Capture(RootContext):
         if any(m._compiled_call_impl is not None for m in self._modules()):
             self._look = None  # another knob compiles it, and asks for the rewrite
             return
-        self.inner = self._look.mode()
-        self.inner.__enter__()
+        self.open_inside(self._look.mode())
 
     def step_done(self, step: int) -> None:
         """Change what modules run: now no backward pass is under way that would call them again."""
@@ -75,7 +78,9 @@ class Capture(RootContext):
             unsettled, self._unsettled = self._unsettled, []
             self._unsettled += [captured for captured in unsettled if not self._settle(captured)]
 
-    def rewritten(self, graph: Any, inputs: Sequence[Any], finish: Finish) -> Callable[..., Any]:
+    def rewritten(
+        self, graph: GraphModule, inputs: Sequence[Any], finish: Finish
+    ) -> Callable[..., Any]:
         """A `graph_rewrites.Rewrite`: the attention is replaced where that is shown to be right."""
         kept = {id(tensor) for root in self._modules() for tensor in _tensors_of(root)}
         done = rewrite(graph, inputs, lambda tensor: id(tensor) in kept)
@@ -95,7 +100,7 @@ class Capture(RootContext):
         if holds is None:
             return run
 
-        def call(*args: Any) -> Any:
+        def call(*args: Any) -> object:
             try:
                 return run(*args) if holds(args) else original(*args)
             except BaseException as error:
@@ -126,7 +131,7 @@ class Capture(RootContext):
 
     # -- choosing modules ----------------------------------------------------------------------
 
-    def _capture(self, calling: list[weakref.ref[Any]]) -> None:
+    def _capture(self, calling: list[weakref.ref[Module]]) -> None:
         """Capture the first of some modules, of which each is called by the next."""
         module = calling[0]() if calling else None
         if module is None or module._backward_hooks or any(map(is_captured, module.modules())):
@@ -168,15 +173,16 @@ class Capture(RootContext):
                     self._hooks.skipped(f"{captured.cls.__name__}: {reason}")
         return True
 
-    def _modules(self) -> list[Any]:
+    def _modules(self) -> list[Module]:
         return [m for m in (ref() for ref in self._roots) if m is not None]
 
 
-def _tensors_of(root: Any) -> Iterator[Any]:
+def _tensors_of(root: Module) -> Iterator[Tensor]:
     """What the modules of a root keep: parameters, buffers, tensors that are plain attributes."""
     for module in root.modules():
         for value in vars(module).values():
-            if hasattr(value, "data_ptr"):
+            if isinstance(value, Tensor):
                 yield value
-        yield from module._buffers.values()
-        yield from module._parameters.values()
+        for tensor in (*module._buffers.values(), *module._parameters.values()):
+            if tensor is not None:
+                yield tensor

@@ -7,8 +7,11 @@ to them as the original. Dropout is left out on both sides; nothing random is dr
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
 
 from gpurun.knobs.attention.applied.attention_sites import Site, Unfit
 from gpurun.knobs.attention.applied.graph_replay import (
@@ -17,7 +20,6 @@ from gpurun.knobs.attention.applied.graph_replay import (
     execute_exactly,
     execute_without_dropout,
 )
-from gpurun.knobs.attention.applied.score_steps import Node
 
 FLOORS = {"float64": 1e-9, "float32": 1e-5, "float16": 3e-3, "bfloat16": 2e-2}
 """Relative errors (norm of the difference by norm) that rounding explains."""
@@ -34,13 +36,13 @@ LEAST_NORM = 1e-2
 """Gradients this much smaller than the largest are compared on its scale."""
 
 
-def check(module: Any, site: Site, inputs: Iterable[Node], new: list[Node], values: Values) -> None:
+def check(
+    module: GraphModule, site: Site, inputs: Iterable[Node], new: list[Node], values: Values
+) -> None:
     """Raise `Unfit` unless the last of `new` computes the result of `site`, and its gradients.
 
     `inputs`: the nodes that either is computed from, with `values`.
     """
-    import torch
-
     results = []
     apart = torch.autograd.graph.saved_tensors_hooks(_same, _same)  # not a checkpoint's
     with apart, torch.inference_mode(False), torch.enable_grad():
@@ -63,52 +65,65 @@ def check(module: Any, site: Site, inputs: Iterable[Node], new: list[Node], valu
     _compare(*results)
 
 
-Outcome = list[Any]
+Outcome = tuple[Tensor, list[Tensor | None]]
+"""A result, and the gradients of what it is computed from."""
 
 
-def _same(tensor: Any) -> Any:
+def _same(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _outcome(result: Node, given: Values, learnt: set[Node], run: Any) -> Outcome:
+def _outcome(
+    result: Node, given: Values, learnt: set[Node], run: Callable[[Values], None]
+) -> Outcome:
     """The result, and the gradients of the inputs in `learnt` for a fixed one of the result."""
-    import torch
-
-    values = {node: _own(value, node in learnt) for node, value in given.items()}
+    values: Values = {node: _own(value, node in learnt) for node, value in given.items()}
     leaves = [value for node, value in values.items() if node in learnt]
     run(values)
-    found = values[result]
+    found: Tensor = values[result]
     slope = torch.arange(found.numel(), device=found.device, dtype=torch.float64).cos()
     slope = slope.reshape(found.shape).to(found.dtype)
     unwatched = inspect.unwrap(torch.autograd.grad)  # the clock counts the passes of the script
     gradients = unwatched(found, leaves, slope, allow_unused=True)
-    return [found.detach(), *gradients]
+    return found.detach(), list(gradients)
 
 
-def _own(value: Any, learnt: bool) -> Any:
+def _own(value: object, learnt: bool) -> object:
     """A copy that autograd may keep, also of a tensor made in inference mode."""
-    return value.detach().clone().requires_grad_(learnt) if hasattr(value, "detach") else value
+    if not isinstance(value, Tensor):
+        return value
+    return value.detach().clone().requires_grad_(learnt)
 
 
 def _compare(exact: Outcome, original: Outcome, replacement: Outcome) -> None:
-    if original[0].dtype != replacement[0].dtype or original[0].shape != replacement[0].shape:
+    result, slopes = original
+    if result.dtype != replacement[0].dtype or result.shape != replacement[0].shape:
         raise Unfit("the replacement's result has another form")
-    kind = str(original[0].dtype).removeprefix("torch.")
+    kind = str(result.dtype).removeprefix("torch.")
     floor = FLOORS.get(kind, FLOORS["float32"])
-    if kind == "float32" and original[0].is_cuda:
+    if kind == "float32" and result.is_cuda:
         floor = ON_GPU
-    floors = [floor] + [floor * IN_BACKWARD.get(kind, 1.0)] * (len(exact) - 1)
-    norms = [0.0 if x is None else float(x.norm()) for x in exact]
-    for place, norm in enumerate(norms):
-        scale = max(norm, LEAST_NORM * max(norms[1:])) if place else norm
-        before = _distance(original[place], exact[place]) / (scale or 1.0)
-        after = _distance(replacement[place], exact[place]) / (scale or 1.0)
-        if not after <= max(SLACK * before, floors[place]):
-            what = "gradients" if place else "result"
-            raise Unfit(f"the {what} differ by {after:.1e} where the original's do by {before:.1e}")
+    _hold("result", (exact[0], result, replacement[0]), _norm(exact[0]), floor)
+    norms = [_norm(slope) for slope in exact[1]]
+    floor *= IN_BACKWARD.get(kind, 1.0)
+    for norm, *three in zip(norms, exact[1], slopes, replacement[1], strict=True):
+        _hold("gradients", three, max(norm, LEAST_NORM * max(norms)), floor)
 
 
-def _distance(one: Any, other: Any) -> float:
+def _hold(what: str, three: Sequence[Tensor | None], scale: float, floor: float) -> None:
+    """Raise `Unfit` where, of exact, original and replacement, the last is too far from exact."""
+    exact, original, replacement = three
+    before = _distance(original, exact) / (scale or 1.0)
+    after = _distance(replacement, exact) / (scale or 1.0)
+    if not after <= max(SLACK * before, floor):
+        raise Unfit(f"the {what} differ by {after:.1e} where the original's do by {before:.1e}")
+
+
+def _norm(tensor: Tensor | None) -> float:
+    return 0.0 if tensor is None else float(tensor.norm())
+
+
+def _distance(one: Tensor | None, other: Tensor | None) -> float:
     if one is None or other is None:
         return sum(float(x.double().norm()) for x in (one, other) if x is not None)
     return float((one.double() - other.double()).norm())
@@ -130,16 +145,16 @@ def _part(site: Site, values: Values) -> Values:
     }
 
 
-def _has_batch(value: Any, dimensions: int, batch: int) -> bool:
-    return hasattr(value, "dim") and value.dim() == dimensions and value.shape[0] == batch
+def _has_batch(value: object, dimensions: int, batch: int) -> bool:
+    return isinstance(value, Tensor) and value.dim() == dimensions and value.shape[0] == batch
 
 
-def _double(value: Any) -> Any:
-    return value.double() if _floating(value) else value
+def _double(value: object) -> object:
+    return value.double() if isinstance(value, Tensor) and _floating(value) else value
 
 
-def _floating(value: Any) -> bool:
-    return hasattr(value, "is_floating_point") and bool(value.is_floating_point())
+def _floating(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _is_learnt(site: Site, node: Node) -> bool:

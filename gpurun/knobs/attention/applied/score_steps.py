@@ -11,8 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Node = Any
-"""A `torch.fx.Node`."""
+import torch
+from torch.fx import Node
+
+Argument = torch.fx.node.Argument
 
 NAMES = {
     "mul": ("mul", "mul_", "imul", "multiply"),
@@ -57,6 +59,11 @@ class Fill:
 Step = Scale | Add | Fill
 
 
+def args_of(node: Node) -> tuple[Any, ...]:
+    """The positional arguments of a node."""
+    return node.args
+
+
 def shape_of(node: Node) -> tuple[Any, ...] | None:
     """The sizes of a node's tensor (ints, or symbols where shapes change), None if it has none."""
     example = node.meta.get("example_value")
@@ -92,11 +99,11 @@ def steps_of(node: Node) -> Iterator[tuple[Node, Step | None]]:
 
     None stands for a step that a softmax, or a kernel that accumulates in float32, does not see.
     """
-    kind, args = KINDS.get(name_of(node)), node.args
+    kind, args = KINDS.get(name_of(node)), args_of(node)
     plain = not set(node.kwargs) - {"dtype", "input", "other", "mask", "value", "dim"}
     if kind is None or not args or not plain or (len(args) < 2 and kind not in ("cast", "same")):
         return
-    first, other = args[0], args[1] if len(args) > 1 else None
+    first, other = (*args, None)[:2]
     if kind in ("same", "cast"):
         if floating(node) and _device(node) == _device(first):
             yield first, None
@@ -110,7 +117,7 @@ def steps_of(node: Node) -> Iterator[tuple[Node, Step | None]]:
             yield first, None
         elif _keeps_shape(node, first):
             yield first, Add(other, 1.0 if kind == "add" else -1.0)
-        if kind == "add" and hasattr(other, "op") and _keeps_shape(node, other):
+        if kind == "add" and isinstance(other, Node) and _keeps_shape(node, other):
             yield other, Add(first)
     elif kind == "fill" and len(args) == 3 and _keeps_shape(node, first):
         yield first, Fill(args[1], args[2])
@@ -121,23 +128,23 @@ def steps_of(node: Node) -> Iterator[tuple[Node, Step | None]]:
 def _chosen(node: Node, args: tuple[Any, ...]) -> Iterator[tuple[Node, Step]]:
     """`torch.where(mask, scores, value)` and the other way round; as a method the mask is second"""
     mask, yes, no = args if node.op == "call_function" else (args[1], args[0], args[2])
-    if _single(no) and hasattr(yes, "op") and _keeps_shape(node, yes):
+    if _single(no) and isinstance(yes, Node) and _keeps_shape(node, yes):
         yield yes, Fill(mask, no, where=False)
-    if _single(yes) and hasattr(no, "op") and _keeps_shape(node, no):
+    if _single(yes) and isinstance(no, Node) and _keeps_shape(node, no):
         yield no, Fill(mask, yes)
 
 
-def _single(value: Any) -> bool:
+def _single(value: object) -> bool:
     """A number, or a tensor of one."""
-    if hasattr(value, "op"):
+    if isinstance(value, Node):
         shape = shape_of(value)
         return shape is not None and math.prod(s if isinstance(s, int) else 2 for s in shape) == 1
     return isinstance(value, int | float)
 
 
-def _one_a_row(value: Any) -> bool:
+def _one_a_row(value: object) -> bool:
     """A number, or a tensor that has one value for all scores of a head."""
-    if hasattr(value, "op"):
+    if isinstance(value, Node):
         shape = shape_of(value)
         return shape is not None and all(isinstance(s, int) and s == 1 for s in shape[-2:])
     return isinstance(value, int | float) and not isinstance(value, bool)
@@ -147,12 +154,12 @@ def _keeps_shape(node: Node, source: Node) -> bool:
     return str(shape_of(node)) == str(shape_of(source))
 
 
-def dtype_of(node: Node) -> Any:
+def dtype_of(node: Node) -> torch.dtype | None:
     """The data type of a node's tensor, None if it has none."""
     return getattr(node.meta.get("example_value"), "dtype", None)
 
 
-def _device(node: Node) -> Any:
+def _device(node: Node) -> torch.device | None:
     return getattr(node.meta.get("example_value"), "device", None)
 
 

@@ -3,68 +3,74 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from types import ModuleType
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+import torch
+from torch import Tensor
+from torch.nn.utils import clip_grad
+from torch.optim import Optimizer, lr_scheduler
+
+from gpurun.identity_map import IdentityMap
+from gpurun.knobs.api import Hooks
+from gpurun.knobs.applied.call_types import Args, Kwargs
 from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
 from gpurun.records.frames import drop_frame
 
-Decide = Callable[[Any, Any], Any]
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Decide = Callable[[Args, Kwargs], object]
 """Given the arguments of a call: CALL to make it, anything else is what it returns instead."""
 CALL = object()
+Schedule = lr_scheduler.LRScheduler
+Tensors = Tensor | Sequence[Tensor]
+Starts = Tensor | Sequence[Tensor | None] | None
+"""The gradients from which a backward pass starts, as `torch.autograd.backward` takes them."""
 
 
 class AccumulatedCalls:
     """Replaces the calls once; each asks `steps` whether it counts."""
 
-    def __init__(self, torch: Any, steps: AccumulatedSteps, knob: str) -> None:
-        self._torch = torch
+    def __init__(self, steps: AccumulatedSteps, hooks: Hooks) -> None:
         self._steps = steps
-        self._knob = knob
+        self._hooks = hooks
         self._inside = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-        self._wrapped: set[Any] = set()
+        self._wrapped: set[type] = set()
         self._stepping = 0
-        self._called: Any = None
+        self._called: IdentityMap[int] = IdentityMap()
 
     def install(self) -> None:
         """Replace what all optimizers share."""
-        from torch.nn.utils import clip_grad
-        from torch.optim import lr_scheduler
-
-        from gpurun.runtime.core.identity_map import IdentityMap
-        from gpurun.runtime.core.patching import replace
-
-        torch = self._torch
-        self._called = IdentityMap()
-        replace(torch.autograd, "backward", self._watch_backward)
-        self._replace(torch.nn.Module, "zero_grad", self._module_clears)
-        self._replace(torch.amp.grad_scaler.GradScaler, "scale", self._scales)
-        clips = (
+        _replace(torch.autograd, "backward", self._watch_backward)
+        self._ask_before(torch.nn.Module, "zero_grad", self._module_clears)
+        self._ask_before(torch.amp.grad_scaler.GradScaler, "scale", self._scales)
+        clips: tuple[tuple[str, Decide], ...] = (
             ("clip_grad_norm_", self._clips_norm),
             ("clip_grad_value_", self._clips),
             ("clip_grads_with_norm_", self._clips),
         )
         for name, decide in clips:
             if hasattr(clip_grad, name):
-                self._replace(clip_grad, name, decide)
+                self._ask_before(clip_grad, name, decide)
                 setattr(torch.nn.utils, name, getattr(clip_grad, name))
-        base = lr_scheduler.LRScheduler
         for cls in list(vars(lr_scheduler).values()):
-            if isinstance(cls, type) and issubclass(cls, base):
+            if isinstance(cls, type) and issubclass(cls, Schedule):
                 self._watch_schedule(cls)
-        self._replace(base, "__init__", self._schedule_begins)
+        self._ask_before(Schedule, "__init__", self._schedule_begins)
 
-    def attach(self, optimizer: Any) -> None:
+    def attach(self, optimizer: Optimizer) -> None:
         """Replace the calls of this optimizer's class."""
         cls = type(optimizer)
         if cls not in self._wrapped:
             self._wrapped.add(cls)
-            self._replace(cls, "step", functools.partial(self._steps_now, cls))
-            self._replace(cls, "zero_grad", functools.partial(self._clears, cls))
+            self._ask_before(cls, "step", functools.partial(self._steps_now, cls))
+            self._ask_before(cls, "zero_grad", functools.partial(self._clears, cls))
 
     # -- what each call asks -------------------------------------------------------------------
 
-    def _steps_now(self, cls: type, args: Any, kwargs: Any) -> Any:
+    def _steps_now(self, cls: type, args: Args, kwargs: Kwargs) -> object:
         steps, optimizer = self._steps, args[0]
         if type(optimizer) is not cls or not steps.of(optimizer):
             return CALL
@@ -73,13 +79,13 @@ class AccumulatedCalls:
             return CALL
         return CALL if steps.step_counts() else None
 
-    def _clears(self, cls: type, args: Any, kwargs: Any) -> Any:
+    def _clears(self, cls: type, args: Args, kwargs: Kwargs) -> object:
         steps, optimizer = self._steps, args[0]
         if type(optimizer) is not cls or not steps.of(optimizer):
             return CALL
         return CALL if steps.clearing_counts() else None
 
-    def _module_clears(self, args: Any, kwargs: Any) -> Any:
+    def _module_clears(self, args: Args, kwargs: Kwargs) -> object:
         steps = self._steps
         if not steps.active or not steps.pending:
             return CALL
@@ -88,54 +94,50 @@ class AccumulatedCalls:
             return CALL
         return CALL if steps.clearing_counts() else None
 
-    def _clips(self, args: Any, kwargs: Any) -> Any:
+    def _clips(self, args: Args, kwargs: Kwargs) -> object:
         return CALL if self._steps.clipping_counts() else None
 
-    def _clips_norm(self, args: Any, kwargs: Any) -> Any:
+    def _clips_norm(self, args: Args, kwargs: Kwargs) -> object:
         if self._steps.clipping_counts():
             return CALL
-        kind = kwargs.get("norm_type", args[2] if len(args) > 2 else 2.0)
+        kind = kwargs["norm_type"] if "norm_type" in kwargs else (*args, 2.0, 2.0)[2]
         given = kwargs["parameters"] if "parameters" in kwargs else args[0]
         whole = self._steps.every / (self._steps.pending + 1)
-        return _norm(self._torch, given, float(kind)) * whole
+        return _norm(given, float(kind)) * whole
 
-    def _scales(self, args: Any, kwargs: Any) -> Any:
+    def _scales(self, args: Args, kwargs: Kwargs) -> object:
         if self._steps.active and args[0].is_enabled():
             self._steps.give_up("the script scales its gradients itself")
         return CALL
 
-    def _schedule_begins(self, args: Any, kwargs: Any) -> Any:
+    def _schedule_begins(self, args: Args, kwargs: Kwargs) -> object:
         self._watch_schedule(type(args[0]))
         return CALL
 
-    def _watch_schedule(self, cls: type) -> None:
-        from gpurun.runtime.core.patching import replace
-
+    def _watch_schedule(self, cls: type[Schedule]) -> None:
         if "step" in vars(cls) and cls not in self._wrapped:
             self._wrapped.add(cls)
-            replace(cls, "step", self._watch_schedule_step)
+            _replace(cls, "step", self._watch_schedule_step)
 
-    def _schedule_counts(self, schedule: Any, args: Any, kwargs: Any) -> bool:
+    def _schedule_counts(self, schedule: Schedule, given: bool) -> bool:
         """Not right after a batch that is still gathered; one stepped once an epoch always does."""
         steps = self._steps
         if self._stepping:
             return True
         before, self._called[schedule] = self._called.get(schedule) or 0, steps.calls
         follows = steps.active and steps.pending > 0 and steps.calls - before == 1
-        return bool(args or kwargs or not follows)
+        return given or not follows
 
     # -- the wrappers --------------------------------------------------------------------------
 
-    def _replace(self, owner: Any, name: str, decide: Decide) -> None:
-        from gpurun.runtime.core.patching import replace
+    def _ask_before(self, owner: type | ModuleType, name: str, decide: Decide) -> None:
+        ask, steps = self._guarded(decide), self._steps
 
-        ask = self._guarded(decide)
-
-        def make(original: Callable[..., Any]) -> Callable[..., Any]:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                found = ask(args, kwargs) if not self._steps.refused else CALL
+        def make(original: Callable[..., object]) -> Callable[..., object]:
+            def call(*args: Any, **kwargs: Any) -> object:
+                found = ask(args, kwargs) if not steps.refused else CALL
                 try:
-                    if found is CALL or self._steps.refused:
+                    if found is CALL or steps.refused:
                         return original(*args, **kwargs)
                 except BaseException as error:
                     drop_frame(error)
@@ -144,25 +146,25 @@ class AccumulatedCalls:
 
             return call
 
-        replace(owner, name, make)
+        _replace(owner, name, make)
 
     def _failed(self, error: Exception) -> None:
         self._steps.give_up(f"{type(error).__name__}: {error}")
 
-    def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        from gpurun.runtime.core.patching import guarded
+    def _guarded(self, function: Callable[P, R]) -> Callable[P, R]:
+        return self._hooks.guarded(function, self._failed)
 
-        return guarded(f"knob {self._knob}", function, self._failed)
-
-    def _watch_schedule_step(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _watch_schedule_step(
+        self, original: Callable[Concatenate[Schedule, P], None]
+    ) -> Callable[Concatenate[Schedule, P], None]:
         counts = self._guarded(self._schedule_counts)
 
-        def step(schedule: Any, *args: Any, **kwargs: Any) -> Any:
-            if counts(schedule, args, kwargs) is False:
-                return None
+        def step(schedule: Schedule, /, *args: P.args, **kwargs: P.kwargs) -> None:
+            if counts(schedule, bool(args or kwargs)) is False:
+                return
             self._stepping += 1
             try:
-                return original(schedule, *args, **kwargs)
+                original(schedule, *args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
@@ -171,51 +173,61 @@ class AccumulatedCalls:
 
         return step
 
-    def _watch_backward(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        steps, inside, compiling = self._steps, self._inside, self._torch.compiler.is_compiling
+    def _watch_backward(self, original: Callable[..., None]) -> Callable[..., None]:
+        steps, inside, compiling = self._steps, self._inside, torch.compiler.is_compiling
         start, ended = self._guarded(self._start), self._guarded(steps.backward_ended)
 
-        def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def backward(
+            tensors: Tensors, grad_tensors: Starts = None, *args: Any, **kwargs: Any
+        ) -> None:
             ours = steps.active and not compiling() and inside() == -1
             try:
                 from_here = start(tensors, grad_tensors) if ours else None
                 given = grad_tensors if from_here is None else from_here
-                result = original(tensors, given, *args, **kwargs)
+                original(tensors, given, *args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
             if ours:
                 ended()
-            return result
 
         return backward
 
-    def _start(self, tensors: Any, grads: Any) -> Any:
+    def _start(self, tensors: Tensors, grads: Starts) -> Starts:
         """The gradients from which a pass starts that begins now, None for the script's own."""
         factor = self._steps.backward_begins()
-        return None if factor == 1.0 else _scaled(self._torch, tensors, grads, factor)
+        return None if factor == 1.0 else _scaled(tensors, grads, factor)
 
 
-def _scaled(torch: Any, tensors: Any, grads: Any, factor: float) -> Any:
+def _replace(owner: object, name: str, make: Callable[[Callable[P, R]], Callable[P, R]]) -> None:
+    """Put `make(original)` in the place of an attribute."""
+    original = getattr(owner, name)
+    setattr(owner, name, functools.update_wrapper(make(original), original))
+
+
+def _scaled(tensors: Tensors, grads: Starts, factor: float) -> Starts:
     """The gradients from which a backward pass starts, times `factor`."""
-    several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-    given = [grads] if grads is None or isinstance(grads, torch.Tensor) else list(grads)
+    several = [tensors] if isinstance(tensors, Tensor) else list(tensors)
+    given = [grads] if grads is None or isinstance(grads, Tensor) else list(grads)
     given += [None] * (len(several) - len(given))
     started = []
     for tensor, grad in zip(several, given, strict=False):
         if grad is not None:
             started.append(grad * factor)
-        elif isinstance(tensor, torch.Tensor) and tensor.numel() == 1:
+        elif isinstance(tensor, Tensor) and tensor.numel() == 1:
             started.append(torch.full_like(tensor, factor))
         else:
             return grads  # torch has something to say about these
     return started
 
 
-def _norm(torch: Any, parameters: Any, kind: float) -> Any:
+def _norm(parameters: Tensor | Iterable[Tensor], kind: float) -> Tensor:
     """The norm of all gradients, as the clipping function returns it; none is changed."""
-    several: Iterable[Any] = [parameters] if isinstance(parameters, torch.Tensor) else parameters
+    several = [parameters] if isinstance(parameters, Tensor) else parameters
     norms = [torch.linalg.vector_norm(p.grad, kind) for p in several if p.grad is not None]
     if not norms:
         return torch.tensor(0.0)
-    return torch.linalg.vector_norm(torch.stack([n.to(norms[0].device) for n in norms]), kind)
+    whole: Tensor = torch.linalg.vector_norm(
+        torch.stack([n.to(norms[0].device) for n in norms]), kind
+    )
+    return whole

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
 
 WITNESSES = 4
 """Of so many parameters the gradient is looked at, to see whether the script changes it itself."""
@@ -30,11 +32,11 @@ class AccumulatedSteps:
         self.refused = False
         self._gave_up = gave_up
         self._backwards = 0
-        self._optimizer: weakref.ref[Any] = weakref.ref(self)
-        self._witnesses: list[tuple[Any, weakref.ref[Any] | None, int]] = []
+        self._optimizer: Callable[[], Optimizer | None] = lambda: None
+        self._witnesses: list[tuple[Tensor, weakref.ref[Tensor] | None, int]] = []
         """Parameters, with their gradient's tensor and its version."""
 
-    def attach(self, optimizer: Any) -> None:
+    def attach(self, optimizer: Optimizer) -> None:
         """Accumulate for this optimizer; a second one that is alive ends it for both."""
         present = self._optimizer()
         if self.refused:
@@ -53,7 +55,7 @@ class AccumulatedSteps:
             self.pending = 0
             self._gave_up(reason)
 
-    def of(self, optimizer: Any) -> bool:
+    def of(self, optimizer: object) -> bool:
         """Whether steps of this optimizer are accumulated."""
         return self.active and self._optimizer() is optimizer
 
@@ -120,13 +122,13 @@ class AccumulatedSteps:
         return waiting and not all(_as_seen(*witness) for witness in self._witnesses)
 
 
-def _seen(parameter: Any) -> tuple[weakref.ref[Any] | None, int]:
+def _seen(parameter: Tensor) -> tuple[weakref.ref[Tensor] | None, int]:
     grad = parameter.grad
     return (None, 0) if grad is None else (weakref.ref(grad), grad._version)
 
 
-def _as_seen(parameter: Any, seen: weakref.ref[Any] | None, version: int) -> bool:
+def _as_seen(parameter: Tensor, seen: weakref.ref[Tensor] | None, version: int) -> bool:
     grad = parameter.grad
     if grad is None or seen is None:
         return grad is None and seen is None
-    return seen() is grad and bool(parameter.grad._version == version)
+    return seen() is grad and grad._version == version

@@ -1,16 +1,21 @@
-"""What torch makes of models that it compiles: what it compiled, gave up, or could not compile.
+"""What becomes of models that torch compiles: compiled, given up, or not possible to compile.
 
-It falls back to the plain code in silence or with a warning for readers of its own source. A knob
-that compiles has to tell, else it passes for one that took effect.
+Torch falls back to the plain code in silence, or with a warning for readers of its own source. A
+knob that compiles has to tell, else it passes for one that took effect.
 """
 
 from __future__ import annotations
 
-import functools
 import logging
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+from gpurun.knobs.api import Hooks
+from gpurun.records.events import CompileEvent
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 LOGGER = "torch._dynamo.convert_frame"
 LIMIT = "torch._dynamo hit config."
@@ -28,17 +33,21 @@ class Compilations(logging.Filter):
 
     _watched_alone: ClassVar[set[str]] = set()
     _graphs_alone: ClassVar[int] = 0
+    _times_recorded: ClassVar[bool] = False
 
-    def __init__(self, gave_up: Callable[[str], None], function: str | None = None) -> None:
+    def __init__(
+        self, hooks: Hooks, gave_up: Callable[[str], None], function: str | None = None
+    ) -> None:
         super().__init__()
+        self._hooks = hooks
         self._gave_up = gave_up
         self._function = function
-        self._graphs: Any = None
-        self._before = 0
+        self._graphs: dict[str, int] = {}
+        self._before: int | None = None
 
     def install(self) -> None:
         """Begin to watch. Once is enough, whatever is compiled later."""
-        import torch._dynamo
+        import torch._dynamo  # seconds: no script pays for it whose model is not compiled
         from torch._dynamo.utils import counters
 
         torch._dynamo.config.suppress_errors = True
@@ -47,23 +56,25 @@ class Compilations(logging.Filter):
         self._before = self._count()
         if self._function is not None:
             self._watched_alone.add(self._function)
-        record_times()
+        if not Compilations._times_recorded:
+            Compilations._times_recorded = True
+            _record_times(self._hooks)
 
     @property
     def graphs(self) -> int:
         """Graphs compiled so far, but for those of functions that are watched alone."""
-        return 0 if self._graphs is None else self._count() - self._before
+        return 0 if self._before is None else self._count() - self._before
 
-    def run_alone(self, function: Callable[..., Any], *args: Any) -> Any:
+    def run_alone(self, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the one function that is watched; what it compiles is in no other watch's count."""
         before = self._graphs["unique_graphs"]
         try:
-            return function(*args)
+            return function(*args, **kwargs)
         finally:
             Compilations._graphs_alone += self._graphs["unique_graphs"] - before
 
     def _count(self) -> int:
-        return int(self._graphs["unique_graphs"]) - self._graphs_alone
+        return self._graphs.get("unique_graphs", 0) - self._graphs_alone
 
     def _is_mine(self, record: logging.LogRecord) -> bool:
         if not self._watched_alone:
@@ -88,28 +99,24 @@ class Compilations(logging.Filter):
         return True
 
 
-@functools.cache
-def record_times() -> None:
+def _record_times(hooks: Hooks) -> None:
     """Have the record say when each compilation begins and ends: one may never end."""
+
+    def record(phase: str) -> Callable[..., None]:
+        return lambda *_: hooks.record(CompileEvent(phase, time.perf_counter_ns()))
+
     try:
         from torch._dynamo.callback import callback_handler
 
-        callback_handler.register_start_callback(lambda *_: _record("begin"))
-        callback_handler.register_end_callback(lambda *_: _record("end"))
+        callback_handler.register_start_callback(record("begin"))
+        callback_handler.register_end_callback(record("end"))
     except (ImportError, AttributeError):
         pass  # not told by this torch: a trial that hangs then says so without the cause
 
 
-def _record(phase: str) -> None:
-    from gpurun.records.events import CompileEvent
-    from gpurun.runtime.core.recorder import RECORDER
-
-    RECORDER.event(CompileEvent(phase=phase, clock_ns=time.perf_counter_ns()))
-
-
 def _limit(record: logging.LogRecord) -> str:
     """How often a function was compiled before torch gave it up, and what had changed last."""
-    words = record.args if isinstance(record.args, tuple) else ()
+    words: tuple[Any, ...] = record.args if isinstance(record.args, tuple) else ()
     times = f"{words[1]} times" if len(words) > 1 else "too often"
     why = str(words[3]).partition("#")[0] if len(words) > 3 else ""
     guard = _one_line(why.partition(": ")[2] or why)

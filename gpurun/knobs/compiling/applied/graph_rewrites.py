@@ -9,14 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-Finish = Callable[[Any, Sequence[Any]], Callable[..., Any]]
-Rewrite = Callable[[Any, Sequence[Any], Finish], Callable[..., Any]]
+import torch
+from torch.fx import GraphModule
+from torch.nn import Module
+
+Finish = Callable[[GraphModule, Sequence[Any]], Callable[..., Any]]
+Rewrite = Callable[[GraphModule, Sequence[Any], Finish], Callable[..., Any]]
 
 REWRITES: list[Rewrite] = []
 """The rewrites of this process, in the order of their knobs."""
 
 
-def compile_in_place(module: Any, mode: str) -> None:
+def compile_in_place(module: Module, mode: str) -> None:
     """`module.compile(mode=mode)`, of graphs that were rewritten first.
 
     Two things differ from what torch does. A container of torch's own as the root, such as
@@ -24,8 +28,6 @@ def compile_in_place(module: Any, mode: str) -> None:
     compiles nothing. And no buffer that the graph saves is reused in its backward pass: the second
     backward pass of a script that retains its graph now and then would raise.
     """
-    import torch
-
     config = torch._functorch.config
     if hasattr(config, "donated_buffer"):
         config.donated_buffer = False
@@ -40,7 +42,7 @@ def compile_in_place(module: Any, mode: str) -> None:
         module._compiled_call_impl = torch.compile(call, **how)
 
 
-def _inlined(module: Any) -> Callable[..., Any] | None:
+def _inlined(module: Module) -> Callable[..., Any] | None:
     """The module's call in a frame that torch does not skip, where it skips those of the forward.
 
     None where it does not, and where this torch has other names for it.
@@ -64,7 +66,7 @@ def rewriting(finish: Finish) -> Finish:
 
 
 def _before(rewrite: Rewrite, finish: Finish) -> Finish:
-    def backend(module: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def backend(module: GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         return rewrite(module, inputs, finish)
 
     return backend

@@ -11,10 +11,13 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
-from gpurun.knobs.applied.replaced_methods import Ask, asking_first
+import torch
+from torch import Tensor
+
+B = TypeVar("B")
 
 DEPTH = 2
 """Batches that lie on the device ahead of their use."""
@@ -23,48 +26,48 @@ Signature = tuple[tuple[str, tuple[int, ...]], ...]
 """What tells batches of one kind: type and shape (but for the leading dimension) of each part."""
 
 
-class Carrier(Protocol):
+class Carrier(Protocol[B]):
     """Carries a tensor to the device."""
 
-    def begin(self, tensor: Any, device: Any) -> Any:
-        """Begin to copy a tensor of the host; what `finish` needs."""
+    def begin(self, tensor: Tensor, device: torch.device) -> B:
+        """Begin to copy a tensor of the host; returns what `finish` needs."""
 
-    def finish(self, begun: Any, device: Any, blocking: bool) -> Any:
+    def finish(self, begun: B, device: torch.device, blocking: bool) -> Tensor:
         """The copy, safe for the caller's stream; `blocking`: the host's tensor is free again."""
 
 
-class _Part:
+class _Part(Generic[B]):
     """One tensor of a batch in the host's memory. It does not keep the tensor alive."""
 
-    def __init__(self, tensor: Any, batch: _Batch, slot: int) -> None:
+    def __init__(self, tensor: Tensor, batch: _Batch[B], slot: int) -> None:
         self.host = weakref.ref(tensor, lambda _: batch.owner.lost(self))
         self.key = id(tensor)
         self.version = tensor._version
         self.batch = batch
         self.slot = slot
-        self.device: Any = None
-        self.begun: Any = None
+        self.device: torch.device | None = None
+        self.begun: B | None = None
 
 
-class _Batch:
+class _Batch(Generic[B]):
     """The parts of one batch, and how many copies of them nobody has taken yet."""
 
-    def __init__(self, owner: CopiesAhead, parts: Sequence[Any]) -> None:
+    def __init__(self, owner: CopiesAhead[B], parts: Sequence[Tensor]) -> None:
         self.owner = owner
         self.signature: Signature = tuple((str(p.dtype), tuple(p.shape[1:])) for p in parts)
         self.parts = [_Part(part, self, slot) for slot, part in enumerate(parts)]
         self.waiting = 0
 
 
-class CopiesAhead:
+class CopiesAhead(Generic[B]):
     """The batches that loaders have made ready and the script has not moved yet. Thread-safe."""
 
-    def __init__(self, carrier: Carrier) -> None:
-        self.parts: dict[int, _Part] = {}
+    def __init__(self, carrier: Carrier[B]) -> None:
+        self.parts: dict[int, _Part[B]] = {}
         """By the id of the host's tensor; a part leaves it when the tensor dies or is moved."""
         self._carrier = carrier
-        self._wanted: dict[Signature, dict[int, Any]] = {}
-        self._ahead: deque[_Batch] = deque()
+        self._wanted: dict[Signature, dict[int, torch.device]] = {}
+        self._ahead: deque[_Batch[B]] = deque()
         self._flying = 0
         # a tensor may die, and be reported lost, wherever memory is collected
         self._lock = threading.RLock()
@@ -75,7 +78,7 @@ class CopiesAhead:
         """A forked loader worker has no device: it touches no copy, nor a lock that is held."""
         self._abandoned = True
 
-    def arrived(self, tensors: Sequence[Any]) -> None:
+    def arrived(self, tensors: Sequence[Tensor]) -> None:
         """A loader has a batch ready: its tensors, in memory that nobody else writes to."""
         if self._abandoned:
             return
@@ -85,7 +88,7 @@ class CopiesAhead:
             self._ahead.append(batch)
             self._advance()
 
-    def take(self, tensor: Any, device: Any, blocking: bool) -> Any | None:
+    def take(self, tensor: Tensor, device: torch.device, blocking: bool) -> Tensor | None:
         """The copy of a tensor that the script moves to a device; None if there is none."""
         if self._abandoned:
             return None
@@ -100,17 +103,17 @@ class CopiesAhead:
             return None
         return self._carrier.finish(begun, device, blocking)
 
-    def forget(self, tensor: Any) -> None:
+    def forget(self, tensor: Tensor) -> None:
         """The tensor may be written to unseen from now on: its copy is of no use."""
         part = self._part(tensor)
         if part is not None:
             self.lost(part)
 
-    def _part(self, tensor: Any) -> _Part | None:
+    def _part(self, tensor: Tensor) -> _Part[B] | None:
         part = self.parts.get(id(tensor))
         return part if part is not None and part.host() is tensor else None
 
-    def lost(self, part: _Part) -> None:
+    def lost(self, part: _Part[B]) -> None:
         """A part is moved, forgotten or dead: the next batch has room."""
         if self._abandoned:
             return
@@ -135,10 +138,10 @@ class CopiesAhead:
                 unknown.append(batch)
         self._ahead.extendleft(reversed(unknown))
 
-    def _begin(self, batch: _Batch, wanted: dict[int, Any]) -> None:
+    def _begin(self, batch: _Batch[B], wanted: dict[int, torch.device]) -> None:
         for slot, device in wanted.items():
             part = batch.parts[slot]
-            tensor: Any = part.host()
+            tensor = part.host()
             if tensor is None or part.key not in self.parts or part.version != tensor._version:
                 continue
             part.device = device
@@ -147,70 +150,32 @@ class CopiesAhead:
         self._flying += batch.waiting > 0
 
 
+Begun = tuple[Tensor, torch.cuda.Event]
+
+
 class SideStream:
     """Carries pinned tensors to a GPU on a stream beside the one that computes."""
 
-    def __init__(self, torch: Any) -> None:
-        self._torch = torch
-        self._move = torch.Tensor.to
-        self._streams: dict[Any, Any] = {}
+    def __init__(self) -> None:
+        self._move = Tensor.to
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
-    def begin(self, tensor: Any, device: Any) -> Any:
+    def begin(self, tensor: Tensor, device: torch.device) -> Begun:
         """Queue the copy; the tensor with an event that says when it is there."""
-        cuda = self._torch.cuda
+        cuda = torch.cuda
         stream = self._streams.get(device)
         if stream is None:
-            stream = self._streams[device] = cuda.Stream(device)
+            stream = self._streams[device] = cuda.Stream(device)  # type: ignore[no-untyped-call]
         with cuda.stream(stream):
             copy = self._move(tensor, device, non_blocking=True)
         return copy, stream.record_event()
 
-    def finish(self, begun: Any, device: Any, blocking: bool) -> Any:
+    def finish(self, begun: Begun, device: torch.device, blocking: bool) -> Tensor:
         """Have the current stream wait for the copy and keep its memory while it is used there."""
         copy, there = begun
-        current = self._torch.cuda.current_stream(device)
+        current = torch.cuda.current_stream(device)
         current.wait_event(there)
         copy.record_stream(current)
         if blocking:
             there.synchronize()  # the script may write to its tensor as soon as we return
         return copy
-
-
-Moved = tuple[Any, Any, bool, Any]
-"""Device, type (None: its own), whether without blocking, memory format (None: its own)."""
-
-
-def move_asked(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Moved | None:
-    """What a call of `Tensor.to` asks for; None where it is not understood."""
-    kwargs = {name: value for name, value in kwargs.items() if name != "copy"}
-    try:
-        device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
-    except (TypeError, RuntimeError):
-        return None
-    return None if device is None else (device, dtype, bool(non_blocking), memory_format)
-
-
-def cuda_asked(torch: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Moved | None:
-    """The same for `Tensor.cuda`."""
-    names = dict(zip(("device", "non_blocking", "memory_format"), args, strict=False)) | kwargs
-    device = names.get("device")
-    where = ("cuda", device) if isinstance(device, int) else (device or "cuda",)
-    non_blocking = bool(names.get("non_blocking", False))
-    return torch.device(*where), None, non_blocking, names.get("memory_format")
-
-
-def numbered(torch: Any, device: Any) -> Any:
-    """The device with its index: `cuda` is the current one."""
-    if device.type != "cuda" or device.index is not None:
-        return device
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-Asked = Callable[[Any, tuple[Any, ...], dict[str, Any]], Moved | None]
-
-
-def answer_moves(torch: Any, answering: Callable[[Asked], Ask]) -> None:
-    """Replace the moves of tensors; `answering` makes the answer of what understands a call."""
-    tensor = torch.Tensor
-    tensor.to = asking_first(tensor.to, answering(move_asked))
-    tensor.cuda = asking_first(tensor.cuda, answering(cuda_asked))

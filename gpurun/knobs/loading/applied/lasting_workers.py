@@ -8,34 +8,28 @@ else draws from that generator, would come out differently. So the draw is made 
 from __future__ import annotations
 
 import functools
-from types import ModuleType
 from typing import Any
 
-from gpurun.knobs.api import Hooks, LoaderCall
+import torch
+from torch.utils.data import DataLoader
+from torch.utils.data import dataloader as torch_loaders
+
 from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.frames import drop_frame
 
-
-def keep_workers(call: LoaderCall) -> None:
-    """Let the workers of this loader live on from epoch to epoch."""
-    call.arguments["persistent_workers"] = MarkedTrue(True)
+Loader = DataLoader[Any]
 
 
-def keep_draws(hooks: Hooks) -> None:
-    """Have the seed drawn at each opening of the loaders given to `keep_workers`."""
-    hooks.on_import("torch.utils.data.dataloader", _patch)
-
-
-def _patch(dataloader: ModuleType) -> None:
-    import torch
-
-    iterator: Any = dataloader._MultiProcessingDataLoaderIter
+@functools.cache
+def keep_draws() -> None:
+    """Draw the seed at each opening of loaders whose `persistent_workers` is a `MarkedTrue`."""
+    iterator: Any = torch_loaders._MultiProcessingDataLoaderIter
     original = iterator._reset
-    if hasattr(original, "_draws"):
-        return
 
     @functools.wraps(original)
-    def _reset(self: Any, loader: Any, first_iter: bool = False) -> None:
+    def _reset(
+        self: torch_loaders._BaseDataLoaderIter, loader: Loader, first_iter: bool = False
+    ) -> None:
         if not first_iter and isinstance(loader.persistent_workers, MarkedTrue):
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
         try:
@@ -44,5 +38,4 @@ def _patch(dataloader: ModuleType) -> None:
             drop_frame(error)
             raise
 
-    _reset._draws = True  # type: ignore[attr-defined]
     iterator._reset = _reset

@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
+import torch
+from torch.multiprocessing import get_sharing_strategy, reductions
+
 from gpurun.knobs.loading.applied.shared_segments import (
     FREE,
     GONE,
@@ -22,6 +25,9 @@ from gpurun.knobs.loading.applied.shared_segments import (
     Holders,
     Segment,
 )
+
+Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
+"""What pickles in the place of an object: a function, and its arguments."""
 
 BATCHES = 4
 """A ring holds so many times the batches that torch lets a worker be ahead, for a batch may have
@@ -94,9 +100,12 @@ class Lender:
     """
 
     def __init__(
-        self, torch: Any, make: Callable[[int], Any], token: bytes, holders: Holders, prefetch: int
+        self,
+        make: Callable[[int], torch.UntypedStorage],
+        token: bytes,
+        holders: Holders,
+        prefetch: int,
     ) -> None:
-        self._torch = torch
         self._make = make
         self._token = token
         self._holders = holders
@@ -106,11 +115,11 @@ class Lender:
         self._parent = os.getpid()
         self._worker: int | None = None
 
-    def lend(self, nbytes: int) -> Any | None:
+    def lend(self, nbytes: int) -> torch.UntypedStorage | None:
         """A storage with room for so many bytes; None where torch shall make one."""
         if nbytes < LEAST_BYTES or not self._in_worker():
             return None
-        if self._torch.multiprocessing.get_sharing_strategy() != "file_descriptor":
+        if get_sharing_strategy() != "file_descriptor":  # type: ignore[no-untyped-call]
             return None
         ring = self._rings.setdefault(nbytes.bit_length(), Ring(self._most))
         if ring.closed:
@@ -131,7 +140,7 @@ class Lender:
             for each in self._rings.values():
                 each.give_up_idle()
             return None
-        segment = Segment(self._torch, self._make(nbytes), self._holders)
+        segment = Segment(self._make(nbytes), self._holders)
         segment.sign(self._token)
         self._lent[segment.number] = segment
         return segment
@@ -145,17 +154,15 @@ class Lender:
         return here == self._worker
 
     def _count_sendings(self) -> None:
-        from torch.multiprocessing import reductions
+        original: Callable[[torch.UntypedStorage], Reduced] = reductions.reduce_storage
 
-        original: Any = reductions.reduce_storage
-
-        def reduce(storage: Any) -> Any:
+        def reduce(storage: torch.UntypedStorage) -> Reduced:
             segment = self._lent.get(storage._cdata)
             if segment is not None:
                 segment.sent += 1
             return original(storage)
 
-        ForkingPickler.register(self._torch.UntypedStorage, reduce)
+        ForkingPickler.register(torch.UntypedStorage, reduce)
 
 
 def _leaves_half(nbytes: int) -> bool:

@@ -7,7 +7,8 @@ be read: their segments are never given back.
 
 from __future__ import annotations
 
-from typing import Any
+import torch
+from torch import Tensor
 
 from gpurun.knobs.loading.applied.shared_segments import FREE, GONE, LEAST_BYTES, Holders, Segment
 
@@ -18,17 +19,16 @@ MOST_KEPT = 256
 class Returns:
     """What one thread that pins batches has received. The memory stays mapped while this lives."""
 
-    def __init__(self, torch: Any, token: bytes, holders: Holders) -> None:
-        self._torch = torch
+    def __init__(self, token: bytes, holders: Holders) -> None:
         self._token = token
         self._holders = holders
         self._kept: dict[int, Segment] = {}
         self._copied: dict[int, set[int]] = {}
         self._due: list[int] = []
 
-    def copied(self, tensor: Any, pinned: Any) -> None:
+    def copied(self, tensor: Tensor, pinned: Tensor) -> None:
         """A tensor of the message in hand was copied by torch to `pinned`."""
-        if tensor.layout is not self._torch.strided or tensor.is_nested:
+        if tensor.layout is not torch.strided or tensor.is_nested:
             return
         storage = tensor.untyped_storage()
         if pinned is tensor or pinned.data_ptr() == tensor.data_ptr():
@@ -66,11 +66,11 @@ class Returns:
         self._forget_one()
         return given
 
-    def _keep(self, storage: Any) -> bool:
+    def _keep(self, storage: torch.UntypedStorage) -> bool:
         """Know a segment that comes for the first time."""
         if storage.nbytes() <= LEAST_BYTES or len(self._kept) >= MOST_KEPT:
             return False
-        segment = Segment(self._torch, storage, self._holders)
+        segment = Segment(storage, self._holders)
         if not segment.signed(self._token):
             return False
         self._kept[segment.number] = segment

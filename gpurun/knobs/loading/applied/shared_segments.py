@@ -11,7 +11,8 @@ import ctypes
 import os
 import struct
 import sys
-from typing import Any
+
+import torch
 
 LEAST_BYTES = 256 << 10
 """Below it a new segment costs no more than to know one that is back."""
@@ -31,7 +32,7 @@ Holders = tuple[int, int]
 class Segment:
     """One process's end of a segment, whose storage it holds. `sent`: how often it was pickled."""
 
-    def __init__(self, torch: Any, storage: Any, holders: Holders) -> None:
+    def __init__(self, storage: torch.UntypedStorage, holders: Holders) -> None:
         self.storage = storage
         self.number: int = storage._cdata
         self.room: int = storage.nbytes() - TRAILER
@@ -92,11 +93,13 @@ class Segment:
         return bool(self.storage.data_ptr() == self._address)
 
 
-def holders_when_alone(torch: Any) -> Holders:
+def holders_when_alone() -> Holders:
     """What `Segment.holders` finds where nobody else holds it; versions of torch count in different
     ways. RuntimeError where one cannot tell.
     """
-    segment = Segment(torch, torch.UntypedStorage(2 * TRAILER), (0, 0))
+    storage = torch.UntypedStorage(2 * TRAILER)  # type: ignore[no-untyped-call]
+    segment = Segment(storage, (0, 0))
+    del storage
     tensor = torch.empty(0, dtype=torch.uint8).set_(segment.storage)
     with_tensor = segment.holders()
     del tensor
@@ -110,6 +113,6 @@ def holders_when_alone(torch: Any) -> Holders:
     return segment._holders
 
 
-def _file(storage: Any) -> tuple[int, int]:
+def _file(storage: torch.UntypedStorage) -> tuple[int, int]:
     status = os.fstat(storage._share_fd_cpu_()[0])
     return status.st_ino, status.st_dev

@@ -7,12 +7,16 @@ the model knows: a tensor whose rows have gaps between them, which the knob hide
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+from torch.fx import GraphModule, Node
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from gpurun.knobs.compiling.applied.graph_rewrites import Finish, Rewrite
 from gpurun.records.frames import drop_frame
@@ -24,37 +28,39 @@ MOST_COLUMNS = 0.02
 """So much of a row may be added at most."""
 
 
+def _expired(reference: StorageWeakRef) -> bool:
+    return bool(reference.expired())  # type: ignore[no-untyped-call]
+
+
 class _ByStorage(Generic[V]):
     """What is known of some memory; kept alive by nothing here."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, V]] = {}
+        self._known: dict[int, tuple[StorageWeakRef, V]] = {}
 
-    def keep(self, tensor: Any, value: V) -> None:
+    def keep(self, tensor: Tensor, value: V) -> None:
         """Know something of the memory of a tensor."""
-        from torch.multiprocessing.reductions import StorageWeakRef
-
         known = list(self._known.items())
-        self._known = {at: found for at, found in known if not found[0].expired()}
+        self._known = {at: found for at, found in known if not _expired(found[0])}
         reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         self._known[reference.cdata] = reference, value
 
-    def of(self, tensor: Any) -> V | None:
+    def of(self, tensor: Tensor) -> V | None:
         """What is known of the memory of a tensor, None if nothing is."""
         if not self._known or not _is_strided(tensor):
             return None
         found = self._known.get(tensor.untyped_storage()._cdata)
-        return None if found is None or found[0].expired() else found[1]
+        return None if found is None or _expired(found[0]) else found[1]
 
 
 class _Rows(_ByStorage[tuple[int, int]]):
     """Memory that holds padded rows."""
 
-    def add(self, tensor: Any, width: int, length: int) -> None:
+    def add(self, tensor: Tensor, width: int, length: int) -> None:
         """The memory of a tensor: rows of `length` elements, of which `width` are meant."""
         self.keep(tensor, (width, length))
 
-    def length(self, tensor: Any) -> int | None:
+    def length(self, tensor: Tensor) -> int | None:
         """The length of the rows of which a tensor is the columns that are meant, else None.
 
         Of some of the rows or all, each once, in the order of its dimensions but the last.
@@ -79,30 +85,29 @@ whom to tell that it is so.
 """
 
 
-def _is_strided(tensor: Any) -> bool:
-    import torch
-
+def _is_strided(tensor: Tensor) -> bool:
     plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided
     return plain and tensor.dim() >= 2 and tensor.numel() > 0
 
 
-def _rows_of(tensor: Any) -> list[tuple[int, int]]:
+def _rows_of(tensor: Tensor) -> list[tuple[int, int]]:
     """Stride and size of each dimension but the last."""
     return list(zip(tensor.stride()[:-1], tensor.shape[:-1], strict=True))
 
 
-def confirm(tensor: Any) -> None:
+def confirm(tensor: Tensor) -> None:
     """The knob has this result of the model in hand, and will hide gaps between its rows."""
     told = UNCONFIRMED.of(tensor)
     if told is not None:
         told()
 
 
-def copy_of(tensor: Any) -> Any:
+def copy_of(tensor: Tensor) -> Tensor:
     """A copy, as part of the graph of autograd; of padded rows with their gaps."""
     length = PADDED.length(tensor)
     if length is not None:
-        return _functions().Copied.apply(tensor, length)
+        copied: Tensor = _Copied.apply(tensor, length)  # type: ignore[no-untyped-call]
+        return copied
     copy = tensor.clone()
     told = UNCONFIRMED.of(tensor)
     if told is not None:
@@ -110,7 +115,7 @@ def copy_of(tensor: Any) -> Any:
     return copy
 
 
-def columns(whole: Any, width: int) -> Any:
+def columns(whole: Tensor, width: int) -> Tensor:
     """The first columns of rows, in the same memory but no view of them for autograd."""
     shape = (*whole.shape[:-1], width)
     storage, offset = whole.untyped_storage(), whole.storage_offset()
@@ -124,19 +129,21 @@ def padding(is_large: Callable[[int], bool]) -> Rewrite:
     it is confirmed that the result of a graph is the model's, it is copied to rows without.
     """
 
-    def rewrite(module: Any, inputs: Sequence[Any], finish: Finish) -> Callable[..., Any]:
+    def rewrite(module: GraphModule, inputs: Sequence[Any], finish: Finish) -> Callable[..., Any]:
         padded = _pad(module, is_large)
         run = finish(module, inputs)
         if not padded:
             return run
         confirmed: set[int] = set()
 
-        def call(*args: Any) -> Any:
+        def call(*args: Any) -> list[Tensor]:
             try:
                 results = list(run(*args))
                 for place, width in padded.items():
                     if place in confirmed:
-                        results[place] = _functions().Columns.apply(results[place], width)
+                        results[place] = _Columns.apply(  # type: ignore[no-untyped-call]
+                            results[place], width
+                        )
                     else:
                         results[place] = results[place][..., :width].contiguous()
                         UNCONFIRMED.keep(results[place], partial(confirmed.add, place))
@@ -150,12 +157,10 @@ def padding(is_large: Callable[[int], bool]) -> Rewrite:
     return rewrite
 
 
-def _pad(module: Any, is_large: Callable[[int], bool]) -> dict[int, int]:
+def _pad(module: GraphModule, is_large: Callable[[int], bool]) -> dict[int, int]:
     """Pad what fits in a graph; the places of its results that have more columns, and how many
     are meant.
     """
-    import torch
-
     graph = module.graph
     (output,) = [node for node in graph.nodes if node.op == "output"]
     results = list(output.args[0]) if isinstance(output.args[0], (list, tuple)) else []
@@ -167,10 +172,11 @@ def _pad(module: Any, is_large: Callable[[int], bool]) -> dict[int, int]:
         extra = -width % LINE
         if not 0 < extra <= MOST_COLUMNS * width:
             continue
-        inputs, weight, *bias = node.args
+        arguments: tuple[Any, ...] = node.args
+        inputs, weight, *bias = arguments
         with graph.inserting_before(node):
             pad = partial(graph.call_function, torch.nn.functional.pad)
-            given = [pad((weight, (0, 0, 0, extra)))]
+            given: list[Node | None] = [pad((weight, (0, 0, 0, extra)))]
             given += [None if b is None else pad((b, (0, extra))) for b in bias]
         node.args = (inputs, *given)
         padded[place] = width
@@ -179,10 +185,8 @@ def _pad(module: Any, is_large: Callable[[int], bool]) -> dict[int, int]:
     return padded
 
 
-def _width(node: Any, is_large: Callable[[int], bool]) -> int | None:
+def _width(node: Node, is_large: Callable[[int], bool]) -> int | None:
     """The columns of a linear layer's large result in half precision; None for anything else."""
-    import torch
-
     if getattr(node, "target", None) is not torch.nn.functional.linear or node.kwargs:
         return None
     value = node.meta.get("example_value")
@@ -194,49 +198,49 @@ def _width(node: Any, is_large: Callable[[int], bool]) -> int | None:
     return value.shape[-1] if isinstance(value.shape[-1], int) else None
 
 
-def _whole(rows: Any, length: int) -> Any:
+def _whole(rows: Tensor, length: int) -> Tensor:
     """The rows that a tensor is the columns of."""
     steps = [step if size > 1 else length for step, size in _rows_of(rows)]
     return rows.as_strided((*rows.shape[:-1], length), (*steps, 1))
 
 
-@functools.cache
-def _functions() -> Any:
-    """What autograd knows of it, made when torch is there."""
-    import torch
+class _Padding(FunctionCtx):
+    """The attribute that `_Columns` keeps from its forward."""
 
-    class Columns(torch.autograd.Function):
-        """The columns that are meant, of what the graph returned."""
+    extra: int
 
-        @staticmethod
-        def forward(ctx: Any, whole: Any, width: int) -> Any:
-            ctx.set_materialize_grads(False)
-            ctx.extra = whole.shape[-1] - width
-            part = columns(whole, width)
-            PADDED.add(part, width, whole.shape[-1])
-            return part
 
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            if gradient is None:
-                return None, None
-            length = None if torch.is_grad_enabled() else ENDS_IN_ZEROS.length(gradient)
-            if length is not None and length == gradient.shape[-1] + ctx.extra:
-                return _whole(gradient, length), None
-            return torch.nn.functional.pad(gradient, (0, ctx.extra)), None
+class _Columns(torch.autograd.Function):
+    """The columns that are meant, of what the graph returned."""
 
-    class Copied(torch.autograd.Function):
-        """A copy of padded rows."""
+    @staticmethod
+    def forward(ctx: _Padding, whole: Tensor, width: int) -> Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.extra = whole.shape[-1] - width
+        part = columns(whole, width)
+        PADDED.add(part, width, whole.shape[-1])
+        return part
 
-        @staticmethod
-        def forward(ctx: Any, rows: Any, length: int) -> Any:
-            ctx.set_materialize_grads(False)
-            copy = columns(_whole(rows, length).clone(), rows.shape[-1])
-            PADDED.add(copy, rows.shape[-1], length)
-            return copy
+    @staticmethod
+    def backward(ctx: _Padding, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        if gradient is None:
+            return None, None
+        length = None if torch.is_grad_enabled() else ENDS_IN_ZEROS.length(gradient)
+        if length is not None and length == gradient.shape[-1] + ctx.extra:
+            return _whole(gradient, length), None
+        return torch.nn.functional.pad(gradient, (0, ctx.extra)), None
 
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            return gradient, None
 
-    return SimpleNamespace(Columns=Columns, Copied=Copied)
+class _Copied(torch.autograd.Function):
+    """A copy of padded rows."""
+
+    @staticmethod
+    def forward(ctx: FunctionCtx, rows: Tensor, length: int) -> Tensor:
+        ctx.set_materialize_grads(False)
+        copy = columns(_whole(rows, length).clone(), rows.shape[-1])
+        PADDED.add(copy, rows.shape[-1], length)
+        return copy
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, gradient: Tensor | None) -> tuple[Tensor | None, None]:
+        return gradient, None

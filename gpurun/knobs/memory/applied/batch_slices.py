@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from gpurun.knobs.applied.tensor_trees import foreign, leaves, map_tensors
 from gpurun.knobs.memory.applied.recompute import agree
 
@@ -13,12 +16,12 @@ class NotPerSample(Exception):
     """What a module returns for slices is not what it returns for the whole; says why."""
 
 
-def rows_of(given: Any) -> int:
+def rows_of(given: object) -> int:
     """The leading dimension of the first tensor that has one, 0 if none has."""
     return next((int(tensor.shape[0]) for tensor in leaves(given) if tensor.dim()), 0)
 
 
-def signature_of(given: Any, rows: int) -> tuple[tuple[int, bool], ...]:
+def signature_of(given: object, rows: int) -> tuple[tuple[int, bool], ...]:
     """Of each tensor its number of dimensions, and whether it has a row a sample."""
     return tuple((t.dim(), bool(t.dim() and t.shape[0] == rows)) for t in leaves(given))
 
@@ -29,10 +32,10 @@ def slice_sizes(rows: int, parts: int) -> list[int]:
     return [rows // parts + (i < rows % parts) for i in range(parts)]
 
 
-def rows_from(given: Any, rows: int, start: int, size: int) -> Any:
+def rows_from(given: object, rows: int, start: int, size: int) -> Any:
     """`given` with the rows from `start` of every tensor that has `rows` of them."""
 
-    def cut(tensor: Any) -> Any:
+    def cut(tensor: Tensor) -> Tensor:
         whole = not tensor.dim() or tensor.shape[0] != rows
         return tensor if whole else tensor[start : start + size]
 
@@ -40,15 +43,13 @@ def rows_from(given: Any, rows: int, start: int, size: int) -> Any:
 
 
 def kinds_of_output(
-    whole: Any, parts: Sequence[Any], sizes: Sequence[int], near: float
+    whole: object, parts: Sequence[object], sizes: Sequence[int], near: float
 ) -> list[bool]:
     """For each tensor of an output whether it has a row a sample; if not, it is no sample's.
 
     `whole` was returned for all rows, `parts` for slices of them; `near` is the relative difference
     that is rounding. Raises NotPerSample when the parts do not make the whole.
     """
-    import torch
-
     _same_structure([whole, *parts])
     kinds = []
     for tensor, *pieces in zip(leaves(whole), *map(leaves, parts), strict=True):
@@ -66,10 +67,8 @@ def kinds_of_output(
     return kinds
 
 
-def join(parts: Sequence[Any], sizes: Sequence[int], kinds: Sequence[bool]) -> Any:
+def join(parts: Sequence[object], sizes: Sequence[int], kinds: Sequence[bool]) -> Any:
     """One output out of those of the slices. Raises NotPerSample where they do not fit."""
-    import torch
-
     _same_structure(parts)
     columns = list(zip(*map(leaves, parts), strict=True))
     if len(columns) != len(kinds):
@@ -85,12 +84,12 @@ def join(parts: Sequence[Any], sizes: Sequence[int], kinds: Sequence[bool]) -> A
     return map_tensors(parts[0], lambda tensor: next(joined))
 
 
-def _have_rows(pieces: Sequence[Any], sizes: Sequence[int]) -> bool:
+def _have_rows(pieces: Sequence[Tensor], sizes: Sequence[int]) -> bool:
     shapes = [piece.shape for piece in pieces]
     return all(s and s[0] == size for s, size in zip(shapes, sizes, strict=True))
 
 
-def _same_structure(outputs: Sequence[Any]) -> None:
+def _same_structure(outputs: Sequence[object]) -> None:
     strange = foreign(outputs[0])
     if strange is not None:
         raise NotPerSample(f"it returns an object ({strange})")

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
 
 from gpurun.knobs.api import Hooks
+from gpurun.knobs.applied.autograd_state import recorded_otherwise
+from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
 from gpurun.knobs.applied.replaced_forwards import ReplacedForwards, cannot_choose
 from gpurun.knobs.applied.tensor_trees import foreign, leaves, map_tensors
 from gpurun.knobs.memory.applied.recompute import (
@@ -14,7 +19,6 @@ from gpurun.knobs.memory.applied.recompute import (
     Place,
     agree,
     checkpointed,
-    recorded_otherwise,
     rehearse,
 )
 
@@ -35,7 +39,7 @@ class CheckpointedBlocks:
         self._forwards: ReplacedForwards[_Block] = ReplacedForwards(self._run)
         self._waiting = False
 
-    def choose(self, root: Any, blocks: list[Any]) -> None:
+    def choose(self, root: Module, blocks: list[Module]) -> None:
         """Checkpoint these blocks of `root` from their next training call on."""
         if not blocks:
             self._skip(f"{type(root).__name__} has no repeated blocks")
@@ -58,9 +62,9 @@ class CheckpointedBlocks:
         self._waiting = False
         self._hooks.skipped(reason)
 
-    def _run(self, module: Any, block: _Block, original: Any, args: Any, kwargs: Any) -> Any:
-        import torch
-
+    def _run(
+        self, module: Module, block: _Block, original: Forward, args: Args, kwargs: Kwargs
+    ) -> object:
         if not (module.training and torch.is_grad_enabled()) or recorded_otherwise((args, kwargs)):
             return original(module, *args, **kwargs)
         if (name := foreign((args, kwargs))) is not None:
@@ -74,7 +78,9 @@ class CheckpointedBlocks:
         self._hooks.applied(block.family)
         return self._first_call(module, block, original, args, kwargs)
 
-    def _first_call(self, module: Any, block: _Block, original: Any, args: Any, kwargs: Any) -> Any:
+    def _first_call(
+        self, module: Module, block: _Block, original: Forward, args: Args, kwargs: Kwargs
+    ) -> object:
         """With copies of the inputs, so that it is right even if the script changes them later."""
 
         def changed() -> None:
@@ -85,7 +91,9 @@ class CheckpointedBlocks:
         args, kwargs = map_tensors((args, kwargs), lambda tensor: tensor.clone())
         return checkpointed(original, module, args, kwargs, moment)
 
-    def _leave(self, module: Any, original: Any, args: Any, kwargs: Any, reason: str) -> Any:
+    def _leave(
+        self, module: Module, original: Forward, args: Args, kwargs: Kwargs, reason: str
+    ) -> object:
         self._forwards.leave(module)
         self._skip(f"{type(module).__name__}: {reason}")
         return original(module, *args, **kwargs)
@@ -95,7 +103,7 @@ class _Watched(Moment):
     """A moment that tells, when it comes again, if tensors were changed in place since."""
 
     def __init__(
-        self, places: list[Place], tensors: list[Any], changed: Callable[[], None]
+        self, places: list[Place], tensors: list[Tensor], changed: Callable[[], None]
     ) -> None:
         super().__init__(places)
         # detached tensors share the version, and keep no graph alive
@@ -108,7 +116,9 @@ class _Watched(Moment):
         super().__enter__()
 
 
-def _study(module: Any, block: _Block, original: Any, args: Any, kwargs: Any) -> str | None:
+def _study(
+    module: Module, block: _Block, original: Forward, args: Args, kwargs: Kwargs
+) -> str | None:
     """Why a block's forward cannot be run again, None if it can; finds the buffers it changes."""
     results = []
     try:
@@ -119,7 +129,7 @@ def _study(module: Any, block: _Block, original: Any, args: Any, kwargs: Any) ->
             if versions != [tensor._version for tensor in leaves(given)]:
                 return "it changes its input in place"
             results.append(result)
-        if not agree(*results):
+        if not agree(results[0], results[1]):
             return "its forward gives something else when it runs again"
     except Exception as error:
         return f"it cannot run twice ({type(error).__name__})"
@@ -127,9 +137,7 @@ def _study(module: Any, block: _Block, original: Any, args: Any, kwargs: Any) ->
     return None
 
 
-def _unfit_block(block: Any) -> str | None:
-    import torch
-
+def _unfit_block(block: Module) -> str | None:
     if any(isinstance(module, torch.nn.SyncBatchNorm) for module in block.modules()):
         return "SyncBatchNorm would meet the other ranks again"
     return cannot_choose(block)

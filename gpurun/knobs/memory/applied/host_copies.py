@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from typing import Any
+
+import torch
+from torch import Tensor
 
 IN_FLIGHT_BYTES = 64 << 20
 """Copies under way take at most about this much of the device's memory, in either direction."""
 
 
 class Kept:
-    """One tensor on the host; `back` is its copy on the device while that is fetched ahead."""
+    """One tensor on the host; `back`: its copy on the device while that is fetched ahead, and the
+    event that says when it is there.
+    """
 
-    def __init__(self, host: Any, device: Any, number: int) -> None:
+    def __init__(self, host: Tensor, device: torch.device, number: int) -> None:
         self.host = host
         self.device = device
         self.number = number
-        self.back: Any = None
-        self.arrived: Any = None
+        self.back: tuple[Tensor, torch.cuda.Event] | None = None
 
 
 class HostCopies:
@@ -28,19 +31,18 @@ class HostCopies:
     otherwise the allocator could not use again what a copy still reads, and nothing were saved.
     """
 
-    def __init__(self, torch: Any, stream: Any) -> None:
-        self._torch = torch
+    def __init__(self, stream: torch.cuda.Stream) -> None:
         self._stream = stream
         self._kept: list[weakref.ref[Kept]] = []
-        self._leaving: deque[tuple[Any, Any]] = deque()
-        self._returned: deque[tuple[Any, int]] = deque()
+        self._leaving: deque[tuple[torch.cuda.Event, Tensor]] = deque()
+        self._returned: deque[tuple[torch.cuda.Event, int]] = deque()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def take(self, tensor: Any) -> Kept:
+    def take(self, tensor: Tensor) -> Kept:
         """Start to copy a tensor of this device to the host."""
-        torch, stream = self._torch, self._stream
+        stream = self._stream
         source = tensor.detach()
         host = torch.empty_like(source, device="cpu", pin_memory=True)
         stream.wait_stream(torch.cuda.current_stream(source.device))
@@ -57,16 +59,16 @@ class HostCopies:
         """The forward pass is over: wait until the device's memory is free."""
         self._wait_for_copies(0)
 
-    def give(self, kept: Kept) -> Any:
+    def give(self, kept: Kept) -> Tensor:
         """The tensor on its device again, to be used on the present stream."""
-        present = self._torch.cuda.current_stream(kept.device)
+        present = torch.cuda.current_stream(kept.device)
         self._returned.append((present.record_event(), kept.host.nbytes))
         while len(self._returned) > 1 and sum(n for _, n in self._returned) > IN_FLIGHT_BYTES:
             self._returned.popleft()[0].synchronize()
-        self._fetch(kept)
+        tensor, arrived = self._fetch(kept)
         self._fetch_ahead(kept.number)
-        present.wait_event(kept.arrived)
-        tensor, kept.back = kept.back, None
+        present.wait_event(arrived)
+        kept.back = None
         tensor.record_stream(present)
         return tensor
 
@@ -86,9 +88,11 @@ class HostCopies:
                 return
             self._fetch(kept)
 
-    def _fetch(self, kept: Kept) -> None:
+    def _fetch(self, kept: Kept) -> tuple[Tensor, torch.cuda.Event]:
+        """The copy on the device, and the event that says when it is there."""
         if kept.back is None:
-            with self._torch.cuda.stream(self._stream):
-                kept.back = self._torch.empty_like(kept.host, device=kept.device)
-                kept.back.copy_(kept.host, non_blocking=True)
-                kept.arrived = self._stream.record_event()
+            with torch.cuda.stream(self._stream):
+                back = torch.empty_like(kept.host, device=kept.device)
+                back.copy_(kept.host, non_blocking=True)
+                kept.back = back, self._stream.record_event()
+        return kept.back

@@ -9,12 +9,18 @@ from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
+import torch
+from torch import Tensor
+from torch.nn import Module
+from torch.utils.checkpoint import checkpoint
+
+from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
 from gpurun.knobs.applied.tensor_trees import leaves
 
 TOLERANCE = 0.02
 """Relative difference of two runs with the same random numbers: rounding, not another choice."""
 
-Place = tuple[Any, str]
+Place = tuple[Module, str]
 """A buffer: the module that holds it, and its name there."""
 
 
@@ -28,14 +34,14 @@ class Moment:
 
     def __init__(self, places: Iterable[Place]) -> None:
         self._random = _random_states()
-        self._then = [(owner, name, owner._buffers[name].clone()) for owner, name in places]
-        self._now: list[tuple[Any, str, Any]] = []
+        self._then = [(owner, name, _buffer(owner, name).clone()) for owner, name in places]
+        self._now: list[tuple[Module, str, Tensor]] = []
         self._random_now = self._random
 
     def __enter__(self) -> None:
         self._random_now = _random_states()
         _set_random_states(self._random)
-        self._now = [(owner, name, owner._buffers[name]) for owner, name, _ in self._then]
+        self._now = [(owner, name, _buffer(owner, name)) for owner, name, _ in self._then]
         for owner, name, value in self._then:
             owner._buffers[name] = value.clone()
 
@@ -59,13 +65,13 @@ class Moment:
         ]
 
 
-def checkpointed(original: Any, module: Any, args: Any, kwargs: Any, moment: Moment) -> Any:
+def checkpointed(
+    original: Forward, module: Module, args: Args, kwargs: Kwargs, moment: Moment
+) -> object:
     """`original(module, *args, **kwargs)`, computed again at `moment` in the backward pass."""
-    from torch.utils.checkpoint import checkpoint
-
     count, names = len(args), list(kwargs)
 
-    def run(*values: Any) -> Any:
+    def run(*values: object) -> object:
         return original(module, *values[:count], **dict(zip(names, values[count:], strict=True)))
 
     # all by position: torch looks for devices, whose random numbers it keeps, only there
@@ -78,29 +84,15 @@ def checkpointed(original: Any, module: Any, args: Any, kwargs: Any, moment: Mom
     )
 
 
-def recorded_otherwise(given: Any = ()) -> bool:
-    """Whether what runs now on `given` is traced or transformed by torch.func."""
-    import torch
-
-    forbidden = getattr(
-        torch._C._autograd, "_saved_tensors_hooks_get_disabled_error_message", lambda: None
-    )
-    tracing = torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
-    if tracing or forbidden() is not None:
-        return True
-    transformed = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", lambda tensor: False)
-    return any(not isinstance(x, torch.Tensor) or transformed(x) for x in leaves(given))
-
-
-def rehearse(module: Any, original: Any, args: Any, kwargs: Any) -> tuple[Any, list[Place]]:
+def rehearse(
+    module: Module, original: Forward, args: Args, kwargs: Kwargs
+) -> tuple[object, list[Place]]:
     """What `original(module, *args, **kwargs)` returns without gradients, and the buffers of
     `module` that it changed.
 
     Random numbers and buffers are afterwards as before. What else it does, it has done: a list
     that a forward appends to is longer.
     """
-    import torch
-
     moment = Moment(
         (owner, name)
         for owner in module.modules()
@@ -114,7 +106,7 @@ def rehearse(module: Any, original: Any, args: Any, kwargs: Any) -> tuple[Any, l
         return original(module, *args, **kwargs), moment.changed()
 
 
-def agree(one: Any, other: Any, near: float = TOLERANCE) -> bool:
+def agree(one: object, other: object, near: float = TOLERANCE) -> bool:
     """Whether two outputs hold tensors of the same shapes and, but for rounding, values.
 
     `near`: relative difference, in the L2 norm of each tensor, that counts as rounding.
@@ -124,7 +116,7 @@ def agree(one: Any, other: Any, near: float = TOLERANCE) -> bool:
     return len(ones) == len(others) and all(_close(a, b, near) for a, b in pairs)
 
 
-def _close(one: Any, other: Any, near: float) -> bool:
+def _close(one: Tensor, other: Tensor, near: float) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not (one.is_floating_point() or one.is_complex()):
@@ -133,10 +125,14 @@ def _close(one: Any, other: Any, near: float) -> bool:
     return bool(difference <= near * one.detach().abs().double().norm())
 
 
-def _same(one: Any, other: Any) -> bool:
-    import torch
-
+def _same(one: Tensor, other: Tensor | None) -> bool:
     return other is not None and bool(torch.equal(one, other))
+
+
+def _buffer(owner: Module, name: str) -> Tensor:
+    buffer = owner._buffers[name]
+    assert buffer is not None, "only buffers that are there are kept"
+    return buffer
 
 
 def _random_states() -> tuple[Any, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+import torch
+from torch.nn import Module
 
 SHARE = 0.8
 """Classes that hold this part of the most parameters that any holds are as good as that one."""
@@ -10,14 +11,14 @@ LEAST = 2
 """A block that does not repeat is no block."""
 
 
-def repeated_blocks(root: Any) -> list[Any]:
+def repeated_blocks(root: Module) -> list[Module]:
     """The model's blocks in the order in which it names them, none if nothing repeats.
 
     A block has modules of its own (a lone layer keeps little beside its input) and lies in no
     other block. Of the classes that hold most parameters the most numerous is taken: the
     bottlenecks of a ResNet, not its four stages; of equals the outermost.
     """
-    found: dict[type, list[Any]] = {}
+    found: dict[type, list[Module]] = {}
     _collect(root, found, frozenset())
     repeated = {cls: blocks for cls, blocks in found.items() if len(blocks) >= LEAST}
     held = {cls: sum(_parameters(block) for block in blocks) for cls, blocks in repeated.items()}
@@ -28,9 +29,7 @@ def repeated_blocks(root: Any) -> list[Any]:
     return max(large, key=len)
 
 
-def _collect(module: Any, found: dict[type, list[Any]], around: frozenset[type]) -> None:
-    import torch
-
+def _collect(module: Module, found: dict[type, list[Module]], around: frozenset[type]) -> None:
     containers = (torch.nn.ModuleList, torch.nn.ModuleDict)
     for child in module.children():
         cls = type(child)
@@ -42,5 +41,5 @@ def _collect(module: Any, found: dict[type, list[Any]], around: frozenset[type])
         _collect(child, found, inner)
 
 
-def _parameters(module: Any) -> int:
+def _parameters(module: Module) -> int:
     return sum(p.numel() for p in module.parameters())

@@ -8,9 +8,14 @@ clipping and logging need to know nothing. A step whose gradients overflowed is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import Hooks
+from gpurun.knobs.applied.call_types import Args, Kwargs
 from gpurun.knobs.precision.applied import gradient_readers
 
 INITIAL = 2.0**12
@@ -19,7 +24,7 @@ compared with the script's own, and a step that is passed over is a difference."
 GROWTH_STEPS = 2000
 """The scale is doubled after so many steps without an overflow, as GradScaler does."""
 
-Group = tuple[Any, list[Any]]
+Group = tuple[Optimizer | None, list[Tensor]]
 """An optimizer (None: no optimizer) and leaves whose gradients it steps with."""
 
 
@@ -31,23 +36,21 @@ class LossScale:
     """
 
     def __init__(self, hooks: Hooks, on: Callable[[], bool], refuse: Callable[[str], None]) -> None:
-        from gpurun.runtime.core.identity_map import IdentityMap
-
         self._hooks = hooks
         self._on = on
         self._refuse = refuse
         self._scale = INITIAL
         self._good_steps = 0
-        self._flags: IdentityMap[dict[Any, Any]] = IdentityMap()
+        self._flags: IdentityMap[dict[torch.device, Tensor]] = IdentityMap()
         """For each optimizer, by device, a number there that is not 0 after an overflow."""
-        self._hidden: list[tuple[Any, Any]] = []
+        self._hidden: list[tuple[Tensor, Tensor | None]] = []
         self._groups: list[Group] = []
-        hooks.on_import("torch", lambda torch: gradient_readers.watch(torch, self._read))
+        gradient_readers.watch(self._read)
         hooks.after_optimizer(self._built)
         hooks.on_root(self._root_found)
         hooks.around_backward(self._begin, self._end)
 
-    def _root_found(self, module: Any) -> None:
+    def _root_found(self, module: torch.nn.Module) -> None:
         sharded = self._hooks.has_trait("process_group") and not self._hooks.has_trait("ddp")
         if sharded:
             self._refuse("ranks without DistributedDataParallel may disagree on an overflow")
@@ -56,10 +59,8 @@ class LossScale:
 
     # -- the backward pass ---------------------------------------------------------------------
 
-    def _begin(self, loss: Any) -> Any:
+    def _begin(self, loss: Tensor) -> Tensor | None:
         """The scaled loss; gradients that are there already take part in the accumulation."""
-        import torch
-
         if not self._on() or torch.is_inference_mode_enabled() or not loss.requires_grad:
             return None
         if not len(self._flags):
@@ -80,8 +81,6 @@ class LossScale:
 
     def _end(self) -> None:
         """Make the gradients true ones, and note for whom one of them is not finite."""
-        import torch
-
         groups, self._groups = self._groups, []
         with torch.no_grad():
             for optimizer, members in groups:
@@ -94,7 +93,7 @@ class LossScale:
                     back = torch.full((), 1.0 / self._scale, device=device)
                     torch._amp_foreach_non_finite_check_and_unscale_(gradients, flags[device], back)
 
-    def _by_optimizer(self, leaves: list[Any]) -> list[Group]:
+    def _by_optimizer(self, leaves: list[Tensor]) -> list[Group]:
         """Each tensor once, also parameters that a checkpoint hides from the graph."""
         seen: set[int] = set()
         groups: list[Group] = []
@@ -109,21 +108,20 @@ class LossScale:
 
     # -- the step ------------------------------------------------------------------------------
 
-    def _built(self, optimizer: Any) -> None:
-        from gpurun.runtime.core.patching import guarded
-
+    def _built(self, optimizer: Optimizer) -> None:
         name = type(optimizer).__name__
         if not getattr(type(optimizer).step, "__module__", "").startswith("torch.optim."):
             self._refuse(f"{name} has a step of its own, which may need every gradient")
             return
         self._flags[optimizer] = {}
-        optimizer.register_step_pre_hook(guarded("loss scale", self._step_begins, self._failed))
-        optimizer.register_step_post_hook(guarded("loss scale", self._step_ended, self._failed))
+        guarded = self._hooks.guarded
+        optimizer.register_step_pre_hook(guarded(self._step_begins, self._failed))
+        optimizer.register_step_post_hook(guarded(self._step_ended, self._failed))
 
     def _failed(self, error: Exception) -> None:
         self._refuse(f"the loss scale failed: {type(error).__name__}")
 
-    def _step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _step_begins(self, optimizer: Optimizer, args: Args, kwargs: Kwargs) -> None:
         """After an overflow hide the gradients: optimizers of torch pass over such parameters."""
         flags = self._flags.get(optimizer)
         if self._on() and (len(args) > 1 or kwargs.get("closure") is not None):
@@ -142,24 +140,25 @@ class LossScale:
         if self._good_steps == GROWTH_STEPS:
             self._scale, self._good_steps = self._scale * 2, 0
 
-    def _step_ended(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _step_ended(self, optimizer: Optimizer, args: Args, kwargs: Kwargs) -> None:
         """Bring the hidden gradients back, as the script may look at them."""
         for parameter, gradient in self._hidden:
             parameter.grad = gradient
         self._hidden = []
 
 
-def _parameters(optimizer: Any) -> list[Any]:
+def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [p for group in optimizer.param_groups for p in group["params"]]
 
 
-def _leaves(loss: Any) -> list[Any]:
+def _leaves(loss: Tensor) -> list[Tensor]:
     """The tensors into which a backward pass from this loss accumulates."""
-    found, seen, waiting = [], {loss.grad_fn}, [loss.grad_fn]
+    waiting = [] if loss.grad_fn is None else [loss.grad_fn]
+    found, seen = [], set(waiting)
     while waiting:
         node = waiting.pop()
         if type(node).__name__ == "AccumulateGrad":
-            found.append(node.variable)
+            found.append(node.variable)  # type: ignore[attr-defined]  # torch declares it nowhere
         for following, _ in node.next_functions:
             if following is not None and following not in seen:
                 seen.add(following)
@@ -167,11 +166,9 @@ def _leaves(loss: Any) -> list[Any]:
     return found
 
 
-def _gradients(tensors: Iterable[Any]) -> list[list[Any]]:
+def _gradients(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
     """Their gradients as dense real tensors, by device and dtype."""
-    import torch
-
-    groups: dict[tuple[Any, Any], list[Any]] = {}
+    groups: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for tensor in tensors:
         gradient = tensor.grad
         if gradient is None:

@@ -1,0 +1,137 @@
+"""Compile root modules, watch what becomes of it, and copy what CUDA graphs overwrite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from gpurun.knobs.api import Hooks
+from gpurun.knobs.applied.root_outputs import COPIED_LATER
+from gpurun.knobs.applied.tensor_trees import map_tensors
+from gpurun.knobs.compiling.applied.compilations import Compilations
+from gpurun.knobs.compiling.applied.graph_rewrites import compile_in_place
+from gpurun.knobs.compiling.compile import BY_ITSELF, COPIES_MODEL
+from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_on
+from gpurun.knobs.loss.applied.padded_logits import copy_of
+
+
+def compile_roots(mode: str, hooks: Hooks) -> None:
+    """Compile each root in `mode` of torch.compile when it is found."""
+    report = _CompileReport(hooks)
+    graphs = _GraphSteps(report.give_up) if mode in GRAPH_MODES else None
+
+    def compile_root(module: Module) -> None:
+        device = next(module.parameters()).device
+        reason = _unfit(module, device, hooks)
+        if reason is not None:
+            hooks.skipped(reason)
+            return
+        report.begin(f"{type(module).__name__}: {mode}")
+        compile_in_place(module, mode)
+        if graphs is not None and device.type == "cuda":
+            graphs.modules.append(module)
+
+    hooks.on_root(compile_root)
+    hooks.on_step(report.step_done)
+    if graphs is not None:
+        hooks.on_step(graphs.step_done)
+        hooks.around_root_call(lambda: graphs, graphs.output)
+
+
+class _CompileReport:
+    """Says what became of the compiling: it is applied once there are graphs to run."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._compilations = Compilations(hooks, self.give_up)
+        self._waiting: list[str] = []
+        self._begun = self._over = False
+
+    def begin(self, root: str) -> None:
+        """A root is about to be compiled, at its next call."""
+        if not self._begun:
+            self._begun = True
+            self._compilations.install()
+        if not self._over:
+            self._waiting.append(root)
+
+    def step_done(self, step: int) -> None:
+        """Look whether there are graphs by now."""
+        if not self._waiting:
+            return
+        if self._compilations.graphs:
+            for root in self._waiting:
+                self._hooks.applied(root)
+            self._waiting.clear()
+        elif step == 1:
+            self._hooks.skipped("torch finds nothing in the model's forward that it can compile")
+
+    def give_up(self, reason: str) -> None:
+        """A part of the model runs without being compiled: nothing counts as applied any more."""
+        self._over = True
+        self._waiting.clear()
+        self._hooks.revoked(reason)
+
+
+class _GraphSteps:
+    """Tells CUDA graphs where a step begins, and gives them up under gradient accumulation.
+
+    It is the context of each root call.
+    """
+
+    def __init__(self, give_up: Callable[[str], None]) -> None:
+        self.modules: list[Module] = []
+        self._report = give_up
+        self._training_calls = 0
+
+    def __enter__(self) -> None:
+        if not self.modules:
+            return
+        if self._training_calls == 0:
+            # also before evaluation calls, or their outputs pile up in one endless step
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled():
+            self._training_calls += 1
+            if self._training_calls > len(self.modules):
+                self._give_up()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        return None
+
+    def step_done(self, step: int) -> None:
+        """The next root call begins a step."""
+        self._training_calls = 0
+
+    def output(self, value: object) -> object:
+        """A copy of the root's output, which the next step does not overwrite."""
+        return map_tensors(value, _clone) if self.modules else value
+
+    def _give_up(self) -> None:
+        for module in self.modules:
+            module._compiled_call_impl = None
+        self.modules.clear()
+        self._report("several forward passes a step: CUDA graphs would overwrite the first")
+
+
+def _unfit(module: Module, device: torch.device, hooks: Hooks) -> str | None:
+    if hooks.has_trait("compile") is not None or hasattr(module, "_orig_mod"):
+        return BY_ITSELF
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return BY_ITSELF
+    if hooks.has_trait("data_parallel") is not None:
+        return COPIES_MODEL
+    return missing_on(device)
+
+
+def _clone(tensor: Tensor) -> Tensor:
+    kept = not tensor.is_cuda or any(copies(tensor) for copies in COPIED_LATER)
+    return tensor if kept else copy_of(tensor)
