@@ -467,7 +467,7 @@ def test_it_works_beside_batches_that_are_copied_ahead(run: Run) -> None:
 from types import SimpleNamespace
 from torch.utils.data._utils import pin_memory
 from gpurun.knobs.copies.applied.copies_ahead import CopiesAhead
-from gpurun.knobs.copies.applied.prefetched_batches import PrefetchedBatches
+from gpurun.knobs.copies.applied.batches_ahead import BatchesAhead
 
 class Clones:
     def begin(self, tensor, device): return tensor.clone()
@@ -475,7 +475,7 @@ class Clones:
 
 told = []
 hooks = SimpleNamespace(applied=lambda detail: told.append(detail), skipped=print)
-PrefetchedBatches(CopiesAhead(Clones()), hooks, "cpu").install(pin_memory)
+BatchesAhead(CopiesAhead(Clones()), hooks, "cpu").install(pin_memory)
 for x, names, file in loader():
     look((x.to("cpu"), names, file))
 tell(ahead=len(told))

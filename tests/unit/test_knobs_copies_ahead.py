@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import torch
 
+from gpurun.knobs.copies.applied.batches_ahead import BatchesAhead
 from gpurun.knobs.copies.applied.copies_ahead import DEPTH, CopiesAhead
-from gpurun.knobs.copies.applied.prefetched_batches import PrefetchedBatches
 from gpurun.knobs.copies.applied.tensor_moves import cuda_asked, move_asked
 
 CPU = torch.device("cpu")
@@ -203,7 +203,7 @@ def pinning(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = SimpleNamespace(pin_memory=pin_memory)
     told: Any = Told()
     carrier = Clones()
-    PrefetchedBatches(CopiesAhead(carrier), told, "cpu").install(module)
+    BatchesAhead(CopiesAhead(carrier), told, "cpu").install(module)
     return SimpleNamespace(pin=module.pin_memory, told=told.said, carrier=carrier)
 
 
@@ -236,7 +236,7 @@ def test_a_change_behind_torchs_back_ends_it_and_is_told(pinning: Any) -> None:
 def test_a_buffer_that_the_script_pins_itself_is_left_alone(pinning: Any) -> None:
     """Its memory may hold the next batch while a copy of this one is under way."""
     own = SimpleNamespace(pin_memory=lambda data: data)
-    PrefetchedBatches(CopiesAhead(pinning.carrier), pinning.told, "cpu").install(own)
+    BatchesAhead(CopiesAhead(pinning.carrier), pinning.told, "cpu").install(own)
     for number in range(3):
         x, _ = own.pin_memory(batch(number))
         x.to("cpu")

@@ -46,7 +46,7 @@ class Accumulation(KnobBase):
 
         from gpurun.knobs.batching.applied.accumulated_calls import AccumulatedCalls
         from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
-        from gpurun.knobs.batching.applied.gradient_exchange import GradientExchange
+        from gpurun.knobs.batching.applied.exchange_once_a_step import GradientExchange
 
         def gave_up(reason: str) -> None:
             exchange.every_batch()

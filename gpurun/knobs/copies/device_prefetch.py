@@ -49,12 +49,12 @@ class DevicePrefetch(KnobBase):
         def loaders_are_here(pinning: ModuleType) -> None:
             import torch
 
+            from gpurun.knobs.copies.applied.batches_ahead import BatchesAhead
             from gpurun.knobs.copies.applied.copies_ahead import CopiesAhead, SideStream
-            from gpurun.knobs.copies.applied.prefetched_batches import PrefetchedBatches
 
             if not torch.cuda.is_available():
                 hooks.skipped("there is no GPU to copy to")
                 return
-            PrefetchedBatches(CopiesAhead(SideStream()), hooks, "cuda").install(pinning)
+            BatchesAhead(CopiesAhead(SideStream()), hooks, "cuda").install(pinning)
 
         hooks.on_import("torch.utils.data._utils.pin_memory", loaders_are_here)

@@ -22,7 +22,7 @@ CHECKED = 8
 """So many of the first copies are compared with the script's own."""
 
 
-class PrefetchedBatches(Generic[B]):
+class BatchesAhead(Generic[B]):
     """Connects copies with where batches are pinned, and with where the script moves tensors.
 
     `kind`: the type of device to which moves are watched.
