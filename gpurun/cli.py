@@ -34,7 +34,7 @@ its arguments may be a list to choose from, its own value first: --lr @tune:0.1,
   --tune-only           the same without the training
   --dry-run             with --optimize: launch the script once, and say what it would try
   --budget TIME         how long tuning may take: 90s, 5m, 1h
-  --max-trials N        trials before the proof, the first two of the script as it is;
+  --max-trials N        trials before the proof, including two of the script as it is;
                         15 by default
   --objective WHAT      throughput (the default), or memory: the least peak memory
   --allow EFFECTS       what may be changed, of pipeline,numerics,training

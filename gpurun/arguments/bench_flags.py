@@ -25,13 +25,13 @@ COMPARING = ("compare", "ab", "results")
 OF_COMPARE = (
     "threshold", "max-pairs", "metrics", "budget", "markdown", "fail-on-training-change",
 )  # fmt: skip
-"""Flags that say nothing where nothing is compared."""
+"""Flags that need a comparison."""
 OF_COMMITS = ("from-history", "culprit")
-"""Flags that say nothing where no commits are compared."""
+"""Flags that need a comparison of commits."""
 OF_PAIRS = ("max-pairs", "budget")
-"""Flags that say nothing where only one side is launched."""
+"""Flags that need pairs of launches."""
 OF_LAUNCHES = (*OF_PAIRS, "launches", "steps", "trials-in-place", "commit-sha")
-"""Flags that say nothing where nothing is launched."""
+"""Flags that need launches."""
 
 
 def parse_bench(argv: list[str]) -> BenchOptions:
@@ -77,7 +77,7 @@ def _check_alone(asked: list[str]) -> None:
 
 
 def _check_results(words: Words) -> None:
-    """What does not go with `--results`, or not without it."""
+    """Refuse flags that `--results` excludes, and `--baseline` without it."""
     own = words.own
     if "results" not in own:
         if "baseline" in own:
@@ -98,7 +98,7 @@ def _check_results(words: Words) -> None:
 
 
 def options_of(words: Words) -> BenchOptions:
-    """The options, whatever of them a command knows."""
+    """The options; a command leaves those that it does not know at their defaults."""
     own = words.own
     first, _, second = own.get("ab", "").partition("\n")
     return BenchOptions(
@@ -131,7 +131,7 @@ def options_of(words: Words) -> BenchOptions:
 
 
 def _exports(texts: list[str]) -> tuple[tuple[str, str], ...]:
-    """Of each `bencher=FILE` the tracker and the file."""
+    """The tracker and the file of each `bencher=FILE`."""
     exports = []
     for text in texts:
         kind, _, file = text.partition("=")
@@ -145,7 +145,7 @@ def _exports(texts: list[str]) -> tuple[tuple[str, str], ...]:
 
 
 def _metrics(text: str | None) -> tuple[tuple[str, float | None], ...] | None:
-    """Of `throughput,peak_memory=2%` the names with their thresholds."""
+    """Names and thresholds of a list such as `throughput,peak_memory=2%`."""
     if text is None:
         return None
     chosen: dict[str, float | None] = {}

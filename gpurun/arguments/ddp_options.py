@@ -1,4 +1,4 @@
-"""How ranks exchange gradients: the options of `--ddp-options`, named as torch names them."""
+"""The options of `--ddp-options`: how ranks exchange gradients. The names are torch's."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class BenchmarkConfig:
     """
 
     name: str | None = None
-    """What its records are filed under; the script's name without suffix by default."""
+    """The name of its records; by default the script's name without suffix."""
     script: str | None = None
     args: tuple[str, ...] | None = None
     steps: int | None = field(default=None, metadata=POSITIVE)
@@ -74,7 +74,7 @@ class BenchmarkConfig:
     needed: tuple[str, ...] | None = None
     """Globs of untracked files that are copied to the baseline's side."""
     metrics: tuple[Metric, ...] | None = None
-    """What can fail the comparison; throughput and peak memory by default."""
+    """Metrics that can fail the comparison; by default throughput and peak memory."""
     thresholds: dict[str, float] | None = field(default=None, metadata=FRACTIONS)
     """By metric, the fraction by which it may get worse, added to those of `[bench]`; by default
     0.01 for the peak memory and 0.05 for the others."""
@@ -117,7 +117,7 @@ def load_config(start: Path) -> Config:
 
 
 def _read(path: Path, table: tuple[str, ...]) -> dict[str, Any] | None:
-    """The table of the file that is ours, None if the file has none."""
+    """gpurun's table in the file; None if the file has none."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -75,7 +75,7 @@ def _fractions(table: dict[str, Any], keys: Any, path: Path, name: str) -> dict[
 
 
 def _item(kind: Any) -> Any:
-    """What the items of a list are, be the list itself optional; None for what is no list."""
+    """The type of a list's items, also of an optional list; None for other types."""
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         return next((_item(k) for k in typing.get_args(kind) if k is not type(None)), None)
     return typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else None
@@ -93,7 +93,7 @@ def _check_type(key: Field[Any], kind: Any, value: Any, path: Path, name: str) -
 
 
 def type_in_words(kind: Any) -> str:
-    """The type of a field as people say it: "a whole number", "a list of texts"."""
+    """The type of a field in words: "a whole number", "a list of texts"."""
     words = {str: "a text", int: "a whole number", float: "a number", bool: "true or false"}
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):

@@ -27,13 +27,13 @@ OWN_VALUES = (
     "loss-reduction",
 )  # fmt: skip
 OF_OPTIMIZE = ("max-trials", "objective", "save-settings", "dry-run")
-"""Flags that say nothing where nothing is tuned."""
+"""Flags that need `--optimize`."""
 OF_SCALE = ("strong", "oversubscribe", "rounds", "steps", "plot")
-"""Flags that say nothing without `--scale`."""
+"""Flags that need `--scale`."""
 AGAINST_SCALE = ("ddp", "optimize", "tune-only", "tuned", "settings", "allow")
-"""Flags about settings, which `--scale` does not turn; and what it does by itself."""
+"""Flags that `--scale` excludes: it applies no settings, and hides ranks by itself."""
 OF_TRIALS = ("budget", "trials-in-place")
-"""Flags that say nothing where there are no trials, of either kind."""
+"""Flags that need trials, of `--optimize` or of `--scale`."""
 MAIN = Flags(
     (*OWN_SWITCHES, *TORCHRUN_SWITCHES, "module", "no-python", "help", "version"),
     (*OWN_VALUES, *TORCHRUN_VALUES),
@@ -91,7 +91,7 @@ def options_of(words: Words, environment: Mapping[str, str]) -> Options:
 
 
 def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
-    """`GpurunError` for a flag that says nothing beside the others, or speaks against one."""
+    """Refuse a flag that has no effect beside the others, or that contradicts one."""
     if "shared-writes" in own and not options.ddp:
         raise GpurunError("--shared-writes needs --ddp", "add it, or drop the flag")
     if "loss-reduction" in own and not options.ddp:
@@ -117,7 +117,7 @@ def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
 
 
 def with_configuration(options: Options, cwd: Path) -> Options:
-    """The options with what `gpurun.toml` says where no flag did."""
+    """The options, completed from `gpurun.toml`; flags win."""
     if not options.optimize and not _is_configured(cwd):
         return options
     from gpurun.arguments.gpurun_toml import load_config
@@ -163,7 +163,7 @@ def _kind(own: dict[str, str], environment: Mapping[str, str]) -> TargetKind:
 
 
 def _tuned(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[TunedArgument, ...]]:
-    """The script's arguments as they are, and those of them that are tuned."""
+    """The script's arguments without `@tune:`, and the tuned ones."""
     if not any(MARK in word for word in args):
         return args, ()
     from gpurun.arguments.tuned_script_arguments import as_it_is, tuned_arguments

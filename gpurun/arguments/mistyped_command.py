@@ -1,4 +1,4 @@
-"""A word that names no file, but nearly one of our commands: it was meant as that command."""
+"""Mistyped commands: a word that names no file and is close to a command."""
 
 from __future__ import annotations
 

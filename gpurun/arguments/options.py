@@ -1,4 +1,4 @@
-"""What was asked on the command line, as one frozen record that every command receives."""
+"""Options: the command line as records, one for each command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpurun.records.tuned_argument import TunedArgument
 
 
 class TargetKind(enum.Enum):
-    """How the user's program is named."""
+    """The kind of the user's program."""
 
     SCRIPT = "script"
     MODULE = "module"
@@ -20,7 +20,7 @@ class TargetKind(enum.Enum):
 
 
 class Objective(enum.Enum):
-    """What a tuning is for: more samples a second, or the least peak memory."""
+    """The aim of a tuning: more samples a second, or the least peak memory."""
 
     THROUGHPUT = "throughput"
     MEMORY = "memory"

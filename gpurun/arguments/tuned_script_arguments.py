@@ -1,4 +1,4 @@
-"""`@tune:` words among the script's arguments: what is tuned by them, and the script as it is."""
+"""`@tune:` words among the script's arguments, such as `--lr @tune:0.1,0.2`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_EFFECT = "training"
 
 
 def tuned_arguments(words: Sequence[str], effects: Sequence[str]) -> tuple[TunedArgument, ...]:
-    """What the words ask to tune, in their order; `GpurunError` where one is malformed."""
+    """The arguments to tune, in their order; `GpurunError` if one is malformed."""
     found: dict[str, TunedArgument] = {}
     for position, word in enumerate(words):
         match = WORD.fullmatch(word)
@@ -49,7 +49,7 @@ def _name(key: str | None, words: Sequence[str], position: int) -> str:
 
 
 def _parsed(name: str, rest: str, effects: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Effect and values of what follows the mark."""
+    """The effect and the values that follow the mark."""
     match = REST.fullmatch(rest)
     if match is None:
         raise GpurunError(f"{name}: {MARK}{rest} has no colon", _example())

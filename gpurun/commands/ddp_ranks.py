@@ -1,4 +1,4 @@
-"""`--ddp`: ranks that a script for one device knows nothing of, and what they may write."""
+"""`--ddp`: hidden ranks of a script for one device, and the files that they may write."""
 
 from __future__ import annotations
 
@@ -96,19 +96,19 @@ def distributed_by_itself(run_dir: Path) -> bool:
 
 
 def remarks(run_dir: Path) -> list[str]:
-    """What whoever knows the script from one device must know of what it printed, in lines."""
+    """Lines that say how printed figures differ from those on one device."""
     from gpurun.measure.run_events import read_run
 
     logs = read_run(run_dir).processes
     if not any(trait.trait == REDUCED for log in logs for trait in log.traits):
         return []
     told = [
-        "what the script prints of training batches is of rank 0's part of them: a sum over an "
-        "epoch is that much smaller"
+        "per-batch values that the script prints cover only rank 0's share: a sum over an epoch "
+        "is that much smaller"
     ]
     kinds = {kind for log in logs for root in log.roots for kind in root.module_types}
     if any(kind.startswith("BatchNorm") for kind in kinds):
-        told.append("BatchNorm normalised over each rank's part of a batch, which is not as on one")
+        told.append("BatchNorm normalised over each rank's share of a batch, unlike on one device")
     return told
 
 
@@ -124,7 +124,7 @@ def refused(run_dir: Path) -> bool:
 
 
 def _refusals(run_dir: Path) -> dict[int, str]:
-    """Why ranks gave up."""
+    """The reasons why ranks gave up."""
     from gpurun.measure.run_events import read_run
 
     return {

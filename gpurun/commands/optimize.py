@@ -52,7 +52,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, e
 
 @dataclass(frozen=True)
 class Tuned:
-    """What the tuning came to. `failure`: what ended it from outside of the script."""
+    """The end of a tuning. `failure`: the error that ended it, if the script did not."""
 
     report: TuningReport
     folder: Path
@@ -63,7 +63,7 @@ class Tuned:
 
     @property
     def settings(self) -> SavedSettings | None:
-        """What was proven, or makes the script fit; None where it stays as it is."""
+        """The settings that were proven or make the script fit; None if none were."""
         report = self.report
         if report.verdict not in APPLICABLE or report.chosen is None:
             return None
@@ -83,7 +83,7 @@ class Tuned:
 
     @property
     def nothing_proven(self) -> SavedSettings | None:
-        """That the command was tuned in vain, with what the next tuning goes on with."""
+        """A record that nothing was proven, and where the next tuning continues."""
         report = self.report
         if report.verdict not in ("no_gain", "inconclusive"):
             return None
@@ -128,7 +128,7 @@ def _ended(verdict: str, code: int, tuned: Tuned) -> int:
 
 
 def _complain(tuned: Tuned, unwritten: list[str], options: Options) -> None:
-    """Changed files end it; what could not be written does where nothing else was asked for."""
+    """Raise if trials changed files, or if a result of `--tune-only` was not written."""
     changes = tuned.changes
     if changes:
         more = f" and {len(changes) - 3} more" if len(changes) > 3 else ""
@@ -156,7 +156,7 @@ def _say(line: str) -> None:
 
 
 def _check(options: Options) -> None:
-    """Whatever would only come out after minutes of trials is refused at once."""
+    """Refuse at once whatever would fail only after minutes of trials."""
     target = options.target
     if target.kind is TargetKind.SCRIPT and not os.path.exists(target.path):
         raise GpurunError(f"there is no script {target.path}", "check the path")
@@ -305,7 +305,7 @@ class Look:
         self.snapshot = snapshot(folders, exclude=ours)
 
     def differences(self, later: Look) -> tuple[str, ...]:
-        """What is not as it was, one line a path."""
+        """Paths that changed, one line each."""
         growing = self.growing | later.growing
         return self.snapshot.without(growing).differences(later.snapshot.without(growing))
 
@@ -314,7 +314,7 @@ class Look:
 
 
 def _write(tuned: Tuned, options: Options) -> list[str]:
-    """Write everything that was asked for, each by itself; what could not be, one line each."""
+    """Write each requested document; return one line for each that failed."""
     body, settings = to_json(tuned.report), tuned.settings
     home = tuned.folder.parent.parent
     jobs: list[tuple[str, Callable[[], None]]] = [

@@ -105,7 +105,7 @@ class Watch:
 
     def __init__(self, run_dir: Path | None) -> None:
         self.lost: OSError | None = None
-        """What kept samples from being written."""
+        """The error that kept samples from being written."""
         self._run_dir = run_dir
         self._sample: Callable[[int], None] | None = None
         self._close: Callable[[], None] | None = None

@@ -1,1 +1,1 @@
-"""What is installed, permitted and missing here: pure functions from what was seen to checks."""
+"""Checks of this machine: what is installed, permitted or missing."""

@@ -1,4 +1,4 @@
-"""What torch and the driver say of this machine, asked in a process of its own.
+"""Asks torch and NVML about this machine, each in a child process.
 
 The child is killed when it takes too long: a broken driver hangs, it does not fail.
 """

@@ -63,7 +63,7 @@ def gpu_check(machine: Machine) -> Check:
 
 
 def compiler_check() -> Check:
-    """What torch.compile needs to build code: a C++ compiler and python's headers."""
+    """A C++ compiler and python's headers, which torch.compile needs."""
     cost = "torch.compile is not tried"
     names = [os.environ.get("CXX", ""), "g++", "clang++", "gcc", "cl"]
     compiler = next((path for name in names if name and (path := shutil.which(name))), None)

@@ -53,7 +53,7 @@ def counters_check(
 
 
 def isolation_check(cwd: Path) -> Check:
-    """How trials of `--optimize` are kept from changing files."""
+    """The isolation of trials: how they are kept from changing files."""
     from gpurun.isolation.available_modes import choose
 
     what = "isolation"

@@ -1,4 +1,4 @@
-"""What is shown: on stderr only, with rich on a terminal and as plain lines elsewhere.
+"""Text for people, on stderr: drawn by rich on a terminal, plain lines elsewhere.
 
 Nothing here imports rich at its top; a launch whose stderr is no terminal never imports it.
 """

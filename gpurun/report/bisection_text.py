@@ -1,4 +1,4 @@
-"""What a search for a culprit found, in plain lines and as Markdown with the verdict first."""
+"""The result of `bench bisect` as plain lines and as Markdown, the verdict first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What records of benchmarks show over time, as a table with small charts and plain lines."""
+"""Trends of benchmarks as a table with small charts, and plain lines."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DIRTY = "*"
 
 
 def title(history: History) -> str:
-    """What the table shows."""
+    """The title of the table."""
     better = "higher" if any(t.higher_is_better for t in history.trends) else "lower"
     branch = "" if history.branch is None else f" on {history.branch}"
     return f"{NAMES[history.metric]}{branch} ({better} is better)"
@@ -134,7 +134,7 @@ def day(time: str) -> str:
 
 
 def reference_text(reference: HistoryReference) -> str:
-    """What a change is held against."""
+    """The reference of a change, in words."""
     commit = "" if reference.commit is None else f" {short(reference.commit)}"
     return f"{REFERENCES[reference.kind]}{commit}"
 

@@ -125,7 +125,7 @@ def _deviation(row: LadderRow) -> str:
 
 
 def _price(row: LadderRow) -> str:
-    """What a kept change costs at the start, where that is more than a moment."""
+    """The start-up cost of a kept change; nothing below a moment."""
     if not row.kept or row.startup_seconds is None or row.startup_seconds < LATE_SECONDS:
         return ""
     late = f"starts {row.startup_seconds:.0f} s later"
@@ -169,7 +169,7 @@ def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line
 
 
 def guard_lines(guard: GuardVerdict | None) -> list[str]:
-    """What the loss guard objected to, with both curves; nothing where it had no objection."""
+    """The loss guard's objections with both curves; nothing if it had none."""
     if guard is None or guard.accepted:
         return []
     reasons = "; ".join(one_line(reason) for reason in guard.reasons)

@@ -1,4 +1,4 @@
-"""What a tuning promised, held against the run that followed."""
+"""Compares the speedup that a tuning promised with the run that followed."""
 
 from __future__ import annotations
 

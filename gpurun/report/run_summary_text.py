@@ -1,4 +1,4 @@
-"""What a plain run leaves on the screen: a few compact lines, without what was not measured."""
+"""The summary of a run: a few compact lines; unmeasured figures are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a script scales, on the terminal: a table, what keeps it from scaling, and the projection."""
+"""The result of `--scale` on the terminal: a table, findings and the projection."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def print_scaling(report: ScalingReport) -> None:
 
 
 def title(report: ScalingReport) -> str:
-    """What was measured, in a line."""
+    """The title of the table."""
     over = ", shared by more ranks" if report.oversubscribed else ""
     nodes = "" if report.nodes == 1 else f" on {report.nodes} nodes"
     return f"{KIND[report.mode]} ({count(report.devices, 'device')}{nodes}: {report.device}{over})"
@@ -101,7 +101,7 @@ def _split(split: StepSplit | None, step_ms: float | None) -> str:
 
 
 def scaling_lines(report: ScalingReport) -> list[str]:
-    """What stands below the table."""
+    """The lines below the table."""
     lines = []
     if report.distributed is not None:
         lines.append(f"the script is distributed by itself: {one_line(report.distributed)}")

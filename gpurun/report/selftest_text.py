@@ -1,4 +1,4 @@
-"""What a selftest found, in plain lines."""
+"""The result of a selftest as plain lines."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ class Baseline:
 
 
 def outcome_text(record: TrialRecord) -> str:
-    """How a trial ended: its reason, else its status where that says more than "well"."""
+    """The end of a trial: its reason, else its status unless that is "well"."""
     reason = one_line(record.reason)
     if ended_well(record):
         return reason or (SHARED if record.foreign_processes else "")

@@ -1,4 +1,4 @@
-"""What `--optimize` shows while it works: a table in place on a terminal, lines elsewhere."""
+"""The progress of `--optimize`: a table in place on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 

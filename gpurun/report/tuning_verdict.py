@@ -71,7 +71,7 @@ def verdict_sentence(report: TuningReport) -> str:
 
 
 def _made_to_fit(report: TuningReport) -> str:
-    """What a speedup is over, where the script as it is cannot be timed."""
+    """The reference of a speedup if the script as it is cannot be timed."""
     base = report.baseline.knobs if report.baseline is not None else {}
     return f" than with {knobs_text(base)}, without which it runs out of memory" if base else ""
 
@@ -165,7 +165,7 @@ def _best(report: TuningReport) -> str:
 
 
 def _not_proven(report: TuningReport) -> str:
-    """What the budget left unproven, and what to do."""
+    """Changes that the budget left unproven, and what to do."""
     open_end = report.unproven
     if open_end is None:
         why = report.decisions[-1] if report.decisions else "the budget ended first"
@@ -198,13 +198,13 @@ def _failure(report: TuningReport) -> str:
 
 
 def remarks(report: TuningReport) -> list[str]:
-    """What stands beside the verdict: lines that wait, and who else used the machine."""
+    """Remarks beside the verdict: lines that wait, and who else used the machine."""
     said = (waiting_sentence(report), load_sentence(report), others_on_gpu_sentence(report))
     return [sentence for sentence in said if sentence is not None]
 
 
 def load_sentence(report: TuningReport) -> str | None:
-    """That other programs disturbed the trials; None where they did not, or nobody counted."""
+    """A sentence if other programs disturbed the trials; None if not, or if unknown."""
     load = report.other_load
     if report.verdict not in MEASURED:
         return None
@@ -216,7 +216,7 @@ def load_sentence(report: TuningReport) -> str | None:
 
 
 def others_on_gpu_sentence(report: TuningReport) -> str | None:
-    """That others computed on the GPU beside trials; None where they did not, or nobody knows."""
+    """A sentence if others used the GPU beside trials; None if not, or if unknown."""
     told = [t.foreign_processes for t in report.trials if t.foreign_processes is not None]
     disturbed = sum(1 for others in told if others)
     if not disturbed or report.verdict not in MEASURED:

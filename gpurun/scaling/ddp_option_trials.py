@@ -44,22 +44,22 @@ class Way:
     rates: dict[int, float] = field(default_factory=dict)
     error: str | None = None
     seconds: float | None = None
-    """Of its last launch."""
+    """Duration of its last launch."""
 
     @property
     def name(self) -> str:
-        """As it is called in a line."""
+        """The name in a line of text."""
         knobs = (f"{setting.knob} {setting.value}" for setting in self.settings)
         return ", ".join((*knobs, *filter(None, [flag_of(self.options)]))) or "as by default"
 
     @property
     def batches(self) -> int:
-        """Of the script, in a step: a launch of so many steps takes that much longer."""
+        """The script's batches in a step: a launch of as many steps takes that much longer."""
         return int(FEWER.value) if FEWER in self.settings else 1
 
     @property
     def effect(self) -> str:
-        """What it does to training."""
+        """The effect class."""
         if self.settings:
             return "training"
         return "numerics" if any(o.knob == ROUNDING for o in self.options) else "pipeline"

@@ -94,7 +94,7 @@ def _with_best_clock(logs: Sequence[ProcessLog]) -> list[Window]:
 
 
 def _one_a_rank(windows: Sequence[Window]) -> list[Window]:
-    """Of each rank that of its busiest process."""
+    """The window of each rank's busiest process."""
     busiest_last = sorted(windows, key=lambda window: window.measured_steps)
     return list({window.log.process.rank: window for window in busiest_last}.values())
 

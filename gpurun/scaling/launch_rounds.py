@@ -121,7 +121,7 @@ class Rounds:
 
 
 def _steps(first: Launch) -> int:
-    """As many as fill the window at the smallest count's pace."""
+    """Steps that fill the window at the smallest count's pace."""
     assert first.figures is not None
     wanted = math.ceil(WINDOW_SECONDS * 1000.0 / first.figures.step_time_ms)
     return min(max(wanted, LEAST_STEPS), MOST_STEPS)

@@ -1,4 +1,4 @@
-"""What a node recorded of a launch, for the run folders of the other nodes.
+"""Records of a launch that a node sends to the run folders of the other nodes.
 
 Ranks are compared over the time in which all of them ran, by the wall clocks of their nodes. So
 every time of day is moved by the difference of both clocks.
@@ -57,12 +57,12 @@ class NodeRecords:
     files: tuple[NodeFile, ...] = ()
 
     def pack(self) -> bytes:
-        """As it goes to other nodes."""
+        """The bytes that other nodes receive."""
         return zlib.compress(json.dumps(to_json(self)).encode())
 
     @staticmethod
     def unpack(data: bytes) -> NodeRecords:
-        """What `pack` packed."""
+        """The inverse of `pack`."""
         return from_json(NodeRecords, json.loads(zlib.decompress(data)))
 
 

@@ -28,7 +28,7 @@ from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.trial_launcher import TrialLauncher
 
 LOOK_SECONDS = 0.5
-"""How often the others are looked at while a launch runs."""
+"""Seconds between two looks at the other nodes while a launch runs."""
 VERDICT_SECONDS = 60.0
 """The first node has so long to write its report after the last launch."""
 VERDICT = "verdict"

@@ -1,4 +1,4 @@
-"""What a rank of `--scale` runs on: one GPU, or its share of the cores where there is none."""
+"""Devices of the ranks of `--scale`: a GPU each, or a share of the cores without GPUs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Devices:
 
 
 def devices(environment: Mapping[str, str] = os.environ) -> Devices:
-    """What is there, within CUDA_VISIBLE_DEVICES, the affinity mask and the cgroup's quota."""
+    """The machine's devices, within CUDA_VISIBLE_DEVICES, affinity mask and cgroup quota."""
     from gpurun.measure.machine import machine
 
     here, threads = machine(), environment.get(THREADS)

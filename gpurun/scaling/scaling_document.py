@@ -1,4 +1,4 @@
-"""From the launches to the document. Nothing is launched here."""
+"""Makes the document of `--scale` from the launches. Nothing is launched here."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Circumstances:
 
 
 def document(asked: ScaleOptions, measured: Measurements, around: Circumstances) -> ScalingReport:
-    """The document; it raises nothing for what could not be measured."""
+    """The document; figures that could not be measured are None."""
     compared, spent = _compared(asked, measured)
     points = tuple(_point(gpus, measured, compared, around) for gpus in asked.counts)
     verdict = _verdict(asked, measured, points, around)
@@ -197,7 +197,7 @@ def _point(
 
 
 def _why_not(measured: Measurements, around: Circumstances) -> str:
-    """Why a count was not launched."""
+    """The reason for a count that was not launched."""
     if around.interrupted:
         return "interrupted"
     if measured.out_of_time:
@@ -347,7 +347,7 @@ def _how_far_to_trust(
     compared: dict[int, Efficiency],
     spent: list[Costs],
 ) -> Iterator[str]:
-    """What the efficiencies do not show."""
+    """Limits of the efficiencies."""
     if measured.rounds < 2 and len(compared) > 1:
         yield "one round gives no interval: its efficiencies are an indication"
     for gpus, found in compared.items():
@@ -373,7 +373,7 @@ def _other_programs(measured: Measurements, around: Circumstances) -> Iterator[s
 
 
 def _why_no_projection(compared: dict[int, Efficiency], nodes: int) -> Iterator[str]:
-    """What keeps the scaling model from being fitted; nothing where it was."""
+    """Why the scaling model was not fitted; nothing if it was."""
     undecided = _undecided(compared)
     if nodes > 1:
         yield (

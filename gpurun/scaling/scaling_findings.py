@@ -1,4 +1,4 @@
-"""What keeps a script from scaling, and what to change. Pure functions over measured costs.
+"""Findings: why a script does not scale, and a remedy. Pure functions over measured costs.
 
 A finding is made at the largest count whose efficiency is below `GOOD`. The causes do not exclude
 each other, and their gains do not add up.

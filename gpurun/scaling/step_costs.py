@@ -1,4 +1,4 @@
-"""What a step of N ranks costs beyond one that scales: by comparison between launches.
+"""Costs of a step of N ranks beyond perfect scaling, by comparison between launches.
 
 Within a round the launch with the exchange of gradients and the one without follow each other; the
 difference of their steps is what is exposed of the exchange.
@@ -42,7 +42,7 @@ class Costs:
 
 
 def costs(measured: Measurements, gpus: int) -> Costs:
-    """Those of one count."""
+    """The costs at one count of ranks."""
     plain, mute = measured.of(gpus), measured.of(gpus, exchange=False)
     seen, quiet = _figures(plain.values()), _figures(mute.values())
     exchanging = any(launch.together for launch in plain.values())

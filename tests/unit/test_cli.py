@@ -191,7 +191,7 @@ def test_the_default_number_of_trials_is_the_same_wherever_it_is_said(
 
     repository = Path(__file__).resolve().parents[2]
     main(["--help"])
-    said = "trials before the proof, the first two of the script as it is"
+    said = "trials before the proof, including two of the script as it is"
     for text in (capfd.readouterr().out, (repository / "README.md").read_text()):
         assert f"{said}; {MOST_TRIALS} by default" in " ".join(text.split())
     (line,) = [s for s in (repository / "gpurun.toml").read_text().splitlines() if said in s]

@@ -1,4 +1,4 @@
-"""What the commands of `gpurun bench` write: lines, a JSON document, Markdown."""
+"""Outputs of `gpurun bench`: lines, JSON, Markdown and documents for trackers."""
 
 from __future__ import annotations
 

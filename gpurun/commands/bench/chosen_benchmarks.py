@@ -1,4 +1,4 @@
-"""Which benchmarks a command is about, and where their records are kept."""
+"""The benchmarks that a command line chooses, and the folder of their records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpurun.rundir import find_home
 def chosen(
     script: str | None, args: tuple[str, ...], steps: int | None = None
 ) -> tuple[Benchmark, ...]:
-    """That of the script, or all of the configuration; `GpurunError` where there is none.
+    """The script's benchmark, or all in gpurun.toml; `GpurunError` if there is none.
 
     `steps`: what a launch measures, where the command line says it.
     """
@@ -41,7 +41,7 @@ def chosen(
 
 
 def chosen_by(options: BenchOptions) -> tuple[Benchmark, ...]:
-    """Those that the command line is about, gated as it says."""
+    """The benchmarks of a command line, with its metrics and thresholds."""
     found = chosen(options.script, options.args, options.steps)
     return tuple(gated(benchmark, options) for benchmark in found)
 

@@ -1,4 +1,4 @@
-"""One benchmark after the other: what ends one of them costs the others nothing."""
+"""Runs benchmarks one after another; a failure of one does not stop the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpurun.trials.signal_guard import SignalGuard
 
 
 class Document(Protocol):
-    """What is found of one benchmark."""
+    """The result of one benchmark."""
 
     @property
     def verdict(self) -> str:

@@ -27,9 +27,9 @@ FILE may be - for stdout. gpurun bench import reads it into another store.
 IMPORT_HELP = f"""\
 usage: gpurun bench import FILE... [flags]     add the records of exported files
 
-Each FILE is what gpurun bench export has written, or the JSON file of one record. A record that is
-there already stays as it is. Of a file that is damaged nothing is imported, nor of those after it.
-Records reach other machines so: a cache of CI, a second database, a colleague.
+Each FILE was written by gpurun bench export, or is the JSON file of one record. A record that is
+already there stays as it is. Import stops at the first damaged file; nothing from it or later files
+is added. Use it to carry records to other machines: a CI cache, a second database, a colleague.
 
 {WHERE}"""
 
