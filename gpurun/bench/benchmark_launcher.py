@@ -40,9 +40,9 @@ the kernel, and by chance launches of one script learn otherwise: they then diff
 in speed. With this set large blocks always come from the kernel, and memory is steadier, too. What
 the user sets himself stands."""
 WARM_UP_SECONDS = 2.0
-"""What the launch before the pairs measures: step time, memory and losses."""
+"""The launch before the pairs measures step time, memory and losses."""
 PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS
-"""What a live pair measures at most, its start left out."""
+"""The most that a live pair measures, without its start."""
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ class Launch:
 
     @property
     def planted_step_seconds(self) -> float | None:
-        """What was added to each step on purpose, as it was measured; None where nothing was."""
+        """The measured delay that was planted in each step; None without one."""
         if not self.planted:
             return None
         return sum(one.seconds / max(one.delays, self.result.steps, 1) for one in self.planted)
 
     @property
     def whole(self) -> bool:
-        """Whether the script ended by itself."""
+        """True if the script ended by itself."""
         return self.result.status == "completed"
 
 

@@ -15,7 +15,7 @@ from gpurun.records.bench.metrics import Metric
 T = TypeVar("T")
 
 GATED = (Metric.THROUGHPUT, Metric.PEAK_MEMORY)
-"""What can fail a comparison unless the configuration says otherwise."""
+"""Metrics that can fail a comparison unless the configuration names others."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ SLOW_STEP_SECONDS = 20.0
 MEMORY_SHARE = 0.9
 """The peaks of both sides together may take this part of the memory."""
 CONTEXT_BYTES = 1 << 30
-"""What a process holds on a GPU beside its tensors."""
+"""Memory that a process holds on a GPU beside its tensors."""
 
 
 @dataclass(frozen=True)

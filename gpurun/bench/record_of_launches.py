@@ -32,7 +32,7 @@ TURNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "CUDA
 
 @dataclass(frozen=True)
 class Version:
-    """What was launched: a commit, the branch that it is on, and whether the tree differs."""
+    """The launched code: a commit, its branch, and `dirty` if the tree differs from the commit."""
 
     commit: str | None = None
     branch: str | None = None
@@ -40,12 +40,12 @@ class Version:
 
 
 def version_of(repository: Repository) -> Version:
-    """That of the user's working tree."""
+    """The version of the user's working tree."""
     return Version(repository.head(), repository.branch(), repository.changes().dirty)
 
 
 def version_here(folder: Path, commit: str | None = None) -> Version:
-    """What git knows of the folder; a benchmark may be measured without it.
+    """The version of the folder by git; without git it is unknown.
 
     `commit`: what it has to be, by its full or shortened hash. Where there is no git, that is
     believed; where git knows better, it is a `GpurunError`.

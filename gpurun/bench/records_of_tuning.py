@@ -1,4 +1,4 @@
-"""What `--optimize` measured, as records of benchmarks: the script as it is, and as it was tuned.
+"""Measurements of `--optimize` as records of benchmarks: the script as it is, and as tuned.
 
 They are written as files, which a store enters into its database when it is next used: a tuning
 neither waits for a database nor fails with it.
@@ -30,7 +30,7 @@ from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import main_log
 
 USABLE = ("stopped", "completed")
-"""How a trial ends that measured what it was to measure."""
+"""The statuses of trials that measured all they had to."""
 
 
 def keep_tuning(report: TuningReport, options: Options, folder: Path, home: Path) -> None:
@@ -109,7 +109,7 @@ def _launch(
 
 
 class Queried(Protocol):
-    """What is asked of a store."""
+    """The part of a store that is needed here."""
 
     def query(
         self, benchmark: str, *, purposes: tuple[BenchmarkPurpose, ...]

@@ -76,12 +76,12 @@ class Tracked:
 
     @property
     def whole(self) -> bool:
-        """Whether there is a run, and no launch of it failed."""
+        """True if there is a run and none of its launches failed."""
         launches = self.run.launches
         return bool(launches) and not any(launch.error for launch in launches)
 
     def value(self, figure: Figure) -> float | None:
-        """That of the run, None where it was not measured or is no number."""
+        """The figure of the run; None if it was not measured or is no number."""
         value = figure.value(self.run)
         return value if value is not None and math.isfinite(value) else None
 
@@ -107,12 +107,12 @@ def tracked_records(records: Sequence[BenchmarkRecord]) -> tuple[Tracked, ...]:
 
 
 def bigger_is_better(runs: Sequence[Tracked]) -> list[dict[str, Any]]:
-    """What should grow, as github-action-benchmark's `customBiggerIsBetter` takes it."""
+    """Figures that should grow, for github-action-benchmark's `customBiggerIsBetter`."""
     return _action_benchmark(runs, bigger=True)
 
 
 def smaller_is_better(runs: Sequence[Tracked]) -> list[dict[str, Any]]:
-    """What should shrink, as its `customSmallerIsBetter` takes it."""
+    """Figures that should shrink, for its `customSmallerIsBetter`."""
     return _action_benchmark(runs, bigger=False)
 
 

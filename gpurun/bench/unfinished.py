@@ -1,4 +1,4 @@
-"""What ended the work on one benchmark before its question was answered."""
+"""The end of the work on a benchmark that a failure or an interruption cut short."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from gpurun.errors import ExitCode, GpurunError
 
 ANSWERS = (ExitCode.BENCHMARK_FAILED, ExitCode.NO_BASELINE)
-"""What a pipeline must tell from a regression; other errors are ours or of the command line."""
+"""Exit codes that a document tells. Other errors are gpurun's own or of the command line."""
 
 
 @dataclass(frozen=True)
 class Unfinished:
-    """How it ended: `verdict` is "failed" or "interrupted"."""
+    """The work ended early: `verdict` is "failed" or "interrupted"."""
 
     verdict: str
     exit_code: int
@@ -21,7 +21,7 @@ class Unfinished:
 
 
 def failure(error: GpurunError | OSError, benchmark: str) -> Unfinished:
-    """That of an error; what the system refuses (a full disk) fails the benchmark."""
+    """The end by an error. An error of the system (a full disk) fails the benchmark."""
     if isinstance(error, GpurunError):
         return Unfinished("failed", int(error.code), error.what, error.todo)
     what = f"the benchmark {benchmark} could not go on: {error}"

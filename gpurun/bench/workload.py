@@ -1,4 +1,4 @@
-"""What of a launch is compared, and whether two launches did the same work."""
+"""The figures of a launch that are compared, and the check that two launches did the same work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WAITS_APART = 3.0
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch did: samples a step, parameters of its model, and its training steps.
+    """The work of a launch: samples a step, parameters of its model, and its training steps.
 
     None: not known; the steps of a launch that was stopped say nothing of its work.
     """
@@ -27,7 +27,7 @@ class Work:
 
     @classmethod
     def of(cls, launch: Launch) -> Work:
-        """That of a finished launch."""
+        """The work of a finished launch."""
         steps = launch.result.steps if launch.whole else None
         return cls(launch.result.batch_size, launch.parameters, steps)
 
@@ -61,7 +61,7 @@ def figure(metric: Metric, launch: Launch, by_samples: bool) -> float | None:
 
 
 PER_BATCH = (Metric.STEP_TIME,)
-"""What says nothing of two batches of unequal size."""
+"""Metrics that cannot compare batches of unequal size."""
 
 
 def check_workload(
@@ -143,7 +143,7 @@ def disturbance(baseline: Launch, current: Launch, live: bool = False) -> str | 
 
 
 def trouble_of_both(baseline: Launch, current: Launch) -> str | None:
-    """What befell both halves of a pair: it counts, and the user is told."""
+    """A disturbance of both halves of a pair: the pair counts, and a note names the cause."""
     beside = [_foreign(launch) for launch in (baseline, current)]
     if all(beside):
         return "another process computed on the GPU throughout"

@@ -38,7 +38,7 @@ class Point:
 
 
 class Direction(enum.Enum):
-    """What a change means."""
+    """The direction of a change."""
 
     IMPROVEMENT = "improvement"
     REGRESSION = "regression"
@@ -64,7 +64,7 @@ class Change:
 
 @dataclass(frozen=True)
 class ChangePlan:
-    """What counts as a change."""
+    """The limits of what counts as a change."""
 
     evidence: float = math.log(10)
     """Logarithm of the Bayes factor that a change, or a pair of them, needs."""

@@ -53,7 +53,7 @@ class CurveTable:
         self._bound = t_quantile(self._count - 2, 1 - error)
 
     def differs(self) -> bool:
-        """Whether the true split separates enough, and more than any other does."""
+        """True if the true split separates the curves enough, and more than every other split."""
         own = self._separation(range(self._first))
         return own[0] > 0 and all(self._separation(s) < own for s in self._other_splits())
 
@@ -63,7 +63,7 @@ class CurveTable:
         return next((step for step, t in found if t > self._bound), None)
 
     def _separation(self, chosen: Sequence[int]) -> tuple[int, float]:
-        """How many rows pass the test, and the largest t."""
+        """The number of rows that pass the test, and the largest t."""
         found = list(self._each(chosen))
         return sum(t > self._bound for t in found), max(found)
 

@@ -1,4 +1,4 @@
-"""Which commit made the program slower: Bayes' rule over paired measurements.
+"""The commit that made the program slower, by Bayes' rule over paired measurements.
 
 The hypotheses are "the drop came with commit k", for every k of the range, and "there is none".
 Under k a commit before k runs as fast as GOOD, and one from k on is slower by an unknown size; the
@@ -47,7 +47,7 @@ class Reading:
 
 @dataclass(frozen=True)
 class Further:
-    """Whether there is a second drop: its probability, that of each place, expected log ratio."""
+    """A second drop: its probability, the probability of each place, and its expected log ratio."""
 
     probability: float
     places: Array

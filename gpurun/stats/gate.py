@@ -2,7 +2,7 @@
 
 The unit is a pair of launches, one of the baseline and one of the current tree. Each pair gives
 d = ln of how much worse the current tree is. At each look, one-sided t bounds on the mean of d say
-whether the loss is below the threshold (pass), or above 1 % and perhaps above the threshold
+whether the slowdown is below the threshold (pass), or above 1 % and perhaps above the threshold
 (regression). The levels of the bounds are such that over all looks the lower one errs in less than
 1 % of comparisons and the upper one in less than 5 %, by simulation (`scripts/simulate_gate.py`).
 There are two designs.
@@ -17,7 +17,7 @@ the comparison at hand update it.
 correlated (another job on the machine, a room that warms up). At a correlation of 0.3 unwidened
 levels err in 2.8 % and 12 %, and no estimate from 4 to 16 pairs tells 0.3 from 0: its standard
 error is 0.25 to 0.5. Widened by the estimate, freed of its bias, the bounds still err in 1.4 % and
-6.8 %. Widened by its upper 80 % limit, or as for a known 0.3, the gate catches 87 % of losses of
+6.8 %. Widened by its upper 80 % limit, or as for a known 0.3, the gate catches 87 % of slowdowns of
 5 % at 2 % of independent noise, where 95 % are wanted. So the interval is widened by two factors,
 whose constants come from simulation:
 
@@ -28,7 +28,7 @@ whose constants come from simulation:
 
 At a correlation of 0.3 the gate then errs in 0.8 % (nothing lost, at 10 % noise; less at less) and
 in at most 4.7 % (the threshold lost). Under independent noise of 2 % it catches 96.9 %, 95.6 % with
-heavy tails. A true loss of 1 % is called a regression in up to 1.3 % at that correlation; a further
+heavy tails. A true slowdown of 1 % is called a regression in up to 1.3 % at that correlation; a further
 factor of 1.06 would make that 0.9 %, and the 95.6 % 94.7 %. The price is pairs: 9.3 instead of 5.2
 for an unchanged tree at 2 % noise, 6.0 instead of 4.1 at 1 %.
 
@@ -53,7 +53,7 @@ from gpurun.stats.variance_prior import updated_deviation
 
 
 class Verdict(enum.Enum):
-    """What a comparison says. MORE: take another pair."""
+    """The answer of a comparison. MORE: take another pair."""
 
     PASS = "pass"
     REGRESSION = "regression"
@@ -100,7 +100,7 @@ class GatePlan:
     upper_level: float = 0.0154
     regression_error: float = 0.01
     irrelevant: float = 0.01
-    """A loss that is not proven above this is no regression; the threshold, where that is less."""
+    """A slowdown that is not proven above this is no regression; the threshold, where that is less."""
     sd_floor: float = 0.002
     """Smallest standard deviation of d that is believed: four pairs may agree by chance."""
     caution: float = 0.8
@@ -110,7 +110,7 @@ class GatePlan:
     guarded: float = 0.3
     """The correlation up to which the errors hold: there the estimate is freed of its bias."""
     live: bool = False
-    """Whether pairs are live: then `LAUNCH_PRIORS` hold."""
+    """True for live pairs: then `LAUNCH_PRIORS` hold."""
 
     @classmethod
     def up_to(cls, max_pairs: int) -> GatePlan:
@@ -151,9 +151,9 @@ DEFAULT = GatePlan()
 class MetricResult:
     """One metric at the latest completed look; before the first look all but the first are None.
 
-    `slowdown` and its interval are losses as `Metric` defines them, fractions. The interval is the
+    `slowdown` and its interval are slowdowns as `Metric` defines them, fractions. The interval is the
     common part of those of all looks; the lower bounds of all metrics hold together at 1 %, the
-    upper bound at 5 %. `p_value`: of the loss being no more than irrelevant, adjusted for looks and
+    upper bound at 5 %. `p_value`: of the slowdown being no more than irrelevant, adjusted for looks and
     for the number of metrics, so that it is below 0.01 exactly where the lower bound is above that.
     `correlation` of neighbouring pairs, freed of bias, None where all pairs agree exactly;
     `widening`: the factor by which it, and the earliness of the look, widened the interval.
@@ -173,7 +173,7 @@ class MetricResult:
 
 @dataclass(frozen=True)
 class GateResult:
-    """What all gated metrics say together. `next_look`: how many pairs that takes, with MORE."""
+    """The answer of all gated metrics together. `next_look`: the pairs that MORE asks for."""
 
     verdict: Verdict
     pairs_used: int
@@ -273,7 +273,7 @@ class _Track:
         return Verdict.REGRESSION if self.low > self.irrelevant else Verdict.MORE
 
     def result(self, together: Verdict) -> MetricResult:
-        gated, loss = self.gated, self.gated.metric.slowdown
+        gated, slowdown = self.gated, self.gated.metric.slowdown
         # An undecided metric stays so once the comparison as a whole has ended.
         verdict = self.verdict
         if verdict is Verdict.MORE and together is not Verdict.MORE:
@@ -284,8 +284,8 @@ class _Track:
             gated.metric,
             verdict,
             gated.threshold,
-            slowdown=loss(min(max(self.average, self.low), self.high)),
-            interval=(loss(self.low), loss(self.high)),
+            slowdown=slowdown(min(max(self.average, self.low), self.high)),
+            interval=(slowdown(self.low), slowdown(self.high)),
             p_value=self.p_value,
             correlation=self.correlation,
             widening=self.widening,

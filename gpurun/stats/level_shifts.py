@@ -57,7 +57,7 @@ class Noises:
 
 @dataclass(frozen=True)
 class Left:
-    """What is left of the columns and the series once some columns are accounted for."""
+    """The rest of the columns and the series once some columns are accounted for."""
 
     gram: Array
     cross: Array

@@ -54,14 +54,14 @@ class Deviation:
 
     @property
     def bound(self) -> float:
-        """What is tolerated."""
+        """The largest tolerated deviation."""
         return max(LOSS_TOLERANCE, self.noise)
 
 
 def deviation(
     baselines: Sequence[SeededCurve], candidates: Sequence[SeededCurve]
 ) -> Deviation | None:
-    """How far the candidates' curves are from the baseline's, over all pairs; None without curves.
+    """Distance of the candidates' curves from the baseline's, over all pairs; None without curves.
 
     A bias that all pairs share is told from chance better by many pairs than by one.
     """

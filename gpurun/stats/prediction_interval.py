@@ -8,7 +8,7 @@ records there are.
 
 Simulation (`scripts/simulate_from_history.py`) gives the two factors by which the interval is
 widened. They stand for noise that is correlated or has heavy tails, which few records do not show.
-With 4 to 10 records and the factors, at most 1 % of equal runs regress and at most 5 % of losses of
+With 4 to 10 records and the factors, at most 1 % of equal runs regress and at most 5 % of slowdowns of
 the threshold pass; without them up to 2 % and 8.5 %. A noise model that is estimated from the
 records (as for change points) does no better.
 """
@@ -28,14 +28,14 @@ from gpurun.stats.student_t import t_quantile, t_upper_tail
 
 @dataclass(frozen=True)
 class PredictionPlan:
-    """How many records stand for the baseline, and how often the verdict may err."""
+    """The number of records that stand for the baseline, and the verdict's error rates."""
 
     most: int = 10
     least: int = 4
     regression_error: float = 0.01
     pass_error: float = 0.05
     irrelevant: float = 0.01
-    """A loss that is not proven above this is no regression; the threshold, where that is less."""
+    """A slowdown that is not proven above this is no regression; the threshold, where that is less."""
     sd_floor: float = 0.002
     """Smallest standard deviation between runs that is believed: four may agree by chance."""
     lower_widening: float = 1.4
@@ -49,7 +49,7 @@ DEFAULT = PredictionPlan()
 class NewRun:
     """One gated metric: the figures of each launch, run by run, oldest first, all positive.
 
-    `threshold`: the loss that must not pass, a fraction.
+    `threshold`: the slowdown that must not pass, a fraction.
     """
 
     metric: Metric
@@ -103,7 +103,7 @@ def _judged(held: NewRun, plan: PredictionPlan, metrics: int) -> MetricResult:
 
 
 def _shift(held: NewRun, plan: PredictionPlan) -> tuple[float, float]:
-    """How much worse than expected the new run is, in logarithms; and the standard error."""
+    """The logarithm by which the new run is worse than expected, and its standard error."""
     runs = (*held.past, held.current)
     logs = [[held.metric.log_worse(1.0, value) for value in run.values] for run in runs]
     *past, new = map(mean, logs)

@@ -50,7 +50,7 @@ class _Place:
 
 
 def next_action(state: Bisection) -> Measure | Confirm | Done:
-    """What to do next, or the answer. The same log always gives the same action."""
+    """The next action, or the answer. The same log always gives the same action."""
     places = _places(state)
     posterior = _posterior(state, places)
     probabilities = [float(p) for p in posterior.places]

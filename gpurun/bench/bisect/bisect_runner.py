@@ -53,7 +53,7 @@ from gpurun.trials.stop_rules import WHOLE, later_rule
 
 @dataclass(frozen=True)
 class BisectRequest:
-    """What was asked for. `good` and `bad` name commits; `deadline`: of `time.monotonic`.
+    """A request for a search. `good` and `bad` name commits; `deadline`: of `time.monotonic`.
 
     `fresh` forgets an earlier search. `keep` enters a record into the store; `tell` hears what
     happens, a line each.
@@ -131,7 +131,7 @@ def _plan(benchmark: Benchmark, asked: BisectRequest) -> SearchPlan:
 
 
 def _is_over(state: SearchState, tell: Tell) -> bool:
-    """Whether an earlier call has found the answer; says where this one begins."""
+    """True if an earlier call has found the answer; tells where this one begins."""
     if not state.pairs and not state.skips:
         return False
     count = f"{len(state.pairs)} pair{'' if len(state.pairs) == 1 else 's'}"
@@ -372,7 +372,7 @@ class BisectRunner:
 
 
 def so_far(state: SearchState) -> Done:
-    """What is known now, as if no more pairs were allowed."""
+    """The answer so far, as if no more pairs were allowed."""
     search = state.search
     plan = replace(search.plan, max_pairs=len(search.pairs))
     done = next_action(replace(search, plan=plan))

@@ -1,4 +1,4 @@
-"""What a search for a culprit knows, asks for and answers, and the file that keeps it.
+"""The state of a search for a culprit, its questions and answers, and the file that keeps it.
 
 A `Bisection` is the range and the log of its measurements. A `SearchState` adds the launches and
 is kept in `<records>/bisections/<good>-<bad>-<key>.json`, replaced whole after each pair and each
@@ -31,7 +31,7 @@ from gpurun.rundir import own_folder, write_json
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What counts as found, and what the search may cost."""
+    """The conditions of an answer, and the limits of the search."""
 
     level: float = 0.999
     """Probability at which an answer is given: with room for pairs that are not independent."""
@@ -56,7 +56,7 @@ class Pair:
     against: str
     slowdown: float
     against_first: bool
-    """Which of the two was launched first."""
+    """True if `against` was launched first."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Confirm(Measure):
 
 
 class Outcome(enum.Enum):
-    """How a search ended."""
+    """The outcome of a search."""
 
     FOUND = "found"
     NOT_REPRODUCED = "not reproduced"
@@ -168,7 +168,7 @@ STATE_SCHEMA = "gpurun/bisection-state@2"
 
 @dataclass(frozen=True)
 class LaunchTerms:
-    """What the first launches of both ends settle for all others.
+    """The terms that the first launches of both ends set for all others.
 
     `by_samples`: the throughput is in samples/s, else in steps/s. `devices`: those of the machine.
     """
@@ -219,7 +219,7 @@ class StateFile:
 
 
 def fresh_state(line: CommitRange, plan: SearchPlan) -> SearchState:
-    """That of a search without launches."""
+    """The state of a search without launches."""
     return SearchState(Bisection(line.good.commit, line.ids, plan=plan))
 
 

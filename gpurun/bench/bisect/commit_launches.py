@@ -84,7 +84,7 @@ class TreePool:
             self.remove(commit)
 
     def watched(self, side: Side) -> Trees:
-        """What launches of `side` have to record files of: its own tree, and all others here."""
+        """The trees whose files launches of `side` record: its own, and all others here."""
         alive = (sides for sides, _ in self._open.values())
         roots = [root for sides in alive for root in (sides.current.tree.root, sides.users.root)]
         others = dict.fromkeys(str(root) for root in roots if root != side.tree.root)

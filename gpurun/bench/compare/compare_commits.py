@@ -81,7 +81,7 @@ def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> Comparands:
 
 
 def preparation_of(benchmark: Benchmark) -> Preparation:
-    """What the benchmark needs on each side."""
+    """The needs of the benchmark on each side."""
     return Preparation(
         benchmark.folder, benchmark.setup, benchmark.needed, benchmark.env, benchmark.base
     )

@@ -99,7 +99,7 @@ def _that_reach(
 
 
 def _nonfinite(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> _NonFinite | None:
-    """What is not finite on the two sides; None where all is, or equally nothing."""
+    """Losses that are not finite on the two sides; None if all are finite, or none on either."""
     bad = [[c.nonfinite_step for c in side if c.nonfinite_step] for side in (baseline, current)]
     if not any(bad):
         return None
@@ -156,7 +156,7 @@ def _by_curves(
 
 
 def _same_end(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> bool:
-    """Whether every launch of both sides is not finite from the same step on."""
+    """True if the loss of every launch is not finite from the same step on."""
     return len({curve.nonfinite_step for curve in (*baseline, *current)}) == 1
 
 
@@ -167,7 +167,7 @@ class _Curve:
 
 
 def _sizes(baseline: Sequence[LossCurve], current: Sequence[LossCurve]) -> tuple[float, float]:
-    """How far the sides are apart, and at most how far repeats of one of them are."""
+    """The distance of the two sides, and the largest distance of repeats of one side."""
     sides = [
         [_Curve(0, [math.nan if x is None else x for x in c.points]) for c in side]
         for side in (baseline, current)

@@ -167,7 +167,7 @@ class HistoryCourse:
         return compare_training(*curves)
 
     def _past(self, repository: Repository, end: str) -> list[BenchmarkRecord]:
-        """What could stand for the baseline, on whatever machine it was measured."""
+        """The records that could stand for the baseline, of any machine."""
         try:
             records = self.store.query(self.benchmark.name, purposes=BASELINES)
         except GpurunError as error:

@@ -115,7 +115,7 @@ def comparison(
 
 
 def _method(findings: Findings, speed: MetricResult | None) -> PairMethod | None:
-    """How pairs were launched; None where none was."""
+    """The way pairs were launched; None without pairs."""
     if not findings.pairs:
         return None
     if any(pair.ratio is None for pair in findings.pairs):

@@ -39,7 +39,7 @@ MOST_AGAIN = 8
 """Pairs that are launched again because something befell one half; further ones count."""
 
 BY_TURNS = (Metric.THROUGHPUT, Metric.STEP_TIME)
-"""What the turns of a live pair measure."""
+"""The metrics that the turns of a live pair measure."""
 
 Tell = Callable[[str], None]
 """Hears what happens, a line each."""
@@ -78,7 +78,7 @@ class Findings:
 
     @property
     def verdict(self) -> Verdict:
-        """That of the gate; undecided is inconclusive once all is over."""
+        """The gate's verdict; MORE becomes inconclusive once the comparison is over."""
         if self.result is None or self.result.verdict is Verdict.MORE:
             return Verdict.INCONCLUSIVE
         return self.result.verdict
@@ -101,7 +101,7 @@ class Findings:
         )
 
     def judged(self, plan: GatePlan) -> GateResult:
-        """What the gate says of the pairs so far."""
+        """The gate's answer to the pairs so far."""
         ratios = [pair.ratio for pair in self.pairs]
         turns = [ratio.error for ratio in ratios if ratio is not None]
         return judge(
@@ -202,7 +202,7 @@ class PairRunner:
         self._tell(self._pairing.why)
 
     def _late(self) -> bool:
-        """Whether a further pair would end after the deadline."""
+        """True if a further pair would end after the deadline."""
         return time.monotonic() + self._pairing.expected > self._deadline
 
     def _warmed_up(self) -> dict[str, Launch]:
@@ -244,7 +244,7 @@ class PairRunner:
             tell(note)
 
     def _settle(self, first: Mapping[str, Launch]) -> None:
-        """Which figures are compared, by what the first launches of both sides measured."""
+        """Choose the figures to compare, by the first launches of both sides."""
         findings, benchmark = self._findings, self._benchmark
         findings.by_samples = all(x.result.samples_per_second for x in first.values())
         if not findings.by_samples:

@@ -1,1 +1,1 @@
-"""What the records of a benchmark show over time."""
+"""The history of a benchmark: trends, and the records that stand for a baseline."""

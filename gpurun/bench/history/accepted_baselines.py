@@ -1,4 +1,4 @@
-"""What was accepted between the two sides of a comparison: a loss that somebody took on purpose."""
+"""Baselines accepted between the two sides of a comparison: slowdowns taken on purpose."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _notes(
 def of_same_work(
     accepted: AcceptedBaseline, record: BenchmarkRecord, store: BenchmarkStore
 ) -> bool:
-    """Whether a baseline is of the fingerprint and the workload of a record, as far as is known."""
+    """True if a baseline has the fingerprint and, as far as is known, the workload of a record."""
     if accepted.fingerprint != record.fingerprint.key:
         return False
     own = store.get(accepted.record)

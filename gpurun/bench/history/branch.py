@@ -1,4 +1,4 @@
-"""Which records belong to a branch, and in which order its commits came."""
+"""The records that belong to a branch, in the order of its commits."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
 
 PURPOSES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE, BenchmarkPurpose.OPTIMIZE)
-"""What is part of a history: other runs were of planted slow-downs, or of commits in a search."""
+"""Purposes that a history shows; others are planted slow-downs and commits in a search."""
 BASELINES = (BenchmarkPurpose.BENCH, BenchmarkPurpose.COMPARE)
-"""What a tree is held against, or accepted by: a tuning's launches are of another kind."""
+"""Purposes that a baseline may have; a tuning's launches are of another kind."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Branch:
     whole: bool = False
 
     def holds(self, record: BenchmarkRecord) -> bool:
-        """Whether the record is one of this branch."""
+        """True if the record is one of this branch."""
         if record.commit in self.places:
             return True
         if self.whole:

@@ -56,18 +56,18 @@ def measured(metric: Metric, record: BenchmarkRecord) -> Measured | None:
 
 
 def counts_samples(record: BenchmarkRecord) -> bool:
-    """Whether its throughput is in samples/s."""
+    """True if its throughput is in samples/s."""
     return record.samples_per_second is not None
 
 
 def series_key(record: BenchmarkRecord) -> object:
-    """What must be equal of two records for their figures to be compared."""
+    """The key that two records must share for their figures to be compared."""
     work = (record.args, record.batch_size, record.parameters)
     return record.benchmark, record.fingerprint.key, work, counts_samples(record)
 
 
 def work_of(record: BenchmarkRecord) -> Work:
-    """What its launches did."""
+    """The work of the record's launches."""
     return Work(record.batch_size, record.parameters, record.steps if record.whole else None)
 
 

@@ -53,7 +53,7 @@ def comparable(
 
 
 def changed_work(before: BenchmarkRecord, now: BenchmarkRecord) -> str | None:
-    """How `now` is of other work than `before`, in words; None where nothing is known to differ."""
+    """The difference in work from `before` to `now`, in words; None if none is known."""
     if before.args != now.args:
         return f"the arguments are {_words(now.args)}, and {_words(before.args)} in the baseline"
     if counts_samples(before) != counts_samples(now):
@@ -76,7 +76,7 @@ def difference(before: BenchmarkFingerprint, now: BenchmarkFingerprint) -> str:
 
 
 def no_baseline(what: str) -> GpurunError:
-    """What is told where too few records are there."""
+    """The error for too few records."""
     todo = f"run gpurun bench on that branch more often, {PAIRS}"
     return GpurunError(what, todo, ExitCode.NO_BASELINE)
 
@@ -114,7 +114,7 @@ class LastChange:
     size: float
 
     def told(self) -> str:
-        """What changed, and with what."""
+        """A sentence about the change and its commit."""
         where = "" if self.commit is None else f" with {short(self.commit)}"
         return f"the {self.metric.value} of the branch changed{where} ({self.size * 100:+.1f} %)"
 

@@ -138,7 +138,7 @@ def _change(change: Change, series: Sequence[Measured], branch: Branch) -> Histo
 
 
 def _unmeasured(start: int, series: Sequence[Measured], branch: Branch) -> int | None:
-    """How many commits lie between a point and the one before it."""
+    """The number of commits between a point and the one before it."""
     if not branch.whole:
         return None
     clean = [one for one in series[:start] if not one.record.dirty]

@@ -33,7 +33,7 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class Plan:
-    """What one part plants. `step_seconds`: in each step of the current side, None for nothing.
+    """The delay of one part. `step_seconds`: in each step of the current side, None for nothing.
 
     `source`: whoever asked for it, as the launches' records must say: "runtime", or a file.
     """
@@ -50,7 +50,7 @@ def delay_for(slowdown: float, step_seconds: float) -> float:
 
 
 def seconds_a_step(launches: Sequence[Launch]) -> float | None:
-    """What a step takes in the measured window, as the throughput counts it; None if unmeasured."""
+    """Seconds of a step in the measured window, as the throughput counts it; None if unmeasured."""
     known = [
         launch.result.measured_seconds / launch.result.measured_steps
         for launch in launches
@@ -100,7 +100,7 @@ def judged(
 
 
 def verdict_of(parts: Sequence[SelftestPart]) -> str:
-    """What all parts say together."""
+    """The verdict of all parts together."""
     if any(part.right is False for part in parts):
         return "wrong"
     whole = [part.part for part in parts] == [UNCHANGED, RUNTIME, MODULE]
@@ -113,7 +113,7 @@ def _lost_speed(comparison: Comparison) -> bool:
 
 
 def _misplanted(plan: Plan, baseline: Sequence[Launch], current: Sequence[Launch]) -> str | None:
-    """What was planted where nothing was to be, or is not on record where it was."""
+    """A delay that was planted but should not be, or should be on record but is not."""
     if any(launch.planted for launch in baseline):
         return "the baseline side was slowed down, too"
     if plan.step_seconds is None:

@@ -135,7 +135,7 @@ def _threshold(benchmark: Benchmark) -> float:
 
 
 def _ended(parts: list[SelftestPart]) -> Unfinished | None:
-    """What ended the last comparison before its verdict."""
+    """The end of the last comparison, if it came before its verdict."""
     last = parts[-1].comparison
     if last.verdict not in ("failed", "interrupted"):
         return None

@@ -46,7 +46,7 @@ from gpurun.records.codec import RecordError
 AT_ONCE = 500
 """Ids asked for in one statement."""
 ATTEMPTS = 8
-"""How often an index is made anew, since other processes may do so meanwhile."""
+"""Most attempts to make an index anew, since other processes may do so meanwhile."""
 
 
 class BenchmarkStore:
@@ -63,7 +63,7 @@ class BenchmarkStore:
 
     @property
     def name(self) -> str:
-        """What messages call the database; it holds no password."""
+        """The database's name in messages; it holds no password."""
         return self._database.name
 
     def connect(self) -> None:

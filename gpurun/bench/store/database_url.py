@@ -1,4 +1,4 @@
-"""Which database a URL names."""
+"""The database that a URL names."""
 
 from __future__ import annotations
 

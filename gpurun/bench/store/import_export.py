@@ -24,7 +24,7 @@ KINDS: dict[str, type[Any]] = {
     BENCHMARK_SCHEMA: BenchmarkRecord,
     BASELINE_SCHEMA: AcceptedBaseline,
 }
-"""What can be imported."""
+"""The kinds of documents that can be imported."""
 
 
 def write_export(path: Path, export: BenchmarkExport) -> None:
@@ -38,7 +38,7 @@ def write_export(path: Path, export: BenchmarkExport) -> None:
 
 
 def read_import(path: Path) -> list[Document]:
-    """What a file holds, every bit of it checked; `GpurunError` for the first that is off."""
+    """The checked documents of a file; `GpurunError` names the first fault."""
     try:
         return read_documents(path)
     except GpurunError as error:
@@ -46,7 +46,7 @@ def read_import(path: Path) -> list[Document]:
 
 
 def read_documents(path: Path) -> list[Document]:
-    """What a file holds; `GpurunError` where it cannot be read, or is no record or export."""
+    """The documents of a file; `GpurunError` if it is unreadable, or is no record or export."""
     try:
         return _checked(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:

@@ -12,7 +12,7 @@ from gpurun.bench.store.database import Database, UnusableDatabase, driver_line
 from gpurun.errors import GpurunError
 
 CONNECT_SECONDS = 10
-"""How long a server may take to answer, unless the URL says otherwise (`?connect_timeout=`)."""
+"""Seconds that a server may take to answer, unless the URL has `?connect_timeout=`."""
 TABLES_LOCK = 0x67707572756E
 """The advisory lock of whoever makes or changes tables; the number is "gpurun"."""
 

@@ -23,7 +23,7 @@ UNREADABLE = (ValueError, OverflowError, RecursionError)
 """What reading a document raises that is none: of JSON, of UTF-8, of records, of absurd figures."""
 
 Document = BenchmarkRecord | AcceptedBaseline
-"""What a store keeps."""
+"""The kinds of documents that a store keeps."""
 Kept = TypeVar("Kept", bound=Document)
 
 

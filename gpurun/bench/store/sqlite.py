@@ -25,7 +25,7 @@ from gpurun.bench.store.database import (
 from gpurun.errors import GpurunError
 
 BUSY_SECONDS = 1.0
-"""How long SQLite itself waits for a lock; then it is asked again, so that Ctrl-C is heard."""
+"""SQLite's own wait for a lock; gpurun then tries again, so that Ctrl-C works meanwhile."""
 RETRY_SECONDS = 0.02
 MOST_FAILURES = 5
 """A disk that fails so often is told as such."""
@@ -37,7 +37,7 @@ REMEDIES = {
     "full": "make room on that disk, or name another folder with --out",
     "disk i/o": "make room on that disk and look at its health, or name another folder with --out",
 }
-"""What to do, by what SQLite says."""
+"""Remedies, by a part of SQLite's message."""
 
 
 class SqliteDatabase(Database):

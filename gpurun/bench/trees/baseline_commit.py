@@ -1,4 +1,4 @@
-"""Which commit to compare with, and why, in one line for the user."""
+"""The commit to compare with, and the reason in one line."""
 
 from __future__ import annotations
 

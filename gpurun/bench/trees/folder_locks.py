@@ -19,7 +19,7 @@ from pathlib import Path
 
 SUFFIX = ".lock"
 NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
-"""What `flock` answers on a file system without locks."""
+"""Error numbers of `flock` on a file system without locks."""
 
 
 @dataclass(frozen=True)

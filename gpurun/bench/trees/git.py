@@ -48,7 +48,7 @@ class Changes:
 
     @property
     def dirty(self) -> bool:
-        """Whether a tracked file differs from the commit."""
+        """True if a tracked file differs from the commit."""
         return bool(self.tracked)
 
 
@@ -80,7 +80,7 @@ class Repository:
         return done.stdout.strip() or None
 
     def changes(self) -> Changes:
-        """What is not committed."""
+        """The changes that are not committed."""
         status = self.call("status", "--porcelain", "-z", "--untracked-files=no", "--no-renames")
         new = self.call("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py")
         return Changes(
@@ -159,7 +159,7 @@ class Repository:
         return " ".join(filter(None, (asked[0], address))) or None
 
     def is_shallow(self) -> bool:
-        """Whether the clone ends before the history does."""
+        """True if the clone ends before the history does."""
         return self.call("rev-parse", "--is-shallow-repository").strip() == "true"
 
     def call(self, *words: str) -> str:
@@ -265,7 +265,7 @@ def short(commit: str) -> str:
 
 
 def failure(words: tuple[str, ...], stderr: str) -> GpurunError:
-    """What git said when a command failed, in one line."""
+    """The error for a failed git command, with git's message in one line."""
     lines = [line for line in stderr.splitlines() if line.strip()]
     reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), None)
     told = reason or (lines[-1] if lines else "it gave no reason")

@@ -1,4 +1,4 @@
-"""Which installed files lead python to a tree: editable installs of every kind, and copies.
+"""Installed files that lead python to a tree: editable installs of every kind, and copies.
 
 Read from the folders of packages, without importing anything of them:
 
@@ -34,7 +34,7 @@ class Tree:
     without: tuple[Path, ...] = ()
 
     def holds(self, path: Path | str) -> bool:
-        """Whether the file or folder, links resolved, is of this tree."""
+        """True if the file or folder, links resolved, is of this tree."""
         real = Path(os.path.realpath(path))
         if not real.is_relative_to(os.path.realpath(self.root)):
             return False
@@ -70,7 +70,7 @@ def copies(places: Sequence[Path], tree: Tree) -> tuple[Install, ...]:
 
 
 def leads_to(path_file: Path, tree: Tree) -> Install | None:
-    """What a path file leads to in `tree`, by itself or by a module that it imports."""
+    """The place in `tree` that a path file, or a module that it imports, leads to."""
     for line in _text(path_file).splitlines():
         imported = IMPORT.match(line)
         if imported is None:

@@ -64,7 +64,7 @@ def check_origins(sides: Sides, side: Side, events: Iterable[OriginsEvent]) -> N
 def wrong_origins(
     sides: Sides, side: Side, events: Iterable[OriginsEvent]
 ) -> Iterator[WrongOrigin]:
-    """What a launch of `side` loaded from another tree, or from an installed copy of one."""
+    """The modules that a launch of `side` loaded from another tree, or from an installed copy."""
     for event in events:
         places = site_folders(event.search_path)
         for module, file in event.foreign:
@@ -90,7 +90,7 @@ def _editable(file: str, sides: Sides, places: list[Path]) -> Install | None:
 
 
 def _made_by_setup(copy: Install, side: Side) -> bool:
-    """Whether a copy is of the side's own tree, made for this comparison."""
+    """True if a copy is of the side's own tree, made for this comparison."""
     environment = side.environment
     mine = environment is not None and copy.file.is_relative_to(environment)
     return mine and side.tree.holds(copy.source)

@@ -26,7 +26,7 @@ ENVIRONMENT = "environment-"
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a benchmark needs on each side.
+    """The needs of a benchmark on each side.
 
     `folder`: the folder in the user's tree that launches start in. `setup`: a shell command, run on
     both sides in the folder `base`, which `needed` (globs of untracked files) is relative to;
@@ -78,7 +78,7 @@ class Sides:
     notes: tuple[str, ...] = ()
 
     def watched(self, side: Side) -> Trees | None:
-        """What the runtime of a side's launches has to watch; nothing where both are one tree."""
+        """Trees that the runtime watches in a side's launches; None if both sides are one."""
         if self.baseline.tree == self.current.tree:
             return None
         roots = (tree.root for tree in (self.baseline.tree, self.current.tree, self.users))

@@ -32,7 +32,7 @@ from gpurun.rundir import own_folder
 
 WORKTREES = "worktrees"
 TRIES, BETWEEN_TRIES = 3, 0.2
-"""How often a worktree is removed, and the seconds between."""
+"""Attempts to remove a worktree, and the seconds between them."""
 
 
 @dataclass(frozen=True)
