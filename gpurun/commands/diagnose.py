@@ -104,7 +104,7 @@ def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[st
     """What profiling took, or why no step was profiled of a run that was to be."""
     if profiles:
         seconds = max(profile.profiler_seconds for profile in profiles)
-        return (f"profilers took {seconds:.1f} s to start and stop",)
+        return (f"profilers took {seconds:.1f} s to start and stop",) if seconds >= 0.05 else ()
     if not was_to_be_profiled(folder):
         return ()
     return ("no step was profiled: the script took too few steps before they were steady",)

@@ -52,10 +52,11 @@ _PROCESS = "(({column} >> 24) & 16777215)"
 _THREAD = "({column} & 16777215)"
 
 
-def read(path: Path) -> tuple[Timeline, ...]:
+def read(path: Path, process: int | None = None) -> tuple[Timeline, ...]:
     """One timeline for each traced process that did something which gpurun reads.
 
-    `GpurunError` for a file that is no export, is damaged, or holds nothing of the kind.
+    `process`: the id of the only one that is asked for, which may not be among them. `GpurunError`
+    for a file that is no export, is damaged, or holds nothing of the kind.
     """
     with open(path, "rb") as file:
         if not file.read(16).startswith(b"SQLite format 3"):
@@ -65,10 +66,13 @@ def read(path: Path) -> tuple[Timeline, ...]:
             export = _Export(database)
             if not export.is_one:
                 raise _foreign(path)
-            timelines = tuple(export.timeline(process) for process in export.processes())
+            found = export.processes()
+            timelines = tuple(
+                export.timeline(each) for each in found if process is None or each == process
+            )
     except sqlite3.DatabaseError as error:
         raise GpurunError(f"{path} is damaged: {error}", "export the report again") from error
-    if not timelines:
+    if not timelines and process is None:
         raise GpurunError(
             f"{path} holds no kernel, no call of CUDA and no NVTX range",
             "record the training's own process, with -t cuda,nvtx",

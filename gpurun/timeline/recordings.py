@@ -9,6 +9,7 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 from gpurun.timeline import from_kineto, from_ncu, from_nsys
 from gpurun.timeline.model import KernelMetrics, Timeline
+from gpurun.timeline.report_exports import ncu_pages, nsys_export
 
 KINDS = (
     "a run folder, a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems "
@@ -17,6 +18,8 @@ KINDS = (
 KINETO = (".json", ".json.gz")
 NSYS = (".sqlite", ".db")
 NCU = (".csv",)
+NSYS_REPORTS = (".nsys-rep", ".qdrep")
+NCU_REPORTS = (".ncu-rep",)
 
 
 def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
@@ -24,8 +27,14 @@ def read_recordings(paths: Sequence[Path]) -> tuple[Timeline, ...]:
     timelines: list[Timeline] = []
     kernels: list[KernelMetrics] = []
     for path in paths:
-        if _ends(path, NCU):
+        if _ends(path, NCU_REPORTS):
+            with ncu_pages(path) as (raw, details):
+                kernels += from_ncu.read(raw, details)
+        elif _ends(path, NCU):
             kernels += from_ncu.read(path)
+        elif _ends(path, NSYS_REPORTS):
+            with nsys_export(path) as database:
+                timelines += from_nsys.read(database)
         elif _ends(path, NSYS):
             timelines += from_nsys.read(path)
         elif _ends(path, KINETO):

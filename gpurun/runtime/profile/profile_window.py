@@ -23,6 +23,7 @@ from gpurun.runtime.observe.device_sync_lines import DeviceSyncLines
 from gpurun.runtime.observe.step_clock import CLOCK
 from gpurun.runtime.profile.allocator_counts import AllocatorCounts
 from gpurun.runtime.profile.kineto_trace import Kineto
+from gpurun.runtime.profile.nsys_capture import NsysCapture
 from gpurun.runtime.profile.phase_ranges import PHASES
 from gpurun.runtime.profile.stack_samples import StackSamples
 
@@ -55,11 +56,13 @@ class ProfileWindow:
         self._first_step = 0
         self._step_ends: list[int] = []
         self._kineto = Kineto(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
+        self._nsys = NsysCapture(torch) if "nsys" in spec.sources else None
         self._samples = StackSamples(PHASES)
         self._allocator = AllocatorCounts(torch)
         self._waits = DeviceSyncLines(READ_STEPS)
         self._look_for_reads = guarded("waits", self._waits.after_step)
         self._profilers: list[ProfilerState] = []
+        self._step_token: Any = None
 
     def after_step(self, count: int) -> None:
         """The clock's step `count` is over."""
@@ -69,6 +72,8 @@ class ProfileWindow:
         end = now()
         if self._began is not None:
             self._step_ends.append(end)
+            self._close_step()
+            self._open_step()
             if self._is_complete(end):
                 self.finish(None)
                 if self._spec.stop:
@@ -104,7 +109,11 @@ class ProfileWindow:
             guarded("allocator counts", self._allocator.begin)()
         if "kineto" in self._spec.sources:
             self._kineto.begin()
+        if self._nsys is not None:
+            guarded("nsys", self._nsys.begin)()
+            PHASES.markers = self._nsys.nvtx
         PHASES.recording = True
+        self._open_step()
         if "host" in self._spec.sources:
             guarded("stack samples", self._samples.begin)()
         self._began = now()
@@ -116,6 +125,10 @@ class ProfileWindow:
         self._done = True
         end = self._step_ends[-1] if self._step_ends else now()
         PHASES.recording = False
+        self._close_step()
+        if self._nsys is not None:
+            state = guarded("nsys", self._nsys.finish)()
+            self._profilers += [state] if state is not None else []
         samples = None
         if "host" in self._spec.sources:
             samples = guarded("stack samples", self._samples.finish)()
@@ -139,6 +152,14 @@ class ProfileWindow:
                 ended_early=why_early,
             )
         )
+
+    def _open_step(self) -> None:
+        if PHASES.markers is not None:
+            self._step_token = PHASES.markers.begin("step")
+
+    def _close_step(self) -> None:
+        if PHASES.markers is not None:
+            PHASES.markers.end(self._step_token)
 
     def _steps(self) -> list[tuple[str, int, int]]:
         assert self._began is not None

@@ -1,0 +1,73 @@
+"""Reports of Nsight Systems and Nsight Compute, converted by NVIDIA's own tools to be read.
+
+A report of Nsight Systems holds the whole environment of the script, tokens included, and so does
+its export: it lives only while it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpurun.errors import GpurunError
+
+EXPORT_SECONDS = 600
+
+
+@contextmanager
+def nsys_export(report: Path) -> Iterator[Path]:
+    """The SQLite export of an `.nsys-rep`; `GpurunError` where there is none."""
+    with tempfile.TemporaryDirectory(prefix="gpurun-nsys-") as folder:
+        database = Path(folder) / "export.sqlite"
+        options = ("-t", "sqlite", "--lazy=false", "-f", "true", "-o", str(database))
+        done = _converted(report, ("nsys", "export", *options, str(report)), "Nsight Systems")
+        if not database.exists():  # nsys may end with code 0 then
+            raise _unread(report, done)
+        yield database
+
+
+@contextmanager
+def ncu_pages(report: Path) -> Iterator[tuple[Path, Path]]:
+    """The raw page and the details page of an `.ncu-rep`; `GpurunError` where there are none."""
+    with tempfile.TemporaryDirectory(prefix="gpurun-ncu-") as folder:
+        pages = []
+        for page in ("raw", "details"):
+            options = ("--csv", "--page", page, "--print-units", "base")
+            done = _converted(report, ("ncu", "--import", str(report), *options), "Nsight Compute")
+            if done.returncode != 0:
+                raise _unread(report, done)
+            pages.append(Path(folder) / f"{page}.csv")
+            pages[-1].write_text(done.stdout, encoding="utf-8")
+        yield pages[0], pages[1]
+
+
+def _converted(report: Path, command: Sequence[str], tool: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            command,
+            env={**os.environ, "LC_ALL": "C"},
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=EXPORT_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise GpurunError(
+            f"{report.name} cannot be read: {command[0]} is not installed",
+            f"install {tool} and put {command[0]} on PATH",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise GpurunError(
+            f"{report.name} cannot be read: {command[0]} did not end", "record fewer steps"
+        ) from None
+
+
+def _unread(report: Path, done: subprocess.CompletedProcess[str]) -> GpurunError:
+    said = (done.stderr or done.stdout).strip().splitlines()
+    reason = said[-1] if said else f"the tool ended with code {done.returncode}"
+    return GpurunError(f"{report.name} cannot be read: {reason}", "record it again")

@@ -1,0 +1,71 @@
+"""Reports of NVIDIA's tools are converted by these tools; stand-ins of them convert here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpurun.errors import GpurunError
+from gpurun.timeline.recordings import read_recordings
+
+DATA = Path(__file__).resolve().parents[1] / "data" / "profiles"
+
+
+def stand_in(folder: Path, tool: str, script: str) -> Path:
+    """A folder for PATH with a program of the tool's name, and beside it a report."""
+    programs = folder / "programs"
+    programs.mkdir()
+    program = programs / tool
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    return programs
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> Path:
+    path = tmp_path / "mlp.nsys-rep"
+    path.touch()
+    return path
+
+
+def test_a_report_of_nsight_systems_is_exported_and_read(
+    tmp_path: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "where"
+    copy = f'cp {DATA}/h200_nsys2025_mlp.sqlite "$8"; echo "$8" > {kept}'
+    programs = stand_in(tmp_path, "nsys", copy)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    (timeline,) = read_recordings([report])
+    assert len(timeline.kernels or ()) == 1616
+    assert not Path(kept.read_text().strip()).exists()
+
+
+def test_a_report_of_nsight_compute_is_exported_with_its_rules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mlp.ncu-rep"
+    path.touch()
+    programs = stand_in(tmp_path, "ncu", f'cat {DATA}/h200_ncu_"$5"_mlp.csv')
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    (timeline,) = read_recordings([path])
+    assert timeline.kernel_metrics is not None
+    assert timeline.kernel_metrics[3].rules
+
+
+def test_a_tool_that_exports_nothing_is_an_error_of_one_line(
+    tmp_path: Path, report: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = stand_in(tmp_path, "nsys", "echo; echo 'unknown report version' >&2; exit 0")
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    with pytest.raises(GpurunError, match=r"mlp.nsys-rep cannot be read: unknown report version"):
+        read_recordings([report])
+
+
+def test_a_tool_that_is_not_installed_is_named(
+    report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(GpurunError) as error:
+        read_recordings([report])
+    assert error.value.todo == "install Nsight Systems and put nsys on PATH"
