@@ -25,7 +25,7 @@ nsys = pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not inst
 def test_a_script_under_nsys(
     tmp_path: Path, gpurun: Gpurun, clean_environment: dict[str, str]
 ) -> None:
-    script(tmp_path, "if step == 20: print('the end'); sys.exit(3)")
+    script(tmp_path, "if step == 25: print('the end'); sys.exit(3)")
     done = gpurun(
         "profile", "--sources", "nsys,host", "--steps", "5", "--json", "p.json", "train.py",
         cwd=tmp_path, env={**clean_environment, "WANDB_API_KEY": SECRET},

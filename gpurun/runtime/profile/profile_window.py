@@ -31,7 +31,7 @@ STEADY_OF = 3
 """Steps in a row that have to be alike before the window begins."""
 STEADY_SPREAD = 1.5
 """They are alike if the longest takes at most so many times the shortest."""
-PATIENCE = 4
+PATIENCE = 2
 """After so many times the steps of warm-up the window begins, steady or not."""
 READ_STEPS = 3
 """Early steps in which lines that read values of tensors are looked for."""
