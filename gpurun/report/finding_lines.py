@@ -115,7 +115,10 @@ def _finding_lines(index: int, finding: Finding, everything: bool) -> Iterator[L
 
 def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[str]:
     hidden = len(report.findings) - shown
-    if not report.findings and report.sources:
+    untrained = report.result is not None and report.result.clock is None
+    if untrained:
+        yield "no training was seen in this run: there are no steps to diagnose"
+    elif not report.findings and report.sources:
         yield f"nothing was found in what was measured: {', '.join(report.sources)}"
     elif not report.findings:
         yield "nothing was measured by which anything could be found"

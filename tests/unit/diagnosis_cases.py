@@ -49,7 +49,7 @@ ROOT = RootEvent(
 )
 
 
-def result(split: StepSplit = SPLIT, **changes: Any) -> RunResult:
+def result(split: StepSplit | None = SPLIT, **changes: Any) -> RunResult:
     empty: dict[str, Any] = dict.fromkeys(
         (
             "epoch_seconds", "samples", "tokens_per_second", "peak_memory_bytes",

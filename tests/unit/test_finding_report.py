@@ -12,7 +12,7 @@ from gpurun.records.profile_figures import OperatorShare, ProfileFigures
 from gpurun.report.finding_lines import diagnosis_lines
 from gpurun.report.finding_markdown import diagnosis_markdown
 from gpurun.report.terminal_output import plain
-from tests.unit.diagnosis_cases import FIGURES, healthy_cpu
+from tests.unit.diagnosis_cases import FIGURES, healthy_cpu, result
 
 
 def finding(severity: float, gain: float | None = 2.0, knob: str | None = None) -> Finding:
@@ -100,3 +100,9 @@ def test_the_longest_kernels_are_named_else_the_longest_operators() -> None:
     operators = (OperatorShare("aten::mm", "matmul", 0.4, None),)
     on_cpu = replace(report(), figures=ProfileFigures(top_operators=operators))
     assert "longest operators, of the profiled time: aten::mm 40 %" in text(on_cpu)
+
+
+def test_a_run_without_training_is_told_as_such() -> None:
+    untrained = replace(report(), result=result(clock=None, split=None, step_time_ms=None))
+    assert "no training was seen in this run" in text(untrained)
+    assert "nothing was found" not in text(untrained)
