@@ -17,7 +17,7 @@ the comparison at hand update it.
 correlated (another job on the machine, a room that warms up). At a correlation of 0.3 unwidened
 levels err in 2.8 % and 12 %, and no estimate from 4 to 16 pairs tells 0.3 from 0: its standard
 error is 0.25 to 0.5. Widened by the estimate, freed of its bias, the bounds still err in 1.4 % and
-6.8 %. Widened by its upper 80 % limit, or as for a known 0.3, the gate catches 87 % of slowdowns of
+6.8 %. Widened by its upper 80 % limit, or as for a known 0.3, the gate finds 87 % of slowdowns of
 5 % at 2 % of independent noise, where 95 % are wanted. So the interval is widened by two factors,
 whose constants come from simulation:
 
@@ -28,7 +28,7 @@ whose constants come from simulation:
 
 At a correlation of 0.3 the gate then errs in 0.8 % (nothing lost, at 10 % noise; less at less) and
 in at most 4.7 % (the threshold lost). Under independent noise of 2 % it catches 96.9 %, 95.6 % with
-heavy tails. A true slowdown of 1 % is called a regression in up to 1.3 % at that correlation; a further
+heavy tails. At a correlation of 0.3 a true slowdown of 1 % regresses in up to 1.3 %; a further
 factor of 1.06 would make that 0.9 %, and the 95.6 % 94.7 %. The price is pairs: 9.3 instead of 5.2
 for an unchanged tree at 2 % noise, 6.0 instead of 4.1 at 1 %.
 
@@ -100,7 +100,7 @@ class GatePlan:
     upper_level: float = 0.0154
     regression_error: float = 0.01
     irrelevant: float = 0.01
-    """A slowdown that is not proven above this is no regression; the threshold, where that is less."""
+    """A slowdown not proven above this is no regression; the threshold, where that is less."""
     sd_floor: float = 0.002
     """Smallest standard deviation of d that is believed: four pairs may agree by chance."""
     caution: float = 0.8
@@ -151,9 +151,9 @@ DEFAULT = GatePlan()
 class MetricResult:
     """One metric at the latest completed look; before the first look all but the first are None.
 
-    `slowdown` and its interval are slowdowns as `Metric` defines them, fractions. The interval is the
+    `slowdown` and its interval are fractions as `Metric` defines them. The interval is the
     common part of those of all looks; the lower bounds of all metrics hold together at 1 %, the
-    upper bound at 5 %. `p_value`: of the slowdown being no more than irrelevant, adjusted for looks and
+    upper bound at 5 %. `p_value`: of a slowdown no more than irrelevant, adjusted for looks and
     for the number of metrics, so that it is below 0.01 exactly where the lower bound is above that.
     `correlation` of neighbouring pairs, freed of bias, None where all pairs agree exactly;
     `widening`: the factor by which it, and the earliness of the look, widened the interval.

@@ -14,7 +14,7 @@ from gpurun.records.bench.metrics import Metric
 class Gated:
     """One metric under the gate: (baseline, current) of each pair in the order of the launches.
 
-    `threshold`: the slowdown that must not pass, a fraction. `errors`: the standard errors of ln of the
+    `threshold`: the slowdown that fails (fraction). `errors`: the standard errors of ln of the
     ratio within each live pair, empty where no turns measured it.
     """
 

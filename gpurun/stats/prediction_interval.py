@@ -8,8 +8,8 @@ records there are.
 
 Simulation (`scripts/simulate_from_history.py`) gives the two factors by which the interval is
 widened. They stand for noise that is correlated or has heavy tails, which few records do not show.
-With 4 to 10 records and the factors, at most 1 % of equal runs regress and at most 5 % of slowdowns of
-the threshold pass; without them up to 2 % and 8.5 %. A noise model that is estimated from the
+With 4 to 10 records and the factors, at most 1 % of equal runs regress, at most 5 % of slowdowns
+of the threshold pass; without them up to 2 % and 8.5 %. A noise model that is estimated from the
 records (as for change points) does no better.
 """
 
@@ -35,7 +35,7 @@ class PredictionPlan:
     regression_error: float = 0.01
     pass_error: float = 0.05
     irrelevant: float = 0.01
-    """A slowdown that is not proven above this is no regression; the threshold, where that is less."""
+    """A slowdown not proven above this is no regression; the threshold, where that is less."""
     sd_floor: float = 0.002
     """Smallest standard deviation between runs that is believed: four may agree by chance."""
     lower_widening: float = 1.4
