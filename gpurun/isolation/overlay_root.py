@@ -268,7 +268,7 @@ class OverlayRoot:
 
 
 def _is_hidden(point: str) -> bool:
-    """Whether the mount cannot be reached because another one lies above it."""
+    """True if the mount cannot be reached because another one lies above it."""
     try:
         os.lstat(point)
     except (FileNotFoundError, NotADirectoryError):
@@ -301,7 +301,7 @@ def _like(source: str, target: str) -> None:
 
 
 def _is_foreign(path: str) -> bool:
-    """Whether owner or group is unknown to a user namespace that maps only our own."""
+    """True if owner or group is unknown to a user namespace that maps only our own."""
     try:
         status = os.lstat(path)
     except OSError:

@@ -36,7 +36,7 @@ _SUPERVISOR = (
 
 @dataclass(frozen=True)
 class LaunchSpec:
-    """What to run, and how. `env` is the whole environment.
+    """A program to run in a sandbox. `env` is the whole environment.
 
     `writable`: existing folders kept read-write at the same path (the trial's run folder, shared
     caches). `layers`: folders captured by earlier sandboxes, later ones on top. `log` receives the

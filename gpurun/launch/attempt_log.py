@@ -37,7 +37,7 @@ class AttemptLog:
 
     @property
     def running(self) -> bool:
-        """Whether the ranks run, as far as was seen."""
+        """True if the ranks run, as far as was seen."""
         return self._started is not None
 
     @contextlib.contextmanager

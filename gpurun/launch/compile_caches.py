@@ -38,12 +38,12 @@ def shared_cache_environment(
 
 
 def _never_written() -> bool:
-    """Whether python was given `-B`, which the launched one is given as well."""
+    """True if python was given `-B`, which the launched one is given as well."""
     return bool(sys.flags.dont_write_bytecode) and not os.environ.get(NO_BYTECODE)
 
 
 def _has_bytecode() -> bool:
-    """Whether python has compiled torch already; True also where there is none to compile."""
+    """True if python has compiled torch already; True also where there is none to compile."""
     try:
         spec = importlib.util.find_spec(PACKAGE)
         if spec is None or not spec.has_location or spec.origin is None:

@@ -138,7 +138,7 @@ def _run_dir(environment: Mapping[str, str]) -> Path | None:
 
 
 def _arguments(run: Any, torchrun: Sequence[str], target: Target) -> argparse.Namespace:
-    """What torchrun's own parser makes of the flags, `PET_*` variables included."""
+    """The flags as torchrun's own parser reads them, `PET_*` variables included."""
     torchrun = with_nodes(torchrun, os.environ)
     parser = run.get_args_parser()
     parser.error = usage_error
@@ -163,7 +163,7 @@ def _arguments(run: Any, torchrun: Sequence[str], target: Target) -> argparse.Na
 
 
 def usage_error(message: str) -> NoReturn:
-    """What torchrun's parser does instead of ending the process."""
+    """Raise in place of torchrun's parser, which would end the process."""
     raise GpurunError(message, "see torchrun --help for the flags that ask for ranks")
 
 
@@ -184,7 +184,7 @@ def import_torchrun() -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, without the pages that torch adds."""
+    """The first line of an error's text, without the pages that torch adds."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

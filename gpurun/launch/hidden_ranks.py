@@ -53,7 +53,7 @@ def rank_environment(environment: Mapping[str, str], ranks: int) -> dict[str, st
 
 
 def _ranks(flags: Sequence[str]) -> int | None:
-    """What the flags say; None where they say nothing."""
+    """The number of ranks in the flags; None where they have none."""
     for position, word in enumerate(flags):
         name, equals, value = word.replace("_", "-").partition("=")
         if name == RANKS:

@@ -46,7 +46,7 @@ def agent_command_line(torchrun: Sequence[str], target: Target) -> tuple[str, ..
 
 
 def typed_words(torchrun: Sequence[str], target: Target) -> tuple[str, ...]:
-    """What to type behind gpurun's own flags to launch `target` like this."""
+    """The words behind gpurun's own flags that launch `target` like this."""
     end = ("--",) if target.path.startswith("-") else ()
     return (*torchrun, *KIND_FLAGS[target.kind], *end, target.path, *target.args)
 

@@ -13,11 +13,11 @@ OUT_OF_MEMORY = re.compile(
 EXCEPTION = re.compile(r"^[A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Warning)\b")
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 FAILED_FIRST = re.compile(r"^gpurun: rank \d+ failed first: ")
-"""What the launcher puts before the last words of a rank."""
+"""The launcher's prefix of a failed rank's error."""
 AT_THE_END = 65536
 """Bytes at the end of a rank's output that are read."""
 OF_RANK = re.compile(r"^\[rank\d+\]:[ ]?", re.MULTILINE)
-"""What torch puts before each line of a traceback once a process is a rank."""
+"""torch's prefix of each traceback line in a rank."""
 
 
 def out_of_memory(log: Path) -> str | None:

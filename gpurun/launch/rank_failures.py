@@ -22,7 +22,7 @@ NOT_CAUSED_BY_OTHERS = frozenset({"SIGKILL", "SIGSEGV", "SIGBUS", "SIGILL", "SIG
 """Signals that befall a rank and that no other rank's failure brings about."""
 
 NO_MESSAGE = "<NONE>"
-"""What torch says where no such file was left."""
+"""torch's message where there is no such file."""
 
 LONGEST_ERROR = 300
 """Characters of an exception's text that fit a line."""

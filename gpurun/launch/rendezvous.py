@@ -58,9 +58,10 @@ class NodeGone(Exception):
 
 @dataclass(frozen=True)
 class Rendezvous:
-    """What the flags say. `host` and `port`: of the store. `is_host`: whether this node keeps it,
-    None where its address decides. `number`: of this node, and `ranks`: on each node, both None
-    where nobody said it. `conf`: of `--rdzv-conf`.
+    """The rendezvous that the flags ask for. `host` and `port` are the store's.
+
+    `is_host`: whether this node keeps the store, None where its address decides. `number`: of this
+    node, and `ranks`: on each node, both None where no flag says it. `conf`: of `--rdzv-conf`.
     """
 
     nodes: int
@@ -181,16 +182,16 @@ class NodeGroup:
         self._asked(self._store.set, name, str(len(parts)))  # last: then all of it is there
 
     def has(self, name: str) -> bool:
-        """Whether somebody put something under `name`."""
+        """True if somebody put something under `name`."""
         return bool(self._asked(self._store.check, [name]))
 
     def get(self, name: str) -> bytes:
-        """What was put under `name`."""
+        """The data that was put under `name`."""
         count = int(self._asked(self._store.get, name))
         return b"".join(self._asked(self._store.get, f"{name}/{i}") for i in range(count))
 
     def wait(self, name: str, look: Look = lambda: None) -> bytes:
-        """What somebody puts under `name`, once it is there.
+        """Wait for the data that a node puts under `name`.
 
         `look` is called now and then; `NodeGone` where a node is not there any more.
         """
@@ -206,7 +207,7 @@ class NodeGroup:
     def gather(
         self, name: str, data: bytes, look: Callable[[], None] = lambda: None
     ) -> list[bytes]:
-        """What each node puts under `name`, by number, once all have; every node must ask."""
+        """Wait for the data of all nodes under `name`, by number; every node must call this."""
         self.put(f"{name}/{self.number}", data)
         return [self.wait(f"{name}/{number}", look) for number in range(self.place.nodes)]
 

@@ -13,7 +13,7 @@ from gpurun.measure.fingerprint import fingerprint, module_file
 
 
 def command_fingerprint(options: Options) -> dict[str, Any]:
-    """What a result for this command depends on."""
+    """The fingerprint of everything that a result for this command depends on."""
     target = options.target
     script = Path(target.path) if target.kind is TargetKind.SCRIPT else None
     named = () if script is not None else (target.path,)  # a script is told by its own path

@@ -1,4 +1,4 @@
-"""What a measured setting depends on: script, arguments, hardware and software.
+"""The fingerprint of a measured setting: script, arguments, hardware and software.
 
 Two fingerprints are compared in words, so that a refusal can say what has changed.
 """
@@ -59,7 +59,7 @@ def fingerprint(
 
 
 def differences(one: dict[str, Any], other: dict[str, Any]) -> tuple[str, ...]:
-    """What differs, in words: "torch is 2.11.0, was 2.10.0" where `other` is the older one."""
+    """The differences, in words: "torch is 2.11.0, was 2.10.0" where `other` is the older one."""
     keys = dict.fromkeys((*one, *other))
     return tuple(
         _difference(key, one.get(key), other.get(key))
@@ -131,7 +131,7 @@ def module_file(name: str, places: Iterable[Path]) -> tuple[Path, Path] | None:
 
 
 def _packages(home: Path, folder: Path) -> list[Path]:
-    """What python runs before a module of the package `folder`: it and the packages above it."""
+    """The `__init__.py` files of the package `folder` and of those above it."""
     parts = folder.relative_to(home).parts
     files = (home.joinpath(*parts[: n + 1], "__init__.py") for n in range(len(parts)))
     return [file for file in files if file.is_file()]

@@ -37,7 +37,7 @@ def gpu_notes(
 
 
 def is_about_gpus(note: str) -> bool:
-    """Whether a note of a run is one of these."""
+    """True if a note of a run is one of these."""
     return note.startswith((CPU_BUILD, SILENT, REFUSED))
 
 

@@ -87,7 +87,7 @@ class Window:
         return StepTime(mean=sum(ordered) / len(ordered) / MS, p50=p50, p95=p95, p99=p99)
 
     def split(self) -> StepSplit | None:
-        """What the mean step waits for; the rest is what no part accounts for."""
+        """The parts of the mean step; `rest` is the time that no part accounts for."""
         if not self.measured_steps:
             return None
         data, copy, forward, backward, optimizer = (

@@ -23,7 +23,7 @@ def kernel_oom_kills(vmstat: Path = VMSTAT) -> int | None:
 
 
 def killed_for_memory(run_dir: Path, vmstat: Path = VMSTAT) -> bool | None:
-    """Whether any was, since the launch of that folder was prepared; None where nobody counts."""
+    """True if any was, since the launch of that folder was prepared; None where nobody counts."""
     try:
         before = json.loads((run_dir / "spec.json").read_bytes())["kernel_oom_kills"]
     except (OSError, ValueError, KeyError, TypeError):

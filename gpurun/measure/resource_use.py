@@ -19,7 +19,7 @@ ENERGY_SECONDS = 1.0
 """The energy counter moves about every 100 ms: shorter spans are not measured."""
 
 OTHERS_SECONDS = 1.0
-"""What others use is counted in hundredths of a second: shorter spans are not measured."""
+"""Others' CPU time is counted in hundredths of a second: shorter spans are not measured."""
 
 SAMPLES_FILE = "samples.jsonl"
 

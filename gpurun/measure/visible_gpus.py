@@ -110,7 +110,7 @@ def _as_shown(nvml: Any, gpu: Gpu, alone: bool) -> Gpu:
 
 
 def ask(query: Callable[..., Any] | None, *arguments: Any) -> Any:
-    """What NVML answers; None where it or the device does not know."""
+    """NVML's answer; None where it or the device does not know."""
     if query is None:
         return None
     try:

@@ -47,7 +47,7 @@ def batch_size_uses(script: Path, expression: str) -> tuple[str, ...] | None:
 
 
 def _handed_in(tree: ast.AST, name: str) -> bool:
-    """Whether a name is some function's parameter, or is never assigned in the script."""
+    """True if a name is some function's parameter, or is never assigned in the script."""
     parameters = {
         argument.arg
         for node in ast.walk(tree)

@@ -1,4 +1,4 @@
-"""Whether a script is distributed by itself: then its ranks run as they are.
+"""True if a script is distributed by itself: then its ranks run as they are.
 
 Its source is asked first, because such a script often does not run at all outside of torchrun; what
 the ranks of a launch were seen to do is asked again later (`launches.Launch.distributed`).
@@ -50,7 +50,7 @@ def _sources(target: Target) -> Iterator[tuple[Path, ast.AST]]:
 
 
 def _starts(node: ast.AST) -> bool:
-    """Whether it is torch's function that starts processes."""
+    """True if it is torch's function that starts processes."""
     if isinstance(node, ast.ImportFrom):
         of_torch = node.module == "torch.multiprocessing"
         return of_torch and any(alias.name in STARTERS for alias in node.names)

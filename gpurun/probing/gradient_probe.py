@@ -46,8 +46,10 @@ LAST_CHARACTERS = 20_000
 
 @record
 class StoredReduction:
-    """What the probe found. `residual`: by what part of the gradient halves of a batch differ from
-    it; `remark`: what the user must know of that, "" if nothing; `seconds`: what it took.
+    """The result of the probe. `seconds`: its duration.
+
+    `residual`: by what part of the gradient halves of a batch differ from it; `remark`: a note on
+    that for the user, "" for none.
 
     `reduction` is None for a script that is distributed by itself. `files`: size and time of the
     last change (ns) of the files that it has read, None if they are not known.
@@ -61,7 +63,7 @@ class StoredReduction:
     files: dict[str, tuple[int, int] | None] | None = None
 
     def holds(self, fingerprint: dict[str, Any]) -> bool:
-        """Whether nothing that the script is made of has changed since."""
+        """True if nothing that the script is made of has changed since."""
         if self.files is None or differences(fingerprint, self.fingerprint):
             return False
         return _stamps(self.files) == self.files
@@ -107,7 +109,7 @@ def _stamps(files: Iterable[str]) -> dict[str, tuple[int, int] | None]:
 
 
 def _matters(variable: str) -> bool:
-    """Whether a variable of the environment may be one that the script reads."""
+    """True if a variable of the environment may be one that the script reads."""
     return variable not in OF_SHELLS and not variable.startswith(OF_TERMINALS)
 
 

@@ -47,7 +47,7 @@ class ReductionVerdict:
 
     @property
     def exact(self) -> bool:
-        """Whether ranks train what one process trains, to rounding."""
+        """True if ranks train what one process trains, to rounding."""
         return not self.what
 
 

@@ -32,7 +32,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True)
 class ProbeRun:
-    """What one launch came to. `exit_code` is None where it did not end in time.
+    """The result of one launch. `exit_code` is None where it did not end in time.
 
     `refusal`: why ranks cannot train the script, and what to do; "" if nothing says so.
     """
@@ -46,7 +46,7 @@ class ProbeRun:
 
     @property
     def failed(self) -> bool:
-        """Whether the script failed by itself."""
+        """True if the script failed by itself."""
         return bool(self.exit_code) or (self.probe is not None and self.probe.reason == "failed")
 
 

@@ -16,7 +16,7 @@ DEFAULT_ALLOW = ("pipeline", "numerics")
 
 @dataclass(frozen=True)
 class AppliedSettings:
-    """What a launch under settings takes. `args`: the script's arguments under them.
+    """Settings made ready for a launch. `args`: the script's arguments under them.
 
     `environment`: the variables that they set. `training_loaders`: as `RunSpec` has them.
     """

@@ -30,9 +30,9 @@ WORTH_A_WORD = 0.05
 SHOWN_LINES = 5
 """Last lines of an output that are shown where a launch failed."""
 KILLED_HERE = re.compile(r"rank (\d+) failed first: signal SIGKILL")
-"""What the agent of this host says of a rank of its own."""
+"""The line by which this host's agent reports a killed rank of its own."""
 OF_AGENT = re.compile(r"^gpurun: | \(process \d+\)", re.MULTILINE)
-"""What the agent says besides: process ids are those of the sandbox."""
+"""Parts of the agent's lines that are left out: process ids hold only in the sandbox."""
 
 
 def main_log(logs: Sequence[ProcessLog]) -> ProcessLog | None:
@@ -156,7 +156,7 @@ def _too_few_steps(logs: Sequence[ProcessLog], result: RunResult) -> Failure | N
 
 
 def rank_logs(run_dir: Path) -> dict[int, Path]:
-    """What each rank wrote to stderr, as torch's agent keeps it."""
+    """The stderr log of each rank, as torch's agent keeps it."""
     found = (run_dir / "ranks").glob("*/attempt_*/*/stderr.log")
     return {int(log.parent.name): log for log in sorted(found) if log.parent.name.isdigit()}
 
@@ -185,7 +185,7 @@ def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: Failure) 
 
 
 def recompiled(log: ProcessLog | None) -> str:
-    """What torch compiled while a trial was measured, "" where it is not worth a word."""
+    """A note on what torch compiled while a trial was measured, "" if it took little time."""
     stop = None if log is None else log.stop
     if log is None or stop is None or stop.window_begin_ns is None:
         return ""

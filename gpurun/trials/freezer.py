@@ -20,7 +20,7 @@ class Freezer:
 
     @property
     def frozen(self) -> bool:
-        """Whether the tree is stopped at present."""
+        """True if the tree is stopped at present."""
         return bool(self._frozen)
 
     def freeze(self) -> None:

@@ -114,12 +114,12 @@ class Side:
 
     @property
     def answered(self) -> bool:
-        """Whether an answer waits to be read: before its first turn, that it has warmed up."""
+        """True if an answer waits to be read: before its first turn, that it has warmed up."""
         return bool(select.select([self._answers], [], [], 0)[0])
 
     @property
     def frozen(self) -> bool:
-        """Whether it is stopped at present."""
+        """True if it is stopped at present."""
         return self._freezer.frozen
 
     def freeze(self) -> None:
@@ -218,7 +218,7 @@ def take_turns(
 
 
 def _handover(took: int, both: Round) -> int:
-    """What one hand-over took; the first step of a turn is neither counted nor a part of it."""
+    """The time of one hand-over; the first step of a turn is neither counted nor a part of it."""
     turns = (both.first, both.second)
     counted = sum(turn.nanoseconds for turn in turns)
     uncounted = sum(turn.nanoseconds // turn.steps for turn in turns)

@@ -32,7 +32,7 @@ POLL_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class PairSide:
-    """What is to be launched as one side: its sandbox, its folder, and how to wait for it."""
+    """One side to launch: its sandbox, its folder, and how to wait for it."""
 
     name: str
     start: Callable[[], Sandbox]
@@ -53,7 +53,7 @@ class TurnLimits:
     error: float = SMALL_ERROR
 
     def enough(self, deadline: float = math.inf) -> Callable[[Sequence[Round]], bool]:
-        """Whether these rounds are enough. `deadline` (monotonic clock): they are from then on."""
+        """True if these rounds are enough. `deadline` (monotonic clock): they are from then on."""
         begun: list[float] = []
 
         def enough(rounds: Sequence[Round]) -> bool:
@@ -140,7 +140,7 @@ def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:
 
 
 def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
-    """Whether there are epochs, too long for a turn, of which too few were seen to begin."""
+    """True if there are epochs, too long for a turn, of which too few were seen to begin."""
     last = (rounds[-1].first, rounds[-1].second)
     whole = all(r.first.whole_epochs and r.second.whole_epochs for r in rounds[-LEAST_ROUNDS:])
     return any(turn.epoch_steps for turn in last) and not whole and not ratio.epoch_starts

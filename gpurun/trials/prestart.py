@@ -36,7 +36,7 @@ def prestart_slots() -> int:
 
 
 def has_several_slots() -> bool:
-    """Whether more than one may wait: one alone would disturb the launch beside it, or be late."""
+    """True if more than one may wait: one alone would disturb the launch beside it, or be late."""
     return prestart_slots() > 1
 
 
@@ -103,7 +103,7 @@ class Prestarted:
 
 
 def what_to_import(target: Target, log: ProcessLog, *, ranks: bool) -> tuple[str, ...] | Skip:
-    """What every launch of a script imports first, or why no process may do so early.
+    """The modules that every launch of a script imports first, or why none may do so early.
 
     `log`: of its first launch. `ranks`: it runs on torch's elastic agent.
     """

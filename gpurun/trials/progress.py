@@ -22,7 +22,7 @@ class Progress:
         self._counts: dict[tuple[Path, str], int] = {}
 
     def advanced(self) -> bool:
-        """Whether any process has recorded or printed anything since the last call."""
+        """True if any process has recorded or printed anything since the last call."""
         news = self._has_printed()
         for path in self._run_dir.glob("events-*.jsonl"):
             news = self._read(path) or news

@@ -39,7 +39,7 @@ def _mps_runs(environment: Mapping[str, str]) -> bool:
 def shared_gpu_notes(
     run_dirs: Sequence[Path], stretches: tuple[Turn, Turn] | None
 ) -> tuple[str, ...]:
-    """What a reader of the ratio must know of the GPUs.
+    """Notes on the GPUs for whoever reads the ratio.
 
     `stretches`: what each side counted while it had the machine without a break. In turns the side
     that draws less power cools the one that draws more.

@@ -13,7 +13,7 @@ WARMUP_STEPS = 10
 LEAST_STEPS = 12
 """Fewest measured steps that say anything."""
 WINDOW_SECONDS = 4.0
-"""What a measured window lasts, where the script trains for so long."""
+"""The length of a measured window, where the script trains for so long."""
 MOST_STEPS = 5000
 
 WHOLE = StopRule(

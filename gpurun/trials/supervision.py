@@ -16,7 +16,7 @@ POLL_SECONDS = 0.05
 SAMPLE_SECONDS = 0.5
 
 FirstStep = Callable[[Sandbox, Callable[[], None]], None]
-"""What is done while the script waits at its first step; the second argument lets it go on."""
+"""Called while the script waits at its first step; the second argument lets it go on."""
 Look = Callable[[Sandbox, Progress, float], Failure | None]
 """(sandbox, progress, seconds so far) → why the launch is given up, None if it is not."""
 

@@ -134,7 +134,7 @@ class TrialLauncher:
 
     @property
     def has_reference(self) -> bool:
-        """Whether one waits for a launch to take turns with."""
+        """True if one waits for a launch to take turns with."""
         return self._reference is not None
 
     def end_reference(self) -> None:
@@ -180,7 +180,7 @@ class TrialLauncher:
         return sharing_obstacle(os.environ)
 
     def has_layer(self, shared: str) -> bool:
-        """Whether launches of this name start on top of what one of them wrote."""
+        """True if launches of this name start on top of what one of them wrote."""
         return shared in self._layers
 
     def drop_layer(self, shared: str) -> None:
@@ -227,7 +227,7 @@ class TrialLauncher:
                 self.prestarted.start(self._launch_spec(later), later.run_dir)
 
     def _holds(self, request: LaunchRequest) -> bool:
-        """Whether it waits at its first step, until those beside it are stopped."""
+        """True if it waits at its first step, until those beside it are stopped."""
         return request.keep_layer or bool(self.prestarted.modules)
 
     def _launch_spec(self, request: LaunchRequest) -> LaunchSpec:

@@ -42,7 +42,7 @@ def companions(knob: Knob, facts: Facts, value: Any) -> dict[str, Any]:
 
 
 def is_likely(knob: Knob, facts: Facts) -> bool:
-    """Whether it is likely enough to gain to be tried at once with others; not if it raises."""
+    """True if it is likely enough to gain to be tried at once with others; not if it raises."""
     try:
         return _ask(knob, "is_likely", bool, facts)
     except KnobRaised:
@@ -50,7 +50,7 @@ def is_likely(knob: Knob, facts: Facts) -> bool:
 
 
 def seconds_to_start(knob: Knob, facts: Facts) -> float:
-    """What it adds to the start of a process; its class's least where the knob raises."""
+    """Seconds that it adds to the start of a process; its class's value if the knob raises."""
     try:
         return max(0.0, _ask(knob, "seconds_to_start", float, facts))
     except KnobRaised:

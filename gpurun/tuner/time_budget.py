@@ -49,7 +49,7 @@ class TimeBudget:
         self._saved = 0.0
         self._tried = False
         self.longest = 0.0
-        """What the slowest launch took that was measured to its end."""
+        """Seconds of the slowest launch that was measured to its end."""
         self._seconds: list[float] = []
         """Of the launches that compile nothing."""
         self._longest: dict[tuple[tuple[str, str], ...], float] = {}
@@ -57,12 +57,12 @@ class TimeBudget:
 
     @property
     def left(self) -> float:
-        """What is left of the budget; negative once it is spent."""
+        """Seconds left of the budget; negative once it is spent."""
         return self._deadline - time.monotonic()
 
     @property
     def usual(self) -> float:
-        """What a launch of the script as it is takes; 0 before the first."""
+        """Seconds of a launch of the script as it is; 0 before the first."""
         return max(self._whole_seconds - self._saved, self._whole_seconds / AMPLE)
 
     def baseline(self, whole: Trial, started_early: bool, probe: Trial | None = None) -> None:
@@ -101,7 +101,7 @@ class TimeBudget:
             self._saved = max(self._saved, whole - ours)
 
     def again(self, trial: Trial) -> float:
-        """What another launch like this one is expected to take."""
+        """Expected seconds of another launch like this one."""
         seconds = trial.record.seconds
         slow = self._slow_settings(trial)
         if not slow:
@@ -131,7 +131,7 @@ class TimeBudget:
         return live_pair_seconds(_side(self._whole, self.usual), candidate, self._cores)
 
     def no_room_to_search(self, best: Trial, startup: StartupSeconds) -> bool:
-        """Whether a launch with such a start, and the proof after it, would not fit the budget.
+        """True if a launch with such a start, and the proof after it, would not fit the budget.
 
         Where launches are long nothing would. So what is tried first needs no more room than itself
         and a launch after it: a proof that the budget cuts off is gone on with the next time.
@@ -148,7 +148,7 @@ class TimeBudget:
         return self.left < needed + kept + self._kept_for_batch(best)
 
     def _kept_for_batch(self, best: Trial) -> float:
-        """What a launch of the best settings with another batch takes, which is compiled anew."""
+        """Expected seconds of the best settings with another batch, which compile anew."""
         if not self.batch_to_come or best is self._whole:
             return 0.0
         start = _start(best)

@@ -18,7 +18,7 @@ WARMUP_STEPS = 4
 PROBE_STEPS = 24
 PROBE_SECONDS = 1.0
 WINDOW_SECONDS = 4.0
-"""What a measured window should last at the baseline's speed, where the budget is not small."""
+"""Wanted length of a measured window at the baseline's speed, where the budget allows it."""
 WINDOWS_A_BUDGET = 75
 """A smaller budget shortens the windows, so that there are trials to choose from."""
 SHORTEST_SECONDS = 1.5
@@ -49,7 +49,7 @@ STRETCHES_SECONDS = 2 * STRETCH_SECONDS + 1.0
 CORES_FOR_TWO = 4
 """On fewer cores two processes that start beside each other take as long as one after the other."""
 COMPILED_ALREADY = 3
-"""What a launch takes to compile shrinks so many times where the trials' caches hold it."""
+"""Compiling takes this many times less where the trials' caches hold its results."""
 
 PROBE = StopRule(
     min_steps=PROBE_STEPS,
@@ -95,7 +95,7 @@ def plan_trials(probe: RunResult, steps_per_epoch: int | None, budget_seconds: f
 
 
 def launched_again(seconds: float, usual: float) -> float:
-    """What a launch takes whose first one took `seconds`, for it compiled what others need not.
+    """Expected seconds of a later launch whose first one took `seconds` and compiled for all.
 
     `usual`: seconds of a launch that compiles nothing.
     """
@@ -104,7 +104,7 @@ def launched_again(seconds: float, usual: float) -> float:
 
 @dataclass(frozen=True)
 class SideSeconds:
-    """What one side of the proof takes: seconds of a launch and of a step."""
+    """Seconds of a launch and of a step on one side of the proof."""
 
     launch: float
     step: float = 0.0

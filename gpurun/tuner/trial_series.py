@@ -36,7 +36,7 @@ LIMIT_SECONDS = 600.0
 """A trial may take so long at least."""
 SHARED = "script"
 END_WELL = "let it end with exit code 0, or train for longer than a trial lasts"
-"""What to do about a script that trains and then ends otherwise on purpose."""
+"""Advice for a script that trains and then ends with another exit code on purpose."""
 
 
 class TrialSeries:
@@ -109,7 +109,7 @@ class TrialSeries:
 
     @property
     def has_reference(self) -> bool:
-        """Whether one waits for trials to take turns with."""
+        """True if one waits for trials to take turns with."""
         return self.launcher.has_reference
 
     def end_reference(self) -> None:
@@ -123,7 +123,7 @@ class TrialSeries:
 
     @property
     def standby_modules(self) -> tuple[str, ...]:
-        """What a process imports that is started early; none are if there is nothing."""
+        """Modules that early processes import; no process starts early if there are none."""
         return self.launcher.prestarted.modules
 
     @standby_modules.setter
@@ -132,7 +132,7 @@ class TrialSeries:
 
     @property
     def layered(self) -> bool:
-        """Whether trials start on top of what the first one wrote."""
+        """True if trials start on top of what the first one wrote."""
         return self.launcher.has_layer(SHARED)
 
     def drop_layer(self) -> None:

@@ -115,7 +115,7 @@ def _verdict(findings: TuningFindings, objective: Objective) -> str:
 def _factors(
     finalist: Finalist | None, proof: Proof | None, baseline: Candidate | None, objective: Objective
 ) -> dict[str, Any]:
-    """What was proven, and under the objective "memory" what it costs in throughput."""
+    """The proven factor, and under the objective "memory" its cost in throughput."""
     factor = None if proof is None else proof.speedup
     interval = None if proof is None else proof.speedup_confidence_interval
     if objective is Objective.THROUGHPUT:
@@ -138,7 +138,7 @@ def _of_bytes(proof: Proof | None) -> Proof | None:
 
 
 def _waits(probe: Trial | None) -> tuple[WaitingLine, ...]:
-    """What the first trial saw to wait for the GPU in each step that it looked at."""
+    """Lines of the script that waited for the GPU in each audited step of the first trial."""
     seen = None if probe is None or probe.log is None else probe.log.waits
     if seen is None:
         return ()

@@ -22,7 +22,7 @@ AS_IT_IS = 2
 
 @dataclass(frozen=True)
 class PreviewInputs:
-    """What is known before the search. `batches`: other batch sizes, or why there are none.
+    """The knowledge before the search. `batches`: other batch sizes, or why there are none.
 
     `in_turn`: why the proof cannot measure live pairs, "" if it can. `most_trials`: before it.
     """

@@ -291,7 +291,7 @@ class TuningRun:
         return [k for k in knobs if k.saves_memory or self._objective is not Objective.MEMORY]
 
     def _first_set(self, state: SearchState) -> dict[str, Any]:
-        """What the search will most likely launch first: its process can start beforehand."""
+        """The settings that the search most likely launches first: their process starts early."""
         allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
         settings = dict(state.settings)
         for member in likely_changes(allowed, state):

@@ -30,7 +30,7 @@ class Trial:
     failure: Failure | None = None
     """Why it is of no use; None where it was measured."""
     late: bool = False
-    """Whether it was ended because it took all the time that it might."""
+    """True if it was ended because it took all the time that it might."""
 
     @property
     def score(self) -> float | None:
@@ -88,7 +88,7 @@ class TrialPair:
 
 @dataclass(frozen=True)
 class TrialRequest:
-    """What to launch: settings by knob, how long, and under which seeds."""
+    """A trial to launch: its settings by knob, its length and its seeds."""
 
     purpose: str
     settings: Mapping[str, Any]
@@ -101,8 +101,8 @@ class TrialRequest:
     limit_seconds: float = math.inf
     """A trial is given up after so long at most, and earlier by what others took."""
     rounded: bool = False
-    """Whether parameters are rounded before the first step."""
+    """True if parameters are rounded before the first step."""
     in_turns: bool = False
-    """Whether it takes turns with the reference, if there is one."""
+    """True if it takes turns with the reference, if there is one."""
     following: Sequence[Mapping[str, Any]] = ()
     """The settings of the launches after it, as far as one can know; none: the same."""

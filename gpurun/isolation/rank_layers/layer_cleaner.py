@@ -96,7 +96,7 @@ def sweep(place: str) -> None:
 
 
 def is_of_run(path: Path, run: str) -> bool:
-    """Whether the layer in a folder belongs to the run of this run folder."""
+    """True if the layer in a folder belongs to the run of this run folder."""
     try:
         lock = os.open(path / OWNER, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

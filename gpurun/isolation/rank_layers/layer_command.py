@@ -74,7 +74,7 @@ def _entry_words(
 
 
 def available() -> tuple[bool, str]:
-    """Whether ranks can have private layers in the current folder, found by trying; if not, why.
+    """True if ranks can have private layers in the current folder, found by trying; if not, why.
 
     If so, what is imperfect about them ("" if nothing): folders that are read-only to these ranks.
     Layers that a killed run left behind are removed on the way.

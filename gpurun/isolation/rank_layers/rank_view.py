@@ -72,7 +72,7 @@ class RankView:
         return None if best is None else best[1] + path
 
     def is_of_this_run(self, path: str) -> bool:
-        """Whether the real thing at `path` has been made since the run began."""
+        """True if the real thing at `path` has been made since the run began."""
         try:
             return syscalls.born_ns(path) >= self.start_ns
         except OSError:
@@ -217,5 +217,5 @@ def _is_whiteout(entry: os.DirEntry[str]) -> bool:
 
 
 def is_below(path: str, folder: str) -> bool:
-    """Whether a path is a folder's or lies in it."""
+    """True if a path is a folder's or lies in it."""
     return path == folder or path.startswith(folder.rstrip("/") + "/")

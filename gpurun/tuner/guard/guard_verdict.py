@@ -81,7 +81,7 @@ def _failed_checks(cases: Sequence[Comparison], training: bool) -> list[str]:
 
 
 def may_be_rounding(verdict: GuardVerdict, effect: Effect) -> bool:
-    """Whether all that speaks against a candidate is what rounding does to some models."""
+    """True if all that speaks against a candidate is what rounding does to some models."""
     asked = effect is Effect.NUMERICS and not verdict.accepted
     return asked and all(isinstance(reason, RoundingReason) for reason in verdict.reasons)
 

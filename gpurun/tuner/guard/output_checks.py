@@ -64,9 +64,11 @@ Measure = Callable[[Difference], float]
 
 @dataclass(frozen=True)
 class OutputComparison:
-    """What comparing outputs found. `deviation`: the largest relative RMS difference of a floating
-    tensor; `agreement`: the smallest part of integers, or of rows' largest numbers, that agree.
-    Both are None where nothing was compared; then `why_not` says why.
+    """The result of comparing outputs.
+
+    `deviation`: the largest relative RMS difference of a floating tensor. `agreement`: the smallest
+    part of integers, or of rows' largest numbers, that agree. Both are None where nothing was
+    compared; then `why_not` says why.
     """
 
     deviation: float | None = None
@@ -76,7 +78,7 @@ class OutputComparison:
 
     @property
     def compared(self) -> bool:
-        """Whether any output was compared."""
+        """True if any output was compared."""
         return self.deviation is not None or self.agreement is not None
 
 
@@ -209,7 +211,7 @@ def _group(case: Comparison, calls: list[Call], trained: bool) -> OutputComparis
 
 
 def _trained_alike(case: Comparison) -> bool:
-    """Whether training drew what the baseline's did: then rounding alone parts the weights.
+    """True if training drew what the baseline's did: then rounding alone parts the weights.
 
     Other augmentations, or another dropout (as kernels of another precision draw it), lead to other
     weights. Of dropout the first gradients tell.
@@ -274,7 +276,7 @@ class _Bounds:
         return max(CLEAR * math.sqrt(2) * allowed / ROUNDING, ROUNDING * shown)
 
     def sizes(self, call: Call) -> str | None:
-        """What sampling misses: the norm of a floating tensor, the sum of another one."""
+        """Compare what sampling misses: the norm of a floating tensor, the sum of another one."""
         for ours, theirs in zip(call[0].outputs, call[1].outputs, strict=True):
             place = Place(call[1].module, theirs.path, theirs.dtype)
             if ours.norm is None or theirs.norm is None:
@@ -385,7 +387,7 @@ def _same_inputs(ours: OutputsEvent, theirs: OutputsEvent, effect: Effect) -> bo
 
 
 def _same(ours: TensorFigures, theirs: TensorFigures, tolerance: float) -> bool:
-    """Whether a tensor holds the same numbers but for rounding; integers must be equal."""
+    """True if a tensor holds the same numbers but for rounding; integers must be equal."""
     if ours == theirs:
         return True
     place = Place("", theirs.path, theirs.dtype)
@@ -418,6 +420,6 @@ def _random_data(baselines: Sequence[Evidence]) -> bool:
 
 
 def _draws_otherwise(case: Comparison, calls: Sequence[Call]) -> bool:
-    """Whether the model may have drawn other random numbers than in the baseline."""
+    """True if the model may have drawn other random numbers than in the baseline."""
     free = case.effect is Effect.NUMERICS or _random_data(case.baselines)
     return free and any(theirs.draws for _, theirs in calls)

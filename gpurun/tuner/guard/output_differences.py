@@ -35,7 +35,7 @@ class Place:
 
     @property
     def floating(self) -> bool:
-        """Whether its numbers are compared by size, not one by one."""
+        """True if its numbers are compared by size, not one by one."""
         return "float" in self.dtype or "complex" in self.dtype
 
     @property

@@ -196,7 +196,7 @@ def first_step(case: Comparison) -> str | None:
 
 
 def starts_alike(case: Comparison) -> bool:
-    """Whether the first gradients differ so little that no other random numbers went into them."""
+    """True if the first gradients differ so little that no other random numbers went into them."""
     cosines = [cosine(a.gradient_values, b.gradient_values) for a, b in list(_steps(case))[:1]]
     return all(c is not None and c >= SAME_DRAWS for c in cosines) and bool(cosines)
 

@@ -1,4 +1,4 @@
-"""What one trial shows of its training, as the loss guard compares it."""
+"""The evidence of one trial's training that the loss guard compares."""
 
 from __future__ import annotations
 
@@ -44,15 +44,15 @@ class Evidence:
     rates: tuple[tuple[int, tuple[float | None, ...]], ...] = ()
     """Learning rates of all groups, from a step on."""
     outputs: tuple[OutputsEvent, ...] = ()
-    """What root modules returned without gradients."""
+    """Outputs of root modules without gradients."""
     forward_only: bool = False
-    """Whether its steps are calls of a root module: nothing was trained."""
+    """True if its steps are calls of a root module: nothing was trained."""
     rounded: bool = False
-    """Whether parameters were rounded before its first step: the script as it is but for that."""
+    """True if parameters were rounded before its first step: the script as it is but for that."""
 
     @property
     def finite_losses(self) -> bool:
-        """Whether the trial has a loss curve at all."""
+        """True if the trial has a loss curve at all."""
         return any(math.isfinite(x) for x in self.losses)
 
 

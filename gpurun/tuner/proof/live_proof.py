@@ -19,7 +19,7 @@ SLOW_STEP_SECONDS = 20.0
 MEMORY_SHARE = 0.9
 """The peaks of both sides together may take this part of the memory."""
 OVERHEAD_BYTES = 1 << 30
-"""What a process holds on a device beside its tensors: context, libraries, unused segments."""
+"""Bytes of a process on a device beside its tensors: context, libraries, unused segments."""
 
 MakeRequest = Callable[[str, Mapping[str, Any], int], TrialRequest]
 """(purpose, settings, seed offset) → what to launch as one side."""
@@ -43,7 +43,7 @@ class LiveProof:
         self._series = series
         self._purposes = purposes
         self.notes: dict[str, None] = {}
-        """What disturbed the GPU during its pairs, each once."""
+        """Disturbances of the GPU during its pairs, each once."""
         self._base = base
         self._objective = objective
         self._request = request

@@ -72,11 +72,11 @@ class Finalist:
 
     @property
     def live(self) -> bool:
-        """Whether all pairs so far were live."""
+        """True if all pairs so far were live."""
         return self.live_pairs == len(self.pairs) > 0
 
     def look(self) -> Look:
-        """What the test says by now; the prior for live pairs holds for them alone."""
+        """The state of the test; the prior for live pairs holds for them alone."""
         return sequential_look(self.pairs, LIVE if self.live else DEFAULT)
 
     @property

@@ -49,7 +49,7 @@ class ProofLaunches:
         self._time = timetable
         self._launch = launch
         self._round_seconds = 0.0
-        """What a round is expected to take."""
+        """Expected seconds of a round."""
 
     def prove(self, finalists: list[Finalist], best: Trial) -> Finalist:
         """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""

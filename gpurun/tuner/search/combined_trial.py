@@ -42,7 +42,7 @@ class CombinedChange:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What it sets, its companions included."""
+        """The settings of the change, its companions included."""
         return {self.knob.name: self.value, **self.companions}
 
 

@@ -61,7 +61,7 @@ class KnobSearch:
 
     @property
     def out_of_time(self) -> bool:
-        """Whether the search ended because the rest of the budget is for the proof."""
+        """True if the search ended because the rest of the budget is for the proof."""
         return self._screening.out_of_time
 
     def after_proof(self) -> None:

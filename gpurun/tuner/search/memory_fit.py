@@ -75,7 +75,7 @@ def make_it_fit(
 
 
 def _was_training(trial: Trial) -> bool:
-    """Whether it was stepping up to its limit, and did not hang."""
+    """True if it was stepping up to its limit, and did not hang."""
     if trial.record.status != "timeout" or trial.log is None:
         return False
     tables = [table for table in trial.log.steps.values() if len(table) >= HELD_STEPS]

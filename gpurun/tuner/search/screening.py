@@ -34,7 +34,7 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 LEAST_GAIN = 1.02
 """A change that gains less in screening is not kept: it would not survive the proof."""
 DEAR_SECONDS = 10.0
-"""What takes so long to start is compiled."""
+"""Settings that take this long to start are compiled."""
 LEAST_POTENTIAL = 1.03
 """A knob that acts on a part of the step too small to gain this much is not tried."""
 
@@ -80,7 +80,7 @@ class StartupSeconds:
 
 @dataclass(frozen=True)
 class SearchLimits:
-    """What bounds the search.
+    """The limits of the search.
 
     `out_of_time(best, startup)`: no room for a launch like this one with such a start, and for the
     proof of its settings after it.
@@ -100,7 +100,7 @@ class Screening:
     def __init__(self, launch: Launch, note: Note, rule: StopRule, limits: SearchLimits) -> None:
         self.note = note
         self.out_of_time = False
-        """Whether the search ended because the rest of the budget is for the proof."""
+        """True if the search ended because the rest of the budget is for the proof."""
         self.no_time = NO_TIME
         self._launch = launch
         self._rule = rule
@@ -123,7 +123,7 @@ class Screening:
         self._base = dict(base)
 
     def startup(self, knobs: Iterable[Knob], state: SearchState) -> StartupSeconds:
-        """What these knobs add to the start on top of the settings so far.
+        """Seconds that these knobs add to the start on top of the settings so far.
 
         What computes otherwise is compiled anew, if it is compiled at all.
         """
@@ -138,7 +138,7 @@ class Screening:
         return StartupSeconds(first, later)
 
     def exhausted(self, state: SearchState) -> bool:
-        """Whether there is room for no further trial; the reason is noted."""
+        """True if there is room for no further trial; the reason is noted."""
         why = self.end(state)
         if why is not None and why not in self._told:
             self._told.add(why)
@@ -214,7 +214,7 @@ class Screening:
         return max(turned, key=lambda knob: knob_calls.seconds_to_start(knob, state.facts))
 
     def is_slow(self, knob: Knob, state: SearchState) -> bool:
-        """Whether it takes so long to start that it is compiled."""
+        """True if it takes so long to start that it is compiled."""
         return knob_calls.seconds_to_start(knob, state.facts) >= DEAR_SECONDS
 
     def objection(
@@ -337,7 +337,7 @@ def no_gain(trial: Trial, without: Trial) -> str:
 
 
 def compared(trial: Trial, other: Trial) -> str:
-    """What was measured of two trials: "602 samples/s against 906", "×1.31 against ×1.02"."""
+    """The measured values of two trials: "602 samples/s against 906", "×1.31 against ×1.02"."""
     if trial.gain is not None and other.gain is not None:
         return f"×{trial.gain:.2f} against ×{other.gain:.2f}"
     if trial.objective is Objective.MEMORY:
