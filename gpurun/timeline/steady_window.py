@@ -13,13 +13,18 @@ from gpurun.timeline.model import Timeline
 
 E = TypeVar("E", bound=Timed)
 
+OWN_WINDOW = "steps"
+"""The source of a timeline that gpurun's step clock confined."""
 SPIKE = 1.5
 """A leading step that takes this many times the median is warm-up, with those before it."""
 
 
 def steady(timeline: Timeline) -> Timeline:
-    """The timeline from its first steady step on; as it is where no steps are marked."""
-    if not timeline.steps or len(timeline.steps) < 4:
+    """The timeline from its first steady step on; as it is where no steps are marked.
+
+    A window of gpurun's own begins when steps are steady, and its sums are of all its steps.
+    """
+    if OWN_WINDOW in timeline.sources or not timeline.steps or len(timeline.steps) < 4:
         return timeline
     start = begins(timeline.steps)
     lengths = ends(timeline.steps) - start

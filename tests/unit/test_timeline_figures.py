@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -233,3 +234,5 @@ def test_leading_steps_that_are_much_longer_are_left_out_of_a_foreign_recording(
     assert len(kept.kernels) == 6
     assert figures_of(kept).step_ms == pytest.approx(0.61 / 6)
     assert steady(kept) is kept
+    own = replace(whole, sources=("steps", "kineto"))
+    assert steady(own) is own  # gpurun's own window is steady, and its sums are of all of it
