@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from gpurun.records.tuning import SavedSettings
 
 SAMPLE_SECONDS = 0.5
-TORCH_SEEN = b'{"event":"torch"'
+WORTH_SUMMARISING = (b'{"event":"torch"', b'{"event":"hook"')
+"""Torch was imported, or our hooks failed when it was."""
 
 
 @dataclass(frozen=True)
@@ -138,10 +139,10 @@ class Watch:
 
 
 def uses_torch(run_dir: Path) -> bool:
-    """Whether an events file says that torch was imported."""
+    """Whether an events file says that torch was imported, or that our hooks failed then."""
     for path in run_dir.glob("events-*.jsonl"):
         with open(path, "rb") as file:
-            if any(line.startswith(TORCH_SEEN) for line in file):
+            if any(line.startswith(WORTH_SUMMARISING) for line in file):
                 return True
     return False
 

@@ -169,6 +169,14 @@ def test_a_failing_hook_is_recorded_and_the_script_goes_on(tmp_path: Path, gpuru
     assert "ZeroDivisionError" in json.dumps(record)
 
 
+def test_hooks_that_cannot_be_installed_are_reported(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "torch.py").touch()
+    (tmp_path / "train.py").write_text("import torch; print('went on')")
+    done = gpurun("train.py")
+    assert (done.returncode, done.stdout) == (0, b"went on\n")
+    assert "gpurun: hook switched off: session: " in done.stderr.decode()
+
+
 def test_two_launches_at_once_keep_their_records_apart(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
