@@ -136,7 +136,7 @@ QUICK = {"zeros", "reused", "half", "late", "skipped"}
     [v if v in QUICK else pytest.param(v, marks=pytest.mark.slow) for v in BROKEN],
 )
 def test_falsified_outputs_are_rejected_with_what_is_wrong(inference: Trials, value: str) -> None:
-    verdict = inference.judge(returned=value)
+    verdict = inference.judge_training(returned=value)
     assert not verdict.accepted
     assert any(BROKEN[value] in reason for reason in verdict.reasons), verdict.reasons
     assert verdict.forward_only
@@ -156,7 +156,7 @@ SOUND: list[Any] = [
 def test_sound_changes_of_inference_are_accepted_and_compared(
     inference: Trials, settings: dict[str, Any]
 ) -> None:
-    verdict = inference.judge(**settings)
+    verdict = inference.judge_training(**settings)
     assert verdict.accepted, verdict.reasons
     assert "outputs" in verdict.compared
     assert verdict.output_deviation is not None
@@ -168,10 +168,10 @@ def test_sound_changes_of_inference_are_accepted_and_compared(
 
 def test_outputs_that_repeats_do_not_share_are_not_compared(tmp_path: Path) -> None:
     trials = Trials(tmp_path, RANDOM)
-    numerics = trials.judge(returned="as it is")
+    numerics = trials.judge_training(returned="as it is")
     assert not numerics.accepted
     assert "outputs not compared: they are random" in numerics.reasons[0]
-    pipeline = trials.judge(loader_workers=2)
+    pipeline = trials.judge_training(loader_workers=2)
     assert pipeline.accepted, pipeline.reasons
     assert "outputs" not in pipeline.compared
     assert "random" in (pipeline.outputs_not_compared or "")
@@ -212,7 +212,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Trials:
 def test_what_is_wrong_in_evaluation_alone_is_rejected(
     training: Trials, value: str, said: str
 ) -> None:
-    verdict = training.judge(returned=value)
+    verdict = training.judge_training(returned=value)
     assert not verdict.accepted
     assert any(said in reason for reason in verdict.reasons), verdict.reasons
 
@@ -229,6 +229,6 @@ def test_what_is_wrong_in_evaluation_alone_is_rejected(
 def test_sound_changes_of_training_keep_their_evaluations(
     training: Trials, settings: dict[str, Any]
 ) -> None:
-    verdict = training.judge(**settings)
+    verdict = training.judge_training(**settings)
     assert verdict.accepted, verdict.reasons
     assert {"losses", "gradients", "outputs"} <= set(verdict.compared)

@@ -101,7 +101,7 @@ def test_a_launch_that_fails_leaves_the_reference_for_the_next(launches: Launche
 def test_a_reference_that_ends_costs_a_launch_its_ratio_and_nothing_else(
     launches: Launches,
 ) -> None:
-    assert launches.launcher.start_reference(launches.request(0.004, 150)) == ""
+    assert launches.launcher.start_reference(launches.request(0.004, 30)) == ""
     outcome = launches.beside(0.004)
     assert outcome.failure is None
     assert (outcome.status, outcome.ratio) == ("stopped", None)
@@ -115,9 +115,10 @@ def test_a_script_that_fails_is_no_reference(launches: Launches) -> None:
 
 
 def test_nothing_of_a_reference_is_left_when_the_launcher_closes(launches: Launches) -> None:
+    before = set(psutil.Process().children(recursive=True))
     launches.launcher.start_reference(launches.request(0.004))
-    children = psutil.Process().children(recursive=True)
+    of_reference = set(psutil.Process().children(recursive=True)) - before
     launches.launcher.close()
-    _, alive = psutil.wait_procs(children, timeout=30)
-    assert children
+    _, alive = psutil.wait_procs(of_reference, timeout=30)
+    assert of_reference
     assert not alive

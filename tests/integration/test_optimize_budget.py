@@ -36,12 +36,12 @@ for x, y in DataLoader(Slow(), batch_size=4):
 """
 CUT_OFF = """
 import sys, gpurun
-from gpurun.tuner import proofs
+from gpurun.tuner.proof import proof_launches
 asked = []
 def no_room(self, seconds):
     asked.append(seconds)
     return len(asked) > 1
-proofs.Proofs._no_room = no_room
+proof_launches.ProofLaunches._no_room = no_room
 sys.exit(gpurun.main(sys.argv[1:]))
 """
 """gpurun whose budget ends when the first pair of the proof has been measured."""

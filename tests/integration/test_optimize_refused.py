@@ -19,8 +19,8 @@ from tests.integration.tunings import configure, lines, report_of, training
 PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 GENEROUS = """
 import sys, gpurun
-from gpurun.tuner import tuning
-tuning.LEAST_PROBE_SECONDS = tuning.LEAST_TRIAL_SECONDS = 300.0
+from gpurun.tuner import tuning_run
+tuning_run.LEAST_PROBE_SECONDS = tuning_run.LEAST_TRIAL_SECONDS = 300.0
 sys.exit(gpurun.main(sys.argv[1:]))
 """
 """gpurun whose first trials come to their end on a slow machine, too, however small the budget."""

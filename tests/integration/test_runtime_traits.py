@@ -132,7 +132,7 @@ if __name__ == "__main__":
 """
 CALLED = DECORATED[: DECORATED.index("model(torch")].count("\n") + 1
 OURS_REFUSES = """
-from gpurun.knobs.precision import half_precision
+from gpurun.knobs.precision import autocast, half_precision
 from gpurun.knobs.api import Effect, KnobBase
 
 class Casting(KnobBase):

@@ -21,7 +21,6 @@ import sys
 from pathlib import Path
 from gpurun.records.tuning import SavedSettings
 from gpurun.arguments import settings_file
-from gpurun.tuner import cache
 size, stop = int(sys.argv[2]), Path(sys.argv[3])
 saved = SavedSettings({"loader_workers": size}, ("key",) * size, 2.0, {}, ("train.py",))
 while not stop.exists():

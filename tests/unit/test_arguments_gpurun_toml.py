@@ -208,6 +208,6 @@ def test_the_file_in_the_repository_shows_every_key_with_its_default() -> None:
     assert replace(load_config(path.parent), source=None) == Config()
     for section in (Config, OptimizeConfig, RunConfig, BenchConfig):
         for field in fields(section):
-            assert field.name in ("source", "run", "optimize", "bench") or re.search(
+            assert field.name in ("source", "run", "optimize", "bench", "diagnose") or re.search(
                 rf"^(# )?{field.name} = ", path.read_text(), re.MULTILINE
             ), field.name
