@@ -60,7 +60,7 @@ def started(series: Series, launches: Launches) -> tuple[LiveReference, Trial, l
     notes: list[str] = []
     any_series: Any = series
     reference = LiveReference(any_series, launches, notes.append)
-    state = SearchState({}, finished(90.0), facts(), [])
+    state = SearchState({}, finished(90.0), facts(loaders=(), training_loaders=()), [])
     reference.start(state, PROBE, 60.0, "")
     return reference, state.best, notes
 
@@ -125,10 +125,11 @@ def test_other_trials_than_those_of_the_search_run_alone() -> None:
     assert launches.in_turns == [False]
 
 
-def test_slow_steps_and_what_keeps_two_apart_leave_trials_alone() -> None:
+def test_slow_steps_loaders_and_what_keeps_two_apart_leave_trials_alone() -> None:
     slow = facts(result=result(step_ms=400.0))
     for known, obstacle, why in (
         (slow, "", "its steps are slow"),
+        (facts(), "", "loader workers, and not their stock"),
         (facts(), "both sides together do not fit in memory", "do not fit in memory"),
     ):
         notes: list[str] = []

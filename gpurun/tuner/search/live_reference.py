@@ -58,6 +58,8 @@ class LiveReference:
         step = state.facts.result.step_time_ms
         if not obstacle and (step is None or step.mean > 1000 * MOST_STEP_SECONDS):
             obstacle = "its steps are slow"
+        if not obstacle and state.facts.loaders_of_training():
+            obstacle = "turns that measure loader workers, and not their stock, take too long"
         if obstacle:
             self._note(f"the search launches in turn: {obstacle}")
             return
