@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.arguments.flag_parser import Flags, split
+from gpurun.arguments.flag_parser import Flags, split_all
 from gpurun.arguments.options import DiagnoseOptions
 
 DIAGNOSE = Flags(switches=("all", "quiet", "help"), values=("json", "markdown"))
@@ -12,16 +12,7 @@ DIAGNOSE = Flags(switches=("all", "quiet", "help"), values=("json", "markdown"))
 
 def parse_diagnose(argv: Sequence[str]) -> DiagnoseOptions:
     """The options; flags may stand before and after the paths."""
-    own: dict[str, str] = {}
-    paths: list[str] = []
-    rest = list(argv)
-    while rest:
-        words = split(rest, DIAGNOSE)
-        own |= words.own
-        if words.program is None:
-            break
-        paths.append(words.program)
-        rest = list(words.args)
+    own, paths = split_all(argv, DIAGNOSE)
     return DiagnoseOptions(
         paths=tuple(paths),
         json=own.get("json"),

@@ -116,10 +116,8 @@ def unknown_flag(word: str, flags: Flags, matches: Sequence[str] = ()) -> Gpurun
     return GpurunError(f"unknown flag {word}", f"{todo} (the script's own flags go after it)")
 
 
-def flags_and_names(
-    argv: Sequence[str], flags: Flags, command: str, most: int = 1, what: str = "benchmark"
-) -> tuple[dict[str, str], list[str]]:
-    """The flags and the names among them, in whatever order; `GpurunError` for too many names."""
+def split_all(argv: Sequence[str], flags: Flags) -> tuple[dict[str, str], list[str]]:
+    """The flags and all words among them, in whatever order."""
     own: dict[str, str] = {}
     names: list[str] = []
     rest = list(argv)
@@ -130,6 +128,14 @@ def flags_and_names(
             break
         names.append(words.program)
         rest = list(words.args)
+    return own, names
+
+
+def flags_and_names(
+    argv: Sequence[str], flags: Flags, command: str, most: int = 1, what: str = "benchmark"
+) -> tuple[dict[str, str], list[str]]:
+    """The flags and the names among them, in whatever order; `GpurunError` for too many names."""
+    own, names = split_all(argv, flags)
     if len(names) > most:
         raise GpurunError(
             f"gpurun bench {command} takes one {what}, not {names[-1]!r} too", f"name one {what}"

@@ -20,8 +20,6 @@ from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 LIMITS = TurnLimits(seconds=4.0, epoch_seconds=8.0, error=0.01)
 """Turns of a candidate: it is screened, not proven."""
-
-
 NAME = "the reference"
 """What messages call it, and no other launch."""
 

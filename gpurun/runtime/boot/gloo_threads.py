@@ -39,7 +39,7 @@ def settle() -> None:
 def _threads() -> list[Path]:
     try:
         tasks = list(Path("/proc/self/task").iterdir())
-        return [task for task in tasks if (task / "comm").read_text().startswith(NAME[:15])]
+        return [task for task in tasks if (task / "comm").read_text().startswith(NAME)]
     except OSError:
         return []
 
