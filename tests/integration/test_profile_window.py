@@ -134,7 +134,7 @@ def test_a_script_that_raises_in_the_window_keeps_its_traceback(
     assert told[-1] == "RuntimeError: out of luck"
     assert "gpurun" not in "".join(told)
     found = recorded(tmp_path)
-    assert 0 < found.steps < 10
+    assert 0 < found.steps < 16  # of the 30 asked for
     assert found.timeline.operators
     assert found.timeline.notes == ("the window is short: the script ended inside the window",)
 
