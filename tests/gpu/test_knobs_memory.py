@@ -81,14 +81,6 @@ def test_less_memory_and_the_same_training(
         assert run.printed[figures] == pytest.approx(plain[figures], rel=1e-4)
 
 
-def test_a_batch_in_slices_takes_less_memory(tmp_path: Path, gpurun: Gpurun) -> None:
-    plain = train(gpurun, tmp_path, {}, drop=0.0).printed
-    run = train(gpurun, tmp_path, {"split_batch": 4}, drop=0.0)
-    assert run.outcomes("split_batch") == ["applied"]
-    assert run.printed["peak"] < 0.75 * plain["peak"]
-    assert run.printed["losses"] == pytest.approx(plain["losses"], rel=1e-3)
-
-
 def test_small_activations_stay_on_the_device(tmp_path: Path, gpurun: Gpurun) -> None:
     run = train(gpurun, tmp_path, {"activation_offload": "host"}, width=8)
     assert run.outcomes("activation_offload") == ["skipped"]

@@ -421,13 +421,13 @@ class TestNumericsKnobs:
 
 
 class TestMemoryKnobs:
-    @pytest.mark.parametrize("knob", ["checkpointing", "split_batch", "activation_offload"])
+    @pytest.mark.parametrize("knob", ["checkpointing", "activation_offload"])
     def test_time_is_paid_for_memory_only_where_memory_is_what_is_needed(self, knob: str) -> None:
         assert "saves memory, costs time" in skipped(knob, gpu_facts())
         assert proposed(knob, gpu_facts(objective="memory"))
         assert proposed(knob, gpu_facts(out_of_memory=True))
 
-    @pytest.mark.parametrize("knob", ["checkpointing", "split_batch", "activation_offload"])
+    @pytest.mark.parametrize("knob", ["checkpointing", "activation_offload"])
     def test_they_act_on_a_forward_that_python_runs(self, knob: str) -> None:
         needed = gpu_facts(objective="memory")
         assert "no module" in skipped(knob, replace(needed, roots=()))
@@ -439,14 +439,6 @@ class TestMemoryKnobs:
         assert proposed("checkpointing", facts(out_of_memory=True)) == ["blocks"]
         fits = facts(out_of_memory=True, current={"checkpointing": "blocks"})
         assert proposed("checkpointing", fits) == ["half", "blocks"], "which may be enough"
-
-    def test_batches_are_split_where_samples_do_not_meet(self) -> None:
-        needed = facts(objective="memory")
-        assert proposed("split_batch", needed) == [2, 4, 8]
-        assert proposed("split_batch", replace(needed, result=result(batch_size=8.0))) == [2, 4]
-        assert "too small" in skipped("split_batch", replace(needed, result=result(batch_size=2.0)))
-        normed = replace(ROOT, module_types={"Conv2d": 3, "BatchNorm2d": 3})
-        assert "BatchNorm2d takes" in skipped("split_batch", replace(needed, roots=(normed,)))
 
     def test_activations_leave_a_gpu_only(self) -> None:
         ground = facts(objective="memory")

@@ -1,21 +1,12 @@
-"""The parts of the knobs that save memory: a model's blocks, slices of a batch, gathered steps."""
+"""The parts of the knobs that save memory: a model's blocks, gathered steps."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
 from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
-from gpurun.knobs.memory.applied.batch_slices import (
-    NotPerSample,
-    join,
-    kinds_of_output,
-    rows_from,
-    slice_sizes,
-)
 from gpurun.knobs.memory.applied.repeated_blocks import repeated_blocks
 
 
@@ -57,33 +48,6 @@ class TestRepeatedBlocks:
 
     def test_none_where_only_layers_repeat(self) -> None:
         assert repeated_blocks(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))) == []
-
-
-class TestBatchSlices:
-    def test_no_slice_has_a_lone_row(self) -> None:
-        assert slice_sizes(10, 4) == [3, 3, 2, 2]
-        assert slice_sizes(5, 4) == [3, 2]
-        assert slice_sizes(3, 4) == [3]
-
-    def test_what_has_no_row_a_sample_is_given_whole(self) -> None:
-        batch, mask = torch.arange(6.0), torch.ones(3, 3)
-        cut = rows_from(((batch,), {"mask": mask, "deep": [batch]}), 6, 2, 3)
-        assert cut[0][0].tolist() == cut[1]["deep"][0].tolist() == [2, 3, 4]
-        assert cut[1]["mask"] is mask
-
-    def test_an_output_is_put_together_as_it_was(self) -> None:
-        whole = {"rows": torch.arange(4.0), "scale": torch.tensor(2.0), "name": "x"}
-        parts = [{**whole, "rows": whole["rows"][:2]}, {**whole, "rows": whole["rows"][2:]}]
-        kinds = kinds_of_output(whole, parts, [2, 2], 1e-3)
-        assert kinds == [True, False]
-        joined = join(parts, [2, 2], kinds)
-        assert joined["rows"].tolist() == [0, 1, 2, 3]
-        assert joined["name"] == "x"
-
-    @pytest.mark.parametrize("late", [torch.ones(()), torch.ones(3), (torch.ones(2),) * 2])
-    def test_an_output_that_looks_otherwise_in_training_is_refused(self, late: Any) -> None:
-        with pytest.raises(NotPerSample):
-            join([late, late], [2, 2], [True])
 
 
 class TestAccumulatedSteps:

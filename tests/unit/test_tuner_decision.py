@@ -56,9 +56,10 @@ def test_a_finalist_that_the_guard_rejects_never_wins_however_fast() -> None:
 
 
 def test_what_makes_the_script_fit_stays_although_nothing_was_proven() -> None:
-    decision = decide(finalist({"split_batch": 2, "loader_workers": 4}, 100, 100.2), None, False)
-    rows = [row("split_batch", 2), row("loader_workers", 4)]
-    kept = [r.kept for r in final_ladder(rows, decision, {}, None, {"split_batch": 2})]
+    needed = {"checkpointing": "blocks"}
+    decision = decide(finalist({**needed, "loader_workers": 4}, 100, 100.2), None, False)
+    rows = [row("checkpointing", "blocks"), row("loader_workers", 4)]
+    kept = [r.kept for r in final_ladder(rows, decision, {}, None, needed)]
     assert kept == [True, False]
 
 

@@ -1,1 +1,1 @@
-"""Less memory for time: checkpointing, offload, slices of a batch, allocators."""
+"""Less memory for time: checkpointing, offload, allocators."""

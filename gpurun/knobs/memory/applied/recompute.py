@@ -106,23 +106,22 @@ def rehearse(
         return original(module, *args, **kwargs), moment.changed()
 
 
-def agree(one: object, other: object, near: float = TOLERANCE) -> bool:
+def agree(one: object, other: object) -> bool:
     """Whether two outputs hold tensors of the same shapes and, but for rounding, values.
 
-    `near`: relative difference, in the L2 norm of each tensor, that counts as rounding.
+    Rounding: a difference of `TOLERANCE`, relative, in the L2 norm of each tensor.
     """
     ones, others = leaves(one), leaves(other)
-    pairs = zip(ones, others, strict=False)
-    return len(ones) == len(others) and all(_close(a, b, near) for a, b in pairs)
+    return len(ones) == len(others) and all(map(_close, ones, others))
 
 
-def _close(one: Tensor, other: Tensor, near: float) -> bool:
+def _close(one: Tensor, other: Tensor) -> bool:
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if not (one.is_floating_point() or one.is_complex()):
         return _same(one, other)
     difference = (one.detach() - other.detach()).abs().double().norm()
-    return bool(difference <= near * one.detach().abs().double().norm())
+    return bool(difference <= TOLERANCE * one.detach().abs().double().norm())
 
 
 def _same(one: Tensor, other: Tensor | None) -> bool:
