@@ -19,38 +19,38 @@ from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError, ScriptFailed
 
 HELP = """\
-usage: gpurun [flags] script.py [script's arguments]     run it, and leave a record of the run
+usage: gpurun [flags] script.py [script's arguments]     run it, and record the run
        gpurun --optimize [flags] script.py ...           find faster settings, prove them, train
-       gpurun --scale 1,2,4 [flags] script.py ...        how well it scales, and what is lost where
+       gpurun --scale 1,2,4 [flags] script.py ...        how well it scales, and why not better
        gpurun bench --compare main [script.py ...]       is this commit slower? (bench --help)
-       gpurun profile [flags] script.py ...              why it is slow (profile --help)
-       gpurun diagnose FOLDER|TRACE                      what keeps a recorded run from speed?
+       gpurun profile [flags] script.py ...              why it is not faster (profile --help)
+       gpurun diagnose FOLDER|TRACE                      why a recorded run is not faster
        gpurun doctor                                     what is installed, permitted, missing
 
-Flags stand before the script; all that follows it is the script's own. Under --optimize one of
-its arguments may be a list to choose from, its own value first: --lr @tune:0.1,0.2
+Flags stand before the script; everything after it belongs to the script. --optimize can choose
+among values of a script's argument. Write the script's own value first: --lr @tune:0.1,0.2
 
   --optimize            try settings in short trials, prove the best, then train with them
   --tune-only           the same without the training
-  --dry-run             with --optimize: launch the script once, and say what it would try
+  --dry-run             with --optimize: launch the script once and list the changes to try
   --budget TIME         how long tuning may take: 90s, 5m, 1h
   --max-trials N        trials before the proof, including two of the script as it is;
                         15 by default
-  --objective WHAT      throughput (the default), or memory: the least peak memory
-  --allow EFFECTS       what may be changed, of pipeline,numerics,training
-  --tuned               apply what an earlier --optimize found here, with no trials
+  --objective GOAL      throughput (the default), or memory: the least peak memory
+  --allow EFFECTS       changes to allow, a list of pipeline,numerics,training
+  --tuned               apply settings that an earlier --optimize found here, without trials
   --save-settings FILE  write the settings found; --settings FILE applies them
-  --scale COUNTS        run it on so many devices in turn, each time for some steps: table, JSON,
-                        --plot FILE.png; each device keeps the script's batch, with --strong they
-                        share it; --rounds N, --steps N, --oversubscribe for more ranks than devices
-  --trials-in-place     let trials write to your files where they cannot be isolated
+  --scale COUNTS        measure the script on so many devices in turn: table, JSON, --plot FILE.png.
+                        Each device keeps the script's batch; with --strong they share it.
+                        --rounds N, --steps N; --oversubscribe allows more ranks than devices
+  --trials-in-place     let trials write to your files if they cannot be isolated
   --ddp                 run a script written for one device on --nproc-per-node N ranks: each takes
-                        its share of every batch, and the model is trained as on one
-  --ddp-options LIST    with --ddp or --scale: how gradients are exchanged, of static_graph,
+                        a share of every batch, and the training stays the same
+  --ddp-options LIST    with --ddp or --scale: how ranks exchange gradients, a list of static_graph,
                         gradient_as_bucket_view, bucket_cap_mb=N and compression=bf16
-  --loss-reduction HOW  with --ddp: mean or sum, how the loss of a batch is made of its samples';
-                        it is measured before training where nothing is said
-  --shared-writes       with --ddp: ranks may write the same files, where they cannot have
+  --loss-reduction HOW  with --ddp: the loss is the mean or the sum of its samples' losses;
+                        without it gpurun measures this before training
+  --shared-writes       with --ddp: let ranks write the same files if they cannot have
                         private layers
   --json FILE           write the result as JSON
   --out DIR             keep records there (default .gpurun; also GPURUN_HOME)
@@ -58,7 +58,7 @@ its arguments may be a list to choose from, its own value first: --lr @tune:0.1,
   -m, --module          the script is a module's name; --no-python: it is any command
 
 torchrun's flags (--nproc-per-node, --nnodes, --rdzv-endpoint, --standalone, ...) and its PET_*
-variables have their meaning there; with any of them the script runs on torch's elastic agent.
+variables mean the same as for torchrun: the script runs on torch's elastic agent.
 --nnodes auto takes nodes and rendezvous from SLURM's or an operator's variables.
 """
 

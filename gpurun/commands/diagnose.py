@@ -29,19 +29,19 @@ from gpurun.timeline.model import Timeline
 from gpurun.timeline.recordings import KINDS, read_recordings
 
 HELP = """\
-usage: gpurun diagnose [flags] FOLDER | RECORDING...     what keeps this training from speed?
+usage: gpurun diagnose [flags] FOLDER | RECORDING...     why is it not faster?
 
-FOLDER is a run's, below .gpurun/runs: of a plain run or of `gpurun profile`. A RECORDING may have
-been made without gpurun: a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems
-(.nsys-rep, or its .sqlite export), one of Nsight Compute (.ncu-rep, or its raw page as .csv).
-Several recordings are of one training: of its ranks, or timeline and kernels.
+FOLDER is the folder of a run below .gpurun/runs: a plain run or `gpurun profile`. A RECORDING may
+come from another tool: a trace of torch.profiler (.json, .json.gz), a report of Nsight Systems
+(.nsys-rep, or its .sqlite export) or of Nsight Compute (.ncu-rep, or its raw page as .csv).
+Several recordings must be of one training: one for each rank, or timeline and kernels.
 
   --all            show all findings (default: the five most severe)
   --json FILE      write figures and findings as JSON (- for stdout)
   --markdown FILE  write the report as Markdown
   --quiet          print nothing but errors and the closing verdict line
 
-Thresholds are set in [diagnose] of gpurun.toml. Exit code 0 whatever is found.
+Thresholds are set in [diagnose] of gpurun.toml. The exit code is 0, with or without findings.
 """
 
 

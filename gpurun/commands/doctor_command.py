@@ -12,13 +12,13 @@ from gpurun.records.codec import to_json
 from gpurun.records.doctor import Check, DoctorReport, State
 
 HELP = """\
-usage: gpurun doctor [flags]     what is installed, permitted and missing here, and what it costs
+usage: gpurun doctor [flags]     what is installed, permitted or missing here
 
   --json FILE  write the checks as JSON; `-` writes them to stdout
   --out DIR    check the folder of records there (default .gpurun; also GPURUN_HOME)
   --quiet      print nothing but errors and the closing verdict line
 
-Exit code 0 whatever is missing.
+The exit code is 0, whatever is missing.
 """
 
 

@@ -22,20 +22,20 @@ from gpurun.rundir import check_output
 HELP = """\
 usage: gpurun profile [flags] script.py [script's arguments]
 
-Runs the script to its end. Once its steps are steady some of them are recorded; then the report
-says what keeps the training from being faster: evidence, the line of the script, what to do about
-it, and how much faster it could be at most. The script's output and exit code are its own.
+Runs the script to its end and records some of its steady steps. The report then names the causes
+that slow the training down: evidence, the line of the script, the cure, and an upper bound on the
+gain. The script's output and exit code stay its own.
 
   --steps N         record so many steps (default: 20, and at least a second)
-  --stop            end the script after them
-  --sources LIST    what records, of {sources}
+  --stop            end the script after these steps
+  --sources LIST    recorders to use, a list of {sources}
                     (default: {default})
   --json FILE       write figures and findings as JSON
   --out DIR         keep records there (default .gpurun; also GPURUN_HOME)
   --quiet           print nothing but errors and the closing verdict line
 
-torchrun's flags (--nproc-per-node, ...) and --ddp, --settings, --tuned mean what they mean for a
-plain run. `gpurun ./profile` runs a script of that name.
+torchrun's flags (--nproc-per-node, ...) and --ddp, --settings, --tuned mean the same as for a plain
+run. `gpurun ./profile` runs a script of that name.
 """
 
 

@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 HELP = """\
 usage: gpurun bench accept [NAME] [flags]      move the baseline on purpose
 
-The newest record of HEAD (of each benchmark, or of NAME, of each machine and workload) becomes the
-baseline: from then on `bench history` shows the level against it, and `--from-history` counts only
-records since. `--compare` judges as before, and names what was accepted between its sides.
+Makes the newest record of HEAD the baseline, for each benchmark (or NAME), machine and workload.
+From then on `bench history` shows the level against it, and `--from-history` counts only later
+records. `--compare` judges as before, and mentions baselines accepted between its sides.
 
-  --reason TEXT      why; it is shown wherever the baseline is
-  --record ID        this record instead (as `bench history --json` names them)
-  --json FILE        what was accepted as JSON (- for stdout)
+  --reason TEXT      the reason; gpurun shows it beside the baseline
+  --record ID        accept this record instead (`bench history --json` has the ids)
+  --json FILE        the accepted records as JSON (- for stdout)
   --store URL        the database of records; by default bench.db in the folder of records
   --out DIR          the folder of records (default .gpurun; also GPURUN_HOME)
   --quiet            print nothing but errors and the closing verdict line
 
-Exit code 4 where there is no record of HEAD.
+Exit code 4 if there is no record of HEAD.
 """
 
 

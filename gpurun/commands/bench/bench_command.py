@@ -55,53 +55,52 @@ usage: gpurun bench [flags] [script.py args...]                measure it, and k
        gpurun bench --compare REF [flags] [script.py args...]  is this tree slower than REF?
        gpurun bench --results FILE [flags]                     are stored results slower?
        gpurun bench --ab A B [flags] [script.py args...]       is it slower under B than under A?
-       gpurun bench selftest [flags] [script.py args...]       can the gate fail, here?
+       gpurun bench selftest [flags] [script.py args...]       can the gate fail here?
        gpurun bench bisect GOOD..BAD [flags] [script.py ...]   which commit made it slower?
-       gpurun bench history [NAME]                             what the records show over time
+       gpurun bench history [NAME]                             the records over time
        gpurun bench accept [NAME]                              move the baseline on purpose
-       gpurun bench export FILE, gpurun bench import FILE...   records out of a store, and in
+       gpurun bench export FILE, gpurun bench import FILE...   move records between stores
 
-Without a script: the benchmarks of gpurun.toml ([bench] script = ..., or several as
-[[bench.benchmark]]). Each launch is isolated, so that it changes no file of yours.
+Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..., or several as
+[[bench.benchmark]]). Each launch is isolated: it changes no file of yours.
 
-  --compare REF      measure the merge base of REF and this tree as live pairs (both launched, and
-                     training in turns of some steps) until it is decided;
-                     exit code 0 pass, 1 regression (slower, more memory, or a loss that is no
+  --compare REF      compare this tree with its merge base with REF, in live pairs (both run and
+                     take turns of a few steps), until the result is certain.
+                     Exit code 0 pass, 1 regression (slower, more memory, or a loss that is no
                      longer finite), 3 inconclusive, 4 no usable baseline, 5 the benchmark itself
-                     failed; where several apply: 5 before 1 before 6 before 3
+                     failed. If several apply: 5 before 1 before 6 before 3
   --fail-on-training-change
                      exit code 6 if the loss curves differ from the baseline's by more than
-                     repeats of one side do; without it that is a warning
-  --from-history     launch this tree only, and hold it against the last 10 records of the branch:
-                     cheaper and weaker, since a drift of the machine is not cancelled
-  --ab A B           the same for two settings of one script in this tree: files as
-                     --save-settings writes them (JSON, or TOML with a table [settings]),
-                     or none for the script as it is
-  --results FILE     launch nothing: judge results that gpurun bench --json has written, on any
-                     machine, against the records of the commits before theirs; as weak as
-                     --from-history, with the same exit codes
-  --baseline FILE    with --results: against the records in this file (gpurun bench export)
-  --commit-sha SHA   measure only if SHA is what is checked out, without changes; outside git the
-                     record says SHA all the same
+                     repeats of one side do; without this flag that is a warning
+  --from-history     launch this tree only, and compare it with the last 10 records of the branch:
+                     cheaper and weaker, because the machine may have drifted since
+  --ab A B           compare two settings of one script in this tree: files of --save-settings
+                     (JSON, or TOML with a table [settings]), or none for the script as it is
+  --results FILE     launch nothing: judge results of gpurun bench --json, from any machine,
+                     against the records of earlier commits; as weak as --from-history,
+                     with the same exit codes
+  --baseline FILE    with --results: use the records in this file (of gpurun bench export)
+  --commit-sha SHA   measure only if SHA is checked out, without changes; outside git, gpurun
+                     writes SHA into the record
   --output FILE      the same as --json FILE
-  --allow EFFECTS    with --ab: what settings may change, of pipeline,numerics,training
+  --allow EFFECTS    with --ab: effects to allow, a list of pipeline,numerics,training
   --threshold 5%     by how much throughput may get worse
-  --metrics LIST     what can fail the comparison: throughput,step_time,peak_memory,energy,
-                     each with a threshold of its own if you like: peak_memory=2%
-  --culprit          after a regression, search for its commit as bench bisect does, in what
-                     is left of the budget
+  --metrics LIST     metrics that can fail the comparison: throughput,step_time,peak_memory,
+                     energy, each with its own threshold if you like: peak_memory=2%
+  --culprit          after a regression, search for its commit as bench bisect does, in the
+                     rest of the budget
   --max-pairs 16     pairs after which an undecided comparison is inconclusive
   --budget TIME      no pair begins that would end later: 90s, 5m, 1h
-  --launches N       how often it is measured, {DEFAULT_LAUNCHES} by default (not for pairs)
-  --steps N          training steps to measure in a launch; as many as it takes by default, and
-                     always in live pairs
+  --launches N       number of launches, {DEFAULT_LAUNCHES} by default (not for pairs)
+  --steps N          training steps to measure in a launch; by default, and always in live pairs,
+                     as many as needed
   --json FILE        the result as JSON (- for stdout)
   --markdown FILE    the comparison as Markdown; ${SUMMARY_VARIABLE} receives it, too
   --export KIND=FILE the figures for a tracker; may be repeated. KIND: customBiggerIsBetter or
                      customSmallerIsBetter (tools of github-action-benchmark), bencher
   --store URL        the database of records: postgresql://user@host/database;
                      by default bench.db in the folder of records
-  --trials-in-place  let launches write to your files where they cannot be isolated
+  --trials-in-place  let launches write to your files if they cannot be isolated
   --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
   --quiet            print nothing but errors and the closing verdict line
 """

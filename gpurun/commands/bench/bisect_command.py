@@ -32,22 +32,22 @@ from gpurun.trials.signal_guard import SignalGuard
 HELP = f"""\
 usage: gpurun bench bisect GOOD..BAD [flags] [script.py args...]   (or: GOOD BAD)
 
-Which commit after GOOD, up to and with BAD, made the benchmark slower? Commits are launched in
-pairs until one of them is known to be it and is confirmed against its parent; those that do not run
-are skipped. The commits are those along first parents: a merged branch is one change, named by its
-merge. An interrupted search goes on when the same command is given again.
+Finds the commit after GOOD, up to BAD, that made the benchmark slower. gpurun launches commits in
+pairs until one commit is known, and confirms it against its parent. It skips commits that do not
+run. The search follows first parents: a merged branch is one change, named by its merge. After an
+interruption, the same command continues the search.
 
-exit code 0 the culprit is known, 3 it is not (no drop, or pairs or time ended, or the only suspects
-cannot be measured), 4 the range cannot be searched, 5 the benchmark failed at GOOD or BAD
+Exit code 0 the culprit is known, 3 it is not (no drop, or pairs or time ended, or the only suspects
+cannot be measured), 4 the range cannot be searched, 5 the benchmark failed at GOOD or BAD.
 
   --max-pairs N      pairs after which the search ends, {SearchPlan.max_pairs} by default
   --budget TIME      no pair begins that would end later: 90s, 5m, 1h
-  --steps N          training steps to measure in a launch; as many as it takes by default
-  --fresh            forget what an earlier search of this range has measured
+  --steps N          training steps to measure in a launch; by default as many as needed
+  --fresh            start again, without the pairs of an earlier search of this range
   --json FILE        the result as JSON (- for stdout)
   --markdown FILE    the result as Markdown; ${SUMMARY_VARIABLE} receives it, too
   --store URL        the database of records (see gpurun bench --help)
-  --trials-in-place  let launches write to your files where they cannot be isolated
+  --trials-in-place  let launches write to your files if they cannot be isolated
   --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
   --quiet            print nothing but errors and the closing verdict line
 """

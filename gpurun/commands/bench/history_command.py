@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
 
 HELP = f"""\
-usage: gpurun bench history [NAME] [flags]      what the records show over time
+usage: gpurun bench history [NAME] [flags]      the records over time
 
-One row for each benchmark (all, or that of NAME), fingerprint and workload: figures of two machines
-or of unequal work are never compared. Shown are the records of the branch that is checked out, in
-the order of its commits; changes of level are told with the commit that they came with.
+Shows one row for each benchmark (all, or NAME), fingerprint and workload. gpurun never compares
+figures of two machines or of unequal work. The records are those of the checked-out branch, in the
+order of its commits. Changes of level are listed with their commits.
 
-  --metric WHAT      {",".join(metric.value for metric in Metric)}; throughput by default
+  --metric NAME      {",".join(metric.value for metric in Metric)}; throughput by default
   --branch NAME      the records of another branch
   --since DATE       2026-11-22, 2026-11-22T18:00, or 30d: so long ago (h, d, w)
   --until DATE       likewise; a day counts to its end
@@ -46,7 +46,7 @@ the order of its commits; changes of level are told with the commit that they ca
   --out DIR          the folder of records (default .gpurun; also GPURUN_HOME)
   --quiet            print nothing but errors and the closing verdict line
 
-Exit code 4 where there is no record.
+Exit code 4 if there is no record.
 """
 THREADS = "OPENBLAS_NUM_THREADS"
 

@@ -27,9 +27,9 @@ FILE may be - for stdout. gpurun bench import reads it into another store.
 IMPORT_HELP = f"""\
 usage: gpurun bench import FILE... [flags]     add the records of exported files
 
-Each FILE was written by gpurun bench export, or is the JSON file of one record. A record that is
-already there stays as it is. Import stops at the first damaged file; nothing from it or later files
-is added. Use it to carry records to other machines: a CI cache, a second database, a colleague.
+Each FILE comes from gpurun bench export, or is the JSON file of one record. Records that already
+exist stay as they are. Import stops at the first damaged file; nothing from it or later files is
+added. Use it to move records to another machine: a CI cache, a second database, a colleague.
 
 {WHERE}"""
 

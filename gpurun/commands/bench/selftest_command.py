@@ -25,22 +25,22 @@ from gpurun.trials.signal_guard import SignalGuard
 HELP = f"""\
 usage: gpurun bench selftest [flags] [script.py args...]
 
-Compares HEAD with itself three times, in worktrees of its own: as it is, where the gate must stay
-green; with every step of one side delayed by gpurun, and by a line in a module of that side's tree,
-where it must go red. Planted is a loss of twice the threshold, and the records of the launches must
-show that it was there. Nothing of it enters a history, and your tree is not touched.
+Compares HEAD with itself three times, in separate worktrees. As it is, the gate must stay green.
+It must go red when gpurun delays every step of one side, and when a line in a module of that side's
+tree does so. The slowdown is twice the threshold, and the records of the launches must show it.
+Nothing enters a history, and your tree is not touched.
 
-exit code 0 all three are right, 3 undecided, 5 the gate answers wrong or the benchmark fails
+Exit code 0 all three are right, 3 undecided, 5 the gate answers wrong or the benchmark fails.
 
-  --quick            give up after {QUICK_PAIRS} pairs each: sooner done, more often undecided
-  --threshold 5%     what throughput may lose; twice as much is planted
-  --metrics LIST     what is gated, as in gpurun bench --compare
+  --quick            give up after {QUICK_PAIRS} pairs each: faster, more often undecided
+  --threshold 5%     by how much throughput may get worse; the slowdown is twice as much
+  --metrics LIST     metrics that can fail, as in gpurun bench --compare
   --max-pairs 16     pairs after which an undecided comparison is inconclusive
   --budget TIME      no pair begins that would end later: 90s, 5m, 1h
-  --steps N          training steps to measure in a launch; as many as it takes by default
+  --steps N          training steps to measure in a launch; by default as many as needed
   --json FILE        the result as JSON (- for stdout)
   --store URL        the database of records; by default bench.db in the folder of records
-  --trials-in-place  let launches write to your files where they cannot be isolated
+  --trials-in-place  let launches write to your files if they cannot be isolated
   --out DIR          keep records there (default .gpurun; also GPURUN_HOME)
   --quiet            print nothing but errors and the closing verdict line
 """
