@@ -21,7 +21,8 @@ from torch import Tensor, overrides
 from gpurun.knobs.callers import is_users
 from gpurun.records.events import ValueRead, WaitsEvent
 from gpurun.records.frames import drop_frame
-from gpurun.runtime.core.patching import guarded, replace
+from gpurun.runtime.core.method_stand_ins import MethodStandIns
+from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.step_clock import CLOCK
 
@@ -52,8 +53,7 @@ class DeviceSyncLines:
         self._steps = steps
         self._looking = False
         self._looked = 0
-        self._replaced: dict[str, tuple[Any, Any]] = {}
-        """By name: what stands in, and what the class itself had there."""
+        self._stand_ins = MethodStandIns(Tensor)
         self._seen: dict[tuple[str, str, str], tuple[int, int, int]] = {}
         """By line, call and device: in how many steps, calls, the last of those steps."""
         self._tell = guarded("device syncs", self._saw)
@@ -71,14 +71,7 @@ class DeviceSyncLines:
     def abandon(self) -> None:
         """Stop looking and leave nothing behind."""
         self._looking = False
-        for name, (stand_in, before) in self._replaced.items():
-            if vars(Tensor).get(name) is not stand_in:
-                continue  # the script has wrapped it: it only passes calls on
-            if before is None:
-                delattr(Tensor, name)
-            else:
-                setattr(Tensor, name, before)
-        self._replaced.clear()
+        self._stand_ins.restore()
 
     def _reads(self) -> tuple[ValueRead, ...]:
         return tuple(
@@ -89,9 +82,7 @@ class DeviceSyncLines:
     def _begin(self) -> None:
         self._looking = True
         for name in READS:
-            before = vars(Tensor).get(name)
-            if replace(Tensor, name, functools.partial(self._stand_in, name)):
-                self._replaced[name] = (vars(Tensor)[name], before)
+            self._stand_ins.put(name, functools.partial(self._stand_in, name))
         os.register_at_fork(after_in_child=self.abandon)
 
     def _stand_in(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
