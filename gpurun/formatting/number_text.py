@@ -58,6 +58,14 @@ def milliseconds(value: float) -> str:
     return f"{number(value)} ms"
 
 
+def flops(value: float) -> str:
+    """Floating-point operations: "12.3 TFLOP"."""
+    for size, unit in ((1e15, "PFLOP"), (1e12, "TFLOP"), (1e9, "GFLOP"), (1e6, "MFLOP")):
+        if value >= size:
+            return f"{number(value / size)} {unit}"
+    return f"{number(value)} FLOP"
+
+
 def joules(value: float) -> str:
     """Energy: "12.3 kJ"."""
     for size, unit in _JOULE_UNITS:

@@ -49,6 +49,7 @@ class HostSampler:
             self._list()
         anyone = busy_seconds() if listing else None
         cpu_seconds, rss_bytes, processes = 0.0, 0, 0
+        read: int | None = 0
         for process in self._tree:
             try:
                 with process.oneshot():
@@ -59,11 +60,21 @@ class HostSampler:
             cpu_seconds += times.user + times.system
             cpu_seconds += times.children_user + times.children_system
             processes += 1
+            read = self._with_reads_of(process, read)
         if not processes:
             return None
         ours = cpu_seconds + self._launcher_seconds() + self._seconds_beside()
         others = None if anyone is None else anyone - ours
-        return HostSample(time.time_ns(), cpu_seconds, rss_bytes, processes, others)
+        return HostSample(time.time_ns(), cpu_seconds, rss_bytes, processes, others, read)
+
+    def _with_reads_of(self, process: Any, before: int | None) -> int | None:
+        """Bytes read from storage with those of one more process; None if it hides them."""
+        if before is None:
+            return None
+        try:
+            return before + int(process.io_counters().read_bytes)
+        except (self._psutil.Error, OSError, AttributeError, NotImplementedError):
+            return None  # another user's process, or a system without /proc/PID/io
 
     def _launcher_seconds(self) -> float:
         """CPU seconds of this process, unless it is in the tree itself."""

@@ -90,11 +90,11 @@ class Window:
         """The parts of the mean step; `rest` is the time that no part accounts for."""
         if not self.measured_steps:
             return None
-        data, copy, forward, backward, optimizer = (
+        copy = self._copy_ms()
+        data, forward, backward, optimizer = (
             self._mean_ms(column)
             for column in (
                 StepRow.DATA_NS,
-                StepRow.COPY_NS,
                 StepRow.FORWARD_NS,
                 StepRow.BACKWARD_NS,
                 StepRow.OPTIMIZER_NS,
@@ -104,6 +104,11 @@ class Window:
         rest = sum(self.durations_ns) / self.measured_steps / MS - parts
         # parts that overlap (a loader read by another thread) add up to more than the step
         return StepSplit(data, copy, forward, backward, optimizer, rest if rest >= 0 else None)
+
+    def _copy_ms(self) -> float | None:
+        """Mean over the steps that were looked at, wherever they lie; None if no copy was seen."""
+        seen = [ns for ns in self.clock.steps[StepRow.COPY_NS] if ns != UNKNOWN]
+        return sum(seen) / len(seen) / MS if any(seen) else None
 
     def _mean_ms(self, column: int) -> float | None:
         total = self.clock.steps.total(column, self.first, self.last)

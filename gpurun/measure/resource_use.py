@@ -69,6 +69,7 @@ def host_use(samples: Samples) -> HostUse | None:
         peak_rss_bytes=max(s.rss_bytes for s in samples.host),
         processes=max(s.processes for s in samples.host),
         others_cpu_percent=_others(samples.host),
+        disk_read_bytes=max(known(s.read_bytes for s in samples.host), default=None),
     )
 
 

@@ -46,6 +46,7 @@ class ProcessLog:
     roots: tuple[records.RootEvent, ...] = ()
     steps: dict[str, StepTable] = field(default_factory=dict)
     """Step rows by clock: "optimizer", "backward", "forward"."""
+    flops: tuple[records.FlopsEvent, ...] = ()
     epochs: tuple[records.EpochEvent, ...] = ()
     knobs: tuple[records.KnobEvent, ...] = ()
     hooks: tuple[records.HookEvent, ...] = ()
@@ -192,6 +193,7 @@ class _Reader:
             optimizers=every(records.OptimizerEvent),
             roots=every(records.RootEvent),
             steps=self._steps,
+            flops=every(records.FlopsEvent),
             epochs=every(records.EpochEvent),
             knobs=every(records.KnobEvent),
             hooks=every(records.HookEvent),

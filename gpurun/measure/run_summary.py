@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_seconds
 from gpurun.measure.gpu_notes import gpu_notes
+from gpurun.measure.machine import available_memory
 from gpurun.measure.measured_window import NS, Window, measured_window
 from gpurun.measure.optional_figures import known, mean
 from gpurun.measure.read_attempts import read_attempts
@@ -16,7 +18,7 @@ from gpurun.measure.resource_use import Samples, device_uses, host_use, read_sam
 from gpurun.measure.run_events import ProcessLog, read_run
 from gpurun.measure.training_clock import CLOCKS
 from gpurun.records.events import PARALLEL_REFUSED, KnobEvent, StepRow
-from gpurun.records.result import DeviceUse, KnobOutcome, RunResult, status_of
+from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
 
 N = TypeVar("N", int, float)
 
@@ -48,12 +50,13 @@ def summarise_run(
     logs = [w.log for w in group] or list(run.processes)
     devices, energy_rate = _devices(samples, group)
     steps = _step_figures(group)
+    host = host_use(samples)
     notes = gpu_notes([w.log for w in group], samples, devices)
     return RunResult(
         status=status or _status(exit_code, run.processes),
         exit_code=exit_code,
         wall_seconds=wall_seconds,
-        host=host_use(samples),
+        host=host,
         hook_errors=_hook_errors(run_dir, run.processes),
         notes=(*run.notes, *notes, *_notes(group, apart)),
         ranks=max(len(group), 1),
@@ -62,6 +65,9 @@ def summarise_run(
         **steps,
         **_device_figures(devices, energy_rate, steps["samples_per_second"]),
         **_process_figures(logs),
+        memory_share=_memory_share(logs, host),
+        **_checkpoint_figures(logs),
+        **compute_figures(group, len(devices)),
         **_start_figures(run.processes, group[0] if group else None),
     )
 
@@ -207,6 +213,29 @@ def _peak_memory(logs: Sequence[ProcessLog]) -> int | None:
     if any(root.device.startswith("cuda") for log in logs for root in log.roots):
         return _largest(end.peak_allocated_bytes for end in ends)
     return _largest(end.peak_rss_bytes for end in ends)
+
+
+def _memory_share(logs: Sequence[ProcessLog], host: HostUse | None) -> float | None:
+    """The peak as a fraction of the memory of the device that the model is on."""
+    gpus = [root for log in logs for root in log.roots if root.device.startswith("cuda")]
+    if gpus:
+        memory = min(known(root.device_memory_bytes for root in gpus), default=None)
+        peak = _largest(log.end.peak_reserved_bytes for log in logs if log.end)
+    else:
+        memory = available_memory()
+        peak = None if host is None else host.peak_rss_bytes
+    return None if peak is None or not memory else peak / memory
+
+
+def _checkpoint_figures(logs: Sequence[ProcessLog]) -> dict[str, Any]:
+    """Saves of the rank that spent most time in them."""
+    saved = [
+        (log.end.save_seconds, log.end.saves)
+        for log in logs
+        if log.end is not None and log.end.save_seconds is not None
+    ]
+    seconds, saves = max(saved, default=(None, None))
+    return {"checkpoint_saves": saves, "checkpoint_seconds": seconds}
 
 
 def _seconds_to_first_step(processes: Sequence[ProcessLog], main: Window) -> float:

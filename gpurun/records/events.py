@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from gpurun.records.messages.flops_event import FlopsEvent as FlopsEvent
 from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
 from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
@@ -174,6 +175,8 @@ class RootEvent:
     compute_capability: tuple[int, int] | None = None
     """Of the GPU that it is on, and that GPU's (or slice's) memory, as torch sees them."""
     device_memory_bytes: int | None = None
+    device_name: str | None = None
+    """Of that GPU, for instance "NVIDIA H200"."""
 
 
 @record
@@ -194,6 +197,8 @@ class StepRow:
 
     `SOURCE` is the optimizer's number (or 0); durations are nanoseconds on the host;
     `DEVICE_NS` is the time between the ends of the two steps on the device's clock, or None;
+    `COPY_NS` is device time of the copies to a GPU that the script made in it, None where nobody
+    looked: only some early steps of a run are looked at;
     `SAMPLES` maps loader number to [data-set indices handed out, batches] of this step, None where
     no loader was read;
     `INPUT_SAMPLES` counts the leading dimension of a root's first tensor input, `TOKENS` its
@@ -430,3 +435,6 @@ class EndEvent:
     peak_reserved_bytes: int | None
     allocator_retries: int | None
     cpu_seconds: float | None
+    saves: int | None = None
+    """Calls of `torch.save`, and the seconds that they took together; None: nobody counted."""
+    save_seconds: float | None = None

@@ -26,7 +26,9 @@ class StepTime:
 class StepSplit:
     """Mean milliseconds a step spends waiting for each part; the parts add up to the mean step.
 
-    Host time; None where a part cannot be told apart in this run.
+    Host time, but for the copies to a GPU: theirs is device time, a mean of some early steps, of
+    those that the script makes in the stream of its training. None where a part cannot be told
+    apart in this run.
     """
 
     data_wait_ms: float | None
@@ -70,6 +72,8 @@ class HostUse:
     """CPU and memory of the script's process tree over the run. Percent of one core.
 
     `others_cpu_percent`: what other programs used meanwhile of the cores that the script may use.
+    `disk_read_bytes`: what the tree read from storage, as last sampled; files that the system held
+    in memory cost no reading.
     """
 
     cpu_percent: float | None
@@ -77,6 +81,7 @@ class HostUse:
     peak_rss_bytes: int | None
     processes: int | None
     others_cpu_percent: float | None = None
+    disk_read_bytes: int | None = None
 
 
 @record
@@ -141,6 +146,20 @@ class RunResult:
     cores_lost_percent: float | None = None
     """Of the time in which a trial was measured: the training was ready to run, and other programs
     or other virtual machines had its cores. None: not a trial, or nobody counts."""
+    flops_per_step: int | None = None
+    """Floating-point operations of matrix products, convolutions and attention in one step, of all
+    ranks together, counted once; recomputed activations are left out. None where not countable."""
+    flops_per_second: float | None = None
+    """These by the measured mean step."""
+    mfu: float | None = None
+    """Model FLOPs utilisation: `flops_per_second` as a fraction (0 to 1) of the devices' peak for
+    half precision on tensor cores. None where that peak is not known, as of processors."""
+    memory_share: float | None = None
+    """Peak memory as a fraction of the device's (0 to 1): reserved by torch on a GPU; on the CPU
+    that of the process tree, as a fraction of the memory that it may use."""
+    checkpoint_saves: int | None = None
+    """Calls of `torch.save`, of the rank that spent most time in them."""
+    checkpoint_seconds: float | None = None
     topology: Topology | None = None
     """How the machine's devices hang together; None for one process, where it was not looked at."""
     schema: str = RESULT_SCHEMA

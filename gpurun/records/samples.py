@@ -19,7 +19,8 @@ class HostSample:
 
     `others_cpu_seconds`: what all processes but these and the launcher have used of our cores since
     boot. None unless the tree was listed for this very sample, since a child that is not listed yet
-    would count among the others.
+    would count among the others. `read_bytes`: what the tree has read from storage since its start;
+    files that the system holds in memory are not read again. None where the system does not say.
     """
 
     kind: ClassVar[str] = "host"
@@ -28,6 +29,7 @@ class HostSample:
     rss_bytes: int
     processes: int
     others_cpu_seconds: float | None = None
+    read_bytes: int | None = None
 
 
 @record

@@ -6,13 +6,23 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpurun.formatting.number_text import byte_size, count, duration, joules, milliseconds, number
+from gpurun.formatting.number_text import (
+    byte_size,
+    count,
+    duration,
+    flops,
+    joules,
+    milliseconds,
+    number,
+)
 from gpurun.formatting.one_line import one_line
 from gpurun.records.result import RunResult, StepSplit
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, Span, write_lines
 
 _BAR_WIDTH = 30
 _NOTES_SHOWN = 3
+LEAST_READ_BYTES = 1 << 20
+"""Less than this is python's own."""
 _SEPARATOR: Span = (", ", "")
 
 _PARTS = (
@@ -141,7 +151,9 @@ def _resources(result: RunResult) -> Line:
     if result.allocator_retries:
         parts.append(f"allocator retries {result.allocator_retries:,}")
     parts += _gpu_use(result)
+    parts += _compute(result)
     parts += _host_use(result)
+    parts += _storage(result)
     if result.energy_joules is not None:
         each = result.joules_per_sample
         per_sample = f" ({joules(each)}/sample)" if each is not None else ""
@@ -152,7 +164,9 @@ def _resources(result: RunResult) -> Line:
 def _reserved(result: RunResult) -> str:
     if result.peak_reserved_bytes is None:
         return ""
-    return f" ({byte_size(result.peak_reserved_bytes)} reserved)"
+    share = result.memory_share
+    of = "" if share is None else f", {_share(share)} of the device"
+    return f" ({byte_size(result.peak_reserved_bytes)} reserved{of})"
 
 
 def _gpu_use(result: RunResult) -> list[str]:
@@ -172,6 +186,14 @@ def _gpu_use(result: RunResult) -> list[str]:
     return parts
 
 
+def _compute(result: RunResult) -> list[str]:
+    if result.flops_per_step is None or result.flops_per_second is None:
+        return []
+    rate = f"{flops(result.flops_per_second)}/s"
+    used = "" if result.mfu is None else f", MFU {result.mfu * 100:.1f} %"
+    return [f"{flops(result.flops_per_step)} a step ({rate}{used})"]
+
+
 def _host_use(result: RunResult) -> list[str]:
     host = result.host
     if host is None:
@@ -182,7 +204,21 @@ def _host_use(result: RunResult) -> list[str]:
         of = f" of {cores:g}" if cores is not None else ""
         parts.append(f"CPU {host.cpu_percent / 100:.2f}{of} cores")
     if host.peak_rss_bytes is not None:
-        parts.append(f"host memory {byte_size(host.peak_rss_bytes)}")
+        share = None if result.devices else result.memory_share
+        of = "" if share is None else f" ({_share(share)} of the machine's)"
+        parts.append(f"host memory {byte_size(host.peak_rss_bytes)}{of}")
+    return parts
+
+
+def _storage(result: RunResult) -> list[str]:
+    """Reading from storage and saving, where there was any."""
+    parts: list[str] = []
+    read = None if result.host is None else result.host.disk_read_bytes
+    if read is not None and read >= LEAST_READ_BYTES:
+        parts.append(f"read from disk {byte_size(read)}")
+    if result.checkpoint_saves and result.checkpoint_seconds is not None:
+        saves = count(result.checkpoint_saves, "save")
+        parts.append(f"{duration(result.checkpoint_seconds)} in {saves} (torch.save)")
     return parts
 
 

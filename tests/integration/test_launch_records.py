@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -198,3 +199,33 @@ def test_tuned_is_refused_where_nothing_was_tuned(tmp_path: Path, in_process: Gp
     result = in_process("--tuned", write(tmp_path, "print('ran')"))
     assert (result.stdout, result.returncode) == (b"", 2)
     assert b"not tuned here yet" in result.stderr
+
+
+def test_time_in_torch_save_and_what_was_read_from_disk_are_recorded(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    source = (
+        TRAINING
+        + """
+import time
+class Slow:
+    def __getstate__(self):
+        time.sleep(0.3)
+        return {}
+torch.save(model.state_dict(), "model.pt")
+torch.save(Slow(), "slow.pt")
+try:
+    torch.save(model, "no/such/folder.pt")
+except RuntimeError as error:
+    print("failed as always")
+"""
+    )
+    result = gpurun(write(tmp_path, source))
+    assert result.stdout == b"trained\nfailed as always\n"
+    (record,) = results(tmp_path / ".gpurun")
+    assert record["checkpoint_saves"] == 3
+    assert record["checkpoint_seconds"] >= 0.3
+    assert 0 < record["memory_share"] < 1
+    if os.access("/proc/self/io", os.R_OK):
+        assert record["host"]["disk_read_bytes"] >= 0
+    assert b" in 3 saves (torch.save)" in result.stderr

@@ -58,6 +58,7 @@ def row(
     device_ms: float | None = None,
     input_samples: int = 8,
     tokens: int = 0,
+    copy_ms: float | None = None,
 ) -> tuple[Any, ...]:
     """One step row. `samples`: loader number to (indices, batches); 8 of loader 0 by default."""
     handed_out = {0: (8, 1)} if samples is None else samples
@@ -74,7 +75,7 @@ def row(
         {str(k): list(v) for k, v in handed_out.items()},
         loss,
         None if device_ms is None else int(device_ms * MS),
-        None,
+        None if copy_ms is None else int(copy_ms * MS),
     )
 
 
@@ -109,7 +110,7 @@ def loader(number: int = 0, workers: int = 0, prefetch_factor: int | None = None
     )
 
 
-def root(device: str = "cpu") -> RootEvent:
+def root(device: str = "cpu", name: str | None = None, memory: int | None = None) -> RootEvent:
     return RootEvent(
         root=0,
         class_name="Net",
@@ -121,6 +122,8 @@ def root(device: str = "cpu") -> RootEvent:
         input_shape=(8, 3),
         input_dtype="float32",
         compiled=False,
+        device_name=name,
+        device_memory_bytes=memory,
     )
 
 
@@ -135,7 +138,9 @@ def epoch(number: int, phase: str, at_ms: float, batches: int = 0, trained: int 
     )
 
 
-def end(rss: int | None = 1000, allocated: int | None = None) -> EndEvent:
+def end(
+    rss: int | None = 1000, allocated: int | None = None, saves: tuple[int, float] | None = None
+) -> EndEvent:
     return EndEvent(
         clock_ns=START_NS + 9000 * MS,
         peak_rss_bytes=rss,
@@ -143,4 +148,6 @@ def end(rss: int | None = 1000, allocated: int | None = None) -> EndEvent:
         peak_reserved_bytes=None if allocated is None else 2 * allocated,
         allocator_retries=None if allocated is None else 0,
         cpu_seconds=1.0,
+        saves=None if saves is None else saves[0],
+        save_seconds=None if saves is None else saves[1],
     )

@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from gpurun.measure import summarise_run
+from gpurun.measure.compute_use import peak_flops_per_second
+from gpurun.measure.machine import available_memory
 from gpurun.records.codec import to_json
 from gpurun.records.events import (
     PARALLEL_REFUSED,
+    FlopsEvent,
     HookEvent,
     KnobEvent,
     StopEvent,
@@ -300,6 +303,102 @@ def test_the_host_figures_are_those_of_the_samples(tmp_path: Path) -> None:
     assert host is not None
     assert host.cpu_percent == pytest.approx(150)
     assert (host.peak_rss_bytes, host.processes) == (9, 3)
+
+
+def test_what_was_read_from_disk_is_the_latest_that_is_known(tmp_path: Path) -> None:
+    write_events(tmp_path, [steady(30)])
+    reads = (None, 4096, 1 << 20, None)
+    samples = [
+        HostSample(UNIX_NS + 500 * i * MS, 1.0, 5, 1, read_bytes=bytes_read)
+        for i, bytes_read in enumerate(reads)
+    ]
+    write_samples(tmp_path, samples)
+    host = summary(tmp_path).host
+    assert host is not None
+    assert host.disk_read_bytes == 1 << 20
+    write_samples(tmp_path, [HostSample(UNIX_NS, 1.0, 5, 1)])
+    host = summary(tmp_path).host
+    assert host is not None
+    assert host.disk_read_bytes is None
+
+
+def test_a_step_copies_as_much_as_the_steps_that_were_looked_at(tmp_path: Path) -> None:
+    looked = [
+        row(1000 + 10 * i, copy_ms=(2.0, 0.0)[i % 2] if 8 <= i < 32 else None) for i in range(60)
+    ]
+    write_events(tmp_path, [steps(looked)])
+    split = summary(tmp_path).split
+    assert split is not None
+    assert split.host_to_device_copy_ms == pytest.approx(1.0)
+    assert split.rest_ms == pytest.approx(10 - 1 - 2 - 3 - 1 - 1)
+
+
+def test_where_no_copy_was_seen_its_time_is_not_known(tmp_path: Path) -> None:
+    """A batch may come to the device by ways that the runtime does not see."""
+    write_events(tmp_path, [steps([row(1000 + 10 * i, copy_ms=0.0) for i in range(30)])])
+    split = summary(tmp_path).split
+    assert split is not None
+    assert split.host_to_device_copy_ms is None
+
+
+def test_flops_of_all_ranks_are_compared_with_the_peak_of_their_devices(tmp_path: Path) -> None:
+    flops = FlopsEvent(step_clock="optimizer", flops=10**12)
+    gpu = root("cuda:0", name="NVIDIA H200")
+    for rank in (0, 1):
+        write_events(tmp_path, [gpu, steady(102), flops], pid=100 + rank, rank=rank)
+    result = summary(tmp_path)
+    assert result.flops_per_step == 2 * 10**12
+    assert result.flops_per_second == pytest.approx(2 * 10**12 / 0.010)
+    assert result.mfu == pytest.approx(1e14 / 989.4e12)
+
+
+def test_a_count_of_another_clock_or_of_one_rank_only_is_none(tmp_path: Path) -> None:
+    other = FlopsEvent(step_clock="forward", flops=7)
+    write_events(tmp_path, [steady(102), FlopsEvent("optimizer", 7)], pid=100, rank=0)
+    write_events(tmp_path, [steady(102), other], pid=101, rank=1)
+    result = summary(tmp_path)
+    assert (result.flops_per_step, result.flops_per_second, result.mfu) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [
+        ("NVIDIA H200", 989.4e12),
+        ("NVIDIA H100 PCIe", 756.5e12),
+        ("NVIDIA H100 80GB HBM3", 989.4e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("Tesla T4", 65e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None),
+        ("NVIDIA GeForce GTX 1080", None),
+        (None, None),
+    ],
+)
+def test_the_peak_of_a_device_is_known_by_its_name_or_not_at_all(
+    name: str | None, peak: float | None
+) -> None:
+    assert peak_flops_per_second(name) == peak
+
+
+def test_memory_is_a_share_of_the_gpus_or_without_one_of_the_machines(tmp_path: Path) -> None:
+    write_events(tmp_path, [root("cuda:0", memory=1000), steady(30), end(allocated=400)])
+    assert summary(tmp_path).memory_share == pytest.approx(0.8)
+    write_events(tmp_path, [root("cuda:0"), steady(30), end(allocated=400)])
+    assert summary(tmp_path).memory_share is None
+    write_events(tmp_path, [root(), steady(30), end()])
+    write_samples(tmp_path, [HostSample(UNIX_NS, 1.0, available_memory() // 4, 1)])
+    assert summary(tmp_path).memory_share == pytest.approx(0.25, rel=0.01)
+
+
+def test_saves_are_those_of_the_rank_that_spent_most_time_in_them(tmp_path: Path) -> None:
+    write_events(tmp_path, [steady(30), end(saves=(2, 1.5))], pid=100, rank=0)
+    write_events(tmp_path, [steady(30), end(saves=(0, 0.0))], pid=101, rank=1)
+    result = summary(tmp_path)
+    assert (result.checkpoint_saves, result.checkpoint_seconds) == (2, 1.5)
+    write_events(tmp_path, [steady(30), end()], pid=100, rank=0)
+    write_events(tmp_path, [steady(30)], pid=101, rank=1)
+    result = summary(tmp_path)
+    assert (result.checkpoint_saves, result.checkpoint_seconds) == (None, None)
 
 
 def test_device_figures_cover_the_measured_window_alone(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpurun.records.result import DeviceUse, KnobOutcome, RunResult, StepSplit
+from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, StepSplit
 from gpurun.report.run_summary_text import summary_lines
 from gpurun.report.terminal_output import plain
 from tests.unit.report_records import in_child, run_result, unmeasured_result
@@ -43,6 +43,33 @@ def test_a_measured_run_tells_throughput_step_split_resources_and_record() -> No
     ):
         assert part in shown
     assert len(shown.splitlines()) <= 6
+
+
+def test_arithmetic_memory_share_reading_and_saving_are_told_where_there_was_any() -> None:
+    read = HostUse(184.0, 16.0, 1 << 30, 5, disk_read_bytes=3 << 30)
+    whole = text(
+        run_result(
+            flops_per_step=2_040_000_000_000, flops_per_second=4.05e14, mfu=0.409,
+            memory_share=0.83, host=read, checkpoint_saves=3, checkpoint_seconds=12.5,
+        )
+    )  # fmt: skip
+    for part in (
+        "(1.50 GiB reserved, 83 % of the device)",
+        "2.04 TFLOP a step (405 TFLOP/s, MFU 40.9 %)",
+        "read from disk 3.00 GiB",
+        "12.5 s in 3 saves (torch.save)",
+    ):
+        assert part in whole
+    on_cpu = text(
+        run_result(
+            devices=(), flops_per_step=5_000_000, flops_per_second=2e9, memory_share=0.06,
+            host=HostUse(184.0, 16.0, 1 << 30, 5, disk_read_bytes=4096),
+            checkpoint_saves=0, checkpoint_seconds=0.0,
+        )
+    )  # fmt: skip
+    assert "5.00 MFLOP a step (2.00 GFLOP/s)" in on_cpu
+    assert "host memory 1.00 GiB (6 % of the machine's)" in on_cpu
+    assert not any(word in on_cpu for word in ("MFU", "read from disk", "torch.save"))
 
 
 def test_no_training_is_told_in_one_line_beside_the_record() -> None:

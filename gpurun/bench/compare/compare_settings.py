@@ -63,7 +63,7 @@ def compare_settings(
         asked.tell(f"{side}: {one.label}, {_shown(one)}")
     found = compare_sides(benchmark, asked, interruption, lambda: contest)
     if found.exit_code == int(ExitCode.NO_BASELINE) and not may_train:
-        consent = "add --allow training to compare samples/s anyway"
+        consent = "add --allow training to compare samples/s all the same"
         return replace(found, recommendation=consent)
     return found
 

@@ -23,6 +23,7 @@ from gpurun.runtime.observe.knob_hooks import apply_settings
 from gpurun.runtime.observe.loaders import LOADERS
 from gpurun.runtime.observe.optimizers import OPTIMIZERS
 from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.save_times import SAVES
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK
 
@@ -53,8 +54,11 @@ def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:
         ("optimizers", OPTIMIZERS.install),
         ("backward", BACKWARD.install),
         ("roots", ROOTS.install),
+        ("saves", SAVES.install),
         ("new roots", lambda: OPTIMIZERS.noticed.append(guarded("root search", ROOTS.search))),
         ("knobs", lambda: apply_settings(spec.settings, spec.knob_paths)),
+        ("FLOPs of a step", lambda: _count_flops(spec)),
+        ("copies to the device", lambda: _time_copies(spec)),
         ("trial", lambda: _install_trial(spec)),
         ("dynamo skip", dynamo_skip.install),
     )
@@ -102,6 +106,21 @@ def _change_exchange(spec: RunSpec) -> None:
         from gpurun.runtime.ddp import exchange_options
 
         exchange_options.install(spec.exchange)
+
+
+def _count_flops(spec: RunSpec) -> None:
+    if spec.probe is None:
+        from gpurun.runtime.observe.step_flops import StepFlops
+
+        StepFlops(compiles=any(s.knob == "compile" for s in spec.settings)).install()
+
+
+def _time_copies(spec: RunSpec) -> None:
+    """Only of plain runs: a trial is measured undisturbed."""
+    if spec.trial is None and spec.turns_after_steps is None and spec.probe is None:
+        from gpurun.runtime.observe.copies_to_device import CopiesToDevice
+
+        CopiesToDevice().install()
 
 
 def _install_trial(spec: RunSpec) -> None:

@@ -38,6 +38,10 @@ class CallContexts:
         """
         self.entries.append((name, context, output, failed, inputs))
 
+    def remove(self, name: str) -> None:
+        """Take out the entries of this name."""
+        self.entries = [entry for entry in self.entries if entry[0] != name]
+
     def call(
         self,
         original: Callable[..., Any],

@@ -8,8 +8,9 @@ CUDA graph is being captured nothing of CUDA is touched: any query would invalid
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gpurun.records.events import StepRow
 from gpurun.runtime.core.recorder import RECORDER
@@ -17,6 +18,9 @@ from gpurun.runtime.core.recorder import RECORDER
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.cuda import Event
+
+Span: TypeAlias = "tuple[Event, Event]"
+"""Events before and after something that the device does."""
 
 RING = 4096
 """Loss values under way at once; a later one waits for the earliest."""
@@ -29,9 +33,13 @@ class DeviceClock:
     def __init__(self) -> None:
         self.watching = False
         """Whether CUDA is in use; checked at each flush and each loss."""
+        self.on_mark: Callable[[list[Any]], None] | None = None
+        """Called after a step's end is marked, on the device's stream."""
         self._torch: Any = None
         self._pool: list[Event] = []
         self._marks: list[tuple[list[Any], Event]] = []
+        self._copies: dict[int, Sequence[Span]] = {}
+        """By the id of a row that is marked: copies of its step."""
         self._last: Event | None = None
         self._ring: Tensor | None = None
         self._slot = 0
@@ -42,7 +50,8 @@ class DeviceClock:
 
     def forget(self) -> None:
         """In a forked child: its parent's device is out of reach."""
-        self._pool, self._marks, self._last, self._ring = [], [], None, None
+        self._pool, self._marks, self._copies = [], [], {}
+        self._last = self._ring = None
         self.watching = False
 
     def loss(self, losses: list[Tensor]) -> Any:
@@ -73,12 +82,18 @@ class DeviceClock:
             event = self._pool.pop() if self._pool else self._torch.cuda.Event(enable_timing=True)
             event.record()
             self._marks.append((row, event))
+            if self.on_mark is not None:
+                self.on_mark(row)
             if len(self._marks) >= RING:
                 self._marks[0][1].synchronize()
                 self._advance()
         except Exception as error:
             _forget_slot(row)
             self._fail(error)
+
+    def copies(self, row: list[Any], spans: Sequence[Span]) -> None:
+        """The copies of the step that has just been marked, in the stream of its mark."""
+        self._copies[id(row)] = spans
 
     def resolve(self, rows: list[list[Any]]) -> int:
         """Fill in the rows that the device has finished; return how many leading ones are done."""
@@ -131,6 +146,10 @@ class DeviceClock:
             row[StepRow.DEVICE_NS] = int(self._last.elapsed_time(event) * 1e6)
             self._pool.append(self._last)
         self._last = event
+        spans = self._copies.pop(id(row), None) if self._copies else None
+        if spans is not None:
+            took_ms = sum(begin.elapsed_time(end) for begin, end in spans)
+            row[StepRow.COPY_NS] = int(took_ms * 1e6)
         if isinstance(row[StepRow.LOSS], _Slot) and self._ring is not None:
             row[StepRow.LOSS] = float(self._ring[row[StepRow.LOSS].index])
 
@@ -138,6 +157,7 @@ class DeviceClock:
         for row, _ in self._marks:
             _forget_slot(row)
         self._marks.clear()
+        self._copies.clear()
 
     def _fail(self, error: Exception) -> None:
         RECORDER.hook_failed("device clock", error)

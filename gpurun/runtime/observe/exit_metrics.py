@@ -10,6 +10,7 @@ from collections.abc import Callable
 from gpurun.records.events import EndEvent
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe import loaded_modules
+from gpurun.runtime.observe.save_times import SAVES
 from gpurun.runtime.observe.step_clock import CLOCK
 
 BEFORE_END: list[Callable[[], None]] = []
@@ -34,6 +35,8 @@ def write_exit_metrics() -> None:
             peak_rss_bytes=usage.ru_maxrss * 1024,
             **_device_memory(),
             cpu_seconds=usage.ru_utime + usage.ru_stime,
+            saves=SAVES.saves,
+            save_seconds=SAVES.elapsed_ns / 1e9,
         )
     )
 

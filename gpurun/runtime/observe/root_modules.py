@@ -264,7 +264,7 @@ def _parameters(optimizer: Optimizer) -> set[int]:
 
 def _root_event(number: int, module: nn.Module, first: torch.Tensor | None) -> RootEvent:
     parameters = list(module.parameters())
-    capability, memory = _of_gpu(parameters[0].device)
+    gpu = _gpu_of(parameters[0].device)
     return RootEvent(
         root=number,
         class_name=type(module).__name__,
@@ -277,20 +277,20 @@ def _root_event(number: int, module: nn.Module, first: torch.Tensor | None) -> R
         input_dtype=None if first is None else str(first.dtype).removeprefix("torch."),
         compiled=type(module).__name__ == "OptimizedModule"
         or getattr(module, "_compiled_call_impl", None) is not None,
-        compute_capability=capability,
-        device_memory_bytes=memory,
+        compute_capability=None if gpu is None else (gpu.major, gpu.minor),
+        device_memory_bytes=None if gpu is None else gpu.total_memory,
+        device_name=None if gpu is None else gpu.name,
     )
 
 
-def _of_gpu(device: torch.device) -> tuple[tuple[int, int] | None, int | None]:
-    """Compute capability and memory, for machines where NVML does not answer."""
+def _gpu_of(device: torch.device) -> Any:
+    """The GPU as torch sees it, for machines where NVML does not answer; None without one."""
     if device.type != "cuda":
-        return None, None
+        return None
     try:
-        found = torch.cuda.get_device_properties(device)
-        return (found.major, found.minor), found.total_memory
+        return torch.cuda.get_device_properties(device)
     except Exception:
-        return None, None  # a stand-in for a GPU
+        return None  # a stand-in for a GPU
 
 
 ROOTS = RootModules()

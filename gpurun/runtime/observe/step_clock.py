@@ -126,6 +126,11 @@ class StepClock:
         return not self.steps_of and not self.backwards
 
     @property
+    def kind(self) -> str:
+        """The best clock so far: "forward", "backward" or "optimizer"."""
+        return self._clock
+
+    @property
     def forward_only(self) -> bool:
         """Whether steps are root calls: nothing was trained so far."""
         return self._clock == "forward"

@@ -1,0 +1,191 @@
+"""Counts the floating-point operations of one early step, once, by torch's own formulas.
+
+`torch.utils.flop_counter` has a formula for each matrix product, convolution and attention. Its
+`FlopCounterMode` follows the module tree too, by hooks on every module and tensor; here only its
+formulas are used. The mode is on inside root calls and backward passes alone: one that lay across
+the script's own code could end in a `with` of the script's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpurun.records.events import FlopsEvent
+from gpurun.records.frames import drop_frame
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe.backward_passes import BACKWARD
+from gpurun.runtime.observe.root_modules import ROOTS
+from gpurun.runtime.observe.script_traits import TRAITS
+from gpurun.runtime.observe.step_clock import CLOCK
+
+COUNTED_STEP = 3
+"""Roots are known by then, and steps as early as this are warm-up."""
+LATEST_STEP = 64
+"""A script that evaluates first has a better clock later, whose step counts; or it has none."""
+NAME = "FLOPs of a step"
+HIDE_OPERATORS = ("compile", "data_parallel")
+"""Traits of scripts whose operators a mode of this thread does not see, or would run otherwise."""
+
+
+class StepFlops:
+    """Counts the operations of one step, and writes them down."""
+
+    def __init__(self, compiles: bool) -> None:
+        self._compiles = compiles
+        """Whether a knob compiles the roots."""
+        self._mode: _Counting | None = None
+        self._passes = 0
+        self._backward = (self._backward_begins, self._backward_ends)
+        self._listener = guarded(NAME, self._stepped, failed=lambda _: self._leave())
+
+    def install(self) -> None:
+        """Wait for the step before the one that is counted."""
+        CLOCK.listeners.append(self._listener)
+
+    def _stepped(self, count: int) -> None:
+        if self._mode is not None:
+            self._write(self._mode)
+            self._leave()
+        if count == COUNTED_STEP - 1:
+            self._begin()
+        elif count > LATEST_STEP or (count >= COUNTED_STEP and CLOCK.kind == "optimizer"):
+            CLOCK.listeners = [x for x in CLOCK.listeners if x is not self._listener]
+
+    def _begin(self) -> None:
+        hidden = self._hidden()
+        if hidden is not None:
+            RECORDER.event(FlopsEvent(step_clock=CLOCK.kind, flops=None, detail=hidden))
+            return
+        self._mode, self._passes = _Counting(), CLOCK.backwards
+        mode = self._mode
+        ROOTS.around.add(NAME, lambda _: mode, None, lambda _: self._leave())
+        BACKWARD.around.append(self._backward)
+
+    def _hidden(self) -> str | None:
+        """Why the operators cannot be counted; None if they can."""
+        roots = ROOTS.modules()
+        if not roots:
+            return "no module is called"
+        if self._compiles or any(map(_compiled, roots)):
+            return "the model is compiled"
+        for trait in HIDE_OPERATORS:
+            if trait in TRAITS.seen:
+                return f"the script uses {trait}: {TRAITS.seen[trait]}"
+        if any(type(p) not in (nn.Parameter, Tensor) for m in roots for p in m.parameters()):
+            return "parameters are of a class of their own"
+        return None
+
+    def _backward_begins(self, loss: Tensor) -> Tensor:
+        if self._mode is not None:
+            self._mode.backward = True
+            self._mode.passes += 1
+            self._mode.__enter__()
+        return loss
+
+    def _backward_ends(self) -> None:
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self._mode.backward = False
+
+    def _write(self, mode: _Counting) -> None:
+        passes = CLOCK.backwards - self._passes
+        detail = mode.error
+        if detail is None and mode.passes != passes:
+            detail = f"{mode.passes} of {passes} backward passes could be counted"
+        if detail is None and not mode.flops:
+            detail = "no matrix product, convolution or attention was seen"
+        flops = mode.flops if detail is None else None
+        RECORDER.event(FlopsEvent(step_clock=CLOCK.kind, flops=flops, detail=detail or ""))
+
+    def _leave(self) -> None:
+        """Leave nothing behind."""
+        self._mode = None
+        ROOTS.around.remove(NAME)
+        if self._backward in BACKWARD.around:
+            BACKWARD.around.remove(self._backward)
+
+
+class _Counting(TorchDispatchMode):
+    """Adds up the operations of what is called inside of it."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+        self.passes = 0
+        self.backward = False
+        self.error: str | None = None
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Part of torch's protocol: call the operator, and count it."""
+        kwargs = kwargs or {}
+        try:
+            formula = _formula(func)
+            if formula is None and isinstance(func, torch._ops.OpOverload):
+                with self:  # without autograd `linear` and `matmul` come here whole
+                    result = func.decompose(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+            result = func(*args, **kwargs)
+        except BaseException as error:
+            drop_frame(error)
+            raise
+        # with gradients enabled a backward pass only repeats a forward one: a checkpoint
+        if formula is not None and not (self.backward and torch.is_grad_enabled()):
+            self._count(formula, args, kwargs, result)
+        return result
+
+    def _count(
+        self,
+        formula: Callable[..., int],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: object,
+    ) -> None:
+        try:
+            self.flops += int(formula(*args, **kwargs, out_val=result))
+        except Exception as error:
+            self.error = f"{type(error).__name__}: {error}"[:200]
+
+
+def _formula(func: Any) -> Callable[..., int] | None:
+    packet = getattr(func, "_overloadpacket", func)
+    return _CPU_ATTENTION.get(str(packet)) or flop_counter.flop_registry.get(packet)
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object) -> int:
+    return flop_counter.sdpa_flop_count(query.shape, key.shape, value.shape)  # type: ignore[no-any-return]
+
+
+def _attention_backward(
+    gradient: Tensor, query: Tensor, key: Tensor, value: Tensor, *_: object, **__: object
+) -> int:
+    shapes = (gradient.shape, query.shape, key.shape, value.shape)
+    return flop_counter.sdpa_backward_flop_count(*shapes)  # type: ignore[no-any-return]
+
+
+_CPU_ATTENTION: dict[str, Callable[..., int]] = {
+    "aten._scaled_dot_product_flash_attention_for_cpu": _attention,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+}
+"""Formulas that torch's registry lacks."""
+
+
+def _compiled(module: nn.Module) -> bool:
+    return type(module).__name__ == "OptimizedModule" or any(
+        getattr(part, "_compiled_call_impl", None) is not None for part in module.modules()
+    )
