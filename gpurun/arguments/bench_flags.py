@@ -48,8 +48,8 @@ def parse_bench(argv: list[str]) -> BenchOptions:
     _check_results(words)
     if "commit-sha" in own and asked:
         raise GpurunError(
-            f"--commit-sha is for measuring, and --{asked[0]} compares",
-            "drop it: what is compared is what is checked out",
+            f"--commit-sha goes with measuring, not with --{asked[0]}",
+            "drop it: gpurun compares the commit that is checked out",
         )
     for name in OF_COMMITS:
         if name in own and "compare" not in own:
@@ -59,7 +59,7 @@ def parse_bench(argv: list[str]) -> BenchOptions:
             if name in own:
                 raise GpurunError(
                     f"--{name} is for pairs, and --from-history launches one side",
-                    "say by --launches how often that is launched",
+                    "set the number of its launches with --launches",
                 )
     elif asked and "launches" in own:
         raise GpurunError(f"--launches is not for --{asked[0]}", "limit it by --max-pairs")
@@ -87,8 +87,8 @@ def _check_results(words: Words) -> None:
         return
     if words.program is not None:
         raise GpurunError(
-            f"--results launches nothing, so that it takes no script ({words.program})",
-            "drop the script: the results say which one they are of",
+            f"--results launches nothing and takes no script ({words.program})",
+            "drop the script: the results name it",
         )
     for name in OF_LAUNCHES:
         if name in own:

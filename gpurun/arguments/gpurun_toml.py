@@ -139,7 +139,7 @@ def _parse(text: str, path: Path) -> dict[str, Any]:
         return parse_toml(text)
     except ValueError as error:
         raise GpurunError(
-            f"{path}, {error}", f"Mend that line, or move {path.name} away to go on without it."
+            f"{path}, {error}", f"Correct that line, or move {path.name} away to run without it."
         ) from None
 
 

@@ -34,7 +34,7 @@ def check_counts(counts: Sequence[int], ranks: int, nodes: int) -> None:
         if count > ranks and count % ranks:
             raise GpurunError(
                 f"--scale: {count} does not fill nodes of {ranks} ranks",
-                f"write multiples of {ranks}, or say how many a node has with --nproc-per-node",
+                f"write multiples of {ranks}, or give the ranks of a node with --nproc-per-node",
             )
 
 
@@ -43,8 +43,8 @@ def _counts(text: str) -> tuple[int, ...]:
     words = [word.strip() for word in text.split(",")]
     if "," not in text and any(letter.isalpha() for letter in text):  # the next flag or the script
         raise GpurunError(
-            f"--scale needs counts of devices, and not {text}",
-            "as in gpurun --scale 1,2,4 train.py; gpurun --help tells the flags",
+            f"--scale needs counts of devices, not {text}",
+            "as in gpurun --scale 1,2,4 train.py; gpurun --help lists the flags",
         )
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word))]
     if wrong:

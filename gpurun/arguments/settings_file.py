@@ -61,7 +61,7 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
         raise ValueError(f"is not valid JSON: {place}") from None
     except UnicodeDecodeError:
         kind = "TOML" if toml else "JSON"
-        raise ValueError(f"is not valid {kind}: it is no text in UTF-8") from None
+        raise ValueError(f"is not valid {kind}: it is not text in UTF-8") from None
     if isinstance(document, dict):
         document = {**unsaid, **document}
     faults = _faults(document)
@@ -79,7 +79,7 @@ def _of_toml(text: str) -> Any:
     try:
         return json.loads(json.dumps(tables, allow_nan=False))
     except (TypeError, ValueError):
-        raise ValueError("holds a date, nan or inf, which no setting is") from None
+        raise ValueError("holds a date, nan or inf: no setting has such a value") from None
 
 
 def _faults(document: Any) -> list[str]:

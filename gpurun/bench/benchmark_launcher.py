@@ -162,8 +162,8 @@ class Launcher:
         done = self._launch(start, rule, first)
         if done.error and not first and self.trials.has_layer(start.name):
             self._note(
-                f"a launch on top of what the first one wrote failed ({done.error}): "
-                "from here on each starts from the untouched folder"
+                f"a launch failed on top of the first launch's files ({done.error}): "
+                "from now on each launch starts from the original folder"
             )
             self.trials.drop_layer(start.name)
             done = self._launch(start, rule, first)

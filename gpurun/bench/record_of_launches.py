@@ -63,7 +63,7 @@ def version_here(folder: Path, commit: str | None = None) -> Version:
     assert version.commit is not None
     if not version.commit.startswith(commit.lower()):
         raise GpurunError(
-            f"--commit-sha {commit} is not what is checked out: that is {short(version.commit)}",
+            f"--commit-sha {commit} is not checked out: HEAD is {short(version.commit)}",
             f"check it out first: git checkout {commit}",
         )
     if version.dirty:

@@ -81,7 +81,7 @@ def check_workload(
     _refuse(replace(now, batch_size=None, steps=None).difference(before))
     if any(metric in PER_BATCH for metric in batch_may_differ):
         raise GpurunError(
-            "the step time says nothing of batches of unequal size",
+            "the step time cannot compare batches of unequal size",
             "gate the throughput instead: --metrics throughput",
         )
     return (

@@ -32,7 +32,7 @@ def hidden_ranks(
     files and nobody allowed that.
     """
     if run_dir is None:
-        raise GpurunError("--ddp needs a folder for what its ranks are told", "name one with --out")
+        raise GpurunError("--ddp needs a folder for the spec of its ranks", "name one with --out")
     flags, ranks = hidden_flags(options.torchrun, run_dir / "ranks")
     shared = shared_gpus(ranks, check_devices(ranks, options.oversubscribe))
     told = parallel(with_reduction(options, environment, run_dir.parent.parent), shared)
@@ -44,7 +44,7 @@ def hidden_ranks(
     able, reason = available()
     if not able:
         raise GpurunError(
-            f"ranks would write the same files, for they cannot have layers of their own: {reason}",
+            f"ranks would write the same files, because they cannot have private layers: {reason}",
             "allow it with --shared-writes if the script writes nothing, or the same in every rank",
         )
     options = replace(options, target=layered_target(options.target, run_dir))

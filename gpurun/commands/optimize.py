@@ -136,7 +136,7 @@ def _complain(tuned: Tuned, unwritten: list[str], options: Options) -> None:
         if not options.trials_in_place:
             raise GpurunError(
                 f"files changed while tuning: {shown}",
-                "if neither you nor another program did that, it is a fault of ours: report it",
+                "if neither you nor another program did that, it is a bug in gpurun: report it",
                 ExitCode.INTERNAL,
             )
         _say(f"the trials changed your folder, as you allowed: {shown}")

@@ -87,7 +87,7 @@ def run_with(
         from gpurun.measure.oom_kills import killed_for_memory
 
         if killed_for_memory(run_dir):
-            _note("while it ran the kernel killed a process of this host for want of memory")
+            _note("during the run the kernel killed a process of this host for lack of memory")
     outcome = Outcome(exit_code, time.monotonic() - started, run_dir)
     try:
         _conclude(outcome, options, watch.lost, saved)
@@ -251,7 +251,7 @@ def _prepared(
         _forget(run_dir)
         if options.ddp:
             raise GpurunError(
-                f"ranks cannot be told that they are some: {error}", "make room there"
+                f"the spec of the ranks cannot be written: {error}", "make room there"
             ) from None
         _note(f"this run is not recorded: {error}")
         return None, environment

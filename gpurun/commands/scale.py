@@ -153,7 +153,7 @@ def _check(options: Options, asked: ScaleOptions, here: Devices, place: Rendezvo
     if spawning is not None:
         raise GpurunError(
             f"the script starts its ranks itself ({spawning}), as many as it likes",
-            "measure it for each count by its own flag, or leave the starting to gpurun",
+            "set each count with the script's own flag, or let gpurun start the ranks",
         )
     if place is None:
         here.check(asked.counts, asked.oversubscribe)

@@ -209,7 +209,7 @@ def _user_module(file: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         raise GpurunError(
             f"the knob file {file} cannot be imported: {_one_line(error)}",
-            "mend it, or take it out there",
+            "fix it, or take it out there",
         ) from error
     if Path(str(module.__file__)).resolve() != file.resolve():
         raise GpurunError(f"{module.__file__} and {file} have the same name", "rename one of them")

@@ -76,8 +76,8 @@ class Launcher:
         layered = self._trials.has_layer(SHARED)
         if launch.status == "failed" and layered and not self._layer_holds:
             self._note(
-                "the script does not run on top of what its first launch wrote: every launch "
-                "starts from the untouched folder"
+                "the script fails on top of its first launch's files: every launch starts from "
+                "the original folder"
             )
             self._trials.drop_layer(SHARED)
             launch = self._launch(order)

@@ -200,7 +200,7 @@ def judge(gated: Sequence[Gated], plan: GatePlan = DEFAULT) -> GateResult:
     if len(set(counts.values())) > 1:
         raise GpurunError(
             f"not every pair has all gated metrics: pairs by metric {counts}",
-            "gate only what every launch reports",
+            "gate only metrics that every launch reports",
             ExitCode.BENCHMARK_FAILED,
         )
     tracks = [_Track(g, plan, len(gated)) for g in gated]

@@ -49,7 +49,8 @@ def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:
     gpus = check_devices(ranks, options.oversubscribe)
     if mode is not Mode.OVERLAY and ranks > 1 and not options.shared_writes:
         raise GpurunError(
-            "ranks would write the same files, for trials are not isolated by overlay mounts here",
+            "ranks would write the same files, because trials are not isolated by overlay mounts "
+            "here",
             "allow it with --shared-writes if the script writes nothing, or the same in every rank",
         )
     reduction = options.loss_reduction

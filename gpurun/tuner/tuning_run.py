@@ -247,8 +247,8 @@ class TuningRun:
         trial = self._launch(TrialRequest("screen", base, self._rule, following=coming))
         if trial.throughput is None and self._trials.layered:
             self._decide(
-                "the script does not run on top of what its first trial wrote: "
-                "every trial starts from the untouched folder"
+                "the script fails on top of its first trial's files: every trial starts from the "
+                "original folder"
             )
             self._trials.drop_layer()
             trial = self._launch(TrialRequest("screen", base, self._rule))

@@ -64,14 +64,14 @@ def test_a_search_that_was_killed_goes_on_and_names_the_culprit(tmp_path: Path) 
         running.send_signal(signal.SIGKILL)
         running.stderr.read()
     assert second.returncode == 2
-    assert f"this search is under way already by process {running.pid}" in told
+    assert f"this search is running already by process {running.pid}" in told
     assert worktrees(folder) > 1
 
     with command(folder, *words) as running:
         assert running.stderr is not None
         lines = running.stderr.read().splitlines()
     assert running.returncode == 0, lines
-    assert "gpurun: going on after 1 pair (--fresh begins anew)" in lines
+    assert "gpurun: going on after 1 pair (--fresh starts again)" in lines
     found = from_json(BisectionReport, json.loads((tmp_path / "found.json").read_text()))
     assert found.culprit == culprit
     assert found.slowdown is not None

@@ -206,7 +206,7 @@ def test_a_launch_without_a_record_proves_nothing(folder: Path) -> None:
     two_commits(folder, {"train.py": "import os; os._exit(0)"})
     found = wrong(folder, "train.py")
     assert set(found) == {"baseline", "current"}
-    assert "did not record what it imported" in found["current"][0]
+    assert "has no record of its imports" in found["current"][0]
 
 
 def test_an_environment_inside_of_the_repository_is_not_of_its_tree(folder: Path) -> None:

@@ -142,7 +142,7 @@ def test_what_the_first_trial_left_behind_does_not_break_later_ones(writer: Tune
     statuses = [(trial["purpose"], trial["status"]) for trial in writer.report["trials"]]
     assert statuses[1] == ("screen", "failed")  # on top of the folder that it refuses
     assert all(status in ("stopped", "completed") for _, status in statuses[2:])
-    assert any("starts from the untouched folder" in line for line in writer.report["decisions"])
+    assert any("starts from the original folder" in line for line in writer.report["decisions"])
 
 
 def test_stdout_holds_the_document_and_nothing_else(writer: Tuned) -> None:

@@ -34,7 +34,7 @@ def test_counts_rise_and_what_follows_the_script_is_the_scripts() -> None:
         (["--scale", "1,²"], "--scale: '²' is no count"),
         (["--scale", "1,"], "--scale: '' is no count"),
         (["--scale", "1,2,2"], "--scale: 2 is there twice"),
-        (["--scale", "cnn.py"], "--scale needs counts of devices, and not cnn.py"),
+        (["--scale", "cnn.py"], "--scale needs counts of devices, not cnn.py"),
         (["--scale", "2"], "--scale 2 is one count only"),
         (["--scale", "1,2", "--rounds", "0"], "--rounds '0' is not a count"),
         (["--scale", "1,2", "--optimize"], "--optimize is not for --scale"),
@@ -53,7 +53,7 @@ def test_a_wrong_flag_is_an_error_with_a_cure(words: list[str], what: str) -> No
 
 @pytest.mark.parametrize("word", ["cnn.py", "--help"])
 def test_counts_that_were_left_out_are_asked_for(word: str) -> None:
-    with pytest.raises(GpurunError, match=f"--scale needs counts of devices, and not {word}"):
+    with pytest.raises(GpurunError, match=f"--scale needs counts of devices, not {word}"):
         parse(["--scale", word], {})
 
 

@@ -145,7 +145,9 @@ def test_the_culprit_is_found_with_its_loss_and_every_launch_is_kept(tmp_path: P
     kept = {record.id: record.commit for record in course.records}
     for pair in found.pairs:
         assert [kept[str(one)] for one in pair.records] == [pair.against, pair.commit]
-    assert any("Change 9" in line and "held against its parent" in line for line in course.lines)
+    assert any(
+        "Change 9" in line and "gpurun compares it with its parent" in line for line in course.lines
+    )
 
 
 def test_few_trees_are_there_at_once_and_each_is_warmed_up_first(tmp_path: Path) -> None:
@@ -186,7 +188,7 @@ def test_commits_that_do_not_build_or_crash_are_skipped_with_their_reason(tmp_pa
     [
         ({"batch_size": 16.0}, "its workload differs: the batch size is 16, not 8"),
         ({"parameters": 7}, "its workload differs: the number of parameters is 7, not 100"),
-        ({"status": "completed", "steps": 30}, "it ends after 30 steps, before the 60 that"),
+        ({"status": "completed", "steps": 30}, "it ends after 30 steps, but other commits take 60"),
     ],
 )
 def test_unequal_work_inside_the_range_is_skipped_by_name(
@@ -268,7 +270,9 @@ def test_a_search_does_not_go_on_on_another_device(tmp_path: Path) -> None:
     elsewhere = replace(state, terms=replace(state.terms, devices="H200"))
     short = replace(elsewhere.search, pairs=elsewhere.search.pairs[:2])
     after = HistoryCourse(tmp_path, state=replace(elsewhere, search=short, pairs=state.pairs[:2]))
-    with pytest.raises(GpurunError, match="was begun on H200, and here is") as raised:
+    with pytest.raises(
+        GpurunError, match="this search began on H200, and this machine has"
+    ) as raised:
         after.run()
     assert "--fresh" in raised.value.todo
 
@@ -282,7 +286,7 @@ def test_a_second_search_of_the_same_range_is_refused_and_another_range_is_not(
     other = CommitRange(LINE.good, LINE.commits[:-1])
     with state_file(tmp_path, REPOSITORY, BENCHMARK, LINE, print):
         second = state_file(tmp_path, REPOSITORY, BENCHMARK, LINE, print)
-        with pytest.raises(GpurunError, match="under way already by process"), second:
+        with pytest.raises(GpurunError, match="running already by process"), second:
             pass
         with state_file(tmp_path, REPOSITORY, BENCHMARK, other, print) as file:
             assert file.state is None
@@ -302,7 +306,7 @@ def test_a_search_whose_file_is_unreadable_begins_anew_and_keeps_it(tmp_path: Pa
         assert file.state is None
         assert file.path.with_suffix(".unreadable").read_text() == '{"search":'
     assert len(lines) == 1
-    assert lines[0].startswith("the search is begun anew")
+    assert lines[0].startswith("the search starts again")
 
 
 def test_a_fresh_search_forgets_the_earlier_one(tmp_path: Path) -> None:

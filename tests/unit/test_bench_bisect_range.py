@@ -98,9 +98,13 @@ def test_a_merged_branch_is_one_change_named_by_its_merge(branched: Path) -> Non
     ("words", "what", "todo"),
     [
         (["main..HEAD"], "main and HEAD are the same commit", "name an older one"),
-        (["main..v1"], "main is not an ancestor of v1", "the other way round: v1..main"),
+        (["main..v1"], "main is not an ancestor of v1", "swap them: v1..main"),
         (["one..side"], "one is not an ancestor of side", "name one of its ancestors"),
-        (["side", "main"], "side is not on the line of first parents of main", "start where"),
+        (
+            ["side", "main"],
+            "side is not on the line of first parents of main",
+            "start at their common ancestor",
+        ),
     ],
 )
 def test_a_range_that_cannot_be_searched_is_refused_with_a_cure(

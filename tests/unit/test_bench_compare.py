@@ -74,7 +74,7 @@ def test_a_disturbed_pair_is_launched_again_and_counts_if_it_is_always_so(tmp_pa
     one, launcher, findings = comparing(tmp_path, [launch(BASELINE, 1000.0)], [hot])
     one.run()
     assert findings.verdict is Verdict.REGRESSION
-    assert findings.notes[-1].endswith("it was so too often, or the time is up")
+    assert findings.notes[-1].endswith("this happened too often, or the time is up")
 
 
 def test_time_that_is_up_leaves_it_undecided(tmp_path: Path) -> None:

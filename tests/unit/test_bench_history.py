@@ -182,7 +182,7 @@ def test_what_no_commit_holds_is_not_accepted(
 ) -> None:
     keep(folder, measured(folder, COMMITS - 1, 1000.0, id="dirty", dirty=True))
     assert main(["bench", "accept"]) == 4
-    assert "are of runs with uncommitted changes" in lines(capsys)[0]
+    assert "come from runs with uncommitted changes" in lines(capsys)[0]
     assert main(["bench", "accept", "--record", "dirty"]) == 2
     assert "of a tree with uncommitted changes" in lines(capsys)[0]
 

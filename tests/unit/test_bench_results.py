@@ -152,7 +152,7 @@ def test_results_that_are_of_a_failed_run_are_no_regression(judge: Judge) -> Non
     [
         ({"batch_size": 64.0}, 4, "the workload has changed: the batch size is 64, and 32"),
         ({"args": ("--epochs", "2")}, 4, "the arguments are '--epochs 2', and '--epochs 1'"),
-        ({"commit": None}, 4, "the results do not say which commit they are of"),
+        ({"commit": None}, 4, "the results name no commit"),
         ({"commit": "f" * 40}, 4, "the commits before fffffffff are not known here"),
     ],
 )
@@ -205,11 +205,14 @@ def test_a_file_that_holds_no_results_is_told_in_one_line(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--results", "r.json", "train.py"], "it takes no script"),
+        (["--results", "r.json", "train.py"], "takes no script"),
         (["--results", "r.json", "--launches", "3"], "--results launches nothing"),
         (["--results", "r.json", "--compare", "main"], "drop all but one"),
         (["--baseline", "b.json", "train.py"], "--baseline needs --results"),
-        (["--compare", "main", "--commit-sha", "abcdef1", "train.py"], "--commit-sha is for"),
+        (
+            ["--compare", "main", "--commit-sha", "abcdef1", "train.py"],
+            "--commit-sha goes with measuring",
+        ),
         (["--fail-on-training-change", "train.py"], "needs --compare REF"),
     ],
 )
@@ -227,7 +230,7 @@ def test_flags_that_say_nothing_together_are_refused(
 def test_the_commit_that_is_named_must_be_checked_out(judge: Judge) -> None:
     assert version_here(judge.folder, judge.shas[-1]).commit == judge.shas[-1]
     assert version_here(judge.folder, judge.shas[-1][:8]).commit == judge.shas[-1]
-    with pytest.raises(GpurunError, match="is not what is checked out"):
+    with pytest.raises(GpurunError, match="is not checked out: HEAD is"):
         version_here(judge.folder, judge.shas[0])
     with pytest.raises(GpurunError, match="is no hash of a commit"):
         version_here(judge.folder, "main")
@@ -246,5 +249,5 @@ def test_a_commit_that_is_not_checked_out_is_not_measured(judge: Judge) -> None:
         "--commit-sha", git(judge.folder, "rev-parse", "HEAD~1"), "train.py"
     )
     assert ended == 2
-    assert "is not what is checked out" in told
+    assert "is not checked out: HEAD is" in told
     assert not (judge.folder / ".gpurun" / "runs").exists()

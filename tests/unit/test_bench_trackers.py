@@ -141,5 +141,5 @@ def test_each_export_is_a_file_and_an_empty_one_says_so(
         assert json.loads((tmp_path / kind).read_text()) == make(tracked_records([RECORD]))
     assert capsys.readouterr().err == ""
     emit_exports(exports[:1], [])
-    assert "nothing was measured that it could hold" in capsys.readouterr().err
+    assert "no figure for it was measured" in capsys.readouterr().err
     assert json.loads((tmp_path / exports[0][0]).read_text()) == []

@@ -98,15 +98,15 @@ def _recommendation(verdict: str, found: Findings, unfinished: Unfinished | None
     done = found.done
     if verdict == "found" and done is not None and done.culprit is not None:
         if found.branch is not None:
-            return f"it is a merge; gpurun bench bisect {found.branch} searches what it merged"
+            return f"it is a merge; gpurun bench bisect {found.branch} searches the merged branch"
         return f"see git show {short(done.culprit)}"
     if verdict == "narrowed":
-        return "make one of the skipped commits run to tell them apart"
+        return "make one of the skipped commits run, to separate the others"
     if verdict == "no_drop":
-        return "look for what else has changed: data, driver, packages, the machine"
+        return "look for other changes: data, driver, packages, the machine"
     if found.ended is not None:
-        return f"{found.ended}: the same command with more --budget goes on from here"
+        return f"{found.ended}: the same command with more --budget continues from here"
     return (
-        "the same command with more --max-pairs goes on from here; a quieter machine or more "
+        "the same command with more --max-pairs continues from here; a quieter machine or more "
         "steps (--steps) need fewer"
     )

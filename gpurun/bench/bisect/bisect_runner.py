@@ -94,7 +94,7 @@ def bisect(
             if not _is_over(state, asked.tell):
                 _launch(repository, benchmark, asked, file, findings, interruption)
     except KeyboardInterrupt:
-        done = "interrupted; the same command goes on from the last pair"
+        done = "interrupted; the same command continues after the last pair"
         unfinished = Unfinished(
             "interrupted", interruption.exit_code, done, "run it again to go on"
         )
@@ -136,9 +136,9 @@ def _is_over(state: SearchState, tell: Tell) -> bool:
         return False
     count = f"{len(state.pairs)} pair{'' if len(state.pairs) == 1 else 's'}"
     if isinstance(next_action(state.search), Done):
-        tell(f"this search ended after {count}: nothing is launched (--fresh begins anew)")
+        tell(f"this search ended after {count}: nothing is launched (--fresh starts again)")
         return True
-    tell(f"going on after {count} (--fresh begins anew)")
+    tell(f"going on after {count} (--fresh starts again)")
     return False
 
 
@@ -239,8 +239,8 @@ class BisectRunner:
         terms, here = self.state.terms, devices_here()
         if terms is not None and terms.devices != here:
             raise GpurunError(
-                f"this search was begun on {terms.devices}, and here is {here}",
-                "go on there, or begin it anew: --fresh",
+                f"this search began on {terms.devices}, and this machine has {here}",
+                "continue there, or start again: --fresh",
             )
 
     def _agree_on_terms(self) -> LaunchTerms:
@@ -249,7 +249,7 @@ class BisectRunner:
         self._refuse_unequal(good, bad)
         by_samples = all(launch.result.samples_per_second for launch in (good, bad))
         if not by_samples:
-            self._tell("samples cannot be counted: the throughput is that of steps")
+            self._tell("samples cannot be counted: throughput counts steps instead")
         rule = later_rule(self._launcher.benchmark.steps, (good, bad))
         terms = LaunchTerms(rule, by_samples, Work.of(good), devices_here())
         self._write(replace(self.state, terms=terms))
@@ -285,7 +285,7 @@ class BisectRunner:
             self._measuring.remember(f"a pair is launched again: {cause}")
             return
         if cause is not None:
-            self._measuring.remember(f"a pair counts although {cause}: it was so too often")
+            self._measuring.remember(f"a pair counts although {cause}: this happened too often")
         self._count(action, taken, terms)
 
     def _count(self, action: Measure, taken: TakenPair, terms: LaunchTerms) -> None:
@@ -352,8 +352,8 @@ class BisectRunner:
             self._suspected = action.commit
             one = next(c for c in self._line.commits if c.commit == action.commit)
             self._tell(
-                f"{short(one.commit)} ({one.subject}) is the likeliest, with "
-                f"{100 * action.probability:.0f} %: it is held against its parent"
+                f"{short(one.commit)} ({one.subject}) is the likeliest "
+                f"({100 * action.probability:.0f} %): gpurun compares it with its parent"
             )
 
     def _shown(self, pair: BisectedPair, terms: LaunchTerms) -> str:
@@ -389,5 +389,5 @@ def devices_here() -> str:
 def _throughput(commit: str, launch: Launch, terms: LaunchTerms) -> float:
     value = figure(Metric.THROUGHPUT, launch, terms.by_samples)
     if not value:
-        raise Unmeasurable(commit, "its samples cannot be counted, and those of others can")
+        raise Unmeasurable(commit, "its samples cannot be counted; other commits' samples can")
     return float(value)

@@ -243,8 +243,8 @@ def state_file(
         if other is not None:
             whose = f" by process {other}" if other else ""
             raise GpurunError(
-                f"this search is under way already{whose}",
-                "wait for its end; or start this one with another folder of records (--out)",
+                f"this search is running already{whose}",
+                "wait for its end, or use another folder of records (--out)",
             )
         if fresh:
             path.unlink(missing_ok=True)
@@ -255,9 +255,9 @@ def _read(path: Path, line: CommitRange, tell: Callable[[str], None]) -> SearchS
     try:
         state = from_json(SearchState, json.loads(path.read_text(encoding="utf-8")))
         if state.schema != STATE_SCHEMA:
-            raise RecordError(f"it is of schema {state.schema!r}")
+            raise RecordError(f"its schema is {state.schema!r}")
         if (state.search.good, state.search.commits) != (line.good.commit, line.ids):
-            raise RecordError("it is of another range")
+            raise RecordError("it holds another range")
         if len(state.search.pairs) != len(state.pairs):
             raise RecordError("its pairs do not agree")
     except FileNotFoundError:
@@ -265,7 +265,7 @@ def _read(path: Path, line: CommitRange, tell: Callable[[str], None]) -> SearchS
     except (OSError, ValueError, OverflowError, RecursionError) as error:
         aside = path.with_suffix(".unreadable")
         path.replace(aside)
-        tell(f"the search is begun anew: its file cannot be read ({error}) and is kept as {aside}")
+        tell(f"the search starts again: its file cannot be read ({error}) and is kept as {aside}")
         return None
     return state
 

@@ -166,7 +166,7 @@ class CommitLauncher:
             self._check(commit, replace(trees[at], baseline=trees[1 - at].current), launch)
             steps, wanted = launch.result.steps, terms.rule.max_steps
             if terms.rule != WHOLE and launch.whole and steps < wanted:
-                reason = f"it ends after {steps} steps, before the {wanted} that others take"
+                reason = f"it ends after {steps} steps, but other commits take {wanted}"
                 raise Unmeasurable(commit, reason)
 
         starts = (self._start(trees[0]), self._start(trees[1]))

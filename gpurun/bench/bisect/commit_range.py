@@ -53,7 +53,7 @@ def commit_range(repository: Repository, good: str, bad: str) -> CommitRange:
     commits = _after(repository, older, newer)
     start = repository.first_parent(commits[0])
     if start != older.commit:
-        cure = f"start where their ways part: {short(start)}..{bad}" if start else FULL_HISTORY
+        cure = f"start at their common ancestor: {short(start)}..{bad}" if start else FULL_HISTORY
         raise _bad_range(f"{good} is not on the line of first parents of {bad}", cure)
     words = ("log", "--no-show-signature", "--encoding=UTF-8", f"--format={FIELDS}")
     listed = repository.call(*words, "--first-parent", "--topo-order", "--reverse",
@@ -80,7 +80,7 @@ def _after(repository: Repository, good: Revision, bad: Revision) -> tuple[str, 
         todo = error.todo
         try:
             repository.commits_between(bad, good)
-            todo = f"the other way round: {bad.name}..{good.name}"
+            todo = f"swap them: {bad.name}..{good.name}"
         except GpurunError:
             pass  # neither comes from the other: the first cure stands
         raise _bad_range(error.what, todo) from None

@@ -63,7 +63,7 @@ def compare_settings(
         asked.tell(f"{side}: {one.label}, {_shown(one)}")
     found = compare_sides(benchmark, asked, interruption, lambda: contest)
     if found.exit_code == int(ExitCode.NO_BASELINE) and not may_train:
-        consent = "add --allow training to compare samples/s all the same"
+        consent = "add --allow training to compare samples/s anyway"
         return replace(found, recommendation=consent)
     return found
 

@@ -30,9 +30,9 @@ from gpurun.trials.signal_guard import SignalGuard
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
 
-ELSEWHERE = "name past records of it: --baseline FILE, as gpurun bench export writes it"
+ELSEWHERE = "give its past records: --baseline FILE, from gpurun bench export"
 UNDECIDED = (
-    "one run cannot tell that from the noise between runs: launch both sides in turn "
+    "one run cannot separate that from the noise between runs: launch both sides in turn "
     "(gpurun bench --compare REF)"
 )
 
@@ -101,9 +101,7 @@ def _in_store(
 ) -> tuple[list[BenchmarkRecord], Repository]:
     """Those of the commits before its own, along first parents; and who knows these."""
     if current.commit is None:
-        raise GpurunError(
-            "the results do not say which commit they are of", ELSEWHERE, ExitCode.NO_BASELINE
-        )
+        raise GpurunError("the results name no commit", ELSEWHERE, ExitCode.NO_BASELINE)
     try:
         repository = open_repository(Path.cwd())
         repository.resolve(current.commit)

@@ -33,7 +33,7 @@ LEAST_NONFINITE = 2
 """Launches of a side that all end otherwise than those of the other side show that already: they
 are seeded alike, and a loss is finite or is not."""
 NOT_BY_CHANCE = 0.05
-HONEST = "one more random number drawn, or other rounding, does that too"
+HONEST = "one more random number, or other rounding, also causes this"
 
 Curves = Sequence[LossCurve | None]
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 MOST_LAUNCHES = 16
 """As many as a comparison in turn takes at most, unless more are asked for."""
 UNDECIDED = (
-    "one run cannot tell that from the noise between runs: launch both sides in turn "
+    "one run cannot separate that from the noise between runs: launch both sides in turn "
     "(leave out --from-history)"
 )
 
@@ -234,7 +234,7 @@ class HistoryCourse:
             elif metric in before:
                 self._leave_out(metric, found)
         if not held:
-            raise no_baseline("nothing that is gated was measured in enough of the records")
+            raise no_baseline("too few records have a figure of any gated metric")
         findings.result = judge_new_run(held)
 
     def _since_change(
@@ -261,7 +261,7 @@ class HistoryCourse:
         if self.benchmark.metrics != GATED:
             raise GpurunError(
                 f"{metric.value} was not measured {where}",
-                "gate what every launch reports: --metrics throughput",
+                "gate a metric that every launch reports: --metrics throughput",
                 ExitCode.BENCHMARK_FAILED if now is None else ExitCode.NO_BASELINE,
             )
         self._remember(f"{metric.value} was not measured {where} and is not gated")
@@ -270,8 +270,8 @@ class HistoryCourse:
         days = sorted(f"{utc_moment(record.time):%Y-%m-%d}" for record in self.used)
         span = " to ".join(dict.fromkeys((days[0], days[-1])))
         self._remember(
-            f"held against {len(self.used)} records ({span}): weaker than "
-            "launching both sides in turn, since a drift of the machine meanwhile is not cancelled"
+            f"held against {len(self.used)} records ({span}): weaker than launching both sides in "
+            "turn, because the machine may have drifted since"
         )
 
     def _remember(self, line: str) -> None:

@@ -211,8 +211,8 @@ def _recommendation(
         return f"look at {where}: {told}"
     if verdict == "training_differs":
         return (
-            "look at what changes the training since the baseline; if it is meant to change, leave "
-            "out --fail-on-training-change"
+            "look for the change of the training since the baseline; if you meant it, leave out "
+            "--fail-on-training-change"
         )
     if findings.ended is not None:
         return f"{findings.ended}: allow more with --budget"

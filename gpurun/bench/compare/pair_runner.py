@@ -248,7 +248,7 @@ class PairRunner:
         findings, benchmark = self._findings, self._benchmark
         findings.by_samples = all(x.result.samples_per_second for x in first.values())
         if not findings.by_samples:
-            findings.notes.append("samples cannot be counted: the throughput is that of steps")
+            findings.notes.append("samples cannot be counted: throughput counts steps instead")
         for metric in benchmark.metrics:
             without = [
                 name for name, x in first.items() if not figure(metric, x, findings.by_samples)
@@ -258,7 +258,7 @@ class PairRunner:
             elif without:
                 raise GpurunError(
                     f"{metric.value} was not measured on the {' and the '.join(without)} side",
-                    "gate what every launch reports: --metrics throughput",
+                    "gate a metric that every launch reports: --metrics throughput",
                     ExitCode.BENCHMARK_FAILED,
                 )
             else:
@@ -290,7 +290,7 @@ class PairRunner:
             return self._pair(rule)
         if cause is not None:
             self._remember(
-                f"pair {number} counts although {cause}: it was so too often, or the time is up"
+                f"pair {number} counts although {cause}: this happened too often, or the time is up"
             )
         trouble = trouble_of_both(pair.baseline, pair.current)
         if trouble is not None and trouble not in findings.notes:

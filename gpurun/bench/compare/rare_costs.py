@@ -17,9 +17,7 @@ LEVEL = 0.99
 """One-sided, of the proof that there is such a cost."""
 SHARE = 0.5
 """Of the threshold: a smaller cost may be left out."""
-MISSED = (
-    "the current tree has a cost that comes once in many steps, which turns of a few steps miss"
-)
+MISSED = "the current tree has a cost that comes once in many steps: turns of a few steps miss it"
 
 
 def has_rare_cost(pairs: Sequence[tuple[Launch, Launch]], threshold: float) -> bool:

@@ -41,7 +41,7 @@ def comparable(
     if here and (change := changed_work(here[-1], current)):
         raise GpurunError(
             f"the workload has changed: {change}",
-            "compare from the commit on that changed it, with records of its own",
+            "compare with records made after the commit that changed it",
             ExitCode.NO_BASELINE,
         )
     same = [r for r in here if changed_work(r, current) is None]
@@ -57,7 +57,7 @@ def changed_work(before: BenchmarkRecord, now: BenchmarkRecord) -> str | None:
     if before.args != now.args:
         return f"the arguments are {_words(now.args)}, and {_words(before.args)} in the baseline"
     if counts_samples(before) != counts_samples(now):
-        return "samples are counted in only one of both"
+        return "samples could be counted on one side only"
     found = work_of(now).difference(work_of(before))
     if found is None:
         return None

@@ -40,7 +40,7 @@ def plant_in_tree(
             continue
         return path
     raise GpurunError(
-        f"no file of {tree.root} could be slowed down: none that the training loads is python code",
+        f"no file of {tree.root} could be slowed down: the training loads no python file of it",
         "name a script of the repository, or one that imports a module of it",
         ExitCode.BENCHMARK_FAILED,
     )

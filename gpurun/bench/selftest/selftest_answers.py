@@ -82,7 +82,7 @@ def judged(
         if wrong is None and answer not in (expected, UNDECIDED):
             wrong = _wrong(plan, comparison, baseline, current)
         elif wrong is None and answer == RED and not _lost_speed(comparison):
-            wrong = "the gate went red for something else than the throughput"
+            wrong = "the gate went red for another metric than throughput"
     seen = [s for s in (launch.planted_step_seconds for launch in current) if s is not None]
     right = None if answer is None or (answer == UNDECIDED and wrong is None) else wrong is None
     return SelftestPart(
@@ -140,7 +140,7 @@ def _wrong(
 ) -> str:
     """Why the gate gave the wrong answer, as far as can be told."""
     if plan.step_seconds is None:
-        return "the gate went red although nothing differs, which may happen once in 100 times"
+        return "the gate went red although nothing differs: this may happen once in 100 times"
     before, now = seconds_a_step(baseline), seconds_a_step(current)
     if before is not None and now is not None and now - before < FELT * plan.step_seconds:
         return (

@@ -42,7 +42,7 @@ from gpurun.trials.signal_guard import SignalGuard
 
 WORST_FIRST = ("interrupted", "wrong", "failed", "inconclusive", "pass")
 TRUSTED = "nothing to do: the gate can fail, and does so for the right reason"
-UNTRUSTED = "do not trust the gate with this benchmark here until that is mended; then run it again"
+UNTRUSTED = "do not trust the gate with this benchmark here until that is fixed; then run it again"
 
 
 @dataclass
@@ -129,7 +129,7 @@ def _threshold(benchmark: Benchmark) -> float:
                 f"the selftest takes thresholds up to {MOST_THRESHOLD:.0%}",
             )
     raise GpurunError(
-        f"the benchmark {benchmark.name} gates no speed, of which the selftest plants a loss",
+        f"the benchmark {benchmark.name} gates no speed, so the selftest cannot plant a slowdown",
         "add throughput to its metrics, or --metrics throughput",
     )
 

@@ -242,7 +242,8 @@ def _read(cls: type[Kept], text: str | None) -> Kept:
         return parsed(cls, json.loads(text))
     except RecordError as error:
         raise GpurunError(
-            f"a record of the store cannot be read: {error}", "upgrade gpurun, which wrote it"
+            f"a record of the store cannot be read: {error}",
+            "upgrade gpurun: a newer version wrote it",
         ) from None
     except ValueError as error:
         raise UnusableDatabase(f"a row holds no JSON: {error}") from None

@@ -37,7 +37,7 @@ class PostgresDatabase(Database):
 
     def discard(self, why: UnusableDatabase) -> None:
         """Refuse: the database holds other machines' records, so nothing in it is ever dropped."""
-        todo = "mend that in the database, use the gpurun that made it, or name another store"
+        todo = "fix that in the database, use the gpurun that made it, or name another store"
         raise GpurunError(f"{self.name}: {why}", todo) from None
 
     def refuse(self, error: DBAPIError) -> NoReturn:
@@ -53,7 +53,7 @@ class PostgresDatabase(Database):
                 "check that the server runs there, and user, password and database in its URL"
                 " (PGPASSWORD or ~/.pgpass keep the password out of it)"
             )
-        return "mend that in the database, or name another store"
+        return "fix that in the database, or name another store"
 
     def _begin(self, connection: sa.Connection) -> None:
         milliseconds = max(1, round(self.patience * 1000))

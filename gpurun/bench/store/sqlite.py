@@ -86,8 +86,8 @@ class SqliteDatabase(Database):
         remedy = next((todo for sign, todo in REMEDIES.items() if sign in said.lower()), None)
         if "locked" in said:
             said = f"locked by another process for more than {self.patience:g} s"
-            remedy = "end what holds it, and try again"
-        raise GpurunError(f"{self.name}: {said}", remedy or "mend it, or move it away") from None
+            remedy = "end the process that holds it, and try again"
+        raise GpurunError(f"{self.name}: {said}", remedy or "fix it, or move it away") from None
 
     def discard(self, why: UnusableDatabase) -> None:
         """Remove the file. Its write-ahead log goes first: a new file must not find an old one."""

@@ -33,7 +33,7 @@ def choose_baseline(repository: Repository, ref: str) -> Baseline:
     if changes.dirty:
         number = _count(len(changes.tracked), "uncommitted change")
         why = (
-            f"HEAD, which {asked.name} holds already, so that your {number} "
+            f"HEAD, because {asked.name} holds it already: your {number} "
             "are compared (the last commit itself: --compare HEAD~1)"
         )
         return _told(base, why, changes)

@@ -269,7 +269,7 @@ def failure(words: tuple[str, ...], stderr: str) -> GpurunError:
     lines = [line for line in stderr.splitlines() if line.strip()]
     reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), None)
     told = reason or (lines[-1] if lines else "it gave no reason")
-    return GpurunError(f"git {words[0]} failed: {told.strip()}", "mend that, and compare again")
+    return GpurunError(f"git {words[0]} failed: {told.strip()}", "fix that, and compare again")
 
 
 def _no_baseline(what: str, todo: str) -> GpurunError:

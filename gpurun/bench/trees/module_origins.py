@@ -55,8 +55,8 @@ def check_origins(sides: Sides, side: Side, events: Iterable[OriginsEvent]) -> N
         raise _failed(_what(wrong, sides, side), _cure(wrong, sides, side))
     if not any(event.complete for event in told):
         raise _failed(
-            f"the {side.name} side did not record what it imported, so that nothing proves that "
-            "it ran its own tree",
+            f"the {side.name} side has no record of its imports: nothing proves that it ran its "
+            "own tree",
             "see its output: a script that is killed, or python -I in a child, leaves no record",
         )
 

@@ -43,7 +43,7 @@ def _matches(pattern: str, source: Path) -> Iterator[Path]:
     if os.path.isabs(pattern) or ".." in Path(pattern).parts or not pattern.strip():
         raise GpurunError(
             f"[bench] needed: {pattern!r} is no path inside of {source}",
-            "name files of the repository; what lies outside both sides find in the same place",
+            "name files of the repository; both sides find files outside it in the same place",
         )
     for match in sorted(source.glob(pattern)):
         if match.is_symlink() or match.is_file():

@@ -93,7 +93,7 @@ def _named(store: BenchmarkStore, record_id: str) -> BenchmarkRecord:
         )
     if record.dirty:
         raise GpurunError(
-            f"record {record_id} is of a tree with uncommitted changes, which no commit holds",
+            f"record {record_id} is of a tree with uncommitted changes: no commit holds them",
             "commit, measure again, and accept that",
         )
     return record
@@ -113,7 +113,7 @@ def _of_head(
     what = f"there is no record of HEAD ({short(head)})" + (f" of {name!r}" if name else "")
     if records:
         why = "uncommitted changes" if any(r.dirty for r in records) else "a failure"
-        what = f"the records of HEAD ({short(head)}) are of runs with {why}"
+        what = f"the records of HEAD ({short(head)}) come from runs with {why}"
     raise GpurunError(what, "measure it first: gpurun bench", ExitCode.NO_BASELINE)
 
 

@@ -56,7 +56,7 @@ def emit_exports(exports: Sequence[tuple[str, str]], runs: Sequence[Tracked]) ->
     for kind, place in exports:
         document = TRACKERS[kind](runs)
         if not document:
-            say(f"--export {kind}: nothing was measured that it could hold")
+            say(f"--export {kind}: no figure for it was measured")
         emit_json(place, document, f"--export {kind}")
 
 
