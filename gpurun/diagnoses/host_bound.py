@@ -17,7 +17,7 @@ ADVICE = (
     "replace Python loops over tensors by one operation on whole tensors",
     "optimizer.zero_grad(set_to_none=True) in place of a loop over parameters",
 )
-PROFILE = "gpurun profile names the lines in which it passes"
+PROFILE = "gpurun profile names the lines that take this time"
 ADVICE_WRITING = (
     "write to files and loggers once in many steps, and leave flushing to the system",
     "keep figures in memory, or hand them to a thread that writes them",

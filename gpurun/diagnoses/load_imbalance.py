@@ -11,7 +11,7 @@ from gpurun.records.result import StepSplit
 
 ADVICE = (
     "batches of like cost on all ranks: bucket by length, or deal out whole batches in turn",
-    "look for what only one rank does in a step: logging, saving, evaluation",
+    "look for work that only one rank does in a step: logging, saving, evaluation",
 )
 
 

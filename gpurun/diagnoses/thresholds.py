@@ -55,8 +55,10 @@ DEFAULTS: dict[str, Threshold] = {
         0.05, 0.20, "device idle after the host waited for it, of the step"
     ),
     "short_kernel_us": Threshold(10, 5, "mean duration of a kernel, µs (small is bad)"),
-    "launch_gap_ms": Threshold(1, 5, "device idle for want of launches, ms a step"),
-    "launch_idle_share": Threshold(0.05, 0.20, "device idle for want of launches, of the step"),
+    "launch_gap_ms": Threshold(1, 5, "device idle while it waits for launches, ms a step"),
+    "launch_idle_share": Threshold(
+        0.05, 0.20, "device idle while it waits for launches, of the step"
+    ),
     "kernel_calls_per_step": Threshold(1000, 5000, "launches of one kernel a step"),
     "one_kernel_share": Threshold(0.50, 0.80, "one kernel, of the step"),
     "sm_activity": Threshold(0.60, 0.40, "SM activity while the device is busy"),
@@ -80,7 +82,7 @@ DEFAULTS: dict[str, Threshold] = {
     "host_share": Threshold(0.10, 0.30, "Python outside torch's operators, of the step"),
     "unexplained_share": Threshold(0.30, 0.60, "step outside data, model and optimizer"),
     "throttled_share": Threshold(0.10, 0.50, "samples with a thermal or power slow-down"),
-    "clock_loss": Threshold(0.05, 0.15, "SM clock below its highest, while throttled"),
+    "clock_loss": Threshold(0.05, 0.15, "SM clock below its maximum, while throttled"),
 }
 """By name, as in gpurun.toml."""
 

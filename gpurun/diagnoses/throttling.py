@@ -12,7 +12,7 @@ from gpurun.records.samples import DeviceSample
 
 POWER_CAP = "software power cap"
 ADVICE_HEAT = (
-    "see to the cooling: temperature, fans and neighbours of this GPU (nvidia-smi -q -d "
+    "check the cooling: temperature, fans and neighbours of this GPU (nvidia-smi -q -d "
     "TEMPERATURE,PERFORMANCE)",
     "move the job to another GPU and compare",
 )

@@ -99,7 +99,7 @@ def _gpu_place(gpu: GpuPlace) -> str:
         None if gpu.pcie_width is None else f"{gpu.pcie_width} PCIe lanes",
         None if gpu.nvlinks is None else f"{gpu.nvlinks} NVLinks up",
     ]
-    return ", ".join(part for part in (gpu.bus_id, *parts) if part) or "its place is not told"
+    return ", ".join(part for part in (gpu.bus_id, *parts) if part) or "its place is unknown"
 
 
 def _ways(pairs: Iterable[GpuPair]) -> dict[str, list[str]]:
@@ -114,7 +114,7 @@ def _ways(pairs: Iterable[GpuPair]) -> dict[str, list[str]]:
 
 def _interface(interface: Interface) -> str:
     speed = interface.megabits_per_second
-    return f"{interface.name} {'speed not told' if speed is None else f'{speed / 1000:g} Gbit/s'}"
+    return f"{interface.name} {'speed unknown' if speed is None else f'{speed / 1000:g} Gbit/s'}"
 
 
 def shared_memory_check(folder: Path = Path("/dev/shm")) -> Check:

@@ -180,7 +180,7 @@ class OverlayRoot:
                 continue
             if upper != uppers[0]:
                 self.memory_only = True
-                self.notes.append(f"what trials write is held in memory ({failure})")
+                self.notes.append(f"files that trials write are held in memory ({failure})")
             return
         if (self.spec.cwd + "/").startswith(path + "/"):
             raise OSError(failure)

@@ -256,7 +256,7 @@ def _make_scratch(spec: LaunchSpec) -> Path:
         except OSError:
             continue
     raise GpurunError(
-        f"no room for what trials write: {places[-1]} cannot be written to",
+        f"no room for the files of trials: {places[-1]} is not writable",
         "set TMPDIR to a folder that can",
         ExitCode.USAGE,
     )

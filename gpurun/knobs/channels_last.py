@@ -46,7 +46,7 @@ class ChannelsLast(KnobBase):
             if not kernels:
                 hooks.skipped("the model has no 2-D convolution")
             elif all(p.is_contiguous(memory_format=torch.channels_last) for p in kernels):
-                hooks.skipped("the script keeps its weights so itself")
+                hooks.skipped("the script itself keeps its weights so")
             else:
                 module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
                 hooks.applied(f"{len(kernels)} convolution weights")

@@ -108,7 +108,7 @@ class AttemptLog:
         gone = gone_nodes(handler, self._nodes)
         if not gone:
             return ""
-        return f"node {', '.join(gone)} is gone: its launcher gives no sign of life"
+        return f"node {', '.join(gone)} is gone: its launcher no longer answers"
 
     def _tell_restart(self, why: str, restarts: int) -> None:
         number = self.done[-1].number

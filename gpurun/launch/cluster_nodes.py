@@ -109,7 +109,7 @@ def _of_slurm(environment: Mapping[str, str]) -> Node:
     nodes = _number(environment, name, 1)
     if "SLURM_STEP_ID" not in environment and nodes > 1:
         raise GpurunError(
-            f"--nnodes auto: this is not a step of srun, so nobody runs on the other {nodes - 1}"
+            f"--nnodes auto: this is not a step of srun, so nothing runs on the other {nodes - 1}"
             " nodes of the job",
             ONE_TASK_A_NODE,
         )

@@ -107,11 +107,11 @@ def _run(run: Any, arguments: argparse.Namespace, attempts: AttemptLog) -> int:
     except (RendezvousError, DistError, OSError) as error:
         if attempts.running:
             attempts.end("broken", first_line(error))
-            say(f"the rendezvous is gone, its node too, it seems: {first_line(error)}")
-            say("the ranks here were stopped; look at what that node's launcher says")
+            say(f"the rendezvous is gone, probably with its node: {first_line(error)}")
+            say("the ranks here were stopped; see the output of that node's launcher")
             return NODE_LOST
         raise GpurunError(
-            f"the ranks did not meet: {first_line(error)}",
+            f"the rendezvous failed: {first_line(error)}",
             "check --nnodes, --rdzv-endpoint, --master-addr and --master-port; on one node "
             "--standalone takes a free port",
         ) from error

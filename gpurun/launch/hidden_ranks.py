@@ -70,5 +70,5 @@ def _number(word: str) -> int:
         return local_ranks(word)
     except ValueError as error:
         raise GpurunError(
-            "there is no GPU to count ranks by", f"say how many: {RANKS} 2"
+            "the number of ranks is unknown without a GPU", f"give it: {RANKS} 2"
         ) from error

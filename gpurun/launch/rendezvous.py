@@ -121,7 +121,7 @@ def _check_meeting_point(flags: argparse.Namespace, addressed: bool) -> None:
         )
     if not addressed:
         raise GpurunError(
-            f"--nnodes {flags.nnodes}: no flag says where the nodes meet",
+            f"--nnodes {flags.nnodes}: no flag names the rendezvous",
             "add --rdzv-backend c10d --rdzv-endpoint HOST:PORT, with the first node's HOST",
         )
 
@@ -215,7 +215,7 @@ class NodeGroup:
         """`NodeGone` where torch's rendezvous hears no heartbeat of another node any more."""
         gone = gone_nodes(self._handler, self._known)
         if gone:
-            raise NodeGone(f"node {', '.join(gone)} is gone: its launcher gives no sign of life")
+            raise NodeGone(f"node {', '.join(gone)} is gone: its launcher no longer answers")
 
     def close(self) -> None:
         """Wait until the other nodes have read what was said to them: then the store may go."""

@@ -9,8 +9,8 @@ from gpurun.measure.run_events import ProcessLog
 from gpurun.records.result import DeviceUse
 
 CPU_BUILD = "this torch is built without CUDA"
-SILENT = "NVML tells nothing of the GPU"
-REFUSED = "NVML does not tell"
+SILENT = "NVML reports nothing about the GPU"
+REFUSED = "NVML does not report"
 
 
 def cpu_build(gpu: str) -> str:
@@ -33,7 +33,7 @@ def gpu_notes(
             "gpurun doctor says why"
         )
     refusals = {name: _refusal(figures) for name, figures in _refused(devices).items()}
-    return [*notes, *(f"{REFUSED} of {name}: {text}" for name, text in refusals.items())]
+    return [*notes, *(f"{REFUSED} all of {name}: {text}" for name, text in refusals.items())]
 
 
 def is_about_gpus(note: str) -> bool:

@@ -28,13 +28,11 @@ from gpurun.records.spec import LossReduction, ProbeSpec
 from gpurun.rundir import write_json
 
 SEED = 1234
-SAY_REDUCTION = (
-    "say how the loss reduces with --loss-reduction mean or sum; it is not measured then"
-)
+SAY_REDUCTION = "set it with --loss-reduction mean or sum; gpurun then does not measure it"
 HALVES = ("first", "second")
 SIZES = (
-    "take the number of samples from the batch, as in x.size(0), where that line uses the batch "
-    "size; or run it without --ddp"
+    "in that line, take the number of samples from the batch, as in x.size(0); or run it without "
+    "--ddp"
 )
 OF_SHELLS = ("_", "PWD", "OLDPWD", "SHLVL", "COLUMNS", "LINES")
 OF_TERMINALS = ("SSH_", "TERM", "TMUX", "WINDOW")
@@ -164,7 +162,7 @@ def _measure(
         if said is not None:
             return StoredReduction(said, 0.0, "", 0.0, fingerprint)
         raise Refused(
-            f"how the loss reduces cannot be measured: {error.what}", SAY_REDUCTION
+            f"the loss reduction cannot be measured: {error.what}", SAY_REDUCTION
         ) from None
     began = time.monotonic()
     probing = _Probing(options, environment, mode, folder, ranks)
@@ -214,7 +212,7 @@ class _Probing:
             return seen  # that one device cannot take it is why the user says it
         if seen.exit_code is None:
             raise Refused(
-                f"no optimizer has stepped after {LIMIT_SECONDS:.0f} s: how the loss reduces could "
+                f"no optimizer has stepped after {LIMIT_SECONDS:.0f} s: the loss reduction could "
                 "not be measured",
                 SAY_REDUCTION,
             )
@@ -223,7 +221,7 @@ class _Probing:
                 return None  # it needs ranks of its own to run at all
             if out_of_memory(seen.log) is not None:
                 raise Refused(
-                    "a whole batch needs more memory than one device has: how the loss reduces "
+                    "a whole batch needs more memory than one device has: the loss reduction "
                     "cannot be measured",
                     SAY_REDUCTION,
                 )
@@ -250,8 +248,8 @@ class _Probing:
                 raise _refused(half.refusal)
             if half.exit_code is None:
                 raise Refused(
-                    f"a part of each batch did not train within {LIMIT_SECONDS:.0f} s: how the "
-                    "loss reduces could not be measured",
+                    f"a part of each batch did not train within {LIMIT_SECONDS:.0f} s: the loss "
+                    "reduction could not be measured",
                     SAY_REDUCTION,
                 )
             if half.failed:
@@ -266,7 +264,7 @@ class _Probing:
         try:
             return ProbeLaunch(self._options, self._environment, self._mode, folder, probe, loaders)
         except GpurunError as error:
-            what = f"how the loss reduces could not be measured: {error.what}"
+            what = f"the loss reduction could not be measured: {error.what}"
             raise Refused(what, SAY_REDUCTION) from None
 
     def _failed(self, seen: ProbeRun) -> ScriptFailed:
@@ -304,7 +302,6 @@ def _half_failed(half: ProbeRun, uses: tuple[str, ...]) -> Refused:
     where = "" if probe is None or not probe.where else f" at {probe.where}"
     error = "" if probe is None or not probe.error else f" ({probe.error})"
     return Refused(
-        f"the script runs on whole batches only; on a part of one it fails{where}{error}"
-        f"{_reads(uses)}",
+        f"the script fails on a part of a batch{where}{error}{_reads(uses)}",
         SIZES,
     )

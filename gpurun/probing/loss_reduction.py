@@ -26,8 +26,8 @@ FLOOR = 1e-2
 IGNORED = 1e-3
 """The slope of a group whose gradient is less of the norm of all says nothing."""
 TODO = (
-    "divide sums by the number of samples at hand, as x.size(0), so that all is a mean; or say "
-    "how it reduces with --loss-reduction mean or sum; or run it without --ddp"
+    "divide sums by the number of samples at hand, as x.size(0), so that the loss is a mean; or "
+    "set --loss-reduction mean or sum; or run it without --ddp"
 )
 
 Sketches = dict[str, tuple[float, ...]]

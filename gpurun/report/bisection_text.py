@@ -33,12 +33,12 @@ def verdict_line(found: BisectionReport) -> str:
         return f"{title}: {_named(found.commit(found.culprit))} ({pairs})"
     if found.verdict == "narrowed":
         number = len(found.suspects[0].commits)
-        return f"{title}: one of {count(number, 'commit')}, which nothing tells apart ({pairs})"
+        return f"{title}: one of {count(number, 'commit')}, which cannot be separated ({pairs})"
     if found.verdict == "no_drop":
         ends = _ends(found)
         return f"{title}: {ends} loses less than {percent(found.smallest_slowdown)} ({pairs})"
     if not found.pairs:
-        return f"{title}: nothing is known without a pair"
+        return f"{title}: no pair was launched"
     number = sum(len(one.commits) for one in found.suspects)
     return f"{title}: {count(number, 'commit')} may have brought the drop ({pairs})"
 

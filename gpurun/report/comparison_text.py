@@ -119,8 +119,8 @@ def _of_method(found: Comparison) -> list[str]:
     if method.prior_sd is None or method.pair_sd is None:
         return []
     return [
-        f"live pairs of one tree differ by {percent(method.prior_sd)} (standard deviation, as "
-        f"recorded before; counts as {count(method.prior_pairs or 0, 'pair')}), these by "
+        f"live pairs of one tree differ by {percent(method.prior_sd)} (standard deviation, "
+        f"assumed; counts as {count(method.prior_pairs or 0, 'pair')}), these by "
         f"{percent(method.pair_sd)}"
     ]
 

@@ -119,9 +119,9 @@ def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[
     if untrained:
         yield "no training was seen in this run: there are no steps to diagnose"
     elif not report.findings and report.sources:
-        yield f"nothing was found in what was measured: {', '.join(report.sources)}"
+        yield f"no cause was found; measured: {', '.join(report.sources)}"
     elif not report.findings:
-        yield "nothing was measured by which anything could be found"
+        yield "no figure was measured that a diagnosis could use"
     yield from _longest(report.figures)
     if hidden and not everything:
         yield f"{count(hidden, 'more finding')}: --all shows them"

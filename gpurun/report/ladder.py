@@ -130,7 +130,7 @@ def _price(row: LadderRow) -> str:
         return ""
     late = f"starts {row.startup_seconds:.0f} s later"
     steps = row.break_even_steps
-    return late if steps is None else f"{late}, made good after {count(steps, 'step')}"
+    return late if steps is None else f"{late}, repaid after {count(steps, 'step')}"
 
 
 def _rate(value: float | None) -> str:

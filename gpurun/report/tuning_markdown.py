@@ -68,8 +68,9 @@ def _legend(report: TuningReport) -> list[str]:
     if report.verdict not in PROVEN:
         return []
     return [
-        "The gain of a change is that of all that is kept over the same without it, by one live "
-        "pair of launches: it may be off by some percent. The last row's is proven."
+        "The gain of a change compares all that is kept with the same settings without it. One "
+        "live pair of launches measured it, so it may be off by some percent. Only the last row "
+        "is proven."
     ]
 
 

@@ -43,7 +43,7 @@ _PLAIN_VERDICTS = {
 }
 
 _LEARNING_RATE_RULE = (
-    "the learning rate goes with the batch: linearly for SGD, by the square root for Adam kinds"
+    "the learning rate follows the batch size: linearly for SGD, by the square root for Adam kinds"
 )
 
 
@@ -60,7 +60,7 @@ def verdict_sentence(report: TuningReport) -> str:
         with_them = knobs_text(report.baseline.knobs)
         return (
             f"It runs out of memory as it is, and trains with {with_them}: batch and algorithm "
-            "are left as they are, the loss is not compared"
+            "are unchanged, the loss was not compared"
         )
     if report.verdict == "no_gain":
         return f"Nothing beats the script as it is{_best(report)}"
@@ -172,7 +172,7 @@ def _not_proven(report: TuningReport) -> str:
         return f"Not proven: {one_line(why)}"
     return (
         f"Not proven yet: the budget ended first{_so_far(report, open_end)}; "
-        "run the same command again, it goes on from there"
+        "the same command continues from there"
     )
 
 
@@ -223,7 +223,7 @@ def others_on_gpu_sentence(report: TuningReport) -> str | None:
         return None
     return (
         f"other processes were on the GPU in {disturbed} of {count(len(told), 'trial')}: "
-        "the figures hold for a GPU that is shared like that, and small gains may be hidden"
+        "the figures hold for a shared GPU, and small gains may be hidden"
     )
 
 
@@ -239,7 +239,7 @@ def waiting_sentence(report: TuningReport) -> str | None:
     them = "them" if first else "it"
     return (
         f"{said} for the GPU in every step: gpurun does not edit {them}; "
-        f"move {them} out of the loop, or do so every n steps only"
+        f"move {them} out of the loop, or run {them} only every n steps"
     )
 
 

@@ -17,11 +17,11 @@ OWN_EXCHANGE = "ddp"
 """The trait of a script whose DistributedDataParallel is its own."""
 DISTRIBUTED = ("process_group", OWN_EXCHANGE)
 """Traits of a script that is distributed by itself."""
-APART = "its ranks trained each by itself, and not at the same time"
+APART = "each of its ranks trained by itself, at another time"
 EXCHANGE = "hidden_ddp"
 """The trait of a rank that was made to exchange gradients with the others."""
 STATUSES = {FailureKind.OUT_OF_MEMORY: "oom", FailureKind.NODE_LOST: "lost"}
-NOT_LEFT_OUT = "gradients were exchanged although they were not to be"
+NOT_LEFT_OUT = "gradients were exchanged in a launch that should exchange none"
 
 
 @dataclass(frozen=True)

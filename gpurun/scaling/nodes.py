@@ -83,7 +83,7 @@ class Nodes:
             about = json.dumps([time.monotonic(), to_json(own)]).encode()
             told = [json.loads(text) for text in self._gathered("facts", about)]
         except NodeGone as error:
-            raise GpurunError(str(error), "look at what its launcher says") from error
+            raise GpurunError(str(error), "see the output of its launcher") from error
         self.now = float(told[0][0])
         facts = [from_json(NodeFacts, fields) for _, fields in told]
         self.ranks = facts[0].ranks
@@ -161,7 +161,7 @@ class Nodes:
         met_ns = time.time_ns()
         others = [json.loads(text) for text in told]
         if any(other != name for other, _ in others):
-            raise NodeGone("the nodes came to launch different things")
+            raise NodeGone("the nodes chose different launches")
         return int(others[0][1]), met_ns
 
     def _request(
@@ -248,7 +248,7 @@ class Nodes:
         for what, text in first.same.items():
             if other.same.get(what) != text:
                 raise GpurunError(
-                    f"the {what} of {self._names[number]} is another one than on {self._names[0]}",
+                    f"the {what} of {self._names[number]} is not the same as on {self._names[0]}",
                     "start the same command, with the same files and packages, on every node",
                 )
         if other.room < self.ranks:

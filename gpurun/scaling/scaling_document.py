@@ -312,13 +312,13 @@ def _what_was_measured(
     ]
     if alone:
         yield (
-            f"the ranks of {', '.join(map(str, alone))} trained each by itself and exchanged "
-            "nothing: these are no figures of one training on several devices"
+            f"the ranks of {', '.join(map(str, alone))} exchanged nothing: the figures are of "
+            "separate trainings, not of one on several devices"
         )
     if asked.strong and _singles(measured, compared):
         yield (
-            "a batch of one sample cannot be shared: all ranks had the same one, and samples/s "
-            "counts it as often"
+            "a batch of one sample cannot be shared: all ranks had the same sample, and samples/s "
+            "counts it once a rank"
         )
     if asked.strong and _kept_batches(measured, compared):
         yield "each rank kept the whole batch, though --strong was asked for: this is weak scaling"
@@ -353,13 +353,13 @@ def _how_far_to_trust(
     for gpus, found in compared.items():
         if found.efficiency > MORE_THAN_ALL:
             yield (
-                f"more than 100 % at {gpus} is no gain of more devices: something held the "
-                f"launches of {asked.counts[0]} up, or they fit into caches less well"
+                f"more than 100 % at {gpus} is not due to more devices: the launches of "
+                f"{asked.counts[0]} were held up, or fit into caches less well"
             )
     if asked.counts[0] != 1:
         yield f"efficiency is relative to {asked.counts[0]}, the smallest count"
     if any(x.exposed is None and x.gpus > 1 for x in _poor(compared, spent)):
-        yield "what the exchange of gradients costs was not measured"
+        yield "the cost of the gradient exchange was not measured"
 
 
 def _other_programs(measured: Measurements, around: Circumstances) -> Iterator[str]:
@@ -377,18 +377,18 @@ def _why_no_projection(compared: dict[int, Efficiency], nodes: int) -> Iterator[
     undecided = _undecided(compared)
     if nodes > 1:
         yield (
-            "no projection: its model has one kind of link, and several nodes have two; the step "
-            "from one node to more is in the table"
+            "no projection: the model has one kind of link, and several nodes have two; see the "
+            "table for the step from one node to more"
         )
     elif undecided:
         for gpus in undecided:
             yield (
-                f"the rounds differ too much to tell the efficiency at {gpus}: measure again on "
+                f"the rounds differ too much to know the efficiency at {gpus}: measure again on "
                 "an idle machine, or with more --rounds"
             )
-        yield "no projection: there is nothing sure to fit it to"
+        yield "no projection: no efficiency is certain enough to fit it to"
     elif sum(gpus > 1 for gpus in compared) < 2:
-        yield "no projection: that takes two measured counts above 1"
+        yield "no projection: it needs two measured counts above 1"
 
 
 def _short(measured: Measurements) -> Iterator[str]:
@@ -405,6 +405,6 @@ def _short(measured: Measurements) -> Iterator[str]:
         )
     if steps[False]:
         yield (
-            f"of some launches only {min(steps[False])} of {wanted} steps count, for the others "
-            "were still warming up, or not all ranks trained then: ask for more --steps"
+            f"of some launches only {min(steps[False])} of {wanted} steps count, because the "
+            "others were still warming up, or not all ranks trained then: ask for more --steps"
         )

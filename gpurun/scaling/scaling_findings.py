@@ -35,15 +35,15 @@ EXCHANGE_ADVICE = (
 )
 BALANCE_ADVICE = (
     "batches of like cost on all ranks: bucket by length, or share out whole batches in turn",
-    "look for what only one rank does in a step: logging, saving, evaluation",
+    "look for work that only one rank does in a step: logging, saving, evaluation",
 )
 DATA_ADVICE = (
-    "the loader workers of all ranks share the cores and the storage: see how many there are a "
-    "rank; fewer, or cheaper transforms, may be faster",
+    "the loader workers of all ranks share the cores and the storage: check their number a rank; "
+    "fewer workers or cheaper transforms may be faster",
     "move decoding and augmentation to the device, or store decoded data",
 )
 HOST_ADVICE = (
-    "the ranks share the host: give each its cores (--numa-binding, OMP_NUM_THREADS), and see "
+    "the ranks share the host: give each its cores (--numa-binding, OMP_NUM_THREADS), and check "
     "power and clocks of the devices (gpurun doctor)",
 )
 CORES_ADVICE = (

@@ -69,7 +69,10 @@ class Launcher:
             self._note(f"the script is distributed by itself ({launch.distributed}): it runs as is")
             launch = self._launch(order)
         elif self._guessed and order.ranks > 1 and not launch.together and launch.trained:
-            self._note(f"{self.distributed}, and its ranks exchange nothing: they are made to")
+            self._note(
+                f"{self.distributed}, and its ranks exchange nothing: gpurun makes them exchange "
+                "gradients"
+            )
             self.distributed = None
             launch = self._launch(order)
         self._guessed = self._guessed and not launch.together

@@ -87,7 +87,7 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
         saved = settings_file.read(path)
     except ValueError as error:
         raise GpurunError(
-            f"this command was not tuned here yet, as far as can be read: {path} {error}", again
+            f"this command has no readable tuned settings: {path} {error}", again
         ) from None
     changed = differences(command_fingerprint(options), saved.fingerprint)
     if changed:
@@ -95,7 +95,7 @@ def load_tuned(home: Path, options: Options) -> SavedSettings:
     if saved.verdict == "no_gain":
         raise GpurunError("tuned, nothing proven: no settings were faster", "drop --tuned")
     if saved.verdict not in APPLICABLE:
-        goes_on = ": it goes on from there" if saved.unproven is not None else ""
+        goes_on = ": it continues from there" if saved.unproven is not None else ""
         raise GpurunError(
             "tuned, nothing proven: the budget ended first", f"run gpurun --optimize again{goes_on}"
         )

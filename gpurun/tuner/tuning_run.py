@@ -176,7 +176,7 @@ class TuningRun:
             self._decide(note)
         modules = what_to_import(self.options.target, trial.log, ranks=self.options.elastic)
         if isinstance(modules, Skip):
-            self._decide(f"no trial is started while another runs: {modules.reason}")
+            self._decide(f"trials do not start while another one runs: {modules.reason}")
         else:
             self._trials.standby_modules = modules
         return trial
@@ -253,7 +253,7 @@ class TuningRun:
             self._trials.drop_layer()
             trial = self._launch(TrialRequest("screen", base, self._rule))
         if trial.record.status == "oom" and base and self._unfit is not None:
-            self._decide("it fitted once, and not again: more is to be saved")
+            self._decide("it fitted once and not again: more memory must be saved")
             again = self._fitting_trial(self._unfit, beyond=base)
             if again.throughput is not None:
                 return self._baseline(again)
@@ -391,7 +391,7 @@ class TuningRun:
         search.after_proof()
         chosen = self.findings.chosen
         if ground is state and (chosen is None or chosen.settings != state.settings):
-            self._decide("batch size: not tried: it was to come on top of what is out")
+            self._decide("batch size: not tried: the settings that it builds on were not kept")
             return
         batch = self._larger_batch(ground, search)
         if batch is not None:

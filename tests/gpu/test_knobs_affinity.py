@@ -33,7 +33,7 @@ def bus_id() -> str:
 
     found: Any = torch.cuda.get_device_properties(0)
     if not hasattr(found, "pci_bus_id"):
-        pytest.skip("this torch does not tell the GPU's bus address")
+        pytest.skip("this torch does not report the GPU's bus address")
     return f"{found.pci_domain_id:04x}:{found.pci_bus_id:02x}:{found.pci_device_id:02x}.0"
 
 

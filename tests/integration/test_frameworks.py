@@ -80,7 +80,7 @@ def test_one_that_takes_the_device_that_it_finds_is_made_to_train_on_two(
     ("name", "by", "said"),
     [
         ("accelerate", "train.py uses accelerate", "the script is distributed by itself"),
-        ("lightning", None, "its ranks exchange nothing: they are made to"),
+        ("lightning", None, "its ranks exchange nothing: gpurun makes them exchange gradients"),
     ],
 )
 def test_it_is_measured_on_one_and_two_devices(

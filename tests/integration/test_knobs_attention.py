@@ -204,7 +204,7 @@ print(json.dumps({
 
 FATES = {
     "NanoGPT": "causal",
-    "Dropped": "on the CPU its dropout keeps the fast kernel away",
+    "Dropped": "the CPU has no fast kernel with dropout",
     "Prescaled": "no mask",
     "Additive": "causal",
     "Chosen": "causal",

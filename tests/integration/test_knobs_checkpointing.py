@@ -221,7 +221,7 @@ def test_blocks_that_cannot_run_twice_are_left_as_they_are(train: Any, tmp_path:
     run, plain = train(AWKWARD), bare(tmp_path, AWKWARD)
     reasons = [detail for _, outcome, detail in run.knobs if outcome == "skipped"]
     assert reasons == [
-        "Draws: its forward gives something else when it runs again",
+        "Draws: its forward returns another result when it runs again",
         "Caches: it is given an object (Cache)",
         "ChangesItsInput: it changes its input in place",
         "IsFollowedByAChange: its input is changed in place after it ran",

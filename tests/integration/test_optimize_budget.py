@@ -109,7 +109,7 @@ def test_a_proof_that_was_cut_off_is_gone_on_with_and_the_run_is_held_against_it
     assert first.returncode == 3, first.stderr.decode()
     assert any(
         line.startswith("gpurun: Not proven yet: the budget ended first (so far ")
-        and line.endswith("run the same command again, it goes on from there")
+        and line.endswith("the same command continues from there")
         for line in lines(first)
     ), first.stderr.decode()
     refused = launch(tmp_path, "--tuned", "train.py")

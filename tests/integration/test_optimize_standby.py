@@ -67,5 +67,5 @@ def test_a_script_that_sets_variables_before_it_imports_torch_has_none(
     done = gpurun("--optimize", "--tune-only", "train.py", timeout=800)
     assert done.returncode in (0, 3), lines(done)
     assert not any(early(tmp_path))
-    why = "no trial is started while another runs: the script sets OMP_NUM_THREADS before"
+    why = "trials do not start while another one runs: the script sets OMP_NUM_THREADS before"
     assert any(line.startswith(why) for line in report_of(tmp_path)["decisions"])

@@ -146,7 +146,7 @@ def test_another_node_is_killed_and_what_was_measured_is_kept(
     launchers[1].communicate()
     (code, told), _ = finished(launchers)
     assert code == 5, told
-    gone = "is gone: its launcher gives no sign of life"
+    gone = "is gone: its launcher no longer answers"
     assert any(gone in line for line in told.splitlines() if "2 ranks could not be" in line), told
 
 
@@ -174,7 +174,7 @@ def test_nodes_with_unlike_scripts_are_refused_by_name(both: StartBoth) -> None:
     scripts = (TRAINING, TRAINING + "# changed")
     (code, told), (other_code, other_told) = finished(both(scripts=scripts))
     here = socket.gethostname()
-    said = f"gpurun: the script of node 1 ({here}) is another one than on node 0 ({here})"
+    said = f"gpurun: the script of node 1 ({here}) is not the same as on node 0 ({here})"
     assert said in told
     assert said in other_told
     assert (code, other_code) == (2, 2)

@@ -76,7 +76,7 @@ def test_five_findings_are_shown_unless_all_are_asked_for() -> None:
 
 def test_without_findings_it_says_so_and_names_what_was_not_measured() -> None:
     shown = text(report())
-    assert "nothing was found in what was measured: step clock, CPU use" in shown
+    assert "no cause was found; measured: step clock, CPU use" in shown
     assert "not measured: host profile; to have it: gpurun profile SCRIPT" in shown
 
 
@@ -90,7 +90,7 @@ def test_markdown_holds_the_same() -> None:
 
 def test_a_recording_that_tells_too_little_is_not_called_fine() -> None:
     empty = diagnosis_report(Evidence(), "trace.json")
-    assert "nothing was measured by which anything could be found" in text(empty)
+    assert "no figure was measured that a diagnosis could use" in text(empty)
     assert "Nothing was found. Measured: nothing." in diagnosis_markdown(empty)
 
 

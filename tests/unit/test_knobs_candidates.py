@@ -318,7 +318,7 @@ class TestNumericsKnobs:
         self, capability: tuple[int, int]
     ) -> None:
         older = replace(H200, compute_capability=capability)
-        assert "by --settings" in skipped("autocast", gpu_facts(machine=older))
+        assert "needs --settings" in skipped("autocast", gpu_facts(machine=older))
         scaled = gpu_facts(machine=older, traits={"grad_scaler": "train.py:9"})
         assert "itself" in skipped("autocast", scaled)
 
@@ -339,7 +339,7 @@ class TestNumericsKnobs:
         )
         under = gpu_facts(current={"autocast": "bf16"})
         assert proposed("fused_loss", under) == ["cross_entropy"]
-        assert "goes with autocast" in skipped("fused_loss", gpu_facts())
+        assert "autocast is off" in skipped("fused_loss", gpu_facts())
         compiled = replace(under, traits={"compile": "train.py:7"})
         assert "by itself" in skipped("fused_loss", compiled)
         assert find("fused_loss").order > find("autocast").order, "so that it sees its choice"

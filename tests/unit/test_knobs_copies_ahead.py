@@ -230,7 +230,7 @@ def test_a_change_behind_torchs_back_ends_it_and_is_told(pinning: Any) -> None:
         x, _ = pinning.pin(batch(number))
         x.data.add_(5)
         assert x.to("cpu").equal(torch.full((4, 3), number + 5.0))
-    assert pinning.told == [("revoked", "a batch was changed behind torch's back")]
+    assert pinning.told == [("revoked", "a batch was changed without torch's knowledge")]
 
 
 def test_a_buffer_that_the_script_pins_itself_is_left_alone(pinning: Any) -> None:

@@ -221,8 +221,8 @@ def test_an_error_of_the_script_is_torchs_to_raise(losses: Any) -> None:
     ("output", "reason"),
     [
         (None, "the model returns nothing in half precision"),
-        (half()[:2], "what the model returns is small"),
-        (half(), "no cross entropy is taken of what the model returns"),
+        (half()[:2], "the model's output is small"),
+        (half(), "the script takes no cross entropy of the model's output"),
     ],
 )
 def test_where_there_is_no_loss_for_it_it_stands_aside(

@@ -26,7 +26,7 @@ def test_the_flag_says_it_and_else_torchruns_variable(
 
 def test_without_either_there_are_as_many_as_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(GpurunError, match="there is no GPU to count ranks by"):
+    with pytest.raises(GpurunError, match="the number of ranks is unknown without a GPU"):
         hidden_flags((), None, {})
 
 

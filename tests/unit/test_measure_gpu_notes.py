@@ -54,7 +54,7 @@ def test_a_training_on_the_cpu_for_other_reasons_is_no_note(
 
 def test_a_gpu_of_which_nvml_tells_nothing_is_said(tmp_path: Path) -> None:
     notes = noted(tmp_path, root("cuda:0"), samples=[on_host(100), on_host(900)])
-    assert any(note.startswith("NVML tells nothing of the GPU") for note in notes)
+    assert any(note.startswith("NVML reports nothing about the GPU") for note in notes)
 
 
 def test_figures_that_nvml_refuses_are_null_and_one_note(tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_figures_that_nvml_refuses_are_null_and_one_note(tmp_path: Path) -> None
     blind = {"utilization_percent": None, "power_watts": None, "refused": refused}
     notes = noted(tmp_path, root("cuda:0"), samples=[device(at, **blind) for at in WHEN])
     said = "utilisation, power (not supported); memory (no permission)"
-    assert [n for n in notes if "refuse" in n or "does not tell" in n] == [
-        f"NVML does not tell of NVIDIA H200: {said}"
+    assert [n for n in notes if "refuse" in n or "does not report" in n] == [
+        f"NVML does not report all of NVIDIA H200: {said}"
     ]
     assert summary(tmp_path).gpu_utilization_percent is None

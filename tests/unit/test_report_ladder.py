@@ -125,7 +125,7 @@ def test_what_the_budget_left_unproven_is_one_sentence_with_what_to_do() -> None
         statistically_significant=False,
         unproven=OPEN_END,
     )
-    again = "; run the same command again, it goes on from there"
+    again = "; the same command continues from there"
     assert verdict_sentence(open_end) == (
         "Not proven yet: the budget ended first "
         f"(so far 1.04×, 95 % interval 0.98–1.10, 3 pairs){again}"
@@ -229,7 +229,7 @@ def test_a_kept_change_that_starts_late_names_when_that_is_made_good() -> None:
     never = dataclasses.replace(late, break_even_steps=None)
     quick = dataclasses.replace(late, startup_seconds=0.4)
     told = ladder_lines(tuning_report(ladder=(late, never, quick)))
-    assert told[2].endswith("yes: starts 31 s later, made good after 1,240 steps")
+    assert told[2].endswith("yes: starts 31 s later, repaid after 1,240 steps")
     assert told[3].endswith("yes: starts 31 s later")
     assert told[4].endswith("yes")
 
@@ -304,14 +304,14 @@ def test_the_finalists_own_rejection_is_told_once() -> None:
 
 
 def test_a_larger_batch_that_the_loss_guard_rejects_is_not_offered() -> None:
-    guard = GuardVerdict(False, None, None, ("the loss runs away",))
+    guard = GuardVerdict(False, None, None, ("the loss diverges",))
     larger = dataclasses.replace(LARGER_BATCH, guard=guard)
     rejection = Rejection(larger.knobs, guard)
     report = tuning_report(larger_batch=larger, rejections=(rejection,))
     for shown in (text(report), tuning_markdown(report)):
-        assert "×12.5 (not proven), but the loss guard rejects it: the loss runs away" in shown
+        assert "×12.5 (not proven), but the loss guard rejects it: the loss diverges" in shown
         assert "--allow training" not in shown
-        assert shown.count("runs away") == 1
+        assert shown.count("the loss diverges") == 1
 
 
 def test_the_load_of_other_programs_is_told_where_it_disturbs() -> None:
@@ -333,7 +333,7 @@ def test_lines_of_the_script_that_wait_for_the_gpu_are_named_with_what_to_do() -
     report = tuning_report(waits=(item,))
     said = (
         "train.py:57 (.item()) waits for the GPU in every step: gpurun does not edit it; "
-        "move it out of the loop, or do so every n steps only"
+        "move it out of the loop, or run it only every n steps"
     )
     assert said in ladder_lines(report)
     assert said in tuning_markdown(report).replace("\\", "")

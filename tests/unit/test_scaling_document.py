@@ -177,7 +177,7 @@ def test_several_nodes_are_counted_together_and_nothing_is_projected_over_two_ki
     assert (report.nodes, report.devices, report.oversubscribed) == (2, 8, False)
     assert report.projection is None
     assert any(
-        note.startswith("no projection: its model has one kind of link") for note in report.notes
+        note.startswith("no projection: the model has one kind of link") for note in report.notes
     )
     assert "(8 devices on 2 nodes: NVIDIA H200)" in title(report)
     shared = around(CPU, nodes=2, ranks_a_node=4)
@@ -204,7 +204,10 @@ def test_an_interval_that_says_nothing_is_called_so_and_nothing_is_fitted_to_it(
     held_up = mute({2: 6.0})
     report = document(asked(1, 2, 4), measured(*uneven, *held_up), around())
     assert report.projection is None
-    for wanted in ("differ too much to tell the efficiency at 2", "nothing sure to fit it to"):
+    for wanted in (
+        "differ too much to know the efficiency at 2",
+        "no efficiency is certain enough to fit it to",
+    ):
         assert any(wanted in note for note in report.notes), wanted
     assert any("more than 100 % at 2" in note for note in report.notes)
     assert grid(report).rows[1][4] == "undecided"

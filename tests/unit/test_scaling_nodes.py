@@ -274,7 +274,7 @@ def test_the_cause_is_told_and_not_its_consequence(
     [
         (
             replace(FACTS, same={**SAME, "script": "abd"}),
-            "the script of node 1 (gpu) is another one than on node 0 (gpu)",
+            "the script of node 1 (gpu) is not the same as on node 0 (gpu)",
         ),
         (
             replace(FACTS, room=1),
@@ -311,7 +311,7 @@ def test_a_node_without_heartbeats_ends_the_launches_of_all_nodes(
     second._handler._stop_heartbeats()  # as if its launcher had died
     nodes = Nodes(first, lambda _: None)
     launched = Launched(tmp_path, Ended(0, 2.0))
-    gone = f"node {socket.getfqdn()} is gone: its launcher gives no sign of life"
+    gone = f"node {socket.getfqdn()} is gone: its launcher no longer answers"
     for ranks in (1, 4):
         outcome = run(nodes, launched, ranks=ranks)
         assert outcome.failure == Failure(FailureKind.NODE_LOST, gone)
@@ -351,7 +351,7 @@ def test_nodes_that_come_to_launch_different_things_stop(
         launched = Launched(tmp_path / str(number), Ended(0, 1.0))
         return run(pair[number], launched, exchange=number == 0).failure
 
-    why = "the nodes came to launch different things"
+    why = "the nodes chose different launches"
     assert both(work) == [Failure(FailureKind.NODE_LOST, why)] * 2
 
 
@@ -397,7 +397,7 @@ def test_where_nodes_meet_is_read_as_torchrun_reads_it() -> None:
     ("flags", "what"),
     [
         (("--nnodes=1:4",), "--nnodes 1:4 is no fixed number of nodes"),
-        (("--nnodes=2",), "--nnodes 2: no flag says where the nodes meet"),
+        (("--nnodes=2",), "--nnodes 2: no flag names the rendezvous"),
         (("--nnodes=2", "--rdzv-backend=etcd"), "--scale cannot use --rdzv-backend etcd"),
         ((*MET, "--nproc-per-node=0"), "--nproc-per-node 0 is no number of ranks"),
         ((*MET, "--nproc-per-node=many"), "--nproc-per-node many: "),

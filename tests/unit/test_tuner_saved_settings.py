@@ -126,7 +126,7 @@ def test_a_damaged_file_counts_as_not_tuned_and_is_named_in_one_line(here: Path,
     path = kept(here, ["train.py"])
     path.write_text(text)
     refused = refusal(here, ["train.py"])
-    assert refused.what.startswith("this command was not tuned here yet")
+    assert refused.what.startswith("this command has no readable tuned settings: ")
     assert str(path) in refused.what
     assert "gpurun --optimize" in refused.todo
     assert "it was with" not in refusal(here, ["train.py", "--lr", "2"]).what
@@ -300,7 +300,7 @@ def test_a_command_that_was_tuned_in_vain_is_not_said_to_be_untuned(here: Path) 
     saved_settings.save_unproven(path, in_vain(["train.py"], "inconclusive", OPEN_END))
     refused = refusal(here, ["train.py"])
     assert refused.what == "tuned, nothing proven: the budget ended first"
-    assert refused.todo == "run gpurun --optimize again: it goes on from there"
+    assert refused.todo == "run gpurun --optimize again: it continues from there"
     saved_settings.save_unproven(path, in_vain(["train.py"], "no_gain"))
     refused = refusal(here, ["train.py"])
     assert refused.what == "tuned, nothing proven: no settings were faster"

@@ -28,7 +28,7 @@ from tests.unit.report_records import run_result, trial
 from tests.unit.tuner_trials import trial as finished
 
 SOUND = GuardVerdict(True, 0.001, 0.002, ())
-BROKEN = GuardVerdict(False, None, None, ("the loss runs away",))
+BROKEN = GuardVerdict(False, None, None, ("the loss diverges",))
 BATCH_64 = {"batch_size": 64, "from": 32, "via": "loader", "learning_rate": "linear"}
 
 
@@ -162,7 +162,7 @@ def test_the_larger_batch_holds_its_side_effects_and_the_guards_verdict() -> Non
     assert report["batch_size"] == 64
     assert report["speedup"] == pytest.approx(3.0, rel=0.01)
     assert any("learning rate × 2" in effect for effect in report["side_effects"])
-    assert report["guard"]["reasons"] == ["the loss runs away"]
+    assert report["guard"]["reasons"] == ["the loss diverges"]
 
 
 def test_a_larger_batch_without_a_proof_is_no_headline() -> None:

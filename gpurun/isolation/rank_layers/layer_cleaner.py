@@ -49,7 +49,7 @@ def make_folder(places: list[str], run: str) -> tuple[str, int]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         write_owner(lock, run, "")
         return path, lock
-    raise failure or FileNotFoundError("no place for what the rank writes")
+    raise failure or FileNotFoundError("no place for the rank's files")
 
 
 def write_owner(lock: int, run: str, mounts: str) -> None:

@@ -35,7 +35,7 @@ class Accumulation(KnobBase):
 
     def candidates(self, facts: Facts) -> Sequence[int] | Skip:
         """None: it changes training for no gain in throughput."""
-        return Skip("no faster by itself: for a batch that does not fit, by a settings file")
+        return Skip("no faster by itself; a settings file may use it for a batch that does not fit")
 
     def apply(self, value: int, hooks: Hooks) -> None:
         """Stand in for the calls of a step once torch is there."""

@@ -190,7 +190,7 @@ def _resize(call: LoaderCall, value: dict[str, Any], hooks: Hooks) -> None:
         return
     present = call.arguments.get("batch_size", 1)
     if call.training is None:
-        hooks.skipped(f"{call.key}: not known whether it feeds the training")
+        hooks.skipped(f"{call.key}: gpurun does not know whether it feeds the training")
     elif call.subclass or call.arguments.get("batch_sampler") is not None:
         hooks.skipped(f"{call.key}: a subclass or a batch sampler sets its batches")
     elif present != value["from"]:

@@ -42,7 +42,7 @@ class LoaderPersistent(KnobBase):
         step = facts.result.step_time_ms
         lengths = [x.length for x in loaders if x.length is not None and not x.persistent_workers]
         if step is not None and lengths and min(lengths) * step.mean > SHORT_EPOCH_MS:
-            return Skip("epochs are long: starting workers is lost in them")
+            return Skip("epochs are long: the start of workers hardly counts")
         return [True]
 
     def apply(self, value: bool, hooks: Hooks) -> None:

@@ -41,7 +41,7 @@ class FusedLoss(KnobBase):
         if "compile" in facts.traits or any(root.compiled for root in facts.roots):
             return Skip("the script compiles by itself")
         if "autocast" not in facts.current:
-            return Skip("it goes with autocast, whose cast it spares")
+            return Skip("it saves autocast's cast, and autocast is off")
         missing = missing_tool(facts.device, facts.machine.compute_capability)
         return ["cross_entropy"] if missing is None else Skip(missing)
 

@@ -59,7 +59,7 @@ class Allocator(KnobBase):
         if result.allocator_retries:
             return list(SETTINGS)
         if facts.current.get("compile") in GRAPH_MODES:
-            return Skip("it did not retry, and what else it holds is for the CUDA graphs")
+            return Skip("it did not retry, and CUDA graphs need the rest of its memory")
         allocated, reserved = result.peak_memory_bytes, result.peak_reserved_bytes
         if allocated is None or reserved is None:
             return Skip("the memory was not measured")

@@ -52,12 +52,12 @@ class Autocast(KnobBase):
         if not facts.roots:
             return Skip("no module is called while training")
         if facts.out_of_memory and not facts.current:
-            return Skip("its rounding could not be compared with a script that does not run")
+            return Skip("the script does not run as it is: its rounding cannot be compared")
         if any(dtype in ("float16", "bfloat16") for r in facts.roots for dtype in r.dtypes):
             return Skip(HALF)
         capability = facts.machine.compute_capability
         if facts.device == "cuda" and half_precision.is_float16_only(capability):
-            return Skip('this GPU has no bfloat16 tensor cores; "fp16" is there by --settings')
+            return Skip('this GPU has no bfloat16 tensor cores; "fp16" needs --settings')
         if facts.device == "cuda" and not half_precision.is_ampere(capability):
             return Skip("this GPU has no tensor cores for half precision")
         if facts.device == "cpu" and not half_precision.native_on_cpu():

@@ -86,11 +86,11 @@ class CpuAffinity(KnobBase):
     def _to_gpu(self, device: torch.device, pin: _Pin) -> None:
         bus_id = _bus_id(device)
         if bus_id is None:
-            pin.leave("this torch does not tell the GPU's bus address")
+            pin.leave("this torch does not report the GPU's bus address")
             return
         local = near(bus_id, self._sysfs)
         if not local:
-            pin.leave(f"the system does not tell which cores are near the GPU at {bus_id}")
+            pin.leave(f"the system does not say which cores are near the GPU at {bus_id}")
         elif pin.allowed.isdisjoint(local):
             pin.leave(f"none of the cores that it may use is near the GPU at {bus_id}")
         else:

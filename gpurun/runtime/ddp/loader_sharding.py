@@ -267,7 +267,7 @@ class LoaderSharding:
             if batches and not iterator._gpurun_dealt:
                 stop_rank(
                     f"an epoch has {len(batches)} of its batches for {self._rank_info.world_size} "
-                    "ranks, of which each takes whole ones",
+                    "ranks, and each rank takes whole batches",
                     "take a smaller batch or more data; --strong gives each rank a part of a batch",
                 )
             raise

@@ -83,9 +83,9 @@ class LossScaling:
             return tensors
         if self._reduction is None:
             stop_rank(
-                "the script was taken for one that is distributed by itself, and is not: how its "
-                "loss reduces was not measured",
-                "say it with --loss-reduction mean or sum, or run it without --ddp",
+                "gpurun took the script for a distributed one, which it is not: the loss "
+                "reduction was not measured",
+                "set it with --loss-reduction mean or sum, or run it without --ddp",
             )
         shard = shard_of_loss(tensors, self._sharding.shard)
         if not self._recorded:
@@ -113,9 +113,9 @@ def shard_of_loss(tensors: Tensors, shard: BatchShard | None) -> BatchShard:
     every = [tensors] if isinstance(tensors, Tensor) else tensors
     if any(tensor.grad_fn is not None and tensor.numel() != 1 for tensor in every):
         stop_rank(
-            f"backward() is called on a tensor of several numbers{_at_line()}: how they count in "
-            "the loss of the batch cannot be seen",
-            "sum them up or take their mean before, or run it without --ddp",
+            f"backward() is called on a tensor of several numbers{_at_line()}: their weights in "
+            "the loss of the batch are unknown",
+            "sum them or take their mean first, or run it without --ddp",
         )
     return shard
 

@@ -72,7 +72,7 @@ class StallReport:
         self._reported = step
         since = f"in step {step + 1} for {STILL_SECONDS:.0f} s and more"
         if not busy:
-            warn(f"{since} all ranks wait for each other: they take part in other exchanges")
+            warn(f"{since} all ranks wait for each other: their exchanges do not match")
         for rank, line in busy.items():
             warn(f"{since} the others wait for rank {rank}, which is at {line}")
 

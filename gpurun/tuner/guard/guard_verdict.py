@@ -132,7 +132,7 @@ def runaway(case: Comparison) -> str | None:
     tail = [x for x in case.candidate.losses[-5:] if math.isfinite(x)]
     known = [abs(x) for b in case.baselines for x in b.losses if math.isfinite(x)]
     if start and tail and median(tail) > 2 * max(*known, *start):
-        return f"the loss runs away ({median(tail):.3g} after starting at {max(start):.3g})"
+        return f"the loss diverges ({median(tail):.3g} after starting at {max(start):.3g})"
     return None
 
 

@@ -79,7 +79,7 @@ def _scale(mask: Mask, step: Scale, put: Callable[..., Node]) -> None:
     if isinstance(by, int | float):
         factor = 1 / by if step.divide and by else float(by)
         if not (factor > 0 and math.isfinite(factor)):
-            raise Unfit("its scores are scaled by what is not positive")
+            raise Unfit("the scale of its scores is not positive")
         mask.scale *= factor
     else:
         mask.factors.append(step)
@@ -105,7 +105,7 @@ def judge(mask: Mask, values: dict[Node, Any], held: Callable[[Node], bool]) -> 
     if bool(_hidden(looked_at).all(-1).any()):
         raise Unfit("its mask hides all of a row")
     if kind == "other" and any(not _drowns(x) for x in filled):
-        raise Unfit("what its mask fills in is not low enough")
+        raise Unfit("its mask fills in a value that is not low enough")
     return kind, kind != "other"
 
 

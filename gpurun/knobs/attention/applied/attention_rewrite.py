@@ -135,7 +135,7 @@ class _Work:
 
     def _plan(self, site: Site, values: Values, new: list[Node]) -> _Plan:
         if site.dropout and values[site.result].device.type == "cpu":
-            raise Unfit("on the CPU its dropout keeps the fast kernel away")
+            raise Unfit("the CPU has no fast kernel with dropout")
         own = {node: values[node] for node in _inputs(site)}
         mask = attention_masks.build(self._module.graph, site, new)
         built = dict(own)

@@ -169,7 +169,7 @@ class Capture(RootContext):
                 for calling in captured.around:
                     self._capture(calling)
                 if len(self._unsettled) == before:
-                    reason = str(unfit or "its attention is of a form that is not known")
+                    reason = str(unfit or "gpurun does not know this form of attention")
                     self._hooks.skipped(f"{captured.cls.__name__}: {reason}")
         return True
 

@@ -112,7 +112,7 @@ class BatchesAhead(Generic[B]):
         own = self._plain_to(tensor, device)
         same = copy.shape == own.shape and bool(((copy == own) | (copy != copy)).all())
         if not same:
-            self._give_up("a batch was changed behind torch's back")
+            self._give_up("a batch was changed without torch's knowledge")
         return same
 
     def _guarded(self, action: Callable[[], R]) -> R | None:

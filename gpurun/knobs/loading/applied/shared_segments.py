@@ -109,7 +109,7 @@ def holders_when_alone() -> Holders:
     del storage
     told_apart = segment._holders not in (with_tensor, with_storage) and segment.alone()
     if not told_apart or with_tensor[0] != segment._holders[0] + 1:
-        raise RuntimeError("this torch does not tell who holds a storage")
+        raise RuntimeError("this torch does not say who holds a storage")
     return segment._holders
 
 

@@ -77,9 +77,9 @@ class FusedCrossEntropy:
         if step < PATIENCE or not self._active or self._known:
             return
         if self._made:
-            self._give_up("no cross entropy is taken of what the model returns")
+            self._give_up("the script takes no cross entropy of the model's output")
         elif self._seen:
-            self._give_up("what the model returns is small")
+            self._give_up("the model's output is small")
         else:
             self._give_up("the model returns nothing in half precision")
 

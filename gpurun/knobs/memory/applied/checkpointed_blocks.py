@@ -130,7 +130,7 @@ def _study(
                 return "it changes its input in place"
             results.append(result)
         if not agree(results[0], results[1]):
-            return "its forward gives something else when it runs again"
+            return "its forward returns another result when it runs again"
     except Exception as error:
         return f"it cannot run twice ({type(error).__name__})"
     block.places = places
@@ -139,5 +139,5 @@ def _study(
 
 def _unfit_block(block: Module) -> str | None:
     if any(isinstance(module, torch.nn.SyncBatchNorm) for module in block.modules()):
-        return "SyncBatchNorm would meet the other ranks again"
+        return "SyncBatchNorm would communicate a second time"
     return cannot_choose(block)
