@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpurun.arguments.flag_parser import Flags, Words, split
-from gpurun.arguments.flag_values import allow_of, budget_of, count_of, threshold_of
+from gpurun.arguments.flag_parser import Flags, Words, filled, split
+from gpurun.arguments.flag_values import allow_of, budget_of, threshold_of
 from gpurun.arguments.options import BenchOptions
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
@@ -101,32 +101,18 @@ def options_of(words: Words) -> BenchOptions:
     """The options; a command leaves those that it does not know at their defaults."""
     own = words.own
     first, _, second = own.get("ab", "").partition("\n")
-    return BenchOptions(
+    return filled(
+        BenchOptions,
+        own,
         script=words.program,
         args=words.args,
-        compare=own.get("compare"),
-        from_history="from-history" in own,
-        culprit="culprit" in own,
-        fail_on_training_change="fail-on-training-change" in own,
-        results=own.get("results"),
-        baseline=own.get("baseline"),
-        commit_sha=own.get("commit-sha"),
         ab=(first, second) if "ab" in own else None,
         allow=allow_of(own.get("allow")),
         threshold=threshold_of(own.get("threshold")),
-        max_pairs=count_of("max-pairs", own.get("max-pairs")),
-        launches=count_of("launches", own.get("launches")),
-        steps=count_of("steps", own.get("steps")),
         budget_seconds=budget_of(own.get("budget")),
         metrics=_metrics(own.get("metrics")),
-        trials_in_place="trials-in-place" in own,
         json=own.get("output", own.get("json")),
-        markdown=own.get("markdown"),
         exports=_exports(words.each.get("export", [])),
-        store=own.get("store"),
-        out=own.get("out"),
-        quiet="quiet" in own,
-        help="help" in own,
     )
 
 

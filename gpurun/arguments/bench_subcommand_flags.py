@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from gpurun.arguments.bench_flags import options_of
-from gpurun.arguments.flag_parser import Flags, Words, flags_and_names, split
-from gpurun.arguments.flag_values import budget_of, count_of, moment_of
+from gpurun.arguments.flag_parser import Flags, Words, filled, flags_and_names, split
+from gpurun.arguments.flag_values import budget_of, moment_of
 from gpurun.arguments.options import (
     AcceptOptions,
     BenchOptions,
@@ -26,16 +26,7 @@ def parse_accept(argv: Sequence[str]) -> AcceptOptions:
     own, names = flags_and_names(argv, ACCEPT, "accept")
     if names and "record" in own:
         raise GpurunError("--record names one record, which has its benchmark", "drop the name")
-    return AcceptOptions(
-        name=names[0] if names else None,
-        record=own.get("record"),
-        reason=own.get("reason", ""),
-        json=own.get("json"),
-        store=own.get("store"),
-        out=own.get("out"),
-        quiet="quiet" in own,
-        help="help" in own,
-    )
+    return filled(AcceptOptions, own, name=names[0] if names else None)
 
 
 BISECT = Flags(
@@ -68,21 +59,14 @@ def parse_bisect(argv: list[str]) -> BisectOptions | None:
     if not good or bad.startswith((".", "/")):
         raise GpurunError(f"{good}{dots}{bad} is no range GOOD..BAD", RANGE_EXAMPLE)
     own = words.own
-    return BisectOptions(
+    return filled(
+        BisectOptions,
+        own,
         good=good,
         bad=bad or "HEAD",
         script=words.program,
         args=words.args,
-        max_pairs=count_of("max-pairs", own.get("max-pairs")),
-        steps=count_of("steps", own.get("steps")),
         budget_seconds=budget_of(own.get("budget")),
-        fresh="fresh" in own,
-        trials_in_place="trials-in-place" in own,
-        json=own.get("json"),
-        markdown=own.get("markdown"),
-        store=own.get("store"),
-        out=own.get("out"),
-        quiet="quiet" in own,
     )
 
 
@@ -105,13 +89,7 @@ def parse_exchange(argv: Sequence[str], command: str) -> ExchangeOptions:
         raise GpurunError(
             f"gpurun bench {command} needs a file", f"as in gpurun bench {command} records.json"
         )
-    return ExchangeOptions(
-        files=tuple(files),
-        store=own.get("store"),
-        out=own.get("out"),
-        quiet="quiet" in own,
-        help="help" in own,
-    )
+    return filled(ExchangeOptions, own, files=tuple(files))
 
 
 HISTORY = Flags(
@@ -132,19 +110,8 @@ def parse_history(argv: Sequence[str], now: datetime | None = None) -> HistoryOp
     until = moment_of("until", own.get("until"), now, end=True)
     if since is not None and until is not None and since >= until:
         raise GpurunError("--since is not before --until", "name the earlier date in --since")
-    return HistoryOptions(
-        name=names[0] if names else None,
-        metric=metric,
-        since=since,
-        until=until,
-        branch=own.get("branch"),
-        json=own.get("json"),
-        png=own.get("png"),
-        store=own.get("store"),
-        out=own.get("out"),
-        quiet="quiet" in own,
-        help="help" in own,
-    )
+    name = names[0] if names else None
+    return filled(HistoryOptions, own, name=name, metric=metric, since=since, until=until)
 
 
 QUICK_PAIRS = 6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.arguments.flag_parser import Flags, split_all
+from gpurun.arguments.flag_parser import Flags, filled, split_all
 from gpurun.arguments.options import DiagnoseOptions
 
 DIAGNOSE = Flags(switches=("all", "quiet", "help"), values=("json", "markdown"))
@@ -13,11 +13,4 @@ DIAGNOSE = Flags(switches=("all", "quiet", "help"), values=("json", "markdown"))
 def parse_diagnose(argv: Sequence[str]) -> DiagnoseOptions:
     """The options; flags may stand before and after the paths."""
     own, paths = split_all(argv, DIAGNOSE)
-    return DiagnoseOptions(
-        paths=tuple(paths),
-        json=own.get("json"),
-        markdown=own.get("markdown"),
-        all="all" in own,
-        quiet="quiet" in own,
-        help="help" in own,
-    )
+    return filled(DiagnoseOptions, own, paths=tuple(paths))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpurun.arguments.flag_parser import split
+from gpurun.arguments.flag_parser import filled, split
 from gpurun.arguments.main_flags import MAIN
 from gpurun.arguments.options import DoctorOptions
 from gpurun.errors import GpurunError
@@ -16,7 +16,4 @@ def parse_doctor(argv: list[str]) -> DoctorOptions:
         raise GpurunError(
             "doctor takes --json, --out and --quiet only", "gpurun ./doctor runs a script"
         )
-    own = words.own
-    return DoctorOptions(
-        json=own.get("json"), out=own.get("out"), quiet="quiet" in own, help="help" in own
-    )
+    return filled(DoctorOptions, words.own)

@@ -5,12 +5,16 @@ Not argparse: it would swallow the script's own `--`, and parsing must stop at t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar, cast
 
+from gpurun.arguments.flag_values import count_of
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES
 from gpurun.errors import GpurunError
 from gpurun.records.record import record
+
+T = TypeVar("T")
 
 SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
 
@@ -141,3 +145,22 @@ def flags_and_names(
             f"gpurun bench {command} takes one {what}, not {names[-1]!r} too", f"name one {what}"
         )
     return own, names
+
+
+def filled(options: type[T], own: Mapping[str, str], **known: object) -> T:
+    """The options with `known` fields, and every other one by the flag of its name.
+
+    A switch is True where it stands, a text is itself, a whole number counts from 1. A field of any
+    other type keeps its default.
+    """
+    for one in fields(cast(Any, options)):
+        flag = one.name.replace("_", "-")
+        if one.name in known or flag not in own:
+            continue
+        if one.type == "bool":
+            known[one.name] = True
+        elif one.type == "int | None":
+            known[one.name] = count_of(flag, own[flag])
+        elif one.type in ("str", "str | None"):
+            known[one.name] = own[flag]
+    return options(**known)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import enum
 import math
 import re
 from datetime import datetime, timedelta, timezone
+from typing import TypeVar
 
 from gpurun.errors import GpurunError
 from gpurun.records.effects import Effect
+
+E = TypeVar("E", bound=enum.Enum)
 
 UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
@@ -61,6 +65,16 @@ def count_of(flag: str, text: str | None) -> int | None:
     if not text.isdigit() or int(text) == 0:
         raise GpurunError(f"--{flag} {text!r} is not a count", "write a number from 1")
     return int(text)
+
+
+def choice_of(flag: str, text: str | None, choices: type[E]) -> E | None:
+    """The member of an enum that a flag was given by its value."""
+    try:
+        return None if text is None else choices(text)
+    except ValueError:
+        known = " or ".join(str(one.value) for one in choices)
+        what = flag.rpartition("-")[2]
+        raise GpurunError(f"--{flag} {text!r} is no {what}", f"write {known}") from None
 
 
 def allow_of(text: str | None) -> tuple[str, ...] | None:

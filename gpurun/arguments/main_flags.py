@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpurun.arguments.ddp_options import ddp_options
-from gpurun.arguments.flag_parser import Flags, Words, split
-from gpurun.arguments.flag_values import EFFECTS, allow_of, budget_of, count_of
+from gpurun.arguments.flag_parser import Flags, Words, filled, split
+from gpurun.arguments.flag_values import EFFECTS, allow_of, budget_of, choice_of
 from gpurun.arguments.options import Objective, Options, Target, TargetKind
 from gpurun.arguments.scale_flags import scale_options
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES, asks_for_ranks
@@ -55,30 +55,20 @@ def options_of(words: Words, environment: Mapping[str, str]) -> Options:
     if "settings" in own and "tuned" in own:
         raise GpurunError("--settings and --tuned exclude each other", "drop one of them")
     args, tuned = _tuned(words.args)
-    options = Options(
+    options = filled(
+        Options,
+        own,
         target=Target(_kind(own, environment), words.program, args),
         tuned_arguments=tuned,
         torchrun=tuple(words.torchrun),
         elastic=bool(words.torchrun) or asks_for_ranks(environment) or "ddp" in own,
-        ddp="ddp" in own,
-        oversubscribe="oversubscribe" in own,
-        shared_writes="shared-writes" in own,
         ddp_options=ddp_options(own.get("ddp-options")),
-        loss_reduction=_reduction(own.get("loss-reduction")),
+        loss_reduction=choice_of("loss-reduction", own.get("loss-reduction"), LossReduction),
         optimize="optimize" in own or "tune-only" in own,
         tune_only="tune-only" in own or "dry-run" in own,
-        dry_run="dry-run" in own,
         budget_seconds=budget_of(own.get("budget")),
-        max_trials=count_of("max-trials", own.get("max-trials")),
-        objective=_objective(own.get("objective")),
+        objective=choice_of("objective", own.get("objective"), Objective),
         allow=allow_of(own.get("allow")),
-        tuned="tuned" in own,
-        settings=own.get("settings"),
-        save_settings=own.get("save-settings"),
-        trials_in_place="trials-in-place" in own,
-        json=own.get("json"),
-        out=own.get("out"),
-        quiet="quiet" in own,
         scale=scale_options(own),
     )
     _refuse_idle(options, own)
@@ -170,21 +160,3 @@ def _tuned(args: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[TunedArgument,
 
     tuned = tuned_arguments(args, EFFECTS)
     return as_it_is(args, tuned), tuned
-
-
-def _objective(text: str | None) -> Objective | None:
-    try:
-        return None if text is None else Objective(text)
-    except ValueError:
-        choices = " or ".join(objective.value for objective in Objective)
-        raise GpurunError(f"--objective {text!r} is no objective", f"write {choices}") from None
-
-
-def _reduction(text: str | None) -> LossReduction | None:
-    try:
-        return None if text is None else LossReduction(text)
-    except ValueError:
-        choices = " or ".join(reduction.value for reduction in LossReduction)
-        raise GpurunError(
-            f"--loss-reduction {text!r} is no reduction", f"write {choices}"
-        ) from None

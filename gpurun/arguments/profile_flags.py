@@ -6,8 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpurun.arguments.flag_parser import Flags, split
-from gpurun.arguments.flag_values import count_of
+from gpurun.arguments.flag_parser import Flags, filled, split
 from gpurun.arguments.main_flags import MAIN, options_of
 from gpurun.arguments.options import ProfileOptions
 from gpurun.errors import GpurunError
@@ -35,11 +34,11 @@ def parse_profile(argv: list[str], environment: Mapping[str, str] | None = None)
     if own.get("json") == "-":
         raise GpurunError("--json - would mix with the script's own stdout", "name a file")
     plain = replace(words, own={name: own[name] for name in own if name not in OWN})
-    return ProfileOptions(
+    return filled(
+        ProfileOptions,
+        own,
         run=options_of(plain, os.environ if environment is None else environment),
         sources=_sources(own.get("sources")),
-        steps=count_of("steps", own.get("steps")),
-        stop="stop" in own,
     )
 
 

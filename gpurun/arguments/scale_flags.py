@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gpurun.arguments.flag_values import count_of
+from gpurun.arguments.flag_parser import filled
 from gpurun.arguments.options import ScaleOptions
 from gpurun.errors import GpurunError
 
@@ -13,14 +13,7 @@ def scale_options(own: Mapping[str, str]) -> ScaleOptions | None:
     """The options among our own flags; None without `--scale`."""
     if "scale" not in own:
         return None
-    return ScaleOptions(
-        counts=_counts(own["scale"]),
-        strong="strong" in own,
-        rounds=count_of("rounds", own.get("rounds")),
-        steps=count_of("steps", own.get("steps")),
-        plot=own.get("plot"),
-        oversubscribe="oversubscribe" in own,
-    )
+    return filled(ScaleOptions, own, counts=_counts(own["scale"]))
 
 
 def check_counts(counts: Sequence[int], ranks: int, nodes: int) -> None:
