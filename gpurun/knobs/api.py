@@ -41,14 +41,6 @@ class LoaderCall:
     subclass: bool = False
 
 
-@dataclass
-class OptimizerCall:
-    """The arguments of an optimizer about to be built. Edits must keep its state dict the same."""
-
-    cls: type
-    arguments: dict[str, Any]
-
-
 class Hooks(Protocol):
     """The places of the user's process that a knob can reach. Every call-back of a knob is guarded:
     if it raises, it is switched off, the record says so, and the script goes on.
@@ -59,9 +51,6 @@ class Hooks(Protocol):
 
     def before_loader(self, edit: Callable[[LoaderCall], None]) -> None:
         """Edit the arguments of each DataLoader before it is built (not of refusing subclasses)."""
-
-    def before_optimizer(self, edit: Callable[[OptimizerCall], None]) -> None:
-        """Edit the arguments of each optimizer before it is built."""
 
     def after_optimizer(self, callback: Callable[[Any], None]) -> None:
         """Look at or change each optimizer right after it was built, before any scheduler is."""
@@ -79,9 +68,6 @@ class Hooks(Protocol):
 
         `inputs` maps what it is given, as the pair of its positional and its keyword arguments.
         """
-
-    def around_root(self, context: Callable[[Any], AbstractContextManager[Any]]) -> None:
-        """Run every call of a root module inside `context(module)`."""
 
     def around_backward(self, begins: Callable[[Any], Any], ended: Callable[[], None]) -> None:
         """Differentiate `begins(loss)` in place of each scalar loss on which the script itself

@@ -12,7 +12,7 @@ from torch.nn import Module
 from gpurun.records.frames import drop_frame
 from gpurun.runtime.core.recorder import RECORDER
 
-Context = Callable[[Module], AbstractContextManager[Any]]
+Context = Callable[[], AbstractContextManager[Any]]
 Map = Callable[[Any], Any]
 Failed = Callable[[Exception], None]
 Entry = tuple[str, Context, Map | None, Failed, Map | None]
@@ -32,7 +32,7 @@ class CallContexts:
         failed: Failed,
         inputs: Map | None = None,
     ) -> None:
-        """Run root calls inside `context(module)` and map what they return by `output`.
+        """Run root calls inside `context()` and map what they return by `output`.
 
         `inputs` maps the pair of their arguments. If one raises, `failed` is called with the error.
         """
@@ -50,7 +50,7 @@ class CallContexts:
         kwargs: dict[str, Any],
     ) -> Any:
         """`original(module, *args, **kwargs)` inside every context."""
-        entered = self._enter(module)
+        entered = self._enter()
         for entry, _ in entered:
             args, kwargs = self._map(entry, entry[4], (args, kwargs))
         try:
@@ -64,11 +64,11 @@ class CallContexts:
             result = self._map(entry, entry[2], result)
         return result
 
-    def _enter(self, module: Module) -> list[tuple[Entry, Any]]:
+    def _enter(self) -> list[tuple[Entry, Any]]:
         entered: list[tuple[Entry, Any]] = []
         for entry in list(self.entries):
             try:
-                manager = entry[1](module)
+                manager = entry[1]()
                 manager.__enter__()
             except Exception as error:
                 self._drop(entry, error)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
-from gpurun.knobs.api import LoaderCall, OptimizerCall
+from gpurun.knobs.api import LoaderCall
 from gpurun.records.events import CompileEvent
 from gpurun.records.spec import Setting
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
@@ -36,10 +36,6 @@ class KnobHooks:
         """See `knobs.api.Hooks`."""
         LOADERS.edits.append(self.guarded(_whole(edit)))
 
-    def before_optimizer(self, edit: Callable[[OptimizerCall], None]) -> None:
-        """See `knobs.api.Hooks`."""
-        OPTIMIZERS.edits.append(self.guarded(_whole(edit)))
-
     def after_optimizer(self, callback: Callable[[Any], None]) -> None:
         """See `knobs.api.Hooks`."""
         OPTIMIZERS.built.append(self.guarded(callback))
@@ -55,11 +51,7 @@ class KnobHooks:
         inputs: Callable[[Any], Any] | None = None,
     ) -> None:
         """See `knobs.api.Hooks`."""
-        ROOTS.around.add(f"knob {self._knob}", lambda _: context(), output, self._failed, inputs)
-
-    def around_root(self, context: Callable[[Any], AbstractContextManager[Any]]) -> None:
-        """See `knobs.api.Hooks`."""
-        ROOTS.around.add(f"knob {self._knob}", context, None, self._failed)
+        ROOTS.around.add(f"knob {self._knob}", context, output, self._failed, inputs)
 
     def around_backward(self, begins: Callable[[Any], Any], ended: Callable[[], None]) -> None:
         """See `knobs.api.Hooks`."""
@@ -99,10 +91,10 @@ class KnobHooks:
         OUTCOMES.failed(self._knob, error)
 
 
-def _whole(edit: Callable[[Any], None]) -> Callable[[Any], None]:
+def _whole(edit: Callable[[LoaderCall], None]) -> Callable[[LoaderCall], None]:
     """Undo an edit that raises half-way; it changes no argument and records no outcome."""
 
-    def edit_or_not(call: LoaderCall | OptimizerCall) -> None:
+    def edit_or_not(call: LoaderCall) -> None:
         before = dict(call.arguments)
         try:
             with OUTCOMES.held() as held:

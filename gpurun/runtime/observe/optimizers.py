@@ -1,20 +1,16 @@
-"""Seeing optimizers: how they are built, and the two places where knobs may touch them."""
+"""Seeing optimizers: how they are built, and the place where knobs may touch them."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from gpurun.knobs.api import OptimizerCall
 from gpurun.records.events import OptimizerEvent
 from gpurun.records.frames import drop_frame
-from gpurun.runtime.core.knob_outcomes import OUTCOMES
-from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
+from gpurun.runtime.core.patching import guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.step_clock import CLOCK
 
@@ -23,7 +19,6 @@ class Optimizers:
     """The optimizers of this process, numbered in the order in which they were built."""
 
     def __init__(self) -> None:
-        self.edits: list[Callable[[OptimizerCall], None]] = []
         self.built: list[Callable[[Optimizer], None]] = []
         self.noticed: list[Callable[[Optimizer], None]] = []
         """Our own call-backs, called after the knobs' ones."""
@@ -41,58 +36,24 @@ class Optimizers:
         optimizer.register_optimizer_step_post_hook(_unless_compiling(CLOCK.step_ends))
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(original)
-        optimizers = self
+        building = self._building
         finished = guarded("optimizer built", self._finished)
-        edited = guarded("optimizer edits", self._edited)
 
         def __init__(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
-            outermost = id(optimizer) not in optimizers._building
-            call = None
-            if outermost and optimizers.edits:
-                call = edited(signature, optimizer, args, kwargs)
-            optimizers._building.add(id(optimizer))
+            outermost = id(optimizer) not in building
+            building.add(id(optimizer))
             try:
-                if call is None:
-                    original(optimizer, *args, **kwargs)
-                else:
-                    build_edited("edited optimizer", original, optimizer, *call)
+                original(optimizer, *args, **kwargs)
             except BaseException as error:
                 drop_frame(error)
                 raise
             finally:
                 if outermost:
-                    optimizers._building.discard(id(optimizer))
+                    building.discard(id(optimizer))
             if outermost:
                 finished(optimizer)
 
         return __init__
-
-    def _edited(
-        self,
-        signature: inspect.Signature,
-        optimizer: Optimizer,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-    ) -> tuple[dict[str, Any], dict[str, Any], Settle] | None:
-        """The script's arguments by name, the edited ones, and the call-back for the outcome."""
-        try:
-            arguments = dict(signature.bind(optimizer, *args, **kwargs).arguments)
-        except TypeError:
-            return None  # the script's own error: let torch raise it
-        arguments.pop(next(iter(signature.parameters)), None)
-        for parameter in signature.parameters.values():
-            if parameter.kind is parameter.VAR_POSITIONAL:
-                return None
-            if parameter.kind is parameter.VAR_KEYWORD:
-                arguments.update(arguments.pop(parameter.name, {}))
-        if isinstance(arguments.get("params"), Iterator):
-            arguments["params"] = list(arguments["params"])  # it can be read only once
-        call = OptimizerCall(cls=type(optimizer), arguments=dict(arguments))
-        with OUTCOMES.held() as held:
-            for edit in self.edits:
-                edit(call)
-        return arguments, call.arguments, functools.partial(OUTCOMES.settle, held)
 
     def _finished(self, optimizer: Optimizer) -> None:
         if optimizer in CLOCK.optimizers:

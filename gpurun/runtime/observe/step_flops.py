@@ -65,7 +65,7 @@ class StepFlops:
             return
         self._mode, self._passes = _Counting(), CLOCK.backwards
         mode = self._mode
-        ROOTS.around.add(NAME, lambda _: mode, None, lambda _: self._leave())
+        ROOTS.around.add(NAME, lambda: mode, None, lambda _: self._leave())
         BACKWARD.around.append(self._backward)
 
     def _hidden(self) -> str | None:

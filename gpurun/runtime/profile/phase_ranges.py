@@ -54,7 +54,7 @@ class PhaseRanges:
 
         replace(dataloader._BaseDataLoaderIter, "__next__", self._inside("data"))
         replace(torch.autograd, "backward", self._inside("backward"))
-        ROOTS.around.add("phases", lambda _: self._forward(), None, lambda _: None)
+        ROOTS.around.add("phases", self._forward, None, lambda _: None)
         optimizer.register_optimizer_step_pre_hook(guarded("phases", self._optimizer_begins))
         optimizer.register_optimizer_step_post_hook(guarded("phases", self._optimizer_ends))
 

@@ -19,8 +19,9 @@ class Planted(KnobBase):
         return [True]
 
     def apply(self, value: Any, hooks: Hooks) -> None:
-        def edit(call: Any) -> None:
-            call.arguments["lr"] = 2 * call.arguments["lr"]
+        def built(optimizer: Any) -> None:
+            for group in optimizer.param_groups:
+                group["lr"] *= 2
             hooks.applied()
 
-        hooks.before_optimizer(edit)
+        hooks.after_optimizer(built)
