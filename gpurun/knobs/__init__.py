@@ -26,22 +26,6 @@ NAMED_BY = "`knobs` in gpurun.toml or pyproject.toml"
 """Where the paths of a user's own knobs come from; no flag names any."""
 APPLIED = "applied"
 """Name of the folders whose modules are loaded when a knob is applied, after torch."""
-PARTS = (
-    "order",
-    "acts_on",
-    "startup_seconds",
-    "early_imports",
-    "is_likely",
-    "seconds_to_start",
-    "likely",
-    "saves_memory",
-    "most_values",
-    "refine",
-    "companions",
-    "environment",
-    "arguments",
-)
-"""What a knob has from `KnobBase` where it says nothing itself."""
 ACTS_ON = ("data", "model", "optimizer", "step")
 METHODS = (
     "candidates", "apply", "refine", "companions", "is_likely", "seconds_to_start", "environment",
@@ -144,7 +128,7 @@ def _knob_of(module: ModuleType) -> Knob | None:
 
 def _is_meant_as_knob(cls: type) -> bool:
     """Whether a class has enough of a knob that what it lacks is a mistake."""
-    if cls in (Knob, KnobBase):
+    if cls is KnobBase:
         return False
     return (
         issubclass(cls, KnobBase)
@@ -157,7 +141,7 @@ def _built(cls: type, file: str) -> Knob:
     fault = _fault(cls)
     if fault is None:
         try:
-            return cast(Knob, cls())
+            return cast(KnobBase, cls())
         except Exception as error:
             fault = (f"cannot be built: {_one_line(error)}", "let it take no arguments")
     what, todo = fault
@@ -166,9 +150,11 @@ def _built(cls: type, file: str) -> Knob:
 
 def _fault(cls: type[Any]) -> tuple[str, str] | None:
     """What keeps a class from being a knob, and what to write instead."""
-    for part in ("name", "effect", "candidates", "apply"):
-        if not hasattr(cls, part):
-            return f"has no `{part}`", "gpurun/knobs/api.py says what each part of a knob is for"
+    if not issubclass(cls, KnobBase):
+        return "is none to gpurun", "inherit it from gpurun.knobs.api.KnobBase"
+    missing = [part for part in ("name", "effect") if not hasattr(cls, part)]
+    for part in (*missing, *sorted(cls.__abstractmethods__)):
+        return f"has no `{part}`", "gpurun/knobs/api.py says what each part of a knob is for"
     if not (isinstance(cls.name, str) and cls.name.isidentifier()):
         return (
             f"has the `name` {cls.name!r}, no identifier",
@@ -177,9 +163,6 @@ def _fault(cls: type[Any]) -> tuple[str, str] | None:
     if not isinstance(cls.effect, Effect):
         choices = ", ".join(str(effect) for effect in Effect)
         return f"has the `effect` {cls.effect!r}, no member of Effect", f"write one of {choices}"
-    for part in PARTS:
-        if not hasattr(cls, part):
-            return f"has no `{part}`", "inherit it from gpurun.knobs.api.KnobBase"
     for part in ("order", "startup_seconds", "most_values"):
         if not isinstance(getattr(cls, part), int | float):
             return f"has the `{part}` {getattr(cls, part)!r}, no number", "write a number"

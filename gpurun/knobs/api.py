@@ -8,6 +8,7 @@ torch, and modules of a folder `applied`. It reaches the process through `Hooks`
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -106,9 +107,10 @@ class Hooks(Protocol):
         """The detail of something the script does by itself (see `TraitEvent`), or None."""
 
 
-class Knob(Protocol):
-    """One thing that can be turned. The class docstring is its documentation.
+class KnobBase(ABC):
+    """One thing that can be turned; a knob inherits this. Its docstring is its documentation.
 
+    `name`, an identifier, and `effect` are the knob's own.
     `order`: when it is tried, small first (cheap and certain before dear and doubtful).
     `acts_on`: the part of the step that it can shorten: "data", "model" (forward and backward),
     "optimizer" or "step" (anything). It is not tried where that part is too small to gain.
@@ -123,42 +125,6 @@ class Knob(Protocol):
 
     name: ClassVar[str]
     effect: ClassVar[Effect]
-    order: ClassVar[int]
-    acts_on: ClassVar[str]
-    likely: ClassVar[bool]
-    saves_memory: ClassVar[bool]
-    most_values: ClassVar[int]
-    startup_seconds: ClassVar[float]
-    early_imports: ClassVar[tuple[str, ...]]
-
-    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
-        """Values worth trying on this ground, likeliest first, without the current one."""
-
-    def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
-        """After `value` was tried and gained the factor `gain`: a further value to try, or None."""
-
-    def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
-        """Settings of other knobs without which this value cannot show what it is worth."""
-
-    def is_likely(self, facts: Facts) -> bool:
-        """`likely`, of this script."""
-
-    def seconds_to_start(self, facts: Facts) -> float:
-        """What turning it roughly adds to the start of a process of this script."""
-
-    def environment(self, value: Any) -> dict[str, str]:
-        """Environment variables that the value needs before python starts."""
-
-    def arguments(self, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
-        """The script's command line under this value."""
-
-    def apply(self, value: Any, hooks: Hooks) -> None:
-        """Turn the knob in the user's process."""
-
-
-class KnobBase:
-    """Defaults for the parts that most knobs do not need. Inherit and override."""
-
     order: ClassVar[int] = 100
     acts_on: ClassVar[str] = "step"
     likely: ClassVar[bool] = False
@@ -167,26 +133,37 @@ class KnobBase:
     startup_seconds: ClassVar[float] = 0.0
     early_imports: ClassVar[tuple[str, ...]] = ()
 
+    @abstractmethod
+    def candidates(self, facts: Facts) -> Sequence[Any] | Skip:
+        """Values worth trying on this ground, likeliest first, without the current one."""
+
+    @abstractmethod
+    def apply(self, value: Any, hooks: Hooks) -> None:
+        """Turn the knob in the user's process."""
+
     def refine(self, facts: Facts, value: Any, gain: float) -> Any | None:
-        """No further value."""
+        """After `value` was tried and gained the factor `gain`: a further value to try, or None."""
         return None
 
     def companions(self, facts: Facts, value: Any) -> dict[str, Any]:
-        """No other setting."""
+        """Settings of other knobs without which this value cannot show what it is worth."""
         return {}
 
     def is_likely(self, facts: Facts) -> bool:
-        """`likely`, whatever the script."""
+        """`likely`, of this script."""
         return self.likely
 
     def seconds_to_start(self, facts: Facts) -> float:
-        """`startup_seconds`, whatever the script."""
+        """What turning it roughly adds to the start of a process of this script."""
         return self.startup_seconds
 
     def environment(self, value: Any) -> dict[str, str]:
-        """No environment variable."""
+        """Environment variables that the value needs before python starts."""
         return {}
 
     def arguments(self, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
-        """The command line as it is."""
+        """The script's command line under this value."""
         return argv
+
+
+Knob = KnobBase

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import ClassVar, cast
+from typing import ClassVar
 
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect, Hooks, Knob, KnobBase
@@ -32,8 +32,8 @@ class _ScriptArgument(KnobBase):
     most_values: ClassVar[int] = sys.maxsize
 
     def __init__(self, argument: TunedArgument) -> None:
-        self.name = argument.name
-        self.effect = Effect(argument.effect)
+        self.name = argument.name  # type: ignore[misc]
+        self.effect = Effect(argument.effect)  # type: ignore[misc]
         self._argument = argument
 
     def candidates(self, facts: Facts) -> Sequence[str]:
@@ -71,7 +71,7 @@ def script_argument(argument: TunedArgument) -> Knob:
             f"{argument.name} has the effect {argument.effect!r}",
             f"choose among {','.join(choices)}",
         )
-    return cast(Knob, _ScriptArgument(argument))
+    return _ScriptArgument(argument)
 
 
 def argument_called(name: str, tuned: Sequence[TunedArgument] = ()) -> TunedArgument | None:

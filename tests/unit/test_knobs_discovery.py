@@ -141,7 +141,7 @@ def test_a_named_file_that_is_no_knob_is_an_error_of_one_line(
         ("order = 1", 'acts_on = "loss"', "`acts_on` 'loss'"),
         ("order = 1", "environment = {}", "`environment` that is no method"),
         ("order = 1", "def __init__(self, more): pass", "cannot be built: TypeError"),
-        ("(KnobBase)", "", "has no `acts_on`"),
+        ("(KnobBase)", "", "is none to gpurun"),
     ],
 )
 @pytest.mark.parametrize("in_folder", [False, True])

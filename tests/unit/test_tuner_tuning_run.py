@@ -13,7 +13,7 @@ import pytest
 from gpurun.arguments.main_flags import parse
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.knobs import find
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Hooks, KnobBase
 from gpurun.records.facts import BatchFlag, Facts
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord, Unproven
 from gpurun.report.tuning_progress import SilentView
@@ -280,6 +280,9 @@ def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
 
         def candidates(self, facts: Facts) -> list[int]:
             return [1]
+
+        def apply(self, value: int, hooks: Hooks) -> None:
+            raise AssertionError("nothing is launched here")
 
     monkeypatch.setattr(final_selection, "judge_training", lambda *_: SOUND)
     monkeypatch.setattr(Screening, "objection", lambda *_: (None, SOUND))
