@@ -51,10 +51,10 @@ for epoch in range(100):
 
 PLACEBO = '''
 """A knob that does nothing."""
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 
 
-class Placebo{number}(KnobBase):
+class Placebo{number}(Knob):
     """Nothing, number {number}."""
 
     name = "placebo_{number}"

@@ -6,14 +6,14 @@ import importlib.util
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 NAMED = "RMSNorm"
 """What the class of a root mean square norm has in its name, whoever wrote it."""
 
 
-class FusedRmsNorm(KnobBase):
+class FusedRmsNorm(Knob):
     """The `forward` of the model's RMSNorm modules as one Triton kernel (closed form on the CPU).
 
     Helps models in the manner of LLaMA that run eager: an RMS norm by hand reads and writes its

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, cast
 
 from gpurun.errors import GpurunError
-from gpurun.knobs.api import Effect, Knob, KnobBase
+from gpurun.knobs.api import Effect, Knob
 from gpurun.knobs.script_argument import argument_called, script_argument
 from gpurun.records.tuned_argument import TunedArgument
 
@@ -128,10 +128,10 @@ def _knob_of(module: ModuleType) -> Knob | None:
 
 def _is_meant_as_knob(cls: type) -> bool:
     """Whether a class has enough of a knob that what it lacks is a mistake."""
-    if cls is KnobBase:
+    if cls is Knob:
         return False
     return (
-        issubclass(cls, KnobBase)
+        issubclass(cls, Knob)
         or (hasattr(cls, "name") and hasattr(cls, "effect"))
         or (hasattr(cls, "candidates") and hasattr(cls, "apply"))
     )
@@ -141,7 +141,7 @@ def _built(cls: type, file: str) -> Knob:
     fault = _fault(cls)
     if fault is None:
         try:
-            return cast(KnobBase, cls())
+            return cast(Knob, cls())
         except Exception as error:
             fault = (f"cannot be built: {_one_line(error)}", "let it take no arguments")
     what, todo = fault
@@ -150,8 +150,8 @@ def _built(cls: type, file: str) -> Knob:
 
 def _fault(cls: type[Any]) -> tuple[str, str] | None:
     """What keeps a class from being a knob, and what to write instead."""
-    if not issubclass(cls, KnobBase):
-        return "is none to gpurun", "inherit it from gpurun.knobs.api.KnobBase"
+    if not issubclass(cls, Knob):
+        return "is none to gpurun", "inherit it from gpurun.knobs.api.Knob"
     missing = [part for part in ("name", "effect") if not hasattr(cls, part)]
     for part in (*missing, *sorted(cls.__abstractmethods__)):
         return f"has no `{part}`", "gpurun/knobs/api.py says what each part of a knob is for"

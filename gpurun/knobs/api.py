@@ -107,7 +107,7 @@ class Hooks(Protocol):
         """The detail of something the script does by itself (see `TraitEvent`), or None."""
 
 
-class KnobBase(ABC):
+class Knob(ABC):
     """One thing that can be turned; a knob inherits this. Its docstring is its documentation.
 
     `name`, an identifier, and `effect` are the knob's own.
@@ -164,6 +164,3 @@ class KnobBase(ABC):
     def arguments(self, value: Any, argv: tuple[str, ...]) -> tuple[str, ...]:
         """The script's command line under this value."""
         return argv
-
-
-Knob = KnobBase

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
 
-class ChannelsLast(KnobBase):
+class ChannelsLast(Knob):
     """`module.to(memory_format=torch.channels_last)` on root modules with 2-D convolutions.
 
     Helps convolutions in bfloat16 and TF32: their kernels want the channels innermost and otherwise

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 if TYPE_CHECKING:
     from torch.nn import Module
 
 
-class CudnnBenchmark(KnobBase):
+class CudnnBenchmark(Knob):
     """`torch.backends.cudnn.benchmark = True`: algorithms are chosen by timing, not by heuristics.
 
     Helps convolutional models whose input shapes do not change: each new shape is timed once.

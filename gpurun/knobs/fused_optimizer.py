@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 DEVICES = ("cuda", "cpu")
 
 
-class FusedOptimizer(KnobBase):
+class FusedOptimizer(Knob):
     """The `fused=True` (or `foreach=True`) path of torch's own optimizers.
 
     Helps when the optimizer's many small kernels take a share of the step: one fused kernel updates

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.errors import GpurunError
-from gpurun.knobs.api import Effect, Hooks, Knob, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.knobs.command_line import with_flag
 from gpurun.records.facts import Facts
 from gpurun.records.tuned_argument import TunedArgument
@@ -19,7 +19,7 @@ KEY = re.compile(r"[^-=\s][^=]*=")
 PLACE = re.compile(r"argument ([1-9]\d*)")
 
 
-class _ScriptArgument(KnobBase):
+class _ScriptArgument(Knob):
     """Another value of one of the script's own arguments, as text.
 
     Helps with what only the script can change: a bucket size, a number of streams, another model.

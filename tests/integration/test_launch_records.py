@@ -146,8 +146,8 @@ def test_a_record_that_breaks_midway_leaves_the_exit_code(tmp_path: Path, gpurun
 
 def test_a_failing_hook_is_recorded_and_the_script_goes_on(tmp_path: Path, gpurun: Gpurun) -> None:
     (tmp_path / "broken.py").write_text(
-        "from gpurun.knobs.api import Effect, KnobBase, Skip\n"
-        "class Broken(KnobBase):\n"
+        "from gpurun.knobs.api import Effect, Knob, Skip\n"
+        "class Broken(Knob):\n"
         '    """A knob that always fails."""\n'
         "    name = 'broken'\n    effect = Effect.PIPELINE\n"
         "    def candidates(self, facts):\n        return Skip('never')\n"

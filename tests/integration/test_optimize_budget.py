@@ -47,9 +47,9 @@ sys.exit(gpurun.main(sys.argv[1:]))
 """gpurun whose budget ends when the first pair of the proof has been measured."""
 STALLING = """
 import time
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 
-class Stalling(KnobBase):
+class Stalling(Knob):
     name = "stalling"
     effect = Effect.PIPELINE
     order = 1

@@ -11,10 +11,10 @@ from tests.integration.tunings import launch, lines, report_of
 from tests.once import once
 
 KNOB = '''
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 from tests.once import once
 
-class {title}(KnobBase):
+class {title}(Knob):
     """A knob that goes wrong."""
 
     name = "{name}"

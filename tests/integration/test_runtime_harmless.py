@@ -82,7 +82,7 @@ print(train())
 def test_a_broken_knob_is_left_out(tmp_path: Path, gpurun: Gpurun) -> None:
     (tmp_path / "broken_knob.py").write_text(
         """
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 class Context:
     def __enter__(self):
         raise RuntimeError("context")
@@ -102,7 +102,7 @@ def half(call):
     raise RuntimeError("edit")
 def bad_workers(call):
     call.arguments["num_workers"] = -5
-class Broken(KnobBase):
+class Broken(Knob):
     name, effect = "broken", Effect.PIPELINE
     def candidates(self, facts):
         return [1]

@@ -16,9 +16,9 @@ from tests.unit.test_tuner_knob_search import Planted
 from tests.unit.tuner_trials import trial
 
 KNOB = """
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 
-class Planted(KnobBase):
+class Planted(Knob):
     name, effect = "planted", Effect.PIPELINE
     def candidates(self, facts):
         return [1]

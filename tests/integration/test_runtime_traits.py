@@ -71,9 +71,9 @@ def test_autocast_that_torch_enters_for_itself_is_not_the_scripts(
 
 KNOB = """
 import contextlib
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 
-class Casting(KnobBase):
+class Casting(Knob):
     name, effect = "casting", Effect.NUMERICS
     def candidates(self, facts):
         return [1]
@@ -133,9 +133,9 @@ if __name__ == "__main__":
 CALLED = DECORATED[: DECORATED.index("model(torch")].count("\n") + 1
 OURS_REFUSES = """
 from gpurun.knobs.precision import autocast, half_precision
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 
-class Casting(KnobBase):
+class Casting(Knob):
     name, effect = "casting", Effect.NUMERICS
     def candidates(self, facts):
         return [1]

@@ -90,8 +90,8 @@ def test_tuning_on_several_nodes_is_refused_by_name(tmp_path: Path, in_process: 
         (None, b"there is no knob file or folder"),
         ("def broken(:\n", b"cannot be imported: SyntaxError"),
         (
-            "from gpurun.knobs.api import KnobBase\n"
-            "class Mine(KnobBase):\n"
+            "from gpurun.knobs.api import Knob\n"
+            "class Mine(Knob):\n"
             "    name = 'mine'\n"
             "    effect = 'numerics'\n"
             "    def candidates(self, facts): return [1]\n"

@@ -127,9 +127,9 @@ def test_a_knob_that_cannot_be_applied_is_named(make: Make, launcher: TrialLaunc
 
 
 BROKEN = '''
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 
-class Broken(KnobBase):
+class Broken(Knob):
     """It cannot be applied."""
 
     name = "broken"

@@ -17,9 +17,9 @@ from tests.unit.knob_facts import facts
 
 TRIVIAL = '''
 """A knob of the user's own."""
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 
-class Trivial(KnobBase):
+class Trivial(Knob):
     """Does nothing, for the test."""
 
     name = "{name}"
@@ -141,7 +141,7 @@ def test_a_named_file_that_is_no_knob_is_an_error_of_one_line(
         ("order = 1", 'acts_on = "loss"', "`acts_on` 'loss'"),
         ("order = 1", "environment = {}", "`environment` that is no method"),
         ("order = 1", "def __init__(self, more): pass", "cannot be built: TypeError"),
-        ("(KnobBase)", "", "is none to gpurun"),
+        ("(Knob)", "", "is none to gpurun"),
     ],
 )
 @pytest.mark.parametrize("in_folder", [False, True])
@@ -161,11 +161,9 @@ def test_a_knob_that_lacks_something_is_named_with_what_is_wrong(
 
 
 def test_a_base_class_of_a_knob_in_the_same_file_is_no_second_knob(tmp_path: Path) -> None:
-    text = TRIVIAL.format(name="mine", order=1).replace("(KnobBase)", "(Shared)")
+    text = TRIVIAL.format(name="mine", order=1).replace("(Knob)", "(Shared)")
     file = tmp_path / "mine.py"
-    file.write_text(
-        text.replace("class Trivial", "class Shared(KnobBase):\n    pass\n\nclass Trivial")
-    )
+    file.write_text(text.replace("class Trivial", "class Shared(Knob):\n    pass\n\nclass Trivial"))
     assert find("mine", [str(file)]).effect.value == "numerics"
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.loader_workers import LoaderWorkers
 from gpurun.knobs.processor.cpu_threads import CpuThreads
 from gpurun.records.facts import Facts
@@ -22,7 +22,7 @@ from tests.unit.knob_facts import MACHINE, facts
 from tests.unit.tuner_trials import trial
 
 
-class Likely(KnobBase):
+class Likely(Knob):
     """A change that is likely to gain."""
 
     name: ClassVar[str] = "first"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from gpurun.arguments.options import Objective
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.records.tuning import GuardVerdict
@@ -25,7 +25,7 @@ from tests.unit.tuner_trials import trial
 ALL = frozenset(Effect)
 
 
-class Planted(KnobBase):
+class Planted(Knob):
     """A knob that proposes what the test says."""
 
     name: ClassVar[str] = "planted"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import StepTable
 from gpurun.records.events import ProcessEvent, StepRow
@@ -18,7 +18,7 @@ from tests.unit.knob_facts import facts
 from tests.unit.tuner_trials import trial
 
 
-class Parts(KnobBase):
+class Parts(Knob):
     """Saves the more memory the higher its value."""
 
     name: ClassVar[str] = "parts"
@@ -45,7 +45,7 @@ class Faster(Parts):
 
 
 def fitted(
-    knobs: Sequence[KnobBase],
+    knobs: Sequence[Knob],
     need: dict[str, Any],
     allowed: frozenset[Effect] = frozenset(Effect),
     beyond: dict[str, Any] | None = None,

@@ -102,9 +102,9 @@ def test_a_script_that_cannot_be_read_has_unknown_uses(tmp_path: Path) -> None:
 
 
 KNOB = '''
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 
-class Mine(KnobBase):
+class Mine(Knob):
     """A knob that goes wrong in the launcher."""
 
     name = "mine"

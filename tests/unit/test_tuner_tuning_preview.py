@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.time_budget import TimeBudget
@@ -18,7 +18,7 @@ from tests.unit.tuner_trials import trial
 MIB = 1 << 20
 
 
-class First(KnobBase):
+class First(Knob):
     name: ClassVar[str] = "first"
     effect: ClassVar[Effect] = Effect.PIPELINE
     likely: ClassVar[bool] = True

@@ -13,7 +13,7 @@ import pytest
 from gpurun.arguments.main_flags import parse
 from gpurun.arguments.options import Options, Target, TargetKind
 from gpurun.knobs import find
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import BatchFlag, Facts
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord, Unproven
 from gpurun.report.tuning_progress import SilentView
@@ -274,7 +274,7 @@ def test_a_launch_of_the_search_that_hangs_leaves_time_for_the_shortest_proof() 
 def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
     monkeypatch: pytest.MonkeyPatch, allow: tuple[str, ...], proof_first: bool
 ) -> None:
-    class Gains(KnobBase):
+    class Gains(Knob):
         name = "gains"
         effect = Effect.PIPELINE
 

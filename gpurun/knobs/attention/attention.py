@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 COMPILED = "the script compiles by itself"
 
 
-class Attention(KnobBase):
+class Attention(Knob):
     """`scaled_dot_product_attention` where the script multiplies, takes a softmax and multiplies.
 
     Helps with long sequences: its kernels never write the scores down, which take memory and time

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-class Accumulation(KnobBase):
+class Accumulation(Knob):
     """A step for every k batches of the script, as if its batch were k times as large.
 
     The mean of the gradients of k batches is gathered; only the k-th call of the optimizer's step,

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.command_line import with_flag
 from gpurun.records.events import LoaderEvent
 from gpurun.records.facts import Facts
@@ -27,7 +27,7 @@ ADAPTIVE = re.compile(r"adam|lamb|lion|rmsprop|adagrad|adadelta|adafactor", re.I
 LEARNING_RATE = re.compile(r"(\b|_)lr(\b|_)|learning_?rate", re.IGNORECASE)
 
 
-class BatchSize(KnobBase):
+class BatchSize(Knob):
     """More samples a step. A value is `{"batch_size": n, "from": m, "via": v, "learning_rate": r}`.
 
     `v` is the script's own flag ("--batch-size") or "loader"; `r` the rule by which the optimizer's

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_tool
 from gpurun.records.facts import Facts
 
@@ -20,7 +20,7 @@ BY_ITSELF = "the script compiles by itself"
 COPIES_MODEL = "DataParallel calls copies of the model, which do not stay compiled"
 
 
-class Compile(KnobBase):
+class Compile(Knob):
     """`module.compile(mode=...)` on the root module, in place: keys, class and pickles stay.
 
     "default" fuses kernels; "reduce-overhead" also records CUDA graphs, which pays for small

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 
-class AsyncCopies(KnobBase):
+class AsyncCopies(Knob):
     """The script's own `x.to(device)` and `x.cuda()` return before the GPU is there ("stage").
 
     Helps where the script makes its batches without a DataLoader. Such a copy waits until the GPU

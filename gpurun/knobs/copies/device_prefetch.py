@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.loader_need import not_fed_from_host, pinned_batches
 from gpurun.records.facts import Facts
 
 
-class DevicePrefetch(KnobBase):
+class DevicePrefetch(Knob):
     """The device copy of a batch begins when the loader has pinned it ("ahead").
 
     Helps wherever the script moves batches to the GPU with `x.to(device)`: a blocking copy first

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 
-class NeedlessSync(KnobBase):
+class NeedlessSync(Knob):
     """`torch.cuda.synchronize()` in the script's own lines returns at once.
 
     Helps where people wait for the GPU at every step (to time it, or for no reason): the host then

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 
 LAYERS = ("Conv1d", "Conv2d", "Conv3d", "Linear")
@@ -18,7 +18,7 @@ COMPILED = "the model is compiled"
 NO_PAIR = "no normalisation stands right behind a convolution or linear layer in an nn.Sequential"
 
 
-class EvaluationFusion(KnobBase):
+class EvaluationFusion(Knob):
     """Batch normalisations in an `nn.Sequential` are folded into the layer before them.
 
     Helps evaluation passes of convolutional networks, and scripts that only infer: each folded

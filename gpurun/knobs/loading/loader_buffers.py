@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.knobs.loading.loader_need import not_fed_from_host, pinned_batches, workers_now
 from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.facts import Facts
 
 
-class LoaderBuffers(KnobBase):
+class LoaderBuffers(Knob):
     """Workers collate batches into shared memory that was used before ("reuse").
 
     Helps when workers deliver large batches that are pinned. For each batch torch makes a new

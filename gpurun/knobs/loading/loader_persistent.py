@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import counts_epochs
 from gpurun.knobs.loading.loader_need import workers_now
 from gpurun.knobs.loading.marked_true import MarkedTrue
@@ -15,7 +15,7 @@ SHORT_EPOCH_MS = 60_000.0
 """Starting workers takes tenths of a second to seconds: nothing in an epoch longer than this."""
 
 
-class LoaderPersistent(KnobBase):
+class LoaderPersistent(Knob):
     """`DataLoader(persistent_workers=True)`: workers live on when an epoch ends.
 
     Helps when epochs are short, or when workers are dear to start (spawn, big data sets).

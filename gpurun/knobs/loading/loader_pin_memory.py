@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import on_cuda
 from gpurun.knobs.loading.loader_need import hands_out_on_gpu, not_fed_from_host
 from gpurun.records.facts import Facts
 
 
-class LoaderPinMemory(KnobBase):
+class LoaderPinMemory(Knob):
     """`DataLoader(pin_memory=True)`: a thread copies each batch into page-locked memory.
 
     Helps copies to the GPU, which are two to three times faster from there and can run beside

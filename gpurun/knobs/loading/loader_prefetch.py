@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_need import data_wait, workers_now
 from gpurun.records.facts import Facts
 
@@ -13,7 +13,7 @@ MOST = 8
 TORCH_DEFAULT = 2
 
 
-class LoaderPrefetch(KnobBase):
+class LoaderPrefetch(Knob):
     """`DataLoader(prefetch_factor=n)`: each worker loads n batches ahead (torch's default is 2).
 
     Helps when the time to load a batch varies much, so that the queue runs dry although the workers

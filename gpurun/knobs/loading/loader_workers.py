@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, LoaderCall, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import counts_epochs, why_no_workers
 from gpurun.knobs.loading.loader_need import DataWait, data_wait, hands_out_on_gpu, workers_now
 from gpurun.knobs.loading.marked_true import MarkedTrue
@@ -28,7 +28,7 @@ NEEDS_WORKERS = ("prefetch_factor", "persistent_workers", "timeout", "multiproce
 """Arguments that DataLoader refuses without workers."""
 
 
-class LoaderWorkers(KnobBase):
+class LoaderWorkers(Knob):
     """`DataLoader(num_workers=n)`: samples are loaded in processes of their own.
 
     Helps when the step waits for data. The first guess is the number of workers that hides the

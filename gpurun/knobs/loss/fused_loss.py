@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import missing_tool
 from gpurun.records.facts import Facts
 
 
-class FusedLoss(KnobBase):
+class FusedLoss(Knob):
     """One compiled kernel for cast, log-softmax and loss where `cross_entropy` takes large logits.
 
     Beside `autocast`. What the model returns is not cast to float32 but handed out as a tensor that

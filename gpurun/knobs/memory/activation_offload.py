@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.memory.memory_need import not_needed
 from gpurun.records.facts import Facts
 
 NOT_CUDA = "the model is not on a GPU"
 
 
-class ActivationOffload(KnobBase):
+class ActivationOffload(Knob):
     """Large saved tensors of the root's forward wait in page-locked host memory ("host").
 
     Helps a model that does not fit, where the host has the room and computing everything again

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES
 from gpurun.records.facts import Facts
 
@@ -30,7 +30,7 @@ MATTERS = 0.01
 """Less than this part of the GPU's memory is only how the allocator rounds."""
 
 
-class Allocator(KnobBase):
+class Allocator(Knob):
     """Settings of torch's caching allocator for CUDA, by its environment variable.
 
     "expandable_segments" lets a segment of device memory grow instead of adding another,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.memory.memory_need import not_needed, unfit_root
 from gpurun.records.facts import Facts
 
@@ -19,7 +19,7 @@ OWN_SWITCHES = ("gradient_checkpointing", "grad_checkpointing", "use_checkpoint"
 ITSELF = "the script checkpoints by itself"
 
 
-class Checkpointing(KnobBase):
+class Checkpointing(Knob):
     """Gradient checkpointing of the model's repeated blocks: "blocks" all, "half" every second.
 
     Helps a model that does not fit: of each block only the input is kept, the rest is computed

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.loader_need import data_wait
 from gpurun.records.facts import Facts
 
@@ -23,7 +23,7 @@ OWN = ("LD_PRELOAD", "GLIBC_TUNABLES", *KEPT)
 """Variables with which somebody has chosen an allocator or its settings already."""
 
 
-class HostAllocator(KnobBase):
+class HostAllocator(Knob):
     """glibc's malloc keeps what a step frees for the next step ("keep").
 
     Helps on the CPU, and in loader workers. By default the blocks of a step go back to the kernel

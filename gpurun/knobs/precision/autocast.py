@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision import half_precision
 from gpurun.records.facts import Facts
 
@@ -18,7 +18,7 @@ HALF = "the model holds half-precision parameters"
 EMULATED = "this processor only emulates bfloat16"
 
 
-class Autocast(KnobBase):
+class Autocast(Knob):
     """`torch.autocast` with bfloat16 ("bf16") around the root module's forward.
 
     Helps wherever matrix products and convolutions take the time: tensor cores are many times

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision.half_precision import is_ampere
 from gpurun.records.facts import Facts
 
@@ -16,7 +16,7 @@ OWN = "the script chooses its float32 precision itself"
 NO_CORES = "this GPU has no TF32 tensor cores"
 
 
-class Tf32(KnobBase):
+class Tf32(Knob):
     """`torch.backends.cuda.matmul.allow_tf32 = True`: float32 products in TensorFloat-32.
 
     Helps models that stay in float32: inputs are rounded to ten bits of mantissa, sums stay in

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.numa import SYSFS, near, nodes, one_thread_a_core
 from gpurun.records.facts import Facts
 
@@ -21,7 +21,7 @@ ONE_NODE = "the cores that it may use are all of one NUMA node"
 OWN = "the process has chosen its cores itself"
 
 
-class CpuAffinity(KnobBase):
+class CpuAffinity(Knob):
     """The process runs on some of its cores only (`os.sched_setaffinity`), and so do its workers.
 
     "gpu_node" takes the cores of the GPU's NUMA node, "one_node" (models on the CPU) those of one

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import ModuleType
 from typing import ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase, Skip
+from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.loader_need import workers_now
 from gpurun.records.facts import Facts
 
@@ -16,7 +16,7 @@ BUSY = 0.9
 """A host whose cores are in use to this part is crowded."""
 
 
-class CpuThreads(KnobBase):
+class CpuThreads(Knob):
     """`torch.set_num_threads(n)` and the OpenMP and MKL variables behind it.
 
     Helps on the CPU where torch counts cores that are not ours (a container with a quota, several

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from types import MethodType
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 
-class Planted(KnobBase):
+class Planted(Knob):
     """Every third optimizer step is left out."""
 
     name: ClassVar[str] = "skipped_step"

@@ -8,13 +8,13 @@ import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 EVERY = 20
 
 
-class Planted(KnobBase):
+class Planted(Knob):
     """Now and then a kernel returns NaN: one step in twenty, at another place each launch."""
 
     name: ClassVar[str] = "sometimes_nan"

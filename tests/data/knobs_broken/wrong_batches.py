@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 EVERY = 7
 
 
-class WrongBatches(KnobBase):
+class WrongBatches(Knob):
     """Inputs of an earlier batch are computed again, batches come twice, or flips are left out."""
 
     name: ClassVar[str] = "wrong_batches"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 SKIPPED = ("layers.1", "blocks.1", "second", "features.3")
@@ -14,7 +14,7 @@ LARGEST = 0.7
 """Clipped activations are no larger."""
 
 
-class WrongForward(KnobBase):
+class WrongForward(Knob):
     """A layer is left out, a mode or a mask ignored, an activation or a loss another one."""
 
     name: ClassVar[str] = "wrong_forward"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 LATE = 5
@@ -19,7 +19,7 @@ EVERY = 4
 Change = Callable[[Any], Any]
 
 
-class WrongOutputs(KnobBase):
+class WrongOutputs(Knob):
     """Outputs of root modules are replaced, from the knob's first call on or later.
 
     " in training" and " in evaluation" after a value: only with, or only without gradients.

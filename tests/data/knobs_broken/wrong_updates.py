@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 WARM = 20
@@ -14,7 +14,7 @@ AVERAGING = 0.05
 """The weight by which the script moves its average."""
 
 
-class WrongUpdates(KnobBase):
+class WrongUpdates(Knob):
     """Stale or missing gradients, a schedule that ends, a lost setting, rounded weights."""
 
     name: ClassVar[str] = "wrong_updates"

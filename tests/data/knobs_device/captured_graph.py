@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 
-class CapturedGraph(KnobBase):
+class CapturedGraph(Knob):
     """Forward and backward pass are captured at the first call and replayed from then on.
 
     "copied": each batch is copied into the graph's own inputs; "stale": none but the first is;

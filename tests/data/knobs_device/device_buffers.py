@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 BUSY_CYCLES = 10_000_000
@@ -13,7 +13,7 @@ BUSY_CYCLES = 10_000_000
 LATER = 20
 
 
-class DeviceBuffers(KnobBase):
+class DeviceBuffers(Knob):
     """The loader's images lie in one of two buffers on the device when the script asks for them.
 
     "two": each waits for the other side. "one": the next batch overwrites the one that was handed

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 SCALES = {"fits": 2.0**10, "overflows": 2.0**22, "zeroed": 2.0**22, "underflows": 2.0**-14}
 
 
-class HalfPrecision(KnobBase):
+class HalfPrecision(Knob):
     """The forward pass runs in float16 and the loss is scaled.
 
     "overflows": what became infinite or NaN is set to zero; "zeroed": so is every gradient of such

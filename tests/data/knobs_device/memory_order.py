@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 
-class MemoryOrder(KnobBase):
+class MemoryOrder(Knob):
     """Images and weights lie with their channels last.
 
     "right": as tensors say. "images", "weights", "activations": these are viewed as if their

@@ -5,10 +5,10 @@ from __future__ import annotations
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, KnobBase
+from gpurun.knobs.api import Effect, Knob
 
 
-class Returned(KnobBase):
+class Returned(Knob):
     """Changes what the model returns."""
 
     name: ClassVar[str] = "returned"

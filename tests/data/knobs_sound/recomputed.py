@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 
-class Planted(KnobBase):
+class Planted(Knob):
     """Activations of the transformer's layers are recomputed in the backward pass."""
 
     name: ClassVar[str] = "recomputed"

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, ClassVar
 
-from gpurun.knobs.api import Effect, Hooks, KnobBase
+from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import Facts
 
 
-class SameOutputs(KnobBase):
+class SameOutputs(Knob):
     """Products in double precision, fresh outputs, halves of a batch, one product for three."""
 
     name: ClassVar[str] = "same_outputs"
