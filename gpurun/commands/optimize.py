@@ -51,7 +51,7 @@ NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, e
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningOutcome:
     """The end of a tuning. `failure`: the error that ended it, if the script did not."""
 
     report: TuningReport
@@ -120,14 +120,14 @@ def optimize(options: Options) -> int:
     return run_with(options, tuned.settings)
 
 
-def _ended(verdict: str, code: int, tuned: Tuned) -> int:
+def _ended(verdict: str, code: int, tuned: TuningOutcome) -> int:
     where = os.path.relpath(tuned.folder)
     speedup = tuned.report.speedup if verdict == "faster" else None
     print_verdict(verdict, code, speedup=speedup, run=where)
     return code
 
 
-def _complain(tuned: Tuned, unwritten: list[str], options: Options) -> None:
+def _complain(tuned: TuningOutcome, unwritten: list[str], options: Options) -> None:
     """Raise if trials changed files, or if a result of `--tune-only` was not written."""
     changes = tuned.changes
     if changes:
@@ -193,14 +193,14 @@ def _no_records(error: OSError) -> GpurunError:
 # -- the tuning ------------------------------------------------------------------------------------
 
 
-def _tune(options: Options, interruption: SignalGuard) -> Tuned:
+def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     """Carry the tuning through to whichever end; what was measured until then is reported."""
     started = time.monotonic()
     budget = options.budget_seconds or DEFAULT_BUDGET_SECONDS
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     all_knobs(options.knob_paths)  # a broken one is told now, and leaves its bytecode now
     folder = _run_folder(options)
-    untouched = Look(options, folder.parent.parent)
+    untouched = FolderState(options, folder.parent.parent)
     measured = with_reduction(options, os.environ, folder.parent.parent)
     fingerprint = command_fingerprint(options)
     invocation = saved_settings.tuned_command(options)  # the configuration may be edited meanwhile
@@ -231,8 +231,10 @@ def _tune(options: Options, interruption: SignalGuard) -> Tuned:
     if failure is None:
         view.finished(report)
         view.close()
-    changes = untouched.differences(Look(options, folder.parent.parent))
-    return Tuned(report, folder, series.training_loaders, changes, options.tuned_arguments, failure)
+    changes = untouched.differences(FolderState(options, folder.parent.parent))
+    return TuningOutcome(
+        report, folder, series.training_loaders, changes, options.tuned_arguments, failure
+    )
 
 
 def _carry_through(tuning: TuningRun, view: TuningView) -> Exception | None:
@@ -285,7 +287,7 @@ def _tell_end(ended: TuningEnded, tuning: TuningRun, view: TuningView) -> None:
     sys.stderr.write(text[-4000:].replace("\r\n", "\n"))
 
 
-class Look:
+class FolderState:
     """The folders that trials must leave as they were: the working folder and the script's.
 
     Without our own records in `home`, and without files to which living processes write at this
@@ -304,7 +306,7 @@ class Look:
         self.growing = files_open_for_writing(folders)
         self.snapshot = snapshot(folders, exclude=ours)
 
-    def differences(self, later: Look) -> tuple[str, ...]:
+    def differences(self, later: FolderState) -> tuple[str, ...]:
         """Paths that changed, one line each."""
         growing = self.growing | later.growing
         return self.snapshot.without(growing).differences(later.snapshot.without(growing))
@@ -313,7 +315,7 @@ class Look:
 # -- what is kept ----------------------------------------------------------------------------------
 
 
-def _write(tuned: Tuned, options: Options) -> list[str]:
+def _write(tuned: TuningOutcome, options: Options) -> list[str]:
     """Write each requested document; return one line for each that failed."""
     body, settings = to_json(tuned.report), tuned.settings
     home = tuned.folder.parent.parent
@@ -337,7 +339,7 @@ def _write(tuned: Tuned, options: Options) -> list[str]:
     return [line for what, job in jobs if (line := _attempt(what, job)) is not None]
 
 
-def _enter(tuned: Tuned, options: Options) -> None:
+def _enter(tuned: TuningOutcome, options: Options) -> None:
     """Among the records of benchmarks, too; whatever is wrong there, the tuning stands."""
     from gpurun.bench.records_of_tuning import keep_tuning
 
@@ -356,7 +358,7 @@ def _attempt(what: str, job: Callable[[], None]) -> str | None:
     return None
 
 
-def _write_markdown(tuned: Tuned) -> None:
+def _write_markdown(tuned: TuningOutcome) -> None:
     write_whole(tuned.folder / "report.md", tuning_markdown(tuned.report))
 
 

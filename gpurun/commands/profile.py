@@ -50,7 +50,7 @@ def profile(argv: list[str]) -> int:
         check_output("--json", Path(options.json))  # after hours it would be too late
     profilers = _working(asked, options.quiet)
     options = replace(options, profile=_spec(asked, profilers))
-    return run_with(options, chosen_settings(options), Profiled(options, profilers))
+    return run_with(options, chosen_settings(options), ProfilerExtension(options, profilers))
 
 
 def _help() -> str:
@@ -80,8 +80,8 @@ def _working(asked: ProfileOptions, quiet: bool) -> tuple[Profiler, ...]:
     return tuple(working)
 
 
-class Profiled:
-    """What `gpurun profile` adds to a plain run (see `run.Addition`)."""
+class ProfilerExtension:
+    """What `gpurun profile` adds to a plain run (see `run.RunExtension`)."""
 
     def __init__(self, options: Options, profilers: Sequence[Profiler]) -> None:
         self._options = options

@@ -32,7 +32,7 @@ WORTH_SUMMARISING = (b'{"event":"torch"', b'{"event":"hook"')
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """How the script ended. `run_dir` is None for an unrecorded run."""
 
     exit_code: int
@@ -49,7 +49,7 @@ def run(options: Options) -> int:
     return run_with(options, chosen_settings(options))
 
 
-class Addition(Protocol):
+class RunExtension(Protocol):
     """A command that does more with a plain run. Neither method may change how the script ends."""
 
     def target(self, target: Target, run_dir: Path) -> Target:
@@ -60,7 +60,7 @@ class Addition(Protocol):
 
 
 def run_with(
-    options: Options, saved: SavedSettings | None, addition: Addition | None = None
+    options: Options, saved: SavedSettings | None, extension: RunExtension | None = None
 ) -> int:
     """Run the script under `saved` settings, record and summarise; the script's exit code."""
     options, environment = _settled(options, saved)
@@ -72,12 +72,12 @@ def run_with(
         launched, environment, told = _hidden(options, environment, run_dir)
     if run_dir is not None:
         run_dir, environment = _prepared(run_dir, options, saved, environment, told)
-    if addition is not None and run_dir is not None:
-        launched = replace(launched, target=addition.target(launched.target, run_dir))
-    watch = Watch(run_dir)
+    if extension is not None and run_dir is not None:
+        launched = replace(launched, target=extension.target(launched.target, run_dir))
+    sampling = RunSampling(run_dir)
     started = time.monotonic()
     try:
-        exit_code = _launch(launched, environment, watch)
+        exit_code = _launch(launched, environment, sampling)
     except GpurunError:
         _forget(run_dir)
         raise
@@ -88,11 +88,11 @@ def run_with(
 
         if killed_for_memory(run_dir):
             _note("during the run the kernel killed a process of this host for lack of memory")
-    outcome = Outcome(exit_code, time.monotonic() - started, run_dir)
+    outcome = RunOutcome(exit_code, time.monotonic() - started, run_dir)
     try:
-        _conclude(outcome, options, watch.lost, saved)
-        if addition is not None and run_dir is not None:
-            addition.conclude(run_dir)
+        _conclude(outcome, options, sampling.lost, saved)
+        if extension is not None and run_dir is not None:
+            extension.conclude(run_dir)
     except KeyboardInterrupt:
         _note("the summary was interrupted")
     except Exception as error:
@@ -101,7 +101,7 @@ def run_with(
     return exit_code
 
 
-class Watch:
+class RunSampling:
     """The parent's periodic look at the run: samples the devices once the script uses torch."""
 
     def __init__(self, run_dir: Path | None) -> None:
@@ -147,20 +147,20 @@ def uses_torch(run_dir: Path) -> bool:
     return False
 
 
-def _launch(options: Options, environment: Mapping[str, str], watch: Watch) -> int:
+def _launch(options: Options, environment: Mapping[str, str], sampling: RunSampling) -> int:
     try:
         if options.elastic:
             from gpurun.launch.elastic_agent import run_elastic
 
             return run_elastic(
-                options.torchrun, options.target, environment, watch.tick, SAMPLE_SECONDS
+                options.torchrun, options.target, environment, sampling.tick, SAMPLE_SECONDS
             )
         from gpurun.launch.launch_command import command_line
         from gpurun.launch.process import run_process
 
-        return run_process(command_line(options.target), environment, watch.tick, SAMPLE_SECONDS)
+        return run_process(command_line(options.target), environment, sampling.tick, SAMPLE_SECONDS)
     finally:
-        watch.close()
+        sampling.close()
 
 
 def chosen_settings(options: Options) -> SavedSettings | None:
@@ -270,7 +270,7 @@ def _forget(run_dir: Path | None) -> None:
 
 
 def _conclude(
-    outcome: Outcome, options: Options, lost: OSError | None, saved: SavedSettings | None
+    outcome: RunOutcome, options: Options, lost: OSError | None, saved: SavedSettings | None
 ) -> None:
     """Summarise: in full where torch was used, in a few words else (no import worth its time).
 
@@ -304,7 +304,7 @@ def _conclude(
         _write_asked(Path(options.json), result)
 
 
-def _torch_result(run_dir: Path, outcome: Outcome, options: Options) -> RunResult:
+def _torch_result(run_dir: Path, outcome: RunOutcome, options: Options) -> RunResult:
     """All figures of a run that used torch."""
     from gpurun.measure import summarise_run
 
@@ -338,7 +338,7 @@ def _write_asked(path: Path, result: RunResult) -> None:
         _note(f"--json: {path} could not be written: {error.strerror or error}")
 
 
-def _bare_result(outcome: Outcome, options: Options, lost: str | None) -> RunResult:
+def _bare_result(outcome: RunOutcome, options: Options, lost: str | None) -> RunResult:
     """The result of a program in which there was nothing to measure, as far as that is known."""
     from dataclasses import MISSING, fields
 

@@ -26,12 +26,12 @@ from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
 from gpurun.report.scaling_text import print_scaling
 from gpurun.rundir import find_home, new_run, write_json
-from gpurun.scaling.ddp_option_trials import Trying, told
-from gpurun.scaling.launch_rounds import DEFAULT_ROUNDS, Measurements, Plan, Rounds
-from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict
-from gpurun.scaling.rank_devices import Devices, devices
-from gpurun.scaling.scaling_document import Circumstances, document, worth_another_way
-from gpurun.scaling.scaling_launcher import Launcher
+from gpurun.scaling.ddp_option_trials import DdpOptionTrials, told
+from gpurun.scaling.launch_rounds import DEFAULT_ROUNDS, LaunchRounds, Measurements, Plan
+from gpurun.scaling.nodes import NodeFacts, Nodes, NodeVerdict
+from gpurun.scaling.rank_devices import RankDevices, devices
+from gpurun.scaling.scaling_document import MeasurementContext, document, worth_another_way
+from gpurun.scaling.scaling_launcher import ScalingLauncher
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import later_rule
 
@@ -56,7 +56,7 @@ def scale(options: Options) -> int:
 def _on_nodes(
     options: Options,
     asked: ScaleOptions,
-    here: Devices,
+    here: RankDevices,
     place: Rendezvous,
     interruption: SignalGuard,
 ) -> int:
@@ -64,7 +64,7 @@ def _on_nodes(
     tell = teller(options.quiet)
     tell(f"waiting for {place.nodes} nodes at {place.host}:{place.port}")
     nodes = Nodes(join(place), tell)
-    own = Verdict("failed", int(ExitCode.INTERNAL), "it failed")
+    own = NodeVerdict("failed", int(ExitCode.INTERNAL), "it failed")
     try:
         nodes.introduce(_facts(options, asked, here, place))
         if nodes.first:
@@ -76,12 +76,12 @@ def _on_nodes(
         if nodes.first:
             _report(options, asked, *measured)
         why = "it was interrupted" if interrupted else ""
-        own = Verdict(measured[0].verdict, measured[0].exit_code, why)
+        own = NodeVerdict(measured[0].verdict, measured[0].exit_code, why)
     except GpurunError as error:
-        own = Verdict("error", int(error.code), error.what)
+        own = NodeVerdict("error", int(error.code), error.what)
         raise
     except KeyboardInterrupt:
-        own = Verdict("interrupted", interruption.exit_code, "it was interrupted")
+        own = NodeVerdict("interrupted", interruption.exit_code, "it was interrupted")
         raise
     finally:
         interruption.hold()
@@ -132,7 +132,9 @@ def _rendezvous(options: Options) -> Rendezvous | None:
     return place
 
 
-def _check(options: Options, asked: ScaleOptions, here: Devices, place: Rendezvous | None) -> None:
+def _check(
+    options: Options, asked: ScaleOptions, here: RankDevices, place: Rendezvous | None
+) -> None:
     """Whatever would only come out after minutes of launches, or of waiting, is refused at once."""
     target = options.target
     if target.kind is TargetKind.SCRIPT and not os.path.exists(target.path):
@@ -167,7 +169,7 @@ def _check(options: Options, asked: ScaleOptions, here: Devices, place: Rendezvo
         )
 
 
-def _check_counts(asked: ScaleOptions, here: Devices, ranks: int, nodes: int) -> None:
+def _check_counts(asked: ScaleOptions, here: RankDevices, ranks: int, nodes: int) -> None:
     here.check((ranks,), asked.oversubscribe)
     check_counts(asked.counts, ranks, nodes)
 
@@ -175,7 +177,7 @@ def _check_counts(asked: ScaleOptions, here: Devices, ranks: int, nodes: int) ->
 def _measure(
     options: Options,
     asked: ScaleOptions,
-    here: Devices,
+    here: RankDevices,
     nodes: Nodes | None,
     interruption: SignalGuard,
 ) -> tuple[ScalingReport, Path, Measurements]:
@@ -187,7 +189,7 @@ def _measure(
     if imperfection:
         tell(imperfection)
     folder = _run_folder(options)
-    launcher = Launcher(options, folder, mode, here, by_source(options.target), tell, nodes)
+    launcher = ScalingLauncher(options, folder, mode, here, by_source(options.target), tell, nodes)
     plan = Plan(
         counts=asked.counts,
         rounds=asked.rounds or DEFAULT_ROUNDS,
@@ -195,7 +197,7 @@ def _measure(
         deadline=now() + (options.budget_seconds or math.inf),
         now=now,
     )
-    rounds, trying = Rounds(launcher, plan, tell), Trying(launcher, plan, tell)
+    rounds, trying = LaunchRounds(launcher, plan, tell), DdpOptionTrials(launcher, plan, tell)
     try:
         rounds.run()
         _try_other_exchanges(trying, rounds.measured, asked, here, nodes)
@@ -204,7 +206,7 @@ def _measure(
     finally:
         interruption.hold()
         launcher.close()
-    around = Circumstances(
+    around = MeasurementContext(
         command=(options.target.path, *options.target.args),
         devices=here,
         distributed=launcher.distributed,
@@ -221,10 +223,10 @@ def _measure(
 
 
 def _try_other_exchanges(
-    trying: Trying,
+    trying: DdpOptionTrials,
     measured: Measurements,
     asked: ScaleOptions,
-    here: Devices,
+    here: RankDevices,
     nodes: Nodes | None,
 ) -> None:
     """Try other ways to exchange gradients, where the exchange costs much and there is time."""
@@ -236,7 +238,9 @@ def _try_other_exchanges(
     trying.run(count, later_rule(measured.steps, ()), nccl=ranks_a_node <= len(here.gpus))
 
 
-def _facts(options: Options, asked: ScaleOptions, here: Devices, place: Rendezvous) -> NodeFacts:
+def _facts(
+    options: Options, asked: ScaleOptions, here: RankDevices, place: Rendezvous
+) -> NodeFacts:
     """What this node says of itself to the others."""
     target, text = options.target, b""
     if target.kind is TargetKind.SCRIPT:

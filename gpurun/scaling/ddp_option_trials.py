@@ -13,10 +13,10 @@ from gpurun.arguments.ddp_options import flag_of
 from gpurun.records.scaling import ScalingWay
 from gpurun.records.spec import Setting, StopRule
 from gpurun.scaling.efficiency import Efficiency, compared
-from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.launch_rounds import TOLERANCE, Plan
-from gpurun.scaling.scaling_launcher import Launcher
-from gpurun.scaling.scaling_requests import Order
+from gpurun.scaling.scaling_launcher import ScalingLauncher
+from gpurun.scaling.scaling_requests import PlannedLaunch
 
 WORTH_TRYING = 0.02
 """Of the step: what less of it is exposed could gain is lost in the noise."""
@@ -36,7 +36,7 @@ ROUNDING = "compression"
 
 
 @dataclass
-class Way:
+class DdpOption:
     """One way to exchange gradients. `rates`: by round, work a second of all ranks."""
 
     options: tuple[Setting, ...]
@@ -65,23 +65,23 @@ class Way:
         return "numerics" if any(o.knob == ROUNDING for o in self.options) else "pipeline"
 
 
-class Trying:
+class DdpOptionTrials:
     """Tries the ways at one count of ranks; what was found stands whatever ends it."""
 
-    def __init__(self, launcher: Launcher, plan: Plan, tell: Callable[[str], None]) -> None:
-        self.ways: list[Way] = []
+    def __init__(self, launcher: ScalingLauncher, plan: Plan, tell: Callable[[str], None]) -> None:
+        self.ways: list[DdpOption] = []
         self._launcher = launcher
         self._plan = plan
         self._tell = tell
-        self._default = Way(launcher.ddp_options)
+        self._default = DdpOption(launcher.ddp_options)
 
     def run(self, ranks: int, rule: StopRule, *, nccl: bool) -> None:
         """Launch the ways in turn, as many rounds as the counts had. `nccl`: it exchanges them."""
         mine = set(self._default.options)
-        ways = [Way(way) for way in WAYS if not set(way) <= mine]
+        ways = [DdpOption(way) for way in WAYS if not set(way) <= mine]
         ways = [way for way in ways if nccl or way.effect != "numerics"]
         # a static graph has each pass exchange like the first one
-        fewer = [] if STATIC in mine else [Way(self._default.options, (FEWER,))]
+        fewer = [] if STATIC in mine else [DdpOption(self._default.options, (FEWER,))]
         self.ways = [*ways, *fewer]
         self._tell(f"trying {len(self.ways)} other ways to exchange gradients on {ranks} ranks")
         usual = self._launcher.longest[ranks]
@@ -93,25 +93,25 @@ class Trying:
                 expected = TOLERANCE * (way.seconds or usual * way.batches)
                 if self._plan.now() + expected > self._plan.deadline:
                     continue
-                order = Order(ranks, rule, options=way.options, settings=way.settings)
-                self._take(way, number, self._launcher.run(order))
+                planned = PlannedLaunch(ranks, rule, options=way.options, settings=way.settings)
+                self._take(way, number, self._launcher.run(planned))
 
-    def gain(self, way: Way) -> Efficiency | None:
+    def gain(self, way: DdpOption) -> Efficiency | None:
         """Its throughput over the default's; None where no round has both."""
         base = self._default.rates
         ratios = [way.rates[k] / base[k] for k in sorted(way.rates.keys() & base.keys())]
         return compared(ratios, 1.0) if ratios else None
 
-    def best(self) -> Way | None:
+    def best(self) -> DdpOption | None:
         """The fastest of those that are faster beyond the noise and train alike; None if none."""
-        found: list[tuple[float, Way]] = []
+        found: list[tuple[float, DdpOption]] = []
         for way in self.ways:
             gain = None if way.effect == "training" else self.gain(way)
             if gain is not None and gain.interval is not None and gain.interval[0] > 1.0:
                 found.append((gain.speedup, way))
         return max(found, key=lambda x: x[0])[1] if found else None
 
-    def _take(self, way: Way, number: int, launch: Launch) -> None:
+    def _take(self, way: DdpOption, number: int, launch: FinishedLaunch) -> None:
         name, way.seconds = way.name, launch.seconds
         if launch.figures is None:
             way.error = launch.error
@@ -125,14 +125,14 @@ class Trying:
         self._tell(f"round {number}, {name}: {per_batch:.3g} ms a batch")
 
 
-def told(trying: Trying) -> tuple[ScalingWay, ...]:
+def told(trying: DdpOptionTrials) -> tuple[ScalingWay, ...]:
     """The ways of the document, those that were launched."""
     best = trying.best()
     launched = (way for way in trying.ways if way.rates or way.error)
     return tuple(_told(way, trying.gain(way), faster=way is best) for way in launched)
 
 
-def _told(way: Way, gain: Efficiency | None, *, faster: bool) -> ScalingWay:
+def _told(way: DdpOption, gain: Efficiency | None, *, faster: bool) -> ScalingWay:
     return ScalingWay(
         ddp_options=flag_of(way.options),
         effect=way.effect,

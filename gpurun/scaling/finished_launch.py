@@ -8,8 +8,8 @@ from pathlib import Path
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.failure import FailureKind
 from gpurun.records.result import RunResult
-from gpurun.scaling.launch_figures import NOT_AT_ONCE, Figures, figures, work_together
-from gpurun.scaling.scaling_requests import Order
+from gpurun.scaling.launch_figures import NOT_AT_ONCE, LaunchFigures, figures, work_together
+from gpurun.scaling.scaling_requests import PlannedLaunch
 from gpurun.trials.failure_cause import printed
 from gpurun.trials.outcome import Outcome
 
@@ -25,7 +25,7 @@ NOT_LEFT_OUT = "gradients were exchanged in a launch that should exchange none"
 
 
 @dataclass(frozen=True)
-class Launch:
+class FinishedLaunch:
     """A finished launch. `figures` is None where `error` says why it is of no use.
 
     `status`: "measured", "oom", "timeout", "lost" (with a node) or "failed". `distributed`: the
@@ -35,9 +35,9 @@ class Launch:
     end before it had been seen for long enough.
     """
 
-    order: Order
+    planned: PlannedLaunch
     result: RunResult
-    figures: Figures | None
+    figures: LaunchFigures | None
     status: str
     error: str | None
     folder: Path
@@ -54,24 +54,24 @@ class Launch:
         return self.figures is not None or self.error == APART
 
 
-def launch_of(order: Order, outcome: Outcome, *, strong: bool) -> Launch:
+def launch_of(planned: PlannedLaunch, outcome: Outcome, *, strong: bool) -> FinishedLaunch:
     """The figures of a launch, or why it is of no use. `strong`: ranks share each batch."""
     logs = outcome.logs
     together = work_together(logs)
     status, error, found = "measured", None, None
-    unusable = _unusable(order, outcome)
+    unusable = _unusable(planned, outcome)
     if unusable is not None:
         status, error = unusable
     else:
-        waits = together and order.exchange
-        measured = figures(logs, order.ranks, strong=strong, exchange=waits)
+        waits = together and planned.exchange
+        measured = figures(logs, planned.ranks, strong=strong, exchange=waits)
         if isinstance(measured, str):
             apart = measured == NOT_AT_ONCE and not together
             status, error = "failed", APART if apart else measured
         else:
             found = measured
-    return Launch(
-        order=order,
+    return FinishedLaunch(
+        planned=planned,
         result=outcome.result,
         figures=found,
         status=status,
@@ -86,27 +86,27 @@ def launch_of(order: Order, outcome: Outcome, *, strong: bool) -> Launch:
     )
 
 
-def _unusable(order: Order, outcome: Outcome) -> tuple[str, str] | None:
+def _unusable(planned: PlannedLaunch, outcome: Outcome) -> tuple[str, str] | None:
     """Status and reason of a launch that cannot have figures; None where it may have them."""
     failure = outcome.failure
     if failure is not None and failure.kind is not FailureKind.TOO_FEW_STEPS:
         if failure.timed_out:
             return "timeout", failure.text
         return STATUSES.get(failure.kind, "failed"), failure.text
-    if _trait(outcome.logs, (EXCHANGE,)) is not None and not order.exchange:
+    if _trait(outcome.logs, (EXCHANGE,)) is not None and not planned.exchange:
         return "failed", NOT_LEFT_OUT
-    left = _not_applied(order, outcome.logs)
+    left = _not_applied(planned, outcome.logs)
     return None if left is None else ("failed", left)
 
 
-def _not_applied(order: Order, logs: tuple[ProcessLog, ...]) -> str | None:
+def _not_applied(planned: PlannedLaunch, logs: tuple[ProcessLog, ...]) -> str | None:
     """Why a knob did not apply on some rank; None where all did that were to."""
-    for wanted in order.settings:
+    for wanted in planned.settings:
         told = [(log, e) for log in logs for e in log.knobs if e.knob == wanted.knob]
         unlike = next((e for _, e in told if e.outcome != "applied"), None)
         if unlike is not None:
             return f"{wanted.knob}: {unlike.detail}"
-        if len({log.process.rank for log, _ in told}) < order.ranks:
+        if len({log.process.rank for log, _ in told}) < planned.ranks:
             return f"{wanted.knob} was not applied on every rank"
     return None
 

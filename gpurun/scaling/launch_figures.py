@@ -25,7 +25,7 @@ TOGETHER = ("process_group", "ddp", "hidden_ddp")
 
 
 @dataclass(frozen=True)
-class Figures:
+class LaunchFigures:
     """Of all ranks together. `samples_per_second` is None where samples cannot be counted.
 
     `rate`: work a second, in samples or else in the script's batches; `step_time_ms` and `split`
@@ -46,7 +46,7 @@ class Figures:
 
 def figures(
     logs: Sequence[ProcessLog], ranks: int, *, strong: bool, exchange: bool
-) -> Figures | str:
+) -> LaunchFigures | str:
     """The figures, or why there are none.
 
     `strong`: the ranks share each of the script's batches. `exchange`: they waited for each other's
@@ -69,7 +69,7 @@ def figures(
     samples = sum(counted) if len(counted) == len(rates) else None
     batches = sum(1000.0 / _step_ms(window) for window in shared)
     busy = _own_work(shared, exchange) if ranks > 1 else None
-    return Figures(
+    return LaunchFigures(
         rate=samples or (batches / len(shared) if strong else batches),
         samples_per_second=samples,
         step_time_ms=_step_ms(slowest),

@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from gpurun.records.spec import StopRule
-from gpurun.scaling.finished_launch import Launch
-from gpurun.scaling.scaling_launcher import Launcher
-from gpurun.scaling.scaling_requests import Order
+from gpurun.scaling.finished_launch import FinishedLaunch
+from gpurun.scaling.scaling_launcher import ScalingLauncher
+from gpurun.scaling.scaling_requests import PlannedLaunch
 from gpurun.trials.stop_rules import LEAST_STEPS, MOST_STEPS, WINDOW_SECONDS, first_rule, later_rule
 
 DEFAULT_ROUNDS = 3
@@ -28,23 +28,23 @@ class Measurements:
     """What was launched so far. `launches`: (round, launch), failed ones included, without the
     first, which warms up; `steps`: those measured in each launch."""
 
-    launches: list[tuple[int, Launch]] = field(default_factory=list)
+    launches: list[tuple[int, FinishedLaunch]] = field(default_factory=list)
     steps: int | None = None
     rounds: int = 0
     """Rounds that were completed."""
     out_of_time: bool = False
 
-    def failure(self, ranks: int) -> Launch | None:
+    def failure(self, ranks: int) -> FinishedLaunch | None:
         """The launch after which this count was given up."""
-        found = (x for _, x in self.launches if x.order.ranks == ranks and x.error is not None)
-        return next((x for x in found if x.order.exchange), None)
+        found = (x for _, x in self.launches if x.planned.ranks == ranks and x.error is not None)
+        return next((x for x in found if x.planned.exchange), None)
 
-    def of(self, ranks: int, *, exchange: bool = True) -> dict[int, Launch]:
+    def of(self, ranks: int, *, exchange: bool = True) -> dict[int, FinishedLaunch]:
         """The launches of use of one kind, by round."""
         return {
             number: x
             for number, x in self.launches
-            if (x.order.ranks, x.order.exchange) == (ranks, exchange) and x.figures is not None
+            if (x.planned.ranks, x.planned.exchange) == (ranks, exchange) and x.figures is not None
         }
 
 
@@ -59,10 +59,10 @@ class Plan:
     now: Callable[[], float] = time.monotonic
 
 
-class Rounds:
+class LaunchRounds:
     """Carries the plan out; `measured` stands whatever ends it."""
 
-    def __init__(self, launcher: Launcher, plan: Plan, tell: Callable[[str], None]) -> None:
+    def __init__(self, launcher: ScalingLauncher, plan: Plan, tell: Callable[[str], None]) -> None:
         self.measured = Measurements()
         self._launcher = launcher
         self._plan = plan
@@ -72,7 +72,9 @@ class Rounds:
         """Warm up, then measure; a count that fails is given up, and without the smallest all."""
         smallest = self._plan.counts[0]
         self._tell(f"first launch, to warm up: {_ranks(smallest)}")
-        first = self._launcher.run(Order(smallest, first_rule(self._plan.steps), first=True))
+        first = self._launcher.run(
+            PlannedLaunch(smallest, first_rule(self._plan.steps), first=True)
+        )
         if first.error is not None:
             self.measured.launches.append((0, first))
             return
@@ -85,32 +87,32 @@ class Rounds:
 
     def _round(self, number: int, rule: StopRule) -> bool:
         """Launch each count once; whether the next round may begin."""
-        for order in self._orders(number, rule):
-            if not self._in_time(order.ranks):
+        for planned in self._planned_launches(number, rule):
+            if not self._in_time(planned.ranks):
                 self.measured.out_of_time = True
                 return False
-            launch = self._launcher.run(order)
+            launch = self._launcher.run(planned)
             self.measured.launches.append((number, launch))
             self._tell(_told(number, launch))
-            smallest = order.ranks == self._plan.counts[0]
+            smallest = planned.ranks == self._plan.counts[0]
             if launch.status == "lost" or (launch.error is not None and smallest):
                 return False
         return True
 
-    def _orders(self, number: int, rule: StopRule) -> Iterator[Order]:
+    def _planned_launches(self, number: int, rule: StopRule) -> Iterator[PlannedLaunch]:
         counts: Sequence[int] = self._plan.counts
         for ranks in counts if number % 2 else counts[::-1]:
             if self.measured.failure(ranks) is not None:
                 continue
-            yield Order(ranks, rule)
+            yield PlannedLaunch(ranks, rule)
             done = self.measured.of(ranks).get(number)
             if ranks > 1 and done is not None and done.switchable and self._mute_works(ranks):
-                yield Order(ranks, rule, exchange=False)
+                yield PlannedLaunch(ranks, rule, exchange=False)
 
     def _mute_works(self, ranks: int) -> bool:
         """Whether no launch of this count without exchange has failed."""
         return not any(
-            x.error is not None and (x.order.ranks, x.order.exchange) == (ranks, False)
+            x.error is not None and (x.planned.ranks, x.planned.exchange) == (ranks, False)
             for _, x in self.measured.launches
         )
 
@@ -120,7 +122,7 @@ class Rounds:
         return self._plan.now() + TOLERANCE * usual <= self._plan.deadline
 
 
-def _steps(first: Launch) -> int:
+def _steps(first: FinishedLaunch) -> int:
     """Steps that fill the window at the smallest count's pace."""
     assert first.figures is not None
     wanted = math.ceil(WINDOW_SECONDS * 1000.0 / first.figures.step_time_ms)
@@ -131,8 +133,8 @@ def _ranks(count: int) -> str:
     return "1 rank" if count == 1 else f"{count} ranks"
 
 
-def _told(number: int, launch: Launch) -> str:
-    who = _ranks(launch.order.ranks) + ("" if launch.order.exchange else ", nothing exchanged")
+def _told(number: int, launch: FinishedLaunch) -> str:
+    who = _ranks(launch.planned.ranks) + ("" if launch.planned.exchange else ", nothing exchanged")
     if launch.figures is None:
         return f"round {number}, {who}: {launch.error}"
     rate = launch.figures.samples_per_second

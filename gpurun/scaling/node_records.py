@@ -23,7 +23,7 @@ TIME = "unix_time_ns"
 
 
 @dataclass(frozen=True)
-class Ended:
+class LaunchOutcome:
     """How a launch ended, on one node or on all. `given_up`: why it had to be ended from outside,
     None if it had not; the exit code is None then.
     """
@@ -50,7 +50,7 @@ class NodeRecords:
     end. `layered`: what the first launch wrote is there for later ones.
     """
 
-    ended: Ended
+    ended: LaunchOutcome
     met_ns: int
     moment: float
     layered: bool

@@ -21,8 +21,14 @@ from gpurun.launch.elastic_agent import NODE_LOST
 from gpurun.launch.rendezvous import NodeGone, NodeGroup, free_port
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.scaling.node_records import Ended, NodeRecords, files_of, keep_files, number_logs
-from gpurun.scaling.scaling_requests import SHARED, NodeShare, Order
+from gpurun.scaling.node_records import (
+    LaunchOutcome,
+    NodeRecords,
+    files_of,
+    keep_files,
+    number_logs,
+)
+from gpurun.scaling.scaling_requests import SHARED, NodeShare, PlannedLaunch
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
 from gpurun.trials.trial_launcher import TrialLauncher
@@ -53,7 +59,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class NodeVerdict:
     """How a node ends. `why` it could not go on, "" where it could."""
 
     verdict: str
@@ -100,14 +106,14 @@ class Nodes:
         """How many nodes a launch of so many ranks takes."""
         return max(ranks // self.ranks, 1)
 
-    def run(self, order: Order, make: MakeRequest, trials: TrialLauncher) -> Outcome:
+    def run(self, planned: PlannedLaunch, make: MakeRequest, trials: TrialLauncher) -> Outcome:
         """Launch on as many nodes as it takes; this node's run folder then holds all of it."""
-        whole = make(order.name, NodeShare(order.ranks))
+        whole = make(planned.name, NodeShare(planned.ranks))
         whole.run_dir.mkdir(parents=True, exist_ok=True)
         try:
             if self.gone:
                 raise NodeGone(self.gone)
-            ended = self._run(order, make, trials, whole)
+            ended = self._run(planned, make, trials, whole)
         except (NodeGone, OSError) as error:
             why = str(error)
             if isinstance(error, OSError):
@@ -115,10 +121,10 @@ class Nodes:
             if not self.gone:
                 self._tell(why)
             self.gone = why
-            ended = Ended(None, 0.0, Failure(FailureKind.NODE_LOST, why))
+            ended = LaunchOutcome(None, 0.0, Failure(FailureKind.NODE_LOST, why))
         return conclude(whole, ended.exit_code, ended.seconds, ended.given_up)
 
-    def end(self, own: Verdict) -> Verdict:
+    def end(self, own: NodeVerdict) -> NodeVerdict:
         """End this node, and hear how: like the first one, unless there is a reason of its own."""
         said = json.dumps(to_json(own)).encode()
         try:
@@ -129,20 +135,20 @@ class Nodes:
             else:
                 own = self._verdict()
         except NodeGone as error:
-            own = Verdict("failed", NODE_LOST, str(error))
+            own = NodeVerdict("failed", NODE_LOST, str(error))
         self.group.close()
         return own
 
     # -- a launch ------------------------------------------------------------------------------
 
     def _run(
-        self, order: Order, make: MakeRequest, trials: TrialLauncher, whole: LaunchRequest
-    ) -> Ended:
-        nodes = self.spanned(order.ranks)
+        self, planned: PlannedLaunch, make: MakeRequest, trials: TrialLauncher, whole: LaunchRequest
+    ) -> LaunchOutcome:
+        nodes = self.spanned(planned.ranks)
         self._launched += 1
         port, met_ns = self._meet(whole.name)
-        request = self._request(order, make, whole, port)
-        ended = Ended(0, 0.0) if request is None else self._launch(request, nodes, trials)
+        request = self._request(planned, make, whole, port)
+        ended = LaunchOutcome(0, 0.0) if request is None else self._launch(request, nodes, trials)
         if request is not None and request.run_dir == whole.run_dir:
             number_logs(whole.run_dir, self.group.number * self.ranks)
             files = files_of(whole.run_dir, self.group.number)
@@ -165,17 +171,17 @@ class Nodes:
         return int(others[0][1]), met_ns
 
     def _request(
-        self, order: Order, make: MakeRequest, whole: LaunchRequest, port: int
+        self, planned: PlannedLaunch, make: MakeRequest, whole: LaunchRequest, port: int
     ) -> LaunchRequest | None:
         """What this node launches; None where the launch does not take it."""
-        number, nodes = self.group.number, self.spanned(order.ranks)
+        number, nodes = self.group.number, self.spanned(planned.ranks)
         if number < nodes:
             host = self.group.place.host
             share = NodeShare(self.ranks, nodes, number, host, port)
-            return whole if nodes == 1 else make(order.name, share)
-        return make(WARM_UP, NodeShare(self.ranks)) if order.first else None
+            return whole if nodes == 1 else make(planned.name, share)
+        return make(WARM_UP, NodeShare(self.ranks)) if planned.first else None
 
-    def _launch(self, request: LaunchRequest, nodes: int, trials: TrialLauncher) -> Ended:
+    def _launch(self, request: LaunchRequest, nodes: int, trials: TrialLauncher) -> LaunchOutcome:
         alone = request.name.endswith(WARM_UP)
         others = [] if alone else [n for n in range(nodes) if n != self.group.number]
         try:
@@ -183,9 +189,9 @@ class Nodes:
         except (OSError, GpurunError) as error:
             what = error.what if isinstance(error, GpurunError) else error.strerror or str(error)
             text = f"could not be launched: {what}"
-            return Ended(None, 0.0, Failure(FailureKind.NOT_STARTED, text))
+            return LaunchOutcome(None, 0.0, Failure(FailureKind.NOT_STARTED, text))
         given_up = outcome.failure if outcome.exit_code is None else None
-        return Ended(outcome.exit_code, outcome.seconds, given_up)
+        return LaunchOutcome(outcome.exit_code, outcome.seconds, given_up)
 
     def _looking(self, others: list[int]) -> Callable[[], bool]:
         """Asks from time to time whether the launch has ended on another node of it."""
@@ -202,7 +208,7 @@ class Nodes:
 
         return ended
 
-    def _concluded(self, everyone: list[NodeRecords], nodes: int, run_dir: Path) -> Ended:
+    def _concluded(self, everyone: list[NodeRecords], nodes: int, run_dir: Path) -> LaunchOutcome:
         """How the launch ended as a whole; what other nodes recorded is kept."""
         self.now = everyone[0].moment
         met_ns = everyone[self.group.number].met_ns
@@ -232,17 +238,17 @@ class Nodes:
         if self.group.has(LEFT):
             raise NodeGone(self.group.get(LEFT).decode())
         if self.group.has(VERDICT):
-            why = from_json(Verdict, json.loads(self.group.get(VERDICT))).why
+            why = from_json(NodeVerdict, json.loads(self.group.get(VERDICT))).why
             raise NodeGone(f"the first node has ended{f': {why}' if why else ''}")
 
-    def _verdict(self) -> Verdict:
+    def _verdict(self) -> NodeVerdict:
         end = time.monotonic() + VERDICT_SECONDS
 
         def look() -> None:
             if time.monotonic() > end:
                 raise NodeGone(f"the first node said nothing for {VERDICT_SECONDS:g} s")
 
-        return from_json(Verdict, json.loads(self.group.wait(VERDICT, look)))
+        return from_json(NodeVerdict, json.loads(self.group.wait(VERDICT, look)))
 
     def _check(self, number: int, first: NodeFacts, other: NodeFacts) -> None:
         for what, text in first.same.items():
@@ -261,7 +267,7 @@ class Nodes:
             self._tell(f"{self._names[number]} has other devices: {other.device}")
 
 
-def worse(one: Ended, other: Ended) -> Ended:
+def worse(one: LaunchOutcome, other: LaunchOutcome) -> LaunchOutcome:
     """How a launch ended that ended like this on two nodes: badly if it did on one of them.
 
     A cause comes before its consequence: ranks that waited for others were given up for it.

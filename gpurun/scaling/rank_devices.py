@@ -21,7 +21,7 @@ OF_AGENTS = ("PET_", "TORCHELASTIC_")
 
 
 @dataclass(frozen=True)
-class Devices:
+class RankDevices:
     """`name`: "NVIDIA H200" or "CPU cores". `gpus`: the words by which CUDA_VISIBLE_DEVICES names
     them, none on a machine without. `cores`: of all ranks together. `threads`: of each rank, as the
     user has set them, None where nobody has.
@@ -67,14 +67,14 @@ class Devices:
         return kept
 
 
-def devices(environment: Mapping[str, str] = os.environ) -> Devices:
+def devices(environment: Mapping[str, str] = os.environ) -> RankDevices:
     """The machine's devices, within CUDA_VISIBLE_DEVICES, affinity mask and cgroup quota."""
     from gpurun.measure.machine import machine
 
     here, threads = machine(), environment.get(THREADS)
     if not here.gpus:
-        return Devices(CORES, (), here.cores, threads)
+        return RankDevices(CORES, (), here.cores, threads)
     words = [word.strip() for word in environment.get(VISIBLE, "").split(",") if word.strip()]
     names = dict.fromkeys(here.gpus)
     found = words[: len(here.gpus)] if words else [str(i) for i in range(len(here.gpus))]
-    return Devices(" and ".join(names), tuple(found), here.cores, threads)
+    return RankDevices(" and ".join(names), tuple(found), here.cores, threads)

@@ -20,11 +20,11 @@ from gpurun.records.scaling import (
 )
 from gpurun.scaling.ddp_option_trials import WORTH_TRYING
 from gpurun.scaling.efficiency import Efficiency, efficiencies
-from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.launch_rounds import Measurements
-from gpurun.scaling.rank_devices import Devices
+from gpurun.scaling.rank_devices import RankDevices
 from gpurun.scaling.scaling_findings import GOOD, findings
-from gpurun.scaling.step_costs import Costs, costs
+from gpurun.scaling.step_costs import StepCosts, costs
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.stats.scaling_model import Measured, Projection, project
 
@@ -51,14 +51,14 @@ CODES = {
 
 
 @dataclass(frozen=True)
-class Circumstances:
+class MeasurementContext:
     """What is not in the launches themselves. `devices`: of the first of `nodes` nodes, each of
     which has `ranks_a_node` ranks (None where there is one node); `folder`: of the run;
     `interrupted`: by a signal.
     """
 
     command: tuple[str, ...]
-    devices: Devices
+    devices: RankDevices
     distributed: str | None
     folder: Path
     seconds: float
@@ -77,7 +77,9 @@ class Circumstances:
         return min(ranks, self.ranks_a_node or ranks) > self.devices.count
 
 
-def document(asked: ScaleOptions, measured: Measurements, around: Circumstances) -> ScalingReport:
+def document(
+    asked: ScaleOptions, measured: Measurements, around: MeasurementContext
+) -> ScalingReport:
     """The document; figures that could not be measured are None."""
     compared, spent = _compared(asked, measured)
     points = tuple(_point(gpus, measured, compared, around) for gpus in asked.counts)
@@ -119,19 +121,22 @@ def worth_another_way(asked: ScaleOptions, measured: Measurements) -> int | None
 
 def _compared(
     asked: ScaleOptions, measured: Measurements
-) -> tuple[dict[int, Efficiency], list[Costs]]:
+) -> tuple[dict[int, Efficiency], list[StepCosts]]:
     """Every count that can be compared, and where its steps go."""
     found = efficiencies(_rates(asked, measured))
     return found, [costs(measured, gpus) for gpus in asked.counts if gpus in found]
 
 
-def _poor(compared: dict[int, Efficiency], spent: list[Costs]) -> list[Costs]:
+def _poor(compared: dict[int, Efficiency], spent: list[StepCosts]) -> list[StepCosts]:
     """The counts that fall short of `GOOD`."""
     return [x for x in spent if compared[x.gpus].efficiency < GOOD]
 
 
 def _findings(
-    asked: ScaleOptions, compared: dict[int, Efficiency], spent: list[Costs], devices: Devices
+    asked: ScaleOptions,
+    compared: dict[int, Efficiency],
+    spent: list[StepCosts],
+    devices: RankDevices,
 ) -> tuple[ScalingFinding, ...]:
     by_count = {n: x.efficiency for n, x in compared.items()}
     found = findings(by_count, spent, strong=asked.strong, on_cpu=not devices.gpus)
@@ -163,7 +168,7 @@ def _rates(asked: ScaleOptions, measured: Measurements) -> dict[int, dict[int, f
 
 
 def _point(
-    gpus: int, measured: Measurements, compared: dict[int, Efficiency], around: Circumstances
+    gpus: int, measured: Measurements, compared: dict[int, Efficiency], around: MeasurementContext
 ) -> ScalingPoint:
     launches = measured.of(gpus)
     found, spent = compared.get(gpus), costs(measured, gpus)
@@ -191,12 +196,12 @@ def _point(
         launches=tuple(
             _launch(number, launch, around.folder)
             for number, launch in measured.launches
-            if launch.order.ranks == gpus
+            if launch.planned.ranks == gpus
         ),
     )
 
 
-def _why_not(measured: Measurements, around: Circumstances) -> str:
+def _why_not(measured: Measurements, around: MeasurementContext) -> str:
     """The reason for a count that was not launched."""
     if around.interrupted:
         return "interrupted"
@@ -206,11 +211,11 @@ def _why_not(measured: Measurements, around: Circumstances) -> str:
     return lost or "the smallest count failed"
 
 
-def _launch(number: int, launch: Launch, folder: Path) -> ScalingLaunch:
+def _launch(number: int, launch: FinishedLaunch, folder: Path) -> ScalingLaunch:
     figures = launch.figures
     return ScalingLaunch(
         round=number,
-        exchange=launch.order.exchange,
+        exchange=launch.planned.exchange,
         samples_per_second=None if figures is None else figures.samples_per_second,
         step_time_ms=None if figures is None else figures.step_time_ms,
         seconds=launch.seconds,
@@ -223,7 +228,7 @@ def _verdict(
     asked: ScaleOptions,
     measured: Measurements,
     points: tuple[ScalingPoint, ...],
-    around: Circumstances,
+    around: MeasurementContext,
 ) -> str:
     """A count without enough memory is a result; one on which the script fails is its failure."""
     if around.interrupted:
@@ -287,8 +292,8 @@ def _notes(
     asked: ScaleOptions,
     measured: Measurements,
     compared: dict[int, Efficiency],
-    spent: list[Costs],
-    around: Circumstances,
+    spent: list[StepCosts],
+    around: MeasurementContext,
 ) -> list[str]:
     return [
         *_what_was_measured(asked, measured, compared),
@@ -324,7 +329,7 @@ def _what_was_measured(
         yield "each rank kept the whole batch, though --strong was asked for: this is weak scaling"
 
 
-def _without_gpus(asked: ScaleOptions, around: Circumstances) -> Iterator[str]:
+def _without_gpus(asked: ScaleOptions, around: MeasurementContext) -> Iterator[str]:
     """How ranks share the cores of a machine without GPUs."""
     if around.devices.gpus:
         return
@@ -345,7 +350,7 @@ def _how_far_to_trust(
     asked: ScaleOptions,
     measured: Measurements,
     compared: dict[int, Efficiency],
-    spent: list[Costs],
+    spent: list[StepCosts],
 ) -> Iterator[str]:
     """Limits of the efficiencies."""
     if measured.rounds < 2 and len(compared) > 1:
@@ -362,7 +367,7 @@ def _how_far_to_trust(
         yield "the cost of the gradient exchange was not measured"
 
 
-def _other_programs(measured: Measurements, around: Circumstances) -> Iterator[str]:
+def _other_programs(measured: Measurements, around: MeasurementContext) -> Iterator[str]:
     """Who else used the cores."""
     others = mean(x.result.host.others_cpu_percent for _, x in measured.launches if x.result.host)
     if others is not None and others / 100 > OTHERS * around.devices.cores:

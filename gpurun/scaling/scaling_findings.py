@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpurun.records.scaling import ScalingFinding
-from gpurun.scaling.step_costs import Costs, parts_of_own_work
+from gpurun.scaling.step_costs import StepCosts, parts_of_own_work
 
 GOOD = 0.90
 """Efficiency from which on there is nothing to find."""
@@ -53,7 +53,7 @@ CORES_ADVICE = (
 
 
 def findings(
-    efficiencies: dict[int, float], measured: Sequence[Costs], *, strong: bool, on_cpu: bool
+    efficiencies: dict[int, float], measured: Sequence[StepCosts], *, strong: bool, on_cpu: bool
 ) -> tuple[ScalingFinding, ...]:
     """The findings, most severe first. `efficiencies`: by count; `measured`: every count's costs,
     the smallest first."""
@@ -71,7 +71,7 @@ def findings(
     return tuple(sorted(found, key=lambda finding: -finding.severity))
 
 
-def _communication(costs: Costs) -> Iterator[ScalingFinding]:
+def _communication(costs: StepCosts) -> Iterator[ScalingFinding]:
     if costs.exposed is None or costs.exposed < COMMUNICATION[0]:
         return
     share = costs.exposed
@@ -86,7 +86,7 @@ def _communication(costs: Costs) -> Iterator[ScalingFinding]:
     )
 
 
-def _imbalance(costs: Costs) -> Iterator[ScalingFinding]:
+def _imbalance(costs: StepCosts) -> Iterator[ScalingFinding]:
     if costs.imbalance is None or costs.imbalance - 1 < IMBALANCE[0]:
         return
     which = "the slowest rank" if costs.busiest is None else f"rank {costs.busiest}, the slowest,"
@@ -103,7 +103,7 @@ def _imbalance(costs: Costs) -> Iterator[ScalingFinding]:
     )
 
 
-def _data(base: Costs, costs: Costs, strong: bool) -> Iterator[ScalingFinding]:
+def _data(base: StepCosts, costs: StepCosts, strong: bool) -> Iterator[ScalingFinding]:
     if base.data_ms is None or costs.data_ms is None:
         return
     ideal = base.data_ms * (base.gpus / costs.gpus if strong else 1.0)
@@ -126,7 +126,7 @@ def _data(base: Costs, costs: Costs, strong: bool) -> Iterator[ScalingFinding]:
     )
 
 
-def _host(base: Costs, costs: Costs, on_cpu: bool) -> Iterator[ScalingFinding]:
+def _host(base: StepCosts, costs: StepCosts, on_cpu: bool) -> Iterator[ScalingFinding]:
     """Ranks whose batch is kept do the same work: where it takes longer, they share something."""
     if costs.whole:
         before, now = base.own_work_ms, costs.own_work_ms
@@ -157,7 +157,7 @@ def severity(value: float, thresholds: tuple[float, float]) -> float:
     )
 
 
-def _step(costs: Costs) -> float:
+def _step(costs: StepCosts) -> float:
     assert costs.step_ms is not None
     return costs.step_ms
 

@@ -8,16 +8,16 @@ from pathlib import Path
 
 from gpurun.arguments.options import Options
 from gpurun.isolation.api import Mode
-from gpurun.scaling.finished_launch import Launch, launch_of
+from gpurun.scaling.finished_launch import FinishedLaunch, launch_of
 from gpurun.scaling.nodes import Nodes
-from gpurun.scaling.rank_devices import Devices
-from gpurun.scaling.scaling_requests import SHARED, NodeShare, Order, Requests
+from gpurun.scaling.rank_devices import RankDevices
+from gpurun.scaling.scaling_requests import SHARED, NodeShare, PlannedLaunch, RequestBuilder
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.stop_rules import LEAST_STEPS, later_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
 
-class Launcher:
+class ScalingLauncher:
     """Launches one script, one launch at a time. `close` removes what launches shared.
 
     `distributed`: by what the script is known to be distributed by itself; its ranks then run as
@@ -30,7 +30,7 @@ class Launcher:
         options: Options,
         folder: Path,
         mode: Mode,
-        devices: Devices,
+        devices: RankDevices,
         distributed: str | None,
         note: Callable[[str], None],
         nodes: Nodes | None = None,
@@ -39,42 +39,42 @@ class Launcher:
         self.distributed = distributed
         self.folder = folder
         self.ddp_options = options.ddp_options
-        """How gradients are exchanged where an order does not say."""
+        """How gradients are exchanged where a planned launch does not say."""
         self.launched = 0
         self.longest: dict[int, float] = {}
         """Seconds of the longest launch so far, by ranks."""
         self._guessed = distributed is not None
         """Whether nothing but its source says so."""
         self._strong = options.scale.strong
-        self._requests = Requests(options, folder, devices)
+        self._requests = RequestBuilder(options, folder, devices)
         self._trials = TrialLauncher(folder, mode)
         self._nodes = nodes
         self._note = note
         self._layer_holds = False
         """Whether a launch ran on top of it."""
 
-    def run(self, order: Order) -> Launch:
+    def run(self, planned: PlannedLaunch) -> FinishedLaunch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
 
         Launched again where it did not run as what it is: a script that is distributed by itself,
         one that only looked like it (Lightning on the devices that it finds), or one that cannot
         live with what the first launch wrote.
         """
-        if order.first and self._nodes is not None and self._nodes.spanned(order.ranks) > 1:
+        if planned.first and self._nodes is not None and self._nodes.spanned(planned.ranks) > 1:
             # ranks that stop after some time agree when, by files: nodes share none
-            order = replace(order, rule=later_rule(LEAST_STEPS, ()))
-        launch = self._launch(order)
+            planned = replace(planned, rule=later_rule(LEAST_STEPS, ()))
+        launch = self._launch(planned)
         if launch.distributed is not None and self.distributed is None:
             self.distributed = launch.distributed
             self._note(f"the script is distributed by itself ({launch.distributed}): it runs as is")
-            launch = self._launch(order)
-        elif self._guessed and order.ranks > 1 and not launch.together and launch.trained:
+            launch = self._launch(planned)
+        elif self._guessed and planned.ranks > 1 and not launch.together and launch.trained:
             self._note(
                 f"{self.distributed}, and its ranks exchange nothing: gpurun makes them exchange "
                 "gradients"
             )
             self.distributed = None
-            launch = self._launch(order)
+            launch = self._launch(planned)
         self._guessed = self._guessed and not launch.together
         layered = self._trials.has_layer(SHARED)
         if launch.status == "failed" and layered and not self._layer_holds:
@@ -83,24 +83,24 @@ class Launcher:
                 "the original folder"
             )
             self._trials.drop_layer(SHARED)
-            launch = self._launch(order)
-        self._layer_holds = self._layer_holds or (launch.error is None and not order.first)
+            launch = self._launch(planned)
+        self._layer_holds = self._layer_holds or (launch.error is None and not planned.first)
         return launch
 
     def close(self) -> None:
         """Remove what only launches needed."""
         self._trials.close()
 
-    def _launch(self, order: Order) -> Launch:
+    def _launch(self, planned: PlannedLaunch) -> FinishedLaunch:
         self.launched += 1
 
         def request(name: str, share: NodeShare) -> LaunchRequest:
             name = f"{self.launched:02d}-{name}"
-            return self._requests.make(name, order, share, self.distributed)
+            return self._requests.make(name, planned, share, self.distributed)
 
         if self._nodes is None:
-            outcome = self._trials.run(request(order.name, NodeShare(order.ranks)))
+            outcome = self._trials.run(request(planned.name, NodeShare(planned.ranks)))
         else:
-            outcome = self._nodes.run(order, request, self._trials)
-        self.longest[order.ranks] = max(self.longest.get(order.ranks, 0.0), outcome.seconds)
-        return launch_of(order, outcome, strong=self._strong)
+            outcome = self._nodes.run(planned, request, self._trials)
+        self.longest[planned.ranks] = max(self.longest.get(planned.ranks, 0.0), outcome.seconds)
+        return launch_of(planned, outcome, strong=self._strong)

@@ -14,7 +14,7 @@ from pathlib import Path
 from gpurun.arguments.options import Options
 from gpurun.launch.rank_resources import shared_gpus
 from gpurun.records.spec import Exchange, Parallel, Setting, Share, StopRule, TrialSpec
-from gpurun.scaling.rank_devices import Devices
+from gpurun.scaling.rank_devices import RankDevices
 from gpurun.trials.launch_request import LaunchRequest, Ranks
 
 SEED = 1234
@@ -23,7 +23,7 @@ SHARED = "script"
 
 
 @dataclass(frozen=True)
-class Order:
+class PlannedLaunch:
     """What to launch: so many ranks, to be stopped by this rule.
 
     `exchange`: False to leave gradients unexchanged. `first`: what it writes before its first step
@@ -77,10 +77,10 @@ class NodeShare:
         )
 
 
-class Requests:
+class RequestBuilder:
     """Makes the requests of one measurement; launches have their folders below `folder`."""
 
-    def __init__(self, options: Options, folder: Path, devices: Devices) -> None:
+    def __init__(self, options: Options, folder: Path, devices: RankDevices) -> None:
         assert options.scale is not None
         self._options = options
         self._folder = folder
@@ -88,27 +88,27 @@ class Requests:
         self._split = Share.GLOBAL if options.scale.strong else Share.LOCAL
 
     def make(
-        self, name: str, order: Order, share: NodeShare, distributed: str | None
+        self, name: str, planned: PlannedLaunch, share: NodeShare, distributed: str | None
     ) -> LaunchRequest:
-        """The request for a node's share of an order.
+        """The request for a node's share of a planned launch.
 
         `distributed`: by what the script is known to be distributed by itself; its ranks then run
         as they are.
         """
         run_dir = self._folder / "launches" / name
-        options = self._options.ddp_options if order.options is None else order.options
+        options = self._options.ddp_options if planned.options is None else planned.options
         return LaunchRequest(
             name=name,
             run_dir=run_dir,
             target=self._options.target,
             cwd=Path.cwd(),
             environment=self._devices.environment(share.ranks, os.environ),
-            trial=TrialSpec(stop=order.rule, seed=SEED),
-            settings=order.settings,
+            trial=TrialSpec(stop=planned.rule, seed=SEED),
+            settings=planned.settings,
             ranks=self._ranks(run_dir, share, distributed),
-            exchange=Exchange(left_out=not order.exchange, options=options),
+            exchange=Exchange(left_out=not planned.exchange, options=options),
             shared=SHARED,
-            keep_layer=order.first,
+            keep_layer=planned.first,
             patience_seconds=self._options.patience_seconds,
         )
 

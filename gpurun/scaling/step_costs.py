@@ -11,13 +11,13 @@ from dataclasses import dataclass, fields
 
 from gpurun.measure.optional_figures import mean
 from gpurun.records.result import StepSplit
-from gpurun.scaling.finished_launch import Launch
-from gpurun.scaling.launch_figures import Figures
+from gpurun.scaling.finished_launch import FinishedLaunch
+from gpurun.scaling.launch_figures import LaunchFigures
 from gpurun.scaling.launch_rounds import Measurements
 
 
 @dataclass(frozen=True)
-class Costs:
+class StepCosts:
     """Means over the launches of one count. None: not measured.
 
     `exposed`: fraction of the step that is gone when nothing is exchanged. `own_work_ms`: what a
@@ -41,14 +41,14 @@ class Costs:
         return None if self.split is None else self.split.data_wait_ms
 
 
-def costs(measured: Measurements, gpus: int) -> Costs:
+def costs(measured: Measurements, gpus: int) -> StepCosts:
     """The costs at one count of ranks."""
     plain, mute = measured.of(gpus), measured.of(gpus, exchange=False)
     seen, quiet = _figures(plain.values()), _figures(mute.values())
     exchanging = any(launch.together for launch in plain.values())
     split = mean_split(x.split for x in seen)
     unhindered = quiet or ([] if exchanging else seen)
-    return Costs(
+    return StepCosts(
         gpus=gpus,
         step_ms=mean(x.step_time_ms for x in seen),
         split=split,
@@ -60,7 +60,7 @@ def costs(measured: Measurements, gpus: int) -> Costs:
     )
 
 
-def parts_of_own_work(found: Costs) -> float | None:
+def parts_of_own_work(found: StepCosts) -> float | None:
     """The own work of the parts in which no rank waits for another, to compare like with like."""
     return _parts(found.split)
 
@@ -83,11 +83,11 @@ def _the_same(ranks: Iterable[int | None]) -> int | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _figures(launches: Iterable[Launch]) -> list[Figures]:
+def _figures(launches: Iterable[FinishedLaunch]) -> list[LaunchFigures]:
     return [launch.figures for launch in launches if launch.figures is not None]
 
 
-def _exposed(plain: dict[int, Launch], mute: dict[int, Launch]) -> float | None:
+def _exposed(plain: dict[int, FinishedLaunch], mute: dict[int, FinishedLaunch]) -> float | None:
     shares = []
     for number in plain.keys() & mute.keys():
         whole, without = plain[number].figures, mute[number].figures
@@ -97,8 +97,8 @@ def _exposed(plain: dict[int, Launch], mute: dict[int, Launch]) -> float | None:
     return None if found is None else max(found, 0.0)
 
 
-def _own_work(seen: list[Figures]) -> float | None:
-    def own(x: Figures) -> float | None:
+def _own_work(seen: list[LaunchFigures]) -> float | None:
+    def own(x: LaunchFigures) -> float | None:
         waited = None if x.split is None else x.split.data_wait_ms
         return None if waited is None else x.step_time_ms - waited
 

@@ -7,16 +7,16 @@ from typing import Any
 
 from gpurun.arguments.options import ScaleOptions
 from gpurun.records.result import StepSplit
-from gpurun.scaling.finished_launch import Launch
-from gpurun.scaling.launch_figures import Figures
+from gpurun.scaling.finished_launch import FinishedLaunch
+from gpurun.scaling.launch_figures import LaunchFigures
 from gpurun.scaling.launch_rounds import Measurements
-from gpurun.scaling.rank_devices import CORES, Devices
-from gpurun.scaling.scaling_document import Circumstances
-from gpurun.scaling.scaling_requests import Order
+from gpurun.scaling.rank_devices import CORES, RankDevices
+from gpurun.scaling.scaling_document import MeasurementContext
+from gpurun.scaling.scaling_requests import PlannedLaunch
 from tests.unit.bench_launches import result
 
-GPUS = Devices("NVIDIA H200", tuple("01234567"), 96.0)
-CPU = Devices(CORES, (), 2.0)
+GPUS = RankDevices("NVIDIA H200", tuple("01234567"), 96.0)
+CPU = RankDevices(CORES, (), 2.0)
 
 
 def split(**parts: float) -> StepSplit:
@@ -26,19 +26,19 @@ def split(**parts: float) -> StepSplit:
 
 
 def launch(
-    order: Order,
+    planned: PlannedLaunch,
     step_ms: float = 10.0,
     *,
     parts: StepSplit | None = None,
     imbalance: float | None = None,
     busiest: int | None = None,
     **changes: Any,
-) -> Launch:
+) -> FinishedLaunch:
     """One that was measured: 8 samples a rank and step; `changes` of its fields."""
-    rate = order.ranks * 8000 / step_ms
-    seen = Figures(rate, rate, step_ms, parts, imbalance, 8.0, 50, busiest)
+    rate = planned.ranks * 8000 / step_ms
+    seen = LaunchFigures(rate, rate, step_ms, parts, imbalance, 8.0, 50, busiest)
     known: dict[str, Any] = {
-        "order": order,
+        "planned": planned,
         "result": result(rate),
         "figures": seen,
         "status": "measured",
@@ -46,25 +46,27 @@ def launch(
         "folder": Path("/runs/1/launches/01"),
         "seconds": 5.0,
         "distributed": None,
-        "together": order.ranks > 1,
-        "switchable": order.ranks > 1,
+        "together": planned.ranks > 1,
+        "switchable": planned.ranks > 1,
         "whole": False,
         "printed": (),
     }
-    return Launch(**{**known, **changes})
+    return FinishedLaunch(**{**known, **changes})
 
 
-def failure(order: Order, status: str = "failed", error: str = "exit code 7") -> Launch:
+def failure(
+    planned: PlannedLaunch, status: str = "failed", error: str = "exit code 7"
+) -> FinishedLaunch:
     """One that is of no use."""
-    return launch(order, figures=None, status=status, error=error)
+    return launch(planned, figures=None, status=status, error=error)
 
 
-def measured(*launches: tuple[int, Launch], rounds: int = 2) -> Measurements:
+def measured(*launches: tuple[int, FinishedLaunch], rounds: int = 2) -> Measurements:
     """What was measured in so many rounds."""
     return Measurements(list(launches), steps=50, rounds=rounds)
 
 
-def around(devices: Devices = GPUS, **changes: Any) -> Circumstances:
+def around(devices: RankDevices = GPUS, **changes: Any) -> MeasurementContext:
     """An undisturbed measurement."""
     known: dict[str, Any] = {
         "command": ("train.py",),
@@ -74,7 +76,7 @@ def around(devices: Devices = GPUS, **changes: Any) -> Circumstances:
         "seconds": 60.0,
         "interrupted": False,
     }
-    return Circumstances(**{**known, **changes})
+    return MeasurementContext(**{**known, **changes})
 
 
 def asked(*counts: int, **changes: Any) -> ScaleOptions:

@@ -10,10 +10,10 @@ from gpurun.arguments.main_flags import parse
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.errors import GpurunError
 from gpurun.probing.distributed_by_source import by_source, spawns_by_source
-from gpurun.scaling.rank_devices import CORES, Devices
+from gpurun.scaling.rank_devices import CORES, RankDevices
 
-GPUS = Devices("NVIDIA H200", ("2", "3", "5"), 48.0)
-CPU = Devices(CORES, (), 2.5)
+GPUS = RankDevices("NVIDIA H200", ("2", "3", "5"), 48.0)
+CPU = RankDevices(CORES, (), 2.5)
 
 
 def test_counts_rise_and_what_follows_the_script_is_the_scripts() -> None:

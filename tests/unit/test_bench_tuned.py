@@ -12,7 +12,7 @@ from gpurun.arguments.main_flags import parse
 from gpurun.bench.record_of_launches import Version
 from gpurun.bench.records_of_tuning import benchmark_of, keep_tuning, records_of, tuned_note
 from gpurun.bench.store import open_store
-from gpurun.commands.optimize import Tuned, _enter
+from gpurun.commands.optimize import TuningOutcome, _enter
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.codec import from_json
 from gpurun.records.tuning import TuningReport
@@ -128,7 +128,7 @@ def test_records_that_cannot_be_written_cost_a_tuning_one_line(
     folder = here / "home" / "runs" / "1"
     folder.parent.mkdir()
     folder.symlink_to(recorded)
-    tuned = Tuned(report, folder, (), (), (), None)
+    tuned = TuningOutcome(report, folder, (), (), (), None)
     _enter(tuned, parse(["../simplenet.py"]))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gpurun: the tuning is not among the records of benchmarks: ")

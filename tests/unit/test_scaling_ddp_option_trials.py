@@ -10,10 +10,10 @@ import pytest
 
 from gpurun.arguments.ddp_options import flag_of
 from gpurun.records.spec import Setting
-from gpurun.scaling.ddp_option_trials import WAYS, Trying, told
-from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.ddp_option_trials import WAYS, DdpOptionTrials, told
+from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.launch_rounds import Plan
-from gpurun.scaling.scaling_requests import Order
+from gpurun.scaling.scaling_requests import PlannedLaunch
 from gpurun.trials.stop_rules import later_rule
 from tests.unit.scaling_launches import failure, launch
 
@@ -31,22 +31,24 @@ class Ranks:
         self.longest = {4: 5.0}
         self.turns: list[str] = []
 
-    def run(self, order: Order) -> Launch:
-        assert order.options is not None
-        assert order.ranks == 4
-        knobs = [f"{setting.knob} {setting.value}" for setting in order.settings]
-        name = " ".join([*knobs, *filter(None, [flag_of(order.options)])])
+    def run(self, planned: PlannedLaunch) -> FinishedLaunch:
+        assert planned.options is not None
+        assert planned.ranks == 4
+        knobs = [f"{setting.knob} {setting.value}" for setting in planned.settings]
+        name = " ".join([*knobs, *filter(None, [flag_of(planned.options)])])
         self.turns.append(name)
         factor = self.factors.get(name, 1.0)
         if not factor:
-            return failure(order, error="not with this model")
+            return failure(planned, error="not with this model")
         noise = 1 + 0.001 * (len(self.turns) % 3)
-        return launch(order, step_ms=10.0 * factor * noise)
+        return launch(planned, step_ms=10.0 * factor * noise)
 
 
-def tried(ranks: Ranks, rounds: int = 3, seconds: float = math.inf, *, gpus: bool = True) -> Trying:
+def tried(
+    ranks: Ranks, rounds: int = 3, seconds: float = math.inf, *, gpus: bool = True
+) -> DdpOptionTrials:
     plan = Plan((1, 4), rounds, None, time.monotonic() + seconds)
-    trying = Trying(ranks, plan, print)  # type: ignore[arg-type]
+    trying = DdpOptionTrials(ranks, plan, print)  # type: ignore[arg-type]
     trying.run(4, RULE, nccl=gpus)
     return trying
 
@@ -88,8 +90,8 @@ def test_steps_of_two_batches_are_not_compared_where_samples_cannot_be_counted()
     ranks = Ranks({})
     run = ranks.run
 
-    def uncounted(order: Order) -> Launch:
-        seen = run(order)
+    def uncounted(planned: PlannedLaunch) -> FinishedLaunch:
+        seen = run(planned)
         assert seen.figures is not None
         return replace(seen, figures=replace(seen.figures, samples_per_second=None))
 

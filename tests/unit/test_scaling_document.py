@@ -17,31 +17,31 @@ from gpurun.records.schema import all_schemas
 from gpurun.records.spec import StopRule
 from gpurun.report.plots.scaling_plot import draw_scaling
 from gpurun.report.scaling_text import grid, scaling_lines, title
-from gpurun.scaling.finished_launch import Launch
+from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.scaling_document import document, worth_another_way
 from gpurun.scaling.scaling_findings import severity
-from gpurun.scaling.scaling_requests import Order
+from gpurun.scaling.scaling_requests import PlannedLaunch
 from tests.unit.scaling_launches import CPU, around, asked, failure, launch, measured, split
 
 RULE = StopRule(60, 0.0, 60, 10, 0)
 WEAK_STEPS = {1: 10.0, 2: 10.5, 4: 11.0, 8: 13.0}
 
 
-def order(ranks: int, exchange: bool = True) -> Order:
-    return Order(ranks, RULE, exchange)
+def planned(ranks: int, exchange: bool = True) -> PlannedLaunch:
+    return PlannedLaunch(ranks, RULE, exchange)
 
 
-def turns(steps: dict[int, float], **figures: Any) -> list[tuple[int, Launch]]:
+def turns(steps: dict[int, float], **figures: Any) -> list[tuple[int, FinishedLaunch]]:
     """Two rounds of each count, the second 2 % slower throughout."""
     return [
-        (number, launch(order(ranks), step * factor, **figures))
+        (number, launch(planned(ranks), step * factor, **figures))
         for number, factor in ((1, 1.0), (2, 1.02))
         for ranks, step in steps.items()
     ]
 
 
-def mute(steps: dict[int, float], **figures: Any) -> list[tuple[int, Launch]]:
-    return [(1, launch(order(ranks, exchange=False), x, **figures)) for ranks, x in steps.items()]
+def mute(steps: dict[int, float], **figures: Any) -> list[tuple[int, FinishedLaunch]]:
+    return [(1, launch(planned(ranks, exchange=False), x, **figures)) for ranks, x in steps.items()]
 
 
 def test_the_document_has_what_the_issue_names_and_fits_its_schema() -> None:
@@ -126,8 +126,8 @@ def test_a_rank_that_is_always_the_slowest_is_named(second: int, named: str) -> 
 
 def test_a_wait_for_data_that_grows_is_found() -> None:
     launches = [
-        (1, launch(order(1), 10.0, parts=split(data_wait=1, forward=3, backward=6))),
-        (1, launch(order(4), 14.0, parts=split(data_wait=5, forward=3, backward=6))),
+        (1, launch(planned(1), 10.0, parts=split(data_wait=1, forward=3, backward=6))),
+        (1, launch(planned(4), 14.0, parts=split(data_wait=5, forward=3, backward=6))),
     ]
     report = document(asked(1, 4), measured(*launches, rounds=1), around())
     (finding,) = report.findings
@@ -138,8 +138,8 @@ def test_a_wait_for_data_that_grows_is_found() -> None:
 
 def test_the_same_work_that_takes_longer_beside_others_is_found_in_weak_scaling_only() -> None:
     launches = [
-        (1, launch(order(1), 10.0, parts=split(forward=3, backward=6, optimizer=1))),
-        (1, launch(order(2), 20.0, parts=split(forward=6, backward=12, optimizer=2))),
+        (1, launch(planned(1), 10.0, parts=split(forward=3, backward=6, optimizer=1))),
+        (1, launch(planned(2), 20.0, parts=split(forward=6, backward=12, optimizer=2))),
     ]
     report = document(asked(1, 2), measured(*launches, rounds=1), around(CPU))
     assert [finding.type for finding in report.findings] == ["shared_host"]
@@ -197,7 +197,7 @@ def test_a_machine_that_others_use_is_told() -> None:
 def test_an_interval_that_says_nothing_is_called_so_and_nothing_is_fitted_to_it() -> None:
     counts = {1: 10.0, 2: 11.5, 4: 11.5}
     uneven = [
-        (n, launch(order(ranks), x * (0.5 if ranks > 1 and n == 2 else 1.0)))
+        (n, launch(planned(ranks), x * (0.5 if ranks > 1 and n == 2 else 1.0)))
         for n in (1, 2)
         for ranks, x in counts.items()
     ]
@@ -227,7 +227,7 @@ def test_one_round_is_an_indication() -> None:
     ],
 )
 def test_what_cut_a_launch_short_is_told(whole: bool, told: str) -> None:
-    seen = replace(launch(order(1)), whole=whole)
+    seen = replace(launch(planned(1)), whole=whole)
     assert seen.figures is not None
     short = replace(seen, figures=replace(seen.figures, steps=13))
     report = document(asked(1), measured((1, short)), around())
@@ -241,7 +241,7 @@ def test_what_cut_a_launch_short_is_told(whole: bool, told: str) -> None:
 def test_a_count_without_enough_memory_is_a_result() -> None:
     launches = [
         *turns({1: 10.0, 2: 11.0}),
-        (1, failure(order(4), "oom", "out of memory on rank 3")),
+        (1, failure(planned(4), "oom", "out of memory on rank 3")),
     ]
     report = document(asked(1, 2, 4), measured(*launches), around())
     assert (report.verdict, report.exit_code) == ("ok", 0)
@@ -252,14 +252,14 @@ def test_a_count_without_enough_memory_is_a_result() -> None:
 
 @pytest.mark.parametrize("status", ["failed", "timeout"])
 def test_a_count_on_which_the_script_fails_is_its_failure(status: str) -> None:
-    launches = [*turns({1: 10.0}), (1, failure(order(2), status))]
+    launches = [*turns({1: 10.0}), (1, failure(planned(2), status))]
     report = document(asked(1, 2), measured(*launches), around())
     assert (report.verdict, report.exit_code) == ("failed", 5)
     assert report.points[0].samples_per_second is not None
 
 
 def test_without_the_smallest_count_everything_fails() -> None:
-    report = document(asked(1, 2), measured((0, failure(order(1), "oom")), rounds=0), around())
+    report = document(asked(1, 2), measured((0, failure(planned(1), "oom")), rounds=0), around())
     assert (report.verdict, report.exit_code) == ("failed", 5)
     assert report.points[1].error == "not measured: the smallest count failed"
     assert all(point.samples_per_second is None for point in report.points)
@@ -299,8 +299,8 @@ def test_the_table_has_a_row_a_count_and_no_column_of_nothing() -> None:
 
 def test_the_picture_is_a_png_also_of_a_single_point(tmp_path: Path) -> None:
     full = document(asked(1, 2, 4, 8), measured(*turns(WEAK_STEPS)), around())
-    one = document(asked(1, 2), measured(*turns({1: 10.0}), (1, failure(order(2)))), around())
-    none = document(asked(1, 2), measured((0, failure(order(1)))), around())
+    one = document(asked(1, 2), measured(*turns({1: 10.0}), (1, failure(planned(2)))), around())
+    none = document(asked(1, 2), measured((0, failure(planned(1)))), around())
     for name, report in (("full", full), ("one", one)):
         assert draw_scaling(report, tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

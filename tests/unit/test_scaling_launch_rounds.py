@@ -11,42 +11,42 @@ from typing import Any
 import pytest
 
 from gpurun.records.spec import StopRule
-from gpurun.scaling.finished_launch import Launch
-from gpurun.scaling.launch_rounds import Measurements, Plan, Rounds
-from gpurun.scaling.scaling_requests import Order
+from gpurun.scaling.finished_launch import FinishedLaunch
+from gpurun.scaling.launch_rounds import LaunchRounds, Measurements, Plan
+from gpurun.scaling.scaling_requests import PlannedLaunch
 from tests.unit.scaling_launches import failure, launch
 
 
 @dataclass
 class Recorded:
-    """Stands for the launcher: what launches come to, by their order, and the turns they took."""
+    """Stands for the launcher: the outcome of each planned launch, and the turns they took."""
 
-    outcome: Callable[[Order], Launch] = launch
+    outcome: Callable[[PlannedLaunch], FinishedLaunch] = launch
     longest: dict[int, float] = field(default_factory=dict)
     turns: list[str] = field(default_factory=list)
     rules: list[StopRule] = field(default_factory=list)
 
-    def run(self, order: Order) -> Launch:
-        mark = "*" if order.first else "" if order.exchange else "-"
-        self.turns.append(f"{order.ranks}{mark}")
-        self.rules.append(order.rule)
-        self.longest.setdefault(order.ranks, 5.0)
-        return self.outcome(order)
+    def run(self, planned: PlannedLaunch) -> FinishedLaunch:
+        mark = "*" if planned.first else "" if planned.exchange else "-"
+        self.turns.append(f"{planned.ranks}{mark}")
+        self.rules.append(planned.rule)
+        self.longest.setdefault(planned.ranks, 5.0)
+        return self.outcome(planned)
 
 
 def run(
-    *counts: int, outcome: Callable[[Order], Launch] = launch, **changes: Any
+    *counts: int, outcome: Callable[[PlannedLaunch], FinishedLaunch] = launch, **changes: Any
 ) -> tuple[Recorded, Measurements]:
     plan = {"rounds": 3, "steps": None, "deadline": math.inf, **changes}
     launcher = Recorded(outcome)
-    rounds = Rounds(launcher, Plan(counts, **plan), print)  # type: ignore[arg-type]
+    rounds = LaunchRounds(launcher, Plan(counts, **plan), print)  # type: ignore[arg-type]
     rounds.run()
     return launcher, rounds.measured
 
 
-def fixed(order: Order) -> Launch:
+def fixed(planned: PlannedLaunch) -> FinishedLaunch:
     """What a script exchanges without DistributedDataParallel is not ours to leave out."""
-    return launch(order, switchable=False)
+    return launch(planned, switchable=False)
 
 
 def test_counts_take_turns_up_and_down_after_a_first_launch() -> None:
@@ -63,7 +63,7 @@ def test_each_launch_is_followed_by_one_that_exchanges_nothing() -> None:
 
 
 def test_all_ranks_of_all_launches_stop_after_the_same_number_of_steps() -> None:
-    launcher, measured = run(1, 2, outcome=lambda order: launch(order, step_ms=80.0))
+    launcher, measured = run(1, 2, outcome=lambda planned: launch(planned, step_ms=80.0))
     assert measured.steps == 50  # 4 s of them
     later = set(launcher.rules[1:])
     assert len(later) == 1
@@ -73,9 +73,11 @@ def test_all_ranks_of_all_launches_stop_after_the_same_number_of_steps() -> None
 
 
 def test_a_count_that_fails_is_not_launched_again_and_the_others_are() -> None:
-    def outcome(order: Order) -> Launch:
+    def outcome(planned: PlannedLaunch) -> FinishedLaunch:
         return (
-            failure(order, "oom", "out of memory on rank 3") if order.ranks == 4 else fixed(order)
+            failure(planned, "oom", "out of memory on rank 3")
+            if planned.ranks == 4
+            else fixed(planned)
         )
 
     launcher, measured = run(1, 4, 2, outcome=outcome)
@@ -88,7 +90,7 @@ def test_a_count_that_fails_is_not_launched_again_and_the_others_are() -> None:
 
 def test_a_launch_without_exchange_that_fails_costs_only_itself() -> None:
     launcher, measured = run(
-        1, 2, outcome=lambda order: launch(order) if order.exchange else failure(order)
+        1, 2, outcome=lambda planned: launch(planned) if planned.exchange else failure(planned)
     )
     assert launcher.turns.count("2") == 3
     assert launcher.turns.count("2-") == 1
@@ -98,7 +100,9 @@ def test_a_launch_without_exchange_that_fails_costs_only_itself() -> None:
 @pytest.mark.parametrize("first", [True, False])
 def test_without_the_smallest_count_there_is_nothing_to_compare_with(first: bool) -> None:
     launcher, measured = run(
-        2, 4, outcome=lambda order: failure(order) if order.first is first else launch(order)
+        2,
+        4,
+        outcome=lambda planned: failure(planned) if planned.first is first else launch(planned),
     )
     assert launcher.turns == ["2*"] if first else ["2*", "2"]
     assert measured.failure(2) is not None

@@ -25,9 +25,9 @@ from gpurun.launch.rendezvous import (
 )
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import StopRule
-from gpurun.scaling.node_records import Ended, files_of, keep_files, number_logs
-from gpurun.scaling.nodes import NodeFacts, Nodes, Verdict, worse
-from gpurun.scaling.scaling_requests import NodeShare, Order, Requests
+from gpurun.scaling.node_records import LaunchOutcome, files_of, keep_files, number_logs
+from gpurun.scaling.nodes import NodeFacts, Nodes, NodeVerdict, worse
+from gpurun.scaling.scaling_requests import NodeShare, PlannedLaunch, RequestBuilder
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome, conclude
 from tests.unit.scaling_launches import CPU
@@ -38,7 +38,7 @@ Both = Callable[[Callable[[int], T]], list[T]]
 MET = ("--nnodes=2", "--rdzv-backend=c10d", "--rdzv-endpoint=h:1")
 SAME = {"command": "script train.py", "script": "abc", "version of torch": "2.13.0"}
 FACTS = NodeFacts("gpu", "CPU cores", 2, 2, SAME)
-ORDER = Order(4, StopRule(1, 0.0, 10, 0, 0))
+ORDER = PlannedLaunch(4, StopRule(1, 0.0, 10, 0, 0))
 OPTIONS = parse(["--scale", "1,4", "train.py"], {})
 LEFT_BEHIND = Failure(FailureKind.RANK_LEFT_BEHIND, "some of its ranks did not end with the others")
 HUNG = Failure(FailureKind.HUNG, "hangs")
@@ -47,7 +47,7 @@ HUNG = Failure(FailureKind.HUNG, "hangs")
 class Launched:
     """In place of a node's launcher: run folders below `folder`, with the records of two ranks."""
 
-    def __init__(self, folder: Path, ended: Ended, error: Exception | None = None) -> None:
+    def __init__(self, folder: Path, ended: LaunchOutcome, error: Exception | None = None) -> None:
         self.folder = folder
         self.ended = ended
         self.error = error
@@ -79,10 +79,10 @@ def record(run_dir: Path) -> None:
     )
 
 
-def run(nodes: Nodes, launched: Launched, **order: Any) -> Outcome:
-    """Carry out an order, of four ranks if nothing else is said, as one node does."""
-    wanted = replace(ORDER, **order)
-    requests = Requests(OPTIONS, launched.folder, CPU)
+def run(nodes: Nodes, launched: Launched, **planned: Any) -> Outcome:
+    """Carry out a planned launch, of four ranks by default, as one node does."""
+    wanted = replace(ORDER, **planned)
+    requests = RequestBuilder(OPTIONS, launched.folder, CPU)
 
     def make(name: str, share: NodeShare) -> LaunchRequest:
         return requests.make(f"{len(launched.requests)}-{name}", wanted, share, None)
@@ -132,10 +132,10 @@ def _nodes(group: NodeGroup) -> Nodes:
 
 
 def launch(
-    both: Both[Any], pair: list[Nodes], launched: list[Launched], **order: Any
+    both: Both[Any], pair: list[Nodes], launched: list[Launched], **planned: Any
 ) -> list[Outcome]:
     """The same launch on both nodes; what each of them makes of it."""
-    return both(lambda node: run(pair[node], launched[node], **order))
+    return both(lambda node: run(pair[node], launched[node], **planned))
 
 
 def test_the_node_that_keeps_the_store_is_the_first_and_all_hear_what_each_says(
@@ -156,7 +156,9 @@ def test_node_ranks_say_who_is_the_first(both: Both[Any]) -> None:
 def test_a_launch_on_two_nodes_is_in_one_record_on_both(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    launched = [Launched(tmp_path / str(node), Ended(node, 2.0 + node)) for node in range(2)]
+    launched = [
+        Launched(tmp_path / str(node), LaunchOutcome(node, 2.0 + node)) for node in range(2)
+    ]
     assert [x.exit_code for x in launch(both, pair, launched)] == [1, 1], "it failed on one"
     assert pair[0].now == pair[1].now > 0, "budgets are kept by one clock"
     assert shown(launched[0]) == shown(launched[1]) == [("0-of-4", 2, 2)]
@@ -172,7 +174,7 @@ def test_a_launch_on_two_nodes_is_in_one_record_on_both(
 def test_a_launch_of_one_node_is_known_to_the_others(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    launched = [Launched(tmp_path / str(node), Ended(0, 2.0 + node)) for node in range(2)]
+    launched = [Launched(tmp_path / str(node), LaunchOutcome(0, 2.0 + node)) for node in range(2)]
     ended = launch(both, pair, launched, ranks=1)
     assert [(x.exit_code, x.seconds) for x in ended] == [(0, 2.0), (0, 2.0)]
     assert launched[1].requests == []
@@ -210,7 +212,7 @@ def test_clocks_are_compared_when_all_nodes_begin_a_launch(
         return port, met_ns + ahead
 
     pair[1]._meet = an_hour_ahead  # type: ignore[method-assign]
-    launched = [Launched(tmp_path / str(node), Ended(0, 2.0)) for node in range(2)]
+    launched = [Launched(tmp_path / str(node), LaunchOutcome(0, 2.0)) for node in range(2)]
     launch(both, pair, launched)
     for node in range(2):
         path = tmp_path / str(node) / "launches" / "0-of-4" / f"events-node{1 - node}-7.jsonl"
@@ -221,7 +223,7 @@ def test_clocks_are_compared_when_all_nodes_begin_a_launch(
 def test_all_nodes_warm_up_and_one_that_cannot_is_told(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    launched = [Launched(tmp_path / str(node), Ended(7 * node, 2.0)) for node in range(2)]
+    launched = [Launched(tmp_path / str(node), LaunchOutcome(7 * node, 2.0)) for node in range(2)]
     launched[1].layered = False
     ended = launch(both, pair, launched, ranks=1, first=True)
     assert [x.exit_code for x in ended] == [0, 0]
@@ -237,7 +239,7 @@ def test_all_nodes_warm_up_and_one_that_cannot_is_told(
 def test_a_share_that_cannot_be_launched_is_the_error_of_its_launch(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
-    ours = Launched(tmp_path / "0", Ended(None, 2.0, LEFT_BEHIND))
+    ours = Launched(tmp_path / "0", LaunchOutcome(None, 2.0, LEFT_BEHIND))
     theirs = Launched(tmp_path / "1", ours.ended, OSError(28, "No space left on device"))
     why = "node 1 (gpu): could not be launched: No space left on device"
     for outcome in launch(both, pair, [ours, theirs]):
@@ -265,7 +267,7 @@ def test_the_cause_is_told_and_not_its_consequence(
     code: int | None,
     given_up: Failure | None,
 ) -> None:
-    ended = worse(Ended(ours[0], 2.0, ours[1]), Ended(theirs[0], 2.0, theirs[1]))
+    ended = worse(LaunchOutcome(ours[0], 2.0, ours[1]), LaunchOutcome(theirs[0], 2.0, theirs[1]))
     assert (ended.exit_code, ended.given_up) == (code, given_up)
 
 
@@ -310,7 +312,7 @@ def test_a_node_without_heartbeats_ends_the_launches_of_all_nodes(
     first, second = groups(both, keep_alive_interval="1", keep_alive_max_attempt="2")
     second._handler._stop_heartbeats()  # as if its launcher had died
     nodes = Nodes(first, lambda _: None)
-    launched = Launched(tmp_path, Ended(0, 2.0))
+    launched = Launched(tmp_path, LaunchOutcome(0, 2.0))
     gone = f"node {socket.getfqdn()} is gone: its launcher no longer answers"
     for ranks in (1, 4):
         outcome = run(nodes, launched, ranks=ranks)
@@ -323,9 +325,9 @@ def test_a_node_that_leaves_ends_the_launches_of_the_others_with_its_reason(
 ) -> None:
     def work(number: int) -> Any:
         if number:
-            return pair[1].end(Verdict("interrupted", 130, "it was interrupted"))
-        outcome = run(pair[0], Launched(tmp_path, Ended(0, 1.0)))
-        return outcome.failure, pair[0].end(Verdict("failed", 5))
+            return pair[1].end(NodeVerdict("interrupted", 130, "it was interrupted"))
+        outcome = run(pair[0], Launched(tmp_path, LaunchOutcome(0, 1.0)))
+        return outcome.failure, pair[0].end(NodeVerdict("failed", 5))
 
     (failure, ours), theirs = both(work)
     assert failure == Failure(FailureKind.NODE_LOST, "node 1 (gpu): it was interrupted")
@@ -333,22 +335,22 @@ def test_a_node_that_leaves_ends_the_launches_of_the_others_with_its_reason(
 
 
 def test_all_nodes_end_as_the_first_one(pair: list[Nodes], tmp_path: Path, both: Both[Any]) -> None:
-    def work(number: int) -> Verdict:
+    def work(number: int) -> NodeVerdict:
         if number == 0:
-            return pair[0].end(Verdict("error", 2, "s.json cannot be written"))
-        failure = run(pair[1], Launched(tmp_path, Ended(0, 1.0))).failure
+            return pair[0].end(NodeVerdict("error", 2, "s.json cannot be written"))
+        failure = run(pair[1], Launched(tmp_path, LaunchOutcome(0, 1.0))).failure
         assert failure is not None
         assert failure.text == "the first node has ended: s.json cannot be written"
-        return pair[1].end(Verdict("failed", 5))
+        return pair[1].end(NodeVerdict("failed", 5))
 
-    assert both(work) == [Verdict("error", 2, "s.json cannot be written")] * 2
+    assert both(work) == [NodeVerdict("error", 2, "s.json cannot be written")] * 2
 
 
 def test_nodes_that_come_to_launch_different_things_stop(
     pair: list[Nodes], tmp_path: Path, both: Both[Any]
 ) -> None:
     def work(number: int) -> Failure | None:
-        launched = Launched(tmp_path / str(number), Ended(0, 1.0))
+        launched = Launched(tmp_path / str(number), LaunchOutcome(0, 1.0))
         return run(pair[number], launched, exchange=number == 0).failure
 
     why = "the nodes chose different launches"
