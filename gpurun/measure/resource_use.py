@@ -18,6 +18,9 @@ from gpurun.records.samples import DeviceSample, HostSample
 ENERGY_SECONDS = 1.0
 """The energy counter moves about every 100 ms: shorter spans are not measured."""
 
+CPU_SECONDS = 0.5
+"""CPU time is counted in hundredths of a second, and a tree of processes takes time to list."""
+
 OTHERS_SECONDS = 1.0
 """Others' CPU time is counted in hundredths of a second: shorter spans are not measured."""
 
@@ -56,21 +59,35 @@ def _lines(path: Path) -> Iterator[bytes]:
         return  # a run that was never sampled
 
 
-def host_use(samples: Samples) -> HostUse | None:
-    """The process tree over the whole run; None if it was never sampled."""
+def host_use(samples: Samples, bounds_ns: tuple[int, int] | None = None) -> HostUse | None:
+    """The process tree over the whole run; None if it was never sampled.
+
+    `bounds_ns`: the wall clock at both ends of the measured steps.
+    """
     if not samples.host:
         return None
-    first, last = samples.host[0], samples.host[-1]
-    seconds = (last.unix_time_ns - first.unix_time_ns) / 1e9
-    cpu = max(last.cpu_seconds - first.cpu_seconds, 0.0) / seconds * 100 if seconds > 0 else None
+    begin, end = bounds_ns or (0, 0)
+    steady = [s for s in samples.host if begin <= s.unix_time_ns <= end]
     return HostUse(
-        cpu_percent=cpu,
+        cpu_percent=_cpu_percent(samples.host),
         cores_available=available_cores(),
         peak_rss_bytes=max(s.rss_bytes for s in samples.host),
         processes=max(s.processes for s in samples.host),
         others_cpu_percent=_others(samples.host),
         disk_read_bytes=max(known(s.read_bytes for s in samples.host), default=None),
+        steady_cpu_percent=_cpu_percent(steady, CPU_SECONDS),
     )
+
+
+def _cpu_percent(samples: Sequence[HostSample], least_seconds: float = 0.0) -> float | None:
+    """Percent of one core; None if the samples span no longer than the least time."""
+    if not samples:
+        return None
+    first, last = samples[0], samples[-1]
+    seconds = (last.unix_time_ns - first.unix_time_ns) / 1e9
+    if seconds <= least_seconds:
+        return None
+    return max(last.cpu_seconds - first.cpu_seconds, 0.0) / seconds * 100
 
 
 def _others(samples: Sequence[HostSample]) -> float | None:

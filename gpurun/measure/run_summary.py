@@ -50,7 +50,7 @@ def summarise_run(
     logs = [w.log for w in group] or list(run.processes)
     devices, energy_rate = _devices(samples, group)
     steps = _step_figures(group)
-    host = host_use(samples)
+    host = host_use(samples, _bounds(group))
     notes = gpu_notes([w.log for w in group], samples, devices)
     return RunResult(
         status=status or _status(exit_code, run.processes),
@@ -168,14 +168,20 @@ def _status(exit_code: int | None, processes: Sequence[ProcessLog]) -> str:
     return "refused" if given_up and status == "failed" else status
 
 
+def _bounds(group: Sequence[Window]) -> tuple[int, int] | None:
+    """Wall clock at both ends of the time in which all of the group was measured."""
+    if not group:
+        return None
+    return max(w.bounds_ns[0] for w in group), min(w.bounds_ns[1] for w in group)
+
+
 def _devices(samples: Samples, group: Sequence[Window]) -> tuple[list[DeviceUse], float | None]:
     """The devices that the group used while all of it was measured, and their watts in sum."""
-    if not group:
+    bounds = _bounds(group)
+    if bounds is None:
         return [], None
-    begin = max(w.bounds_ns[0] for w in group)
-    end = min(w.bounds_ns[1] for w in group)
     used = _cuda_indices(group)
-    found = device_uses(samples, begin, end)
+    found = device_uses(samples, *bounds)
     devices = [use for index, use in found if used is None or index in used]
     rate = _sum(
         None if d.energy_joules is None else d.energy_joules / d.window_seconds for d in devices

@@ -74,6 +74,7 @@ class HostUse:
     `others_cpu_percent`: what other programs used meanwhile of the cores that the script may use.
     `disk_read_bytes`: what the tree read from storage, as last sampled; files that the system held
     in memory cost no reading.
+    `steady_cpu_percent`: over the measured steps alone; None if they last less than half a second.
     """
 
     cpu_percent: float | None
@@ -82,6 +83,7 @@ class HostUse:
     processes: int | None
     others_cpu_percent: float | None = None
     disk_read_bytes: int | None = None
+    steady_cpu_percent: float | None = None
 
 
 @record

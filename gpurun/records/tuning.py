@@ -119,6 +119,8 @@ class TrialRecord:
     """The kind of what `reason` says; None where the trial was measured."""
     gain_over_reference: float | None = None
     """How many times faster than the script as it is, in turns with it (1.0: as fast)."""
+    gain_error: float | None = None
+    """Standard error of the logarithm of that gain, within these launches."""
 
 
 @record

@@ -14,9 +14,10 @@ from pathlib import Path
 from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.messages.turns import Turn
+from gpurun.stats.descriptive import median
 from gpurun.trials.live_pair import PairFailed, Round, Side, await_both, take_turns
 from gpurun.trials.shared_gpu import shared_gpu_notes
-from gpurun.trials.turn_ratio import LEAST_ROUNDS, TurnRatio, turn_ratio
+from gpurun.trials.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS, TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
@@ -44,8 +45,8 @@ class PairSide:
 class TurnLimits:
     """How long turns go on, unless the fewest rounds take longer.
 
-    `seconds`: at most. `epoch_seconds`: to see epochs begin on both sides. `error`: turns end
-    sooner once the standard error of the ratio's logarithm is below it.
+    `seconds`: at most. `epoch_seconds`: at most, where enough epochs begin on both sides meanwhile.
+    `error`: turns end sooner once the standard error of the ratio's logarithm is below it.
     """
 
     seconds: float = TURN_SECONDS
@@ -64,7 +65,7 @@ class TurnLimits:
             ratio = turn_ratio(rounds)
             if ratio is None:
                 return False
-            if _misses_epochs(rounds, ratio):
+            if _misses_epochs(rounds, ratio) and _epochs_seconds(rounds) < self.epoch_seconds:
                 return taken > self.epoch_seconds
             return taken > self.seconds or ratio.error < self.error
 
@@ -144,6 +145,23 @@ def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
     last = (rounds[-1].first, rounds[-1].second)
     whole = all(r.first.whole_epochs and r.second.whole_epochs for r in rounds[-LEAST_ROUNDS:])
     return any(turn.epoch_steps for turn in last) and not whole and not ratio.epoch_starts
+
+
+def _epochs_seconds(rounds: Sequence[Round]) -> float:
+    """The longest that it takes until enough epochs have begun on both sides, which get equal time.
+
+    A side whose epochs were not seen yet has epochs of as many steps as the other one.
+    """
+    last = (rounds[-1].first, rounds[-1].second)
+    steps = max(turn.epoch_steps for turn in last)
+    usual = [
+        median([r.first.step_seconds for r in rounds]),
+        median([r.second.step_seconds for r in rounds]),
+    ]
+    epochs = [
+        (turn.epoch_steps or steps) * seconds for turn, seconds in zip(last, usual, strict=True)
+    ]
+    return 2 * LEAST_EPOCHS * max(epochs)
 
 
 def _exit_code(sandbox: Sandbox) -> int | None:

@@ -15,11 +15,13 @@ from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.trials.live_pair import PairFailed, Round, SideEnded, take_turns
-from gpurun.trials.live_pair_launch import STRETCH_SECONDS, PairSide, TurnLimits, live_side
+from gpurun.trials.live_pair_launch import PairSide, TurnLimits, live_side
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
 LIMITS = TurnLimits(seconds=4.0, epoch_seconds=8.0, error=0.01)
 """Turns of a candidate: it is screened, not proven."""
+STRETCH_SECONDS = 1.0
+"""A candidate first has the machine for so long without a break: its throughput and memory."""
 NAME = "the reference"
 """What messages call it, and no other launch."""
 

@@ -12,13 +12,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 from gpurun.records.messages.turns import Turn
 from gpurun.stats.descriptive import median, standard_deviation
 from gpurun.trials.live_pair import Round
 
+T = TypeVar("T")
+
 MOST_BLOCKS = 16
 """Neighbouring turns resemble each other, so the error is taken over blocks of them."""
+LOADER_BLOCKS = 8
+"""Workers hand on several batches at once, and single turns begin anywhere between: mean step times
+are taken over blocks of turns."""
 LEAST_ROUNDS = 6
 """More take minutes where a step takes a second; where steps are quick there are many more."""
 LEAST_EPOCHS = 2
@@ -53,11 +59,13 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     steady = [r for r in rounds if not (r.first.at_epoch_end or r.second.at_epoch_end)]
     if len(steady) < LEAST_ROUNDS:
         return None
-    logs = [math.log(r.second.step_seconds / r.first.step_seconds) for r in steady]
-    blocks = min(MOST_BLOCKS, len(logs) // 2)
-    bounds = [round(i * len(logs) / blocks) for i in range(blocks + 1)]
-    medians = [median(logs[a:b]) for a, b in pairwise(bounds)]
-    log, error = median(logs), standard_deviation(medians) / math.sqrt(blocks)
+    if any(turn.batches for r in rounds for turn in (r.first, r.second)):
+        logs = [_log_of(group) for group in _parts(steady, min(LOADER_BLOCKS, len(steady)))]
+        log, error = median(logs), standard_deviation(logs) / math.sqrt(len(logs))
+    else:
+        logs = [_log_of([one]) for one in steady]
+        medians = [median(part) for part in _parts(logs, min(MOST_BLOCKS, len(logs) // 2))]
+        log, error = median(logs), standard_deviation(medians) / math.sqrt(len(medians))
     first = [r.first for r in rounds]
     second = [r.second for r in rounds]
     log += math.log(_made_meanwhile(first) / _made_meanwhile(second))
@@ -68,6 +76,21 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     log += math.log1p(costs[1].share) - math.log1p(costs[0].share)
     error = math.hypot(error, *(cost.error / (1 + cost.share) for cost in costs))
     return TurnRatio(log, error, len(steady), starts)
+
+
+def _log_of(rounds: Sequence[Round]) -> float:
+    """The logarithm of the ratio of mean step times."""
+    first, second = (
+        sum(turn.nanoseconds for turn in turns) / sum(turn.steps for turn in turns)
+        for turns in ([r.first for r in rounds], [r.second for r in rounds])
+    )
+    return math.log(second / first)
+
+
+def _parts(values: Sequence[T], count: int) -> list[Sequence[T]]:
+    """Neighbours in so many parts of about equal length."""
+    bounds = [round(i * len(values) / count) for i in range(count + 1)]
+    return [values[a:b] for a, b in pairwise(bounds)]
 
 
 def _made_meanwhile(turns: Sequence[Turn]) -> float:

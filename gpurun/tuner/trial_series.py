@@ -223,7 +223,8 @@ class TrialSeries:
         if outcome.ratio is not None:
             samples = trial.samples_a_step / self._reference_samples
             gain = math.exp(-outcome.ratio.log) * samples
-            trial = replace(trial, record=replace(trial.record, gain_over_reference=gain))
+            record = replace(trial.record, gain_over_reference=gain, gain_error=outcome.ratio.error)
+            trial = replace(trial, record=record)
         self._write(outcome.run_dir, trial.record)
         return trial
 

@@ -117,6 +117,22 @@ class TestOtherLoaderKnobs:
         assert proposed("loader_prefetch", ground) == [4]
         assert proposed("loader_persistent", ground) == [True]
 
+    def test_where_workers_and_model_keep_all_cores_busy_no_more_work_is_asked_for(self) -> None:
+        def seen(steady: float | None) -> dict[str, Any]:
+            host = HostUse(700.0, 8.0, GIB, 3, steady_cpu_percent=steady)
+            return {"result": result(10, 20, host=host), "machine": replace(H200, cores=8.0)}
+
+        for steady in (None, 750.0):
+            ground = facts(**loader(workers=2), **seen(steady))
+            assert proposed("loader_workers", ground) == [4]
+            assert proposed("loader_prefetch", ground) == [4]
+        for knob in ("loader_workers", "loader_prefetch"):
+            assert "all cores busy (7.8 of 8)" in skipped(
+                knob, facts(**loader(workers=2), **seen(780.0))
+            )
+        alone = facts(**seen(780.0))
+        assert proposed("loader_workers", alone), "the model computes what workers could load"
+
     def test_prefetch_goes_up_from_what_the_script_has(self) -> None:
         assert proposed("loader_prefetch", facts(**loader(workers=2, prefetch_factor=4))) == [8]
 

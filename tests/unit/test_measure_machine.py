@@ -13,9 +13,10 @@ import pytest
 from gpurun.measure.fingerprint import differences, fingerprint
 from gpurun.measure.machine import available_cores, available_memory, machine
 from gpurun.measure.other_programs import busy_seconds_in
-from gpurun.measure.resource_use import host_use, read_samples
+from gpurun.measure.resource_use import Samples, host_use, read_samples
 from gpurun.measure.sampler import Sampler
 from gpurun.measure.visible_gpus import visible_order
+from gpurun.records.samples import HostSample
 
 ALIKE = [("GPU-aaa", "H200"), ("GPU-bbb", "H200"), ("GPU-ccc", "H200")]
 MIXED = [("GPU-aaa", "T4"), ("GPU-bbb", "H200")]
@@ -238,3 +239,17 @@ def test_the_fingerprint_covers_modules_beside_the_script_and_the_users_knobs(
     (tmp_path / "parts" / "data.py").write_text("rows = 1\n")
     knob.write_text("name = 'b'\n")
     assert differences(now(), before) == ("your own knobs have changed",)
+
+
+def test_the_cpu_time_of_the_measured_steps_is_told_apart_from_the_start() -> None:
+    """Three seconds on one core, then two on three."""
+    second = 1_000_000_000
+    used = [0.0, 1.0, 2.0, 3.0, 6.0, 9.0]
+    host = tuple(HostSample(n * second, cpu, 1, 1) for n, cpu in enumerate(used))
+    use = host_use(Samples(host, ()), (3 * second, 5 * second))
+    assert use is not None
+    assert use.cpu_percent == pytest.approx(180.0)
+    assert use.steady_cpu_percent == pytest.approx(300.0)
+    short = host_use(Samples(host, ()), (3 * second, 3 * second + 1))
+    assert short is not None
+    assert short.steady_cpu_percent is None

@@ -102,7 +102,7 @@ def test_a_turn_of_workers_that_deliver_at_once_counts_whole_deliveries(
     """Eight workers need 80 ms for a batch, and all are done at the same moment."""
 
     def step(number: int, stock: PlayedStock) -> int:
-        stock.now = PrefetchLevel(taken=number, ready=7 - number % 8, capacity=16, ending=False)
+        stock.now = PrefetchLevel(taken=number, ready=7 - number % 8, workers=8, ending=False)
         return 80 if number % 8 == 0 else 0
 
     assert {turn.step_seconds for turn in train(tmp_path, clock, step)} == {0.01}
@@ -122,7 +122,7 @@ def test_what_was_made_while_the_side_was_frozen_is_used_up_first(
     def step(number: int, stock: PlayedStock) -> int:
         nonlocal left
         took, left = (0, left - 1) if left else (10, 0)
-        stock.now = PrefetchLevel(taken=number, ready=left, capacity=4, ending=False)
+        stock.now = PrefetchLevel(taken=number, ready=left, workers=4, ending=False)
         return took
 
     monkeypatch.setattr(PlayedStock, "stop_workers", frozen)
@@ -143,7 +143,7 @@ def test_the_stock_of_a_real_loader_is_seen_and_its_workers_stop() -> None:
     loader = DataLoader(TensorDataset(torch.zeros(64)), batch_size=1, num_workers=2)
     iterator = iter(loader)
     stock.opened("train.py:1", iterator, trained=False)
-    assert wait_for(lambda: stock.level() == PrefetchLevel(0, 4, 4, False), 60)
+    assert wait_for(lambda: stock.level() == PrefetchLevel(0, 4, 2, False), 60)
     next(iterator)
     pids = stock.stop_workers()
     try:

@@ -86,6 +86,18 @@ def test_steps_that_took_their_batches_out_of_stock_count_for_less() -> None:
     assert math.exp(ratio.log) == pytest.approx(10 / 8)
 
 
+def test_workers_that_deliver_at_once_do_not_move_the_ratio() -> None:
+    """Three batches every 30 ms; turns of 5 steps wait for two deliveries, or for one."""
+    waits = [0.03 if step % 3 == 0 else 0.0 for step in range(300)]
+    bursts = [int(1e9 * sum(waits[n : n + 5])) for n in range(0, 300, 5)]
+    assert set(bursts) == {30_000_000, 60_000_000}
+    found = [Round(Turn(5, 50_000_000), Turn(5, took, batches=5)) for took in bursts]
+    ratio = turn_ratio(found)
+    assert ratio is not None
+    assert ratio.log == pytest.approx(0.0, abs=0.04)
+    assert ratio.error < 0.04
+
+
 def test_an_answer_arrives_as_it_was_sent() -> None:
     turn = Turn(7, 123, batches=14, stocked=-3, at_epoch_end=True, epoch_starts=2, epoch_steps=9)
     assert Turn.read(turn.line()) == turn

@@ -9,7 +9,7 @@ import pytest
 
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.tuner.search.live_reference import LiveReference
-from gpurun.tuner.search.screening import SearchState, compared, gain_over
+from gpurun.tuner.search.screening import SearchState, compared, gain_over, gains
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts, result
@@ -47,9 +47,17 @@ class Launches:
         return self._coming.pop(0)
 
 
-def beside(gain: float | None) -> Trial:
+def beside(gain: float | None, error: float = 0.0) -> Trial:
     trial = finished(100.0)
-    return replace(trial, record=replace(trial.record, gain_over_reference=gain))
+    record = replace(trial.record, gain_over_reference=gain, gain_error=error)
+    return replace(trial, record=record)
+
+
+def test_a_gain_within_the_error_of_the_turns_is_none() -> None:
+    rough = beside(1.08, error=0.1)
+    assert not gains(rough, beside(1.0))
+    assert gains(beside(1.08, error=0.02), beside(1.0, error=0.02))
+    assert not gains(beside(1.01), beside(1.0)), "too little to survive the proof"
 
 
 def failed(kind: FailureKind) -> Trial:
@@ -125,11 +133,10 @@ def test_other_trials_than_those_of_the_search_run_alone() -> None:
     assert launches.in_turns == [False]
 
 
-def test_slow_steps_loaders_and_what_keeps_two_apart_leave_trials_alone() -> None:
+def test_slow_steps_and_what_keeps_two_apart_leave_trials_alone() -> None:
     slow = facts(result=result(step_ms=400.0))
     for known, obstacle, why in (
         (slow, "", "its steps are slow"),
-        (facts(), "", "loader workers, and not their stock"),
         (facts(), "both sides together do not fit in memory", "do not fit in memory"),
     ):
         notes: list[str] = []

@@ -10,6 +10,8 @@ from gpurun.records.messages.loader_keys import keys_in, place
 
 NOTICEABLE = 0.02
 """A data wait below this part of a step is not worth a trial: its end would gain less."""
+ALL_BUSY = 0.95
+"""From this part of the cores' time on they are all busy."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,16 @@ def not_fed_from_host(facts: Facts) -> Skip | None:
     if _trains_on_gpu_batches(facts):
         return Skip("the loader hands out batches that are on the GPU already")
     return None
+
+
+def no_core_left(facts: Facts) -> Skip | None:
+    """Why workers that do more find no core to do it on, None if one is idle at times."""
+    host, cores = facts.result.host, facts.machine.cores
+    used = None if host is None else host.steady_cpu_percent
+    if not workers_now(facts) or used is None or used < 100 * ALL_BUSY * cores:
+        return None
+    busy = f"{used / 100:.1f} of {cores:g}"
+    return Skip(f"the workers and the model keep all cores busy ({busy})")
 
 
 def pinned_batches(facts: Facts) -> dict[str, bool]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
-from gpurun.knobs.loading.loader_need import data_wait, workers_now
+from gpurun.knobs.loading.loader_need import data_wait, no_core_left, workers_now
 from gpurun.records.facts import Facts
 
 MOST = 8
@@ -35,6 +35,9 @@ class LoaderPrefetch(Knob):
             return Skip("the loader has no workers")
         if not wait.noticeable:
             return Skip("the step does not wait for data")
+        busy = no_core_left(facts)
+        if busy is not None:
+            return busy
         present = {x.prefetch_factor or TORCH_DEFAULT for x in facts.loaders_of_training()}
         twice = 2 * max(present)
         return [twice] if twice <= MOST else Skip("it is high already")

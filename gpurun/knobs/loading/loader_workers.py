@@ -10,7 +10,13 @@ from typing import Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import counts_epochs, why_no_workers
-from gpurun.knobs.loading.loader_need import DataWait, data_wait, hands_out_on_gpu, workers_now
+from gpurun.knobs.loading.loader_need import (
+    DataWait,
+    data_wait,
+    hands_out_on_gpu,
+    no_core_left,
+    workers_now,
+)
 from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.facts import Facts
 
@@ -60,6 +66,9 @@ class LoaderWorkers(Knob):
         if refusal is not None:
             return refusal
         present, most = workers_now(facts), _most(facts)
+        busy = no_core_left(facts)
+        if wait.noticeable and busy is not None:
+            return busy
         if wait.noticeable:
             values = [2 * present] if present else _first_guesses(facts, wait)
         elif present and present >= _cores_a_rank(facts):

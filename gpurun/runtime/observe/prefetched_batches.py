@@ -20,14 +20,13 @@ from gpurun.runtime.observe.loader_iterator import LoaderIterator, WorkersIterat
 class PrefetchLevel:
     """The ready batches at one moment, of all loaders with workers.
 
-    `taken`: batches handed out in this pass. `ready`: those made and not handed out. `capacity`:
-    what the workers keep under way. `ending`: a loader nears the end of its pass and asks its
-    workers for less.
+    `taken`: batches handed out in this pass. `ready`: those made and not handed out. `ending`: a
+    loader nears the end of its pass and asks its workers for less.
     """
 
     taken: int
     ready: int
-    capacity: int
+    workers: int
     ending: bool
 
 
@@ -60,7 +59,7 @@ class PrefetchedBatches:
         return PrefetchLevel(
             sum(level.taken for level in levels),
             sum(level.ready for level in levels),
-            sum(level.capacity for level in levels),
+            sum(level.workers for level in levels),
             any(level.ending for level in levels),
         )
 
@@ -88,12 +87,13 @@ def _level(iterator: WorkersIterator) -> PrefetchLevel:
         queues = {id(q): q for q in (iterator._data_queue, iterator._worker_result_queue)}
         fetched = sum(len(task) == 2 for task in under_way.values())
         ready = fetched + sum(queue.qsize() for queue in queues.values())
-        capacity = iterator._prefetch_factor * iterator._num_workers
+        workers = iterator._num_workers
+        capacity = iterator._prefetch_factor * workers
     except (AttributeError, NotImplementedError, TypeError):
         return EMPTY
     if not under_way:  # its pass is over
         return EMPTY
-    return PrefetchLevel(iterator._rcvd_idx, ready, capacity, len(under_way) < capacity)
+    return PrefetchLevel(iterator._rcvd_idx, ready, workers, len(under_way) < capacity)
 
 
 PREFETCHED = PrefetchedBatches()

@@ -7,8 +7,9 @@ pays for caches which the other side has filled.
 
 Loader workers would go on until they are frozen, and what they wait for (a disk) goes on even then.
 So they are stopped at once. A turn begins to count when the batches that were made meanwhile are
-used up, and it ends with as many ready batches as it began with. A turn that sees the end of a
-short epoch goes on to the same step of another one: it counts whole epochs.
+used up. It ends with as many ready batches as it began with, if a few steps more lead there. The
+stock goes from turn to turn, so that over all turns as many batches are made as are used. A turn
+that sees the end of a short epoch goes on to the same step of another one: it counts whole epochs.
 """
 
 from __future__ import annotations
@@ -104,12 +105,10 @@ class Turns:
         if self._short_epochs:
             return self._counts_whole_epochs() or longer > 2 * self._epoch_steps
         began = self._began_level
-        if not began.capacity:
+        if not began.workers:
             return True
-        # with nothing in stock batches come as the workers make them, often several at once
-        least = 0 if began.ready else 2 * began.capacity - self._order.least_steps
-        same = longer >= least and self._prefetched.level().ready == began.ready
-        return same or longer > max(least, 0) + 2 * began.capacity
+        # workers that deliver at once: whole deliveries
+        return self._prefetched.level().ready == began.ready or longer >= 2 * began.workers
 
     def _counts_whole_epochs(self) -> bool:
         return self._epoch_starts > 0 and self._in_epoch == self._began_in_epoch
@@ -125,11 +124,12 @@ class Turns:
         if ended_event is not None and self._began_event is not None:
             torch.cuda.synchronize()
             elapsed = int(self._began_event.elapsed_time(ended_event) * 1e6)
-        ending = self._began_level.ending or level.ending
+        batches = level.taken - self._began_level.taken
+        ending = self._began_level.ending or level.ending or batches < 0
         return Turn(
             steps=self._steps,
             nanoseconds=elapsed,
-            batches=level.taken - self._began_level.taken,
+            batches=max(0, batches),
             stocked=level.ready - self._began_level.ready,
             whole_epochs=whole,
             at_epoch_end=not whole and (self._epoch_starts > 0 or ending),

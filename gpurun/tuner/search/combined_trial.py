@@ -24,6 +24,7 @@ from gpurun.tuner.search.screening import (
     companion_rows,
     compared,
     gain_over,
+    gains,
     ladder_row,
     not_applied,
     strongest_effect,
@@ -144,10 +145,14 @@ class CombinedTrial:
         return safe if len(safe) < len(group) else []
 
     def leave_one_out(self, state: SearchState) -> None:
-        """Drop what the set gains nothing by, the doubtful first. Shares come after the proof."""
+        """Drop what the set gains nothing by, the last first.
+
+        Only changes of numerics are left out: a pipeline change seldom costs time, and what each
+        is worth is measured after the proof.
+        """
         adopted = [m for m in self._adopted if state.settings.get(m.knob.name) == m.value]
-        pipeline = Effect.PIPELINE
-        for member in sorted(adopted, key=lambda m: (m.knob.effect is pipeline, -m.knob.order)):
+        doubtful = [m for m in adopted if m.knob.effect is not Effect.PIPELINE]
+        for member in sorted(doubtful, key=lambda m: -m.knob.order):
             rest = {k: v for k, v in state.settings.items() if k not in member.settings}
             before, measured = self._before
             if rest == before:
@@ -181,8 +186,7 @@ class CombinedTrial:
         state: SearchState,
     ) -> bool:
         """Keep the set if it gains; members that did not apply are no part of it."""
-        gain = gain_over(trial, state.best)
-        if gain < LEAST_GAIN:
+        if not gains(trial, state.best):
             seen = compared(trial, state.best)
             self._screening.note(f"all at once: no gain: {seen}: trying them one by one")
             return False

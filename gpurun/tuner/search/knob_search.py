@@ -17,7 +17,6 @@ from gpurun.tuner.guard.output_checks import incomparable
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.search.combined_trial import CombinedTrial, likely_changes
 from gpurun.tuner.search.screening import (
-    LEAST_GAIN,
     NO_TIME_AFTER_PROOF,
     Launch,
     Note,
@@ -26,6 +25,7 @@ from gpurun.tuner.search.screening import (
     SearchState,
     companion_rows,
     gain_over,
+    gains,
     ladder_row,
     no_gain,
     not_applied,
@@ -179,7 +179,7 @@ class KnobSearch:
             if reason is None and gain > 1.0:
                 best = KeptValue(value, companions, trial)
                 queue = self._refined(knob, start_facts, value, gain) or queue
-        if best is not None and gain_over(best.trial, start) >= LEAST_GAIN:
+        if best is not None and gains(best.trial, start):
             self._keep(knob, best, state)
         return not self._screening.exhausted(state)
 
@@ -223,7 +223,7 @@ def _row(
     guard: GuardVerdict | None,
 ) -> LadderRow:
     if reason is None:
-        reason = BETTER if gain_over(trial, without) >= LEAST_GAIN else no_gain(trial, without)
+        reason = BETTER if gains(trial, without) else no_gain(trial, without)
     row = ladder_row(knob, value, trial, guard=guard, reason=reason)
     later, steps = startup_difference(trial, without)
     return replace(row, startup_seconds=later, break_even_steps=steps)

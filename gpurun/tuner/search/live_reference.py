@@ -15,7 +15,7 @@ from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
-MOST_STEP_SECONDS = 0.15
+MOST_STEP_SECONDS = 0.05
 """Turns of slower steps take longer than a trial alone."""
 NOT_BESIDE = frozenset(
     {
@@ -58,8 +58,6 @@ class LiveReference:
         step = state.facts.result.step_time_ms
         if not obstacle and (step is None or step.mean > 1000 * MOST_STEP_SECONDS):
             obstacle = "its steps are slow"
-        if not obstacle and state.facts.loaders_of_training():
-            obstacle = "turns that measure loader workers, and not their stock, take too long"
         if obstacle:
             self._note(f"the search launches in turn: {obstacle}")
             return

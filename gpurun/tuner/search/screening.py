@@ -330,6 +330,13 @@ def gain_over(trial: Trial, other: Trial) -> float:
     return (trial.score or 0.0) / other.score if other.score else 0.0
 
 
+def gains(trial: Trial, other: Trial) -> bool:
+    """True if a trial is better than another by more than the turns of both could be off."""
+    gain = gain_over(trial, other)
+    error = math.hypot(trial.record.gain_error or 0.0, other.record.gain_error or 0.0)
+    return gain >= LEAST_GAIN and math.log(gain) > error
+
+
 def no_gain(trial: Trial, without: Trial) -> str:
     """Why a change is not kept, with what both trials measured: no ratio, for each is but one."""
     why = recompiled(trial.log)

@@ -1,0 +1,56 @@
+"""When two sides have taken enough turns; the clock is played."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from gpurun.records.messages.turns import Turn
+from gpurun.trials import live_pair_launch
+from gpurun.trials.live_pair import Round
+from gpurun.trials.live_pair_launch import TurnLimits
+
+MILLISECOND = 1_000_000
+
+
+def rounds(count: int, step_ms: float, epoch_steps: int, starts: int = 0) -> list[Round]:
+    """Noisy rounds of equal sides. Their last epoch had so many steps, 0: none was seen."""
+    found = []
+    for number in range(count):
+        noise = 1.2 if number % 2 else 0.8
+        turn = Turn(5, int(5 * step_ms * noise * MILLISECOND), epoch_steps=epoch_steps)
+        found.append(Round(turn, Turn(5, int(5 * step_ms * MILLISECOND), epoch_steps=epoch_steps)))
+    for number in range(starts):
+        begins = Turn(
+            5,
+            int(8 * step_ms * MILLISECOND),
+            at_epoch_end=True,
+            epoch_starts=1,
+            epoch_steps=epoch_steps,
+        )
+        found[number] = Round(begins, begins)
+    return found
+
+
+def seconds_taken(found: Sequence[Round], monkeypatch: pytest.MonkeyPatch) -> float:
+    """When the limits of a pair say that these rounds are enough, in seconds after the first."""
+    clock = 0.0
+    monkeypatch.setattr(live_pair_launch.time, "monotonic", lambda: clock)
+    enough = TurnLimits(seconds=8.0, epoch_seconds=16.0, error=0.004).enough()
+    while not enough(found):
+        clock += 0.5
+        assert clock < 100
+    return clock
+
+
+def test_turns_go_on_for_epochs_that_begin_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rounds(40, 10.0, epoch_steps=200)  # an epoch of 2 s: 8 s for two of each side
+    assert seconds_taken(found, monkeypatch) == 16.5
+    assert seconds_taken(rounds(40, 10.0, epoch_steps=0), monkeypatch) == 8.5
+    assert seconds_taken(rounds(40, 10.0, 200, starts=2), monkeypatch) == 8.5, "they were seen"
+
+
+def test_turns_do_not_wait_for_epochs_that_begin_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = rounds(40, 80.0, epoch_steps=100)  # an epoch of 8 s: 32 s for two of each side
+    assert seconds_taken(found, monkeypatch) == 8.5
