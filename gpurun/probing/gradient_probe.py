@@ -20,7 +20,7 @@ from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.fingerprint import differences
 from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.probing.distributed_by_source import by_source
-from gpurun.probing.loss_reduction import ReductionVerdict, judge_reduction
+from gpurun.probing.mean_or_sum import ReductionVerdict, judge_reduction
 from gpurun.probing.probe_launch import LIMIT_SECONDS, ProbeLaunch, ProbeRun
 from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.record import record

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisect_policy import next_action
 from gpurun.bench.bisect.bisect_state import Done, Pair, SearchPlan, fresh_state, state_file
 from gpurun.bench.bisect.commit_range import commit_range
+from gpurun.bench.bisect.culprit_decision import next_action
 from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.trees.git import open_repository
 from gpurun.commands.bench.search_culprit import with_culprit

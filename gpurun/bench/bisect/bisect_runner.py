@@ -17,7 +17,6 @@ from pathlib import Path
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_document import Findings, bisection_report
-from gpurun.bench.bisect.bisect_policy import next_action
 from gpurun.bench.bisect.bisect_state import (
     Confirm,
     Done,
@@ -32,6 +31,7 @@ from gpurun.bench.bisect.bisect_state import (
 )
 from gpurun.bench.bisect.commit_launches import CommitLauncher, TreePool, Unmeasurable
 from gpurun.bench.bisect.commit_range import CommitRange, branch_of, commit_range
+from gpurun.bench.bisect.culprit_decision import next_action
 from gpurun.bench.compare.compare_commits import preparation_of
 from gpurun.bench.compare.pair_runner import MOST_AGAIN, Tell
 from gpurun.bench.live_or_in_turn import TakenPair
@@ -73,7 +73,7 @@ class BisectRequest:
 def bisect(
     benchmark: Benchmark, asked: BisectRequest, interruption: SignalGuard
 ) -> BisectionReport:
-    """BisectRequest, keep the records of all launches, and say what was found.
+    """Search, keep the records of all launches, and say what was found.
 
     A benchmark that fails, a range that cannot be searched, what the system refuses (a full disk)
     and an interruption are told by the document; other errors are raised, and the next call goes on

@@ -8,14 +8,12 @@ is a pure function from evidence to a reason for rejection, or None.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 from gpurun.knobs.api import Effect
-from gpurun.records.tuning import GuardVerdict, LossCurves
-from gpurun.stats.descriptive import median
+from gpurun.records.tuning import GuardVerdict
 from gpurun.stats.loss_deviation import deviation
-from gpurun.tuner.guard import sample_checks, training_checks
+from gpurun.tuner.guard import loss_checks, sample_checks, training_checks
 from gpurun.tuner.guard.gradient_directions import directions
 from gpurun.tuner.guard.output_checks import compare_outputs
 from gpurun.tuner.guard.training_evidence import Comparison, Evidence, RoundingReason
@@ -49,7 +47,7 @@ def judge_training(
         reasons.append(f"outputs not compared: {outputs.why_not}; {PIPELINE_ONLY}")
     apart = None if training else deviation(baselines, candidates)
     if apart is not None and apart.size > apart.bound:
-        reasons.append(f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})")
+        reasons.append(loss_checks.too_far(apart))
     compared = {
         "samples": _both(baselines, candidates, _shows_samples),
         "gradients": not training and _both(baselines, candidates, _shows_gradients),
@@ -61,7 +59,7 @@ def judge_training(
         loss_deviation=None if apart is None else apart.size,
         noise=None if apart is None else apart.noise,
         reasons=tuple(reasons),
-        curves=_curves(baselines, candidates) if reasons and not forward_only else None,
+        curves=loss_checks.curves(baselines, candidates) if reasons and not forward_only else None,
         output_deviation=outputs.deviation,
         output_agreement=outputs.agreement,
         outputs_not_compared=outputs.why_not if forward_only and not outputs.compared else None,
@@ -102,43 +100,9 @@ def _shows_gradients(trial: Evidence) -> bool:
     return any(a.gradient_norms for a in trial.audits)
 
 
-# -- checks on the loss ----------------------------------------------------------------------------
-
-
-def finite(case: Comparison) -> str | None:
-    """No NaN and no infinity where the baseline has none."""
-    length = max((len(b.losses) for b in case.baselines), default=0)
-    sound = not any(math.isinf(x) for b in case.baselines for x in b.losses)
-    for step, loss in enumerate(case.candidate.losses):
-        if math.isinf(loss) and (sound or (step < length and _all_finite(case, step))):
-            return f"the loss is not finite at step {step + 1}"
-    return None
-
-
-def _all_finite(case: Comparison, step: int) -> bool:
-    return not any(math.isinf(b.losses[step]) for b in case.baselines if step < len(b.losses))
-
-
-def has_loss(case: Comparison) -> str | None:
-    """A loss curve to compare, where the baseline has one."""
-    if all(b.finite_losses for b in case.baselines) and not case.candidate.finite_losses:
-        return "no loss was seen"
-    return None
-
-
-def runaway(case: Comparison) -> str | None:
-    """The loss stays within what the baseline shows."""
-    start = [b.losses[0] for b in case.baselines if b.losses and math.isfinite(b.losses[0])]
-    tail = [x for x in case.candidate.losses[-5:] if math.isfinite(x)]
-    known = [abs(x) for b in case.baselines for x in b.losses if math.isfinite(x)]
-    if start and tail and median(tail) > 2 * max(*known, *start):
-        return f"the loss diverges ({median(tail):.3g} after starting at {max(start):.3g})"
-    return None
-
-
 CHECKS: tuple[Check, ...] = (
-    finite,
-    has_loss,
+    loss_checks.finite,
+    loss_checks.has_loss,
     sample_checks.data_set,
     sample_checks.order,
     sample_checks.samples,
@@ -158,22 +122,9 @@ CHECKS: tuple[Check, ...] = (
     training_checks.updates,
     training_checks.side_modules,
 )
-TRAINING_CHECKS: tuple[Check, ...] = (finite, has_loss, runaway, sample_checks.samples)
-
-
-def _curves(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> LossCurves | None:
-    """The candidate's worst curve beside the baseline's of the same seed."""
-    if not baselines or not candidates:
-        return None
-
-    def off(candidate: Evidence) -> float:
-        found = deviation(baselines, [candidate])
-        return found.size if found else 0.0
-
-    worst = max(candidates, key=off)
-    reference = next((b for b in baselines if b.seed == worst.seed), baselines[0])
-    return LossCurves(baseline=_plain(reference.losses), candidate=_plain(worst.losses))
-
-
-def _plain(losses: Sequence[float]) -> tuple[float | None, ...]:
-    return tuple(x if math.isfinite(x) else None for x in losses)
+TRAINING_CHECKS: tuple[Check, ...] = (
+    loss_checks.finite,
+    loss_checks.has_loss,
+    loss_checks.runaway,
+    sample_checks.samples,
+)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gpurun.probing.loss_reduction import judge_reduction
+from gpurun.probing.mean_or_sum import judge_reduction
 from gpurun.records.events import GradientEvent
 from gpurun.records.spec import LossReduction
 

@@ -1,0 +1,65 @@
+"""Compares losses: finite where the baseline's are, and the curve within the baseline's noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gpurun.records.tuning import LossCurves
+from gpurun.stats.descriptive import median
+from gpurun.stats.loss_deviation import Deviation, deviation
+from gpurun.tuner.guard.training_evidence import Comparison, Evidence
+
+
+def finite(case: Comparison) -> str | None:
+    """No NaN and no infinity where the baseline has none."""
+    length = max((len(b.losses) for b in case.baselines), default=0)
+    sound = not any(math.isinf(x) for b in case.baselines for x in b.losses)
+    for step, loss in enumerate(case.candidate.losses):
+        if math.isinf(loss) and (sound or (step < length and _all_finite(case, step))):
+            return f"the loss is not finite at step {step + 1}"
+    return None
+
+
+def _all_finite(case: Comparison, step: int) -> bool:
+    return not any(math.isinf(b.losses[step]) for b in case.baselines if step < len(b.losses))
+
+
+def has_loss(case: Comparison) -> str | None:
+    """A loss curve to compare, where the baseline has one."""
+    if all(b.finite_losses for b in case.baselines) and not case.candidate.finite_losses:
+        return "no loss was seen"
+    return None
+
+
+def runaway(case: Comparison) -> str | None:
+    """The loss stays within what the baseline shows."""
+    start = [b.losses[0] for b in case.baselines if b.losses and math.isfinite(b.losses[0])]
+    tail = [x for x in case.candidate.losses[-5:] if math.isfinite(x)]
+    known = [abs(x) for b in case.baselines for x in b.losses if math.isfinite(x)]
+    if start and tail and median(tail) > 2 * max(*known, *start):
+        return f"the loss diverges ({median(tail):.3g} after starting at {max(start):.3g})"
+    return None
+
+
+def too_far(apart: Deviation) -> str:
+    """What the guard says of a curve that is further off than it may be."""
+    return f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})"
+
+
+def curves(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> LossCurves | None:
+    """The candidate's worst curve beside the baseline's of the same seed."""
+    if not baselines or not candidates:
+        return None
+
+    def off(candidate: Evidence) -> float:
+        found = deviation(baselines, [candidate])
+        return found.size if found else 0.0
+
+    worst = max(candidates, key=off)
+    reference = next((b for b in baselines if b.seed == worst.seed), baselines[0])
+    return LossCurves(baseline=_plain(reference.losses), candidate=_plain(worst.losses))
+
+
+def _plain(losses: Sequence[float]) -> tuple[float | None, ...]:
+    return tuple(x if math.isfinite(x) else None for x in losses)
