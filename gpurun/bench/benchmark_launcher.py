@@ -1,8 +1,8 @@
 """Launches of a benchmark: isolated and measured like trials, each in the tree that it belongs to.
 
 The first launch of a tree warms it up (files in the page cache, compiled kernels, downloads) and
-shows how long a launch must be; what it wrote before its first step is there for the later ones,
-and nothing of what any of them writes stays. Later launches all take the same number of steps.
+shows how long a launch must be. Later launches see the files that it wrote before its first step,
+and all take the same number of steps. No file that a launch writes stays.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Launcher:
     def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> LivePair:
         """Launch two trees as a live pair, and wait for the end of both.
 
-        Of the `rule` only the warm-up counts: turns last until the ratio is known.
+        Only the warm-up of `rule` counts: turns last until the ratio is known.
         """
         one, other = (
             replace(
@@ -244,7 +244,7 @@ def launch_of(start: Start, outcome: Outcome) -> Launch:
 
 
 def parameters_of(log: ProcessLog | None) -> int | None:
-    """Those of the model that a process called first, None where it called none."""
+    """The number of parameters of the model that a process called first; None if it called none."""
     return log.roots[0].parameters if log is not None and log.roots else None
 
 

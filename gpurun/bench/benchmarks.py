@@ -59,7 +59,7 @@ def benchmarks(config: Config) -> tuple[Benchmark, ...]:
 def named(config: Config, script: str, args: tuple[str, ...], folder: Path) -> Benchmark:
     """The benchmark of a script named on the command line, launched in `folder`.
 
-    What `[bench]` says for all holds for it, too, where the configuration file is.
+    Values of `[bench]` hold for it, too, in the folder of the configuration file.
     """
     own = BenchmarkConfig(name=Path(script).stem, script=os.path.relpath(folder / script, folder))
     own = replace(own, args=args)

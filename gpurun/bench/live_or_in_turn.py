@@ -1,7 +1,8 @@
-"""Takes pairs of launches: live where that can be, else in turn, and says why.
+"""Runs pairs of launches: live if possible, else in turn, with the reason.
 
-In a live pair both launches take turns of some steps, one frozen while the other trains. What fails
-beside a partner but works alone (a fixed port, a lock, memory for one) is launched in turn.
+In a live pair both launches take turns of some steps, one frozen while the other trains. Scripts
+that fail beside a partner but work alone (a fixed port, a lock, memory for one) are launched in
+turn.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Pairing:
 
     @property
     def why(self) -> str:
-        """That pairs are launched in turn, and why, in one line."""
+        """The reason why pairs are launched in turn, in one line."""
         return f"launches in turn, not live pairs: {self.in_turn}"
 
     @property

@@ -1,7 +1,7 @@
 """Measurements of `--optimize` as records of benchmarks: the script as it is, and as tuned.
 
-They are written as files, which a store enters into its database when it is next used: a tuning
-neither waits for a database nor fails with it.
+They are files. A store enters them into its database when it is next used, so a tuning neither
+waits for a database nor fails with it.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def keep_tuning(report: TuningReport, options: Options, folder: Path, home: Path
 def benchmark_of(config: Config, target: Target, folder: Path) -> Benchmark:
     """The benchmark that the configuration has for a script, else one named after it.
 
-    Of several for one script that with the same arguments. `folder`: where it was launched.
+    Among several for one script, the one with the same arguments. `folder`: where it was launched.
     """
     here = named(config, target.path, target.args, folder)
     if target.kind is not TargetKind.SCRIPT:
@@ -118,7 +118,7 @@ class Queried(Protocol):
 
 
 def tuned_note(store: Queried, benchmark: Benchmark) -> str | None:
-    """That faster settings are known for this very command; None where none are, or who knows."""
+    """A note that faster settings are known for this very command; None if none are known."""
     try:
         records = store.query(benchmark.name, purposes=(BenchmarkPurpose.OPTIMIZE,))
     except GpurunError:

@@ -2,11 +2,11 @@
 
 `customBiggerIsBetter` and `customSmallerIsBetter` are the `tool` of github-action-benchmark: one
 file holds what should grow or what should shrink, never both. `bencher` is the Bencher Metric
-Format (BMF). A figure that was not measured is left out, and so is all of a benchmark of which a
-launch failed: half a run is no point of a history.
+Format (BMF). A figure that was not measured is left out. So is a benchmark with a failed launch:
+half a run is no point of a history.
 
-What is tracked of a comparison is its current side; in BMF also the slowdown, the only figure
-without the machine's drift.
+For a comparison, trackers get its current side. BMF also gets the slowdown, the only figure without
+the machine's drift.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from gpurun.stats.descriptive import standard_deviation
 class Figure:
     """One figure of a launch. `measure`: its name in BMF, with the unit, which BMF cannot say.
 
-    `bigger`: more of it is better. `averaged`: that of a run is the mean of its launches, so that
-    their standard deviation says something of it; else it is their greatest.
+    `bigger`: more of it is better. `averaged`: the figure of a run is the mean of its launches, and
+    their standard deviation is its range; else it is their maximum.
     """
 
     name: str

@@ -47,8 +47,8 @@ class Work:
 def figure(metric: Metric, launch: Launch, by_samples: bool) -> float | None:
     """The figure of a launch that is gated, None where it was not measured.
 
-    The throughput is in samples/s, in steps/s without `by_samples`; the step time in seconds, the
-    peak memory in bytes, the energy in joules a sample (of the window where none can be counted).
+    Units: throughput in samples/s (steps/s without `by_samples`), step time in seconds, peak memory
+    in bytes, energy in joules a sample (of the window if samples cannot be counted).
     """
     result = launch.result
     if metric is Metric.THROUGHPUT:

@@ -1,8 +1,8 @@
 """A search for a culprit, from GOOD..BAD to the document: pairs are launched until it is known.
 
-What the first launches of both ends show is terms for all: how many steps, which throughput, and
-what work is equal work. A commit that cannot be measured is skipped; where that is an end of the
-range, the search ends.
+The first launches of both ends set the terms for all launches: the number of steps, the unit of
+throughput, and the work that counts as equal. A commit that cannot be measured is skipped; where
+that is an end of the range, the search ends.
 """
 
 from __future__ import annotations
@@ -75,10 +75,10 @@ def bisect(
 ) -> BisectionReport:
     """Search, keep the records of all launches, and say what was found.
 
-    A benchmark that fails, a range that cannot be searched, what the system refuses (a full disk)
-    and an interruption are told by the document; other errors are raised, and the next call goes on
-    from the last pair in any case.
-    No signal interrupts any more afterwards, until `interruption.release`.
+    The document reports a benchmark that fails, a range that cannot be searched, a refusal of the
+    system (a full disk) and an interruption. Other errors are raised. In any case the next call
+    continues after the last pair. No signal interrupts any more afterwards, until
+    `interruption.release`.
     """
     plan = _plan(benchmark, asked)
     findings, unfinished = Findings(), None

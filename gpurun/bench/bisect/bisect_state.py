@@ -1,9 +1,9 @@
 """The state of a search for a culprit, its questions and answers, and the file that keeps it.
 
-A `Bisection` is the range and the log of its measurements. A `SearchState` adds the launches and
-is kept in `<records>/bisections/<good>-<bad>-<key>.json`, replaced whole after each pair and each
-commit that is skipped, so that the same command goes on after any end of it. The key stands for the
-repository and for all that a launch depends on.
+A `Bisection` is the range and the log of its measurements. A `SearchState` adds the launches. Its
+file is `<records>/bisections/<good>-<bad>-<key>.json`, replaced whole after each pair and each
+skipped commit. So the same command continues the search after any end. The key stands for the
+repository and for everything that a launch depends on.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True)
 class Suspect:
-    """Commits of which one may have brought the drop; several where all but the last one of them
-    were skipped, so that nothing tells them apart."""
+    """Commits, one of which may have caused the drop. There are several if all but the last were
+    skipped, because then no measurement separates them."""
 
     commits: tuple[str, ...]
     probability: float
@@ -271,7 +271,7 @@ def _read(path: Path, line: CommitRange, tell: Callable[[str], None]) -> SearchS
 
 
 def _key(repository: Repository, benchmark: Benchmark, line: CommitRange) -> str:
-    """Of the commits in full, and of all that decides what a launch does."""
+    """A hash of the full commits and of everything that decides how a launch runs."""
     document: dict[str, Any] = {
         "repository": str(repository.common),
         "good": line.good.commit,

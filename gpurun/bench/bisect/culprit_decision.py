@@ -1,17 +1,16 @@
 """`bench bisect GOOD..BAD`: which pair of commits to launch next, and when the culprit is known.
 
-Benchmarks are too noisy for one decision a commit: halving a range of 64 takes six decisions, and
-one that is wrong loses the culprit for good. Here no decision is ever made on the way. All pairs
-that were run give, by Bayes' rule (`posterior`), the probability of each commit, and the next pair
-is the one whose outcome is hardest to foretell: a commit that is as likely slower than GOOD as not.
-A commit that becomes likely is then held against its parent, and it is called the culprit only if
-both hold: it is it in the light of all pairs, and its pairs with the parent show a drop by
-themselves, each with probability `level`. The second guards against what the first assumes: a range
-that slows down bit by bit has no culprit, and none is named.
+Benchmarks are too noisy for one decision a commit. Halving a range of 64 takes six decisions, and
+one wrong decision loses the culprit for good. Here the search makes no decision on the way. All
+pairs so far give the probability of each commit by Bayes' rule (`posterior`). The next pair
+measures the commit whose outcome is hardest to predict: as likely slower than GOOD as not. A commit
+that becomes likely is compared with its parent. It is the culprit if two probabilities reach
+`level`: by all pairs, and by its pairs with the parent alone. The second condition guards against
+the assumption of the first: a range that slows down bit by bit has no culprit.
 
-Two launches make a pair; they are run in turn (AB, BA) so that a drifting machine cancels. What is
-known is the log of pairs in a `Bisection`, and what comes next follows from it alone: an
-interrupted search goes on from its file.
+Two launches make a pair; they are run in turn (AB, BA) so that a drifting machine cancels. The log
+of pairs in a `Bisection` is the whole state, and the next pair follows from it alone. So an
+interrupted search continues from its file.
 """
 
 from __future__ import annotations

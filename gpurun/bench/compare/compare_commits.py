@@ -28,7 +28,7 @@ from gpurun.trials.signal_guard import SignalGuard
 
 @dataclass(frozen=True)
 class CompareRequest:
-    """What holds for all benchmarks of one command. `deadline`: of `time.monotonic`.
+    """Settings that hold for all benchmarks of one command. `deadline`: of `time.monotonic`.
 
     `keep` enters a record into the store; `tell` hears what happens, a line each.
     `fail_on_training_change`: another training is a verdict of its own.
@@ -46,8 +46,8 @@ class CompareRequest:
 
 @dataclass(frozen=True)
 class Comparands:
-    """What is held against what. `sides` readies both for the time of a block; it is given the run
-    folder, for the output of what it runs.
+    """The two sides of a comparison. `sides` readies both for the time of a block; it is given the
+    run folder, for the output of what it runs.
 
     `batch_may_differ`: the user allows that the sides train with batches of unequal size. `notes`:
     why these two.
@@ -96,10 +96,9 @@ def compare_sides(
 ) -> Comparison:
     """Compare, keep the records of both sides, and say what was found, in `findings` too.
 
-    A benchmark that fails, a baseline that cannot be had, what the system refuses (a full disk) and
-    an interruption are told by the document; other errors are raised, after the records of what was
-    measured before were kept. No signal interrupts any more afterwards, until
-    `interruption.release`.
+    The document reports a benchmark that fails, a missing baseline, a refusal of the system (a full
+    disk) and an interruption. Other errors are raised, after the records of earlier measurements
+    were kept. No signal interrupts any more afterwards, until `interruption.release`.
     """
     started = time.monotonic()
     findings, unfinished = findings or Findings(), None

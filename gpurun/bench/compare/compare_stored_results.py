@@ -90,7 +90,7 @@ def compare_stored(
 
 
 def _in_file(path: Path, current: BenchmarkRecord) -> list[BenchmarkRecord]:
-    """Those of the same benchmark, in the order of time."""
+    """The records of the same benchmark, in the order of time."""
     own = [r for r in read_baseline(path) if r.benchmark == current.benchmark]
     past = [r for r in own if r.id != current.id and not r.dirty and r.error is None]
     return _enough(past, f"{path} has {len(past)} usable records of {current.benchmark}")
@@ -99,7 +99,8 @@ def _in_file(path: Path, current: BenchmarkRecord) -> list[BenchmarkRecord]:
 def _in_store(
     benchmark: Benchmark, current: BenchmarkRecord, store: BenchmarkStore
 ) -> tuple[list[BenchmarkRecord], Repository]:
-    """Those of the commits before its own, along first parents; and who knows these."""
+    """The records of the commits before its own, along first parents, and the repository that knows
+    these."""
     if current.commit is None:
         raise GpurunError("the results name no commit", ELSEWHERE, ExitCode.NO_BASELINE)
     try:

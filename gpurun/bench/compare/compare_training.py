@@ -1,18 +1,18 @@
-"""Do both sides train alike? Their loss curves, held against what repeats of one side show.
+"""Do both sides train alike? Compares their loss curves with the spread of one side's repeats.
 
-All launches are seeded alike, so launches of equal commits differ by chance only: not at all where
-everything is deterministic, else by the order of parallel sums or by what is drawn unseeded. Then
-it is chance which launches belong to which side. That gives a test that does not assume how the
-noise is made: the sides differ only if the true split of the launches separates the curves more
-than every other split of them into two groups of these sizes. With four launches a side there are
-35 splits, with six 462: equal commits are called different at most once in 35 (or 462) comparisons.
+All launches have the same seed, so launches of equal commits differ by chance only. Causes are the
+order of parallel sums and unseeded random numbers; deterministic scripts do not differ at all.
+Chance then decides which launches belong to which side. This gives a test without an assumption
+about the noise. The sides differ only if the true split of the launches separates the curves more
+than any other split into two groups of these sizes. With four launches a side there are 35 splits,
+with six 462: equal commits are called different at most once in 35 (or 462) comparisons.
 
-A second condition makes that rarer for ordinary noise: the separation must pass Student's t test at
-1 %, shared among all points of the curve (Bonferroni). No spread counts as smaller than the
-rounding of float32, so that a difference below about a millionth of the loss is none.
+A second condition makes false alarms rarer for ordinary noise. The separation must pass Student's t
+test at 1 %, shared among all points of the curve (Bonferroni). The test assumes at least the spread
+of float32 rounding, so a difference below about a millionth of the loss does not count.
 `scripts/simulate_training.py` has the error rates.
 
-How far apart the curves are is measured as the loss guard of `--optimize` does.
+The distance of the curves is that of the loss guard of `--optimize`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Curves = Sequence[LossCurve | None]
 
 
 def compare_training(baseline: Curves, current: Curves) -> TrainingComparison:
-    """What the curves of both sides' launches say; None stands for a launch without a loss."""
+    """Compare the curves of both sides' launches; None stands for a launch without a loss."""
     counts = (len(baseline), len(current))
     mine = [curve for curve in baseline if curve is not None]
     theirs = [curve for curve in current if curve is not None]

@@ -1,7 +1,7 @@
-"""One benchmark held against the records of a branch: nothing of the baseline is launched.
+"""Compares one benchmark with the records of a branch, without a launch of the baseline.
 
-That is weaker than launches in turn: what drifted in the machine since the records is not
-cancelled. `gpurun.stats.prediction_interval` decides, and says what it can tell.
+This is weaker than launches in turn, because the machine may have drifted since the records.
+`gpurun.stats.prediction_interval` decides, and describes its limits.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def compare_with_history(
 ) -> Comparison:
     """Measure the user's tree, keep its record, and hold it against those of the baseline's branch.
 
-    `launches`: None for as many as the records have. What ends it is told as `compare` tells it.
+    `launches`: None for as many as the records have. It reports its end as `compare` does.
     """
     started = time.monotonic()
     course = HistoryCourse(benchmark, asked, store, launches)
@@ -72,7 +72,7 @@ def compare_with_history(
 
 @dataclass
 class HistoryCourse:
-    """What is known so far; whatever ends it, it stands here.
+    """The findings so far; they stay here, whatever ends the comparison.
 
     `used`: the baseline's records in the order of commits. `undecided`: what to do where one run
     cannot decide.

@@ -48,8 +48,8 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Compared:
-    """Both versions with their records, None where nothing was launched to its end; and what lies
-    between: the commits after the baseline up to the current one.
+    """Both versions with their records (None if no launch was completed), and the commits after the
+    baseline up to the current one.
 
     `settings`: those of both, by the name of their file, where the tree is the same.
     """

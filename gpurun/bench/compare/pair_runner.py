@@ -1,8 +1,8 @@
 """A comparison: pairs of launches of two trees until the gate decides.
 
-One launch of each side alone warms it up and shows whether live pairs are possible. Then pairs:
-live ones, or launches in turn (baseline first, current first, and so on), so that a drift of the
-machine falls on both sides alike.
+One launch of each side alone warms it up and shows whether live pairs are possible. Pairs follow:
+live pairs, or launches in turn (baseline first, current first, and so on). Either way a drift of
+the machine affects both sides alike.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Pair:
 
 @dataclass
 class Findings:
-    """What is known so far; whatever ends the comparison, it stands here.
+    """The findings so far; they stay here, whatever ends the comparison.
 
     `gated`: the metrics that are judged, with their thresholds. `by_samples`: the throughput is in
     samples/s, else in steps/s. `ended`: why it ended before the gate decided. `first`: the launches
@@ -84,12 +84,13 @@ class Findings:
         return self.result.verdict
 
     def launches(self, side: str) -> list[Launch]:
-        """Those of a side, "baseline" or "current": of its pairs, and one that failed."""
+        """The launches of a side, "baseline" or "current": those of its pairs, and one that
+        failed."""
         failed = [launch for launch in self.failed if launch.start.name == side]
         return [getattr(pair, side) for pair in self.pairs] + failed
 
     def training(self) -> TrainingComparison:
-        """What the losses say: of the pairs, and where these are live of the first launches, too.
+        """Compare the losses of the pairs, and of the first launches too if the pairs are live.
 
         First launches are as long as the sides of a live pair; launches in turn are longer.
         """
@@ -115,7 +116,7 @@ class Findings:
     def figures(self, metric: Metric) -> list[tuple[float, float]]:
         """(baseline, current) of each pair; NaN, which the gate refuses, where nothing was.
 
-        Of a live pair the current throughput and step time are the baseline's times the ratio by
+        For a live pair, the current throughput and step time are the baseline's times the ratio by
         turns.
         """
         return [self._figures(metric, pair) for pair in self.pairs]

@@ -21,7 +21,7 @@ MISSED = "the current tree has a cost that comes once in many steps: turns of a 
 
 
 def has_rare_cost(pairs: Sequence[tuple[Launch, Launch]], threshold: float) -> bool:
-    """Whether (baseline, current) launches prove a rare cost of the current side that matters.
+    """True if (baseline, current) launches prove a rare cost of the current side that matters.
 
     `threshold`: the fraction of throughput that may be lost.
     """

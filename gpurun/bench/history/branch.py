@@ -22,8 +22,8 @@ class Branch:
     """The commits of a branch along first parents, so that a merged branch is one change.
 
     `places` counts them, oldest first; `subjects` are the first lines of their messages. Without
-    `whole` git does not know all of them (no repository, a shallow clone, a branch that is gone):
-    then records also belong by their branch's name, and follow each other in time.
+    `whole` git does not know all of them (no repository, a shallow clone, a branch that is gone).
+    Then records also belong to it by their branch's name, in the order of time.
     """
 
     name: str | None
@@ -40,7 +40,7 @@ class Branch:
         return record.branch == self.name if self.name is not None else not self.places
 
     def ordered(self, records: Iterable[BenchmarkRecord]) -> list[BenchmarkRecord]:
-        """Those that belong to it, in the order of commits, and of time within one."""
+        """The records that belong to it, in the order of commits, and of time within one commit."""
 
         def order(record: BenchmarkRecord) -> tuple[int, datetime, str]:
             place = self.places.get(record.commit or "", 0) if self.whole else 0

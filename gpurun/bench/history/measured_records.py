@@ -45,8 +45,8 @@ class Measured:
 def measured(metric: Metric, record: BenchmarkRecord) -> Measured | None:
     """The record with its figures, None where it failed or has none: nothing stands for 0.
 
-    The throughput is in samples/s, in steps/s where samples were not counted; the step time in
-    seconds, the peak memory in bytes, the energy in joules a sample.
+    Units: throughput in samples/s (steps/s if samples were not counted), step time in seconds, peak
+    memory in bytes, energy in joules a sample.
     """
     if record.error is not None:
         return None

@@ -25,7 +25,7 @@ def usable(records: Iterable[BenchmarkRecord], branch: Branch) -> list[Benchmark
 def comparable(
     past: Sequence[BenchmarkRecord], current: BenchmarkRecord, least: int
 ) -> list[BenchmarkRecord]:
-    """Those of the same fingerprint and the same work as the current one.
+    """The records of the same fingerprint and the same work as the current one.
 
     `GpurunError` (exit code 4) where there are fewer than `least`, or where the newest of them did
     other work, by name.

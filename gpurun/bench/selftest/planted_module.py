@@ -57,8 +57,8 @@ def _modules(tree: Tree, origins: Iterable[OriginsEvent]) -> Iterator[Path]:
 def _with_line(text: bytes, line: bytes) -> bytes:
     """The text of a module with a line of ours where code may first stand.
 
-    That is after its docstring and its imports from `__future__`. `SyntaxError` and `ValueError`
-    where the text is no python, or would be none any more.
+    The line goes after its docstring and its imports from `__future__`. `SyntaxError` and
+    `ValueError` where the text is no python, or would be none any more.
     """
     after = 0
     for number, statement in enumerate(ast.parse(text).body):

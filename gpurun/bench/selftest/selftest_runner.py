@@ -47,7 +47,7 @@ UNTRUSTED = "do not trust the gate with this benchmark here until that is fixed;
 
 @dataclass
 class _Course:
-    """What is known so far; whatever ends the selftest, it stands here."""
+    """The findings so far; they stay here, whatever ends the selftest."""
 
     started: float = field(default_factory=time.monotonic)
     threshold: float | None = None
@@ -118,7 +118,8 @@ def together(documents: list[Selftest]) -> Selftest:
 
 
 def _threshold(benchmark: Benchmark) -> float:
-    """Of the speed, which is what a delay costs; `GpurunError` where nothing can be planted."""
+    """The threshold of the gated speed, because a delay costs speed; `GpurunError` if no delay can
+    be planted."""
     for metric in SPEED:
         share = benchmark.thresholds.get(metric)
         if share is not None and share <= MOST_THRESHOLD:

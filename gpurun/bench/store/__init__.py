@@ -25,9 +25,9 @@ def open_store(
 ) -> BenchmarkStore:
     """The store in `home` (`.gpurun/`), or at `url`: postgresql://user@host/database, sqlite:///file.
 
-    The JSON files of records are beside an SQLite file, else in `home`. Only the URL and its driver
-    are looked at (`GpurunError`): the database is touched when something is asked of it, and a lock
-    there is waited for as long as `patience` (seconds).
+    The JSON files of records are beside an SQLite file, else in `home`. This checks only the URL
+    and its driver (`GpurunError`). The first query opens the database, and waits for a lock there
+    as long as `patience` (seconds).
     """
     from gpurun.bench.store.benchmark_store import BenchmarkStore
     from gpurun.bench.store.database_url import database_at

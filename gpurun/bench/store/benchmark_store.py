@@ -1,7 +1,7 @@
 """The records of benchmarks: JSON files, and a database in which they are found.
 
-A record is written as a file first and enters the database afterwards. What a database lacks, since
-it was locked or out of reach, it gets from the files when it is next used. A database in SQLite is
+A record is written as a file first and enters the database afterwards. A database that was locked
+or out of reach gets missing records from the files when it is next used. A database in SQLite is
 only an index of the files beside it: one that is damaged, or of another version, is made again.
 """
 
@@ -154,7 +154,7 @@ class BenchmarkStore:
     def import_json(self, path: Path) -> int:
         """Add what an export, or the file of one record, holds; returns how much of it was new.
 
-        Of a malformed file nothing is added.
+        A malformed file adds nothing.
         """
         documents = read_import(path)
         self.connect()  # what the files here had to add is not counted
@@ -209,7 +209,7 @@ class BenchmarkStore:
             self._database.run(lambda connection: insert_new(connection, rows), write=True)
 
     def _entered(self, table: sa.Table, ids: Iterable[str]) -> set[str]:
-        """Those of the ids that have a row."""
+        """The ids that have a row."""
         wanted = sorted(ids)
         parts = [wanted[start : start + AT_ONCE] for start in range(0, len(wanted), AT_ONCE)]
 

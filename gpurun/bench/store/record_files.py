@@ -53,7 +53,7 @@ class RecordFiles:
         return path
 
     def ids(self, cls: type[Kept]) -> set[str]:
-        """Of what there are files."""
+        """The ids of the records that have files."""
         stems = (path.stem for path in self._folder(cls).glob("*.json"))
         return {stem for stem in stems if ID.fullmatch(stem)}
 

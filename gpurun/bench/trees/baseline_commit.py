@@ -19,9 +19,9 @@ class Baseline:
 def choose_baseline(repository: Repository, ref: str) -> Baseline:
     """The merge base of `ref` and HEAD: what others did on `ref` since then is not ours to judge.
 
-    Where that is HEAD itself (a run on main), there are two things that a user can mean: changes
-    that are not committed are compared with HEAD; without any, HEAD is with its first parent.
-    `GpurunError` with exit code 4 where there is no such commit.
+    If that is HEAD itself (a run on main), a user can mean two things. Uncommitted changes are
+    compared with HEAD. Without any, HEAD is compared with its first parent. `GpurunError` with exit
+    code 4 where there is no such commit.
     """
     head = Revision("HEAD", repository.head())
     asked = repository.resolve(ref)

@@ -1,9 +1,10 @@
-"""Folders that belong to a living process, so that those of a killed one can be told and removed.
+"""Locks of folders that belong to a living process: folders of a killed one can be found and
+removed.
 
-A folder `X` is held by the file `X.lock` beside it. The process that holds it has it locked
-(`flock`), which the kernel ends with the process however it ends, and which holds between
-containers that share a folder but not their process ids. The file names the process by id and
-start time too: for people, and for file systems that know no locks (some of clusters).
+A folder `X` is held by the file `X.lock` beside it. The owner holds a lock on it (`flock`). The
+kernel ends the lock with the process, however it ends. The lock also works between containers that
+share a folder but not their process ids. The file names the process by id and start time too: for
+people, and for file systems that know no locks (some of clusters).
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def claimed(folder: Path, repository: Path) -> Iterator[Path]:
 def abandoned(places: Path) -> Iterator[tuple[tuple[Path, Path], ...]]:
     """The folders in `places` whose process is gone, each with its repository, held meanwhile.
 
-    Those that are no more at the end of the block are forgotten.
+    Folders that no longer exist at the end of the block are forgotten.
     """
     found: list[tuple[Path, Path]] = []
     files = []

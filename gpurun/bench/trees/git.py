@@ -1,9 +1,9 @@
-"""The one place that calls git: what a repository holds, asked without changing it.
+"""The only module that calls git. It reads repositories without changing them.
 
-Every call is `git -C FOLDER` without a shell, in English, with no hook of the user's and without
-the variables that point git elsewhere: inside a hook GIT_DIR and its like name the repository that
-the hook belongs to, and would answer for any folder. Settings given by variables (GIT_CONFIG_COUNT
-and its like, by which containers allow a folder) stay.
+Every call is `git -C FOLDER` without a shell, in English, and without the user's hooks. Variables
+that point git elsewhere are removed: inside a hook, GIT_DIR and its like name the hook's repository
+and would answer for any folder. Settings given by variables stay (GIT_CONFIG_COUNT and its like,
+with which containers allow a folder).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FULL_HISTORY = "fetch it with git fetch --unshallow; in CI check out with fetch-
 
 @dataclass(frozen=True)
 class Changes:
-    """How a working tree differs from its HEAD, by paths relative to the repository's root.
+    """Differences between a working tree and its HEAD, as paths relative to the repository's root.
 
     `tracked`: files under git that were changed, staged or not. `untracked_python`: `*.py` files
     that git neither tracks nor ignores, which may well be imported.
@@ -91,8 +91,8 @@ class Repository:
     def resolve(self, ref: str) -> Revision:
         """The commit that `ref` names: a branch, a tag or a commit, else a remote's branch.
 
-        CI checks out one branch and knows the others as `origin/main` only; git itself would
-        take that for `main`, too, where just one remote has it.
+        CI checks out one branch and knows the others only as `origin/main`. git itself would accept
+        that for `main` if just one remote has it.
         """
         for name in (ref, *self._remote_branches(ref)):
             commit = self._commit(name)
@@ -221,8 +221,8 @@ def run_git(
 ) -> subprocess.CompletedProcess[str]:
     """One git command in `folder`, finished, whatever its exit code.
 
-    It is killed when this thread is. With `locks`, open files that it then holds as well, it goes
-    on to its end instead: git takes nothing back of a worktree that it has half made or removed.
+    It is killed when this thread is. With `locks` (open files that git then holds as well) it runs
+    to its end instead, because git does not undo a worktree that it has half made or removed.
     """
     settings = [word for setting in SETTINGS for word in ("-c", setting)]
     environment = {

@@ -1,8 +1,8 @@
-"""Did each side run its own tree? Judged from what its processes recorded of their modules.
+"""Did each side run its own tree? The records of its processes' modules answer this.
 
-A comparison in which both sides import one tree finds no difference, whatever was changed. It
-happens by an editable install (`pip install -e .` points at one tree), by a copy (`pip install .`),
-by an absolute path in a script or in PYTHONPATH.
+A comparison in which both sides import one tree finds no difference, whatever was changed. Causes
+are an editable install (`pip install -e .` points at one tree), a copy (`pip install .`), and an
+absolute path in a script or in PYTHONPATH.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from gpurun.rundir import FOLDER
 def copy_needed(patterns: Sequence[str], source: Path, target: Path) -> None:
     """Copy what the glob `patterns` match in `source` to the same places in `target`.
 
-    What `target` has already is of its own commit, and stays. A link stays a link (one that leaves
-    the folder is made absolute), so that a large data set need not be copied.
+    Files that `target` has already are of its own commit, and stay. A link stays a link (one that
+    leaves the folder is made absolute), so that a large data set need not be copied.
     """
     files = {}
     for pattern in patterns:

@@ -29,8 +29,9 @@ class Preparation:
     """The needs of a benchmark on each side.
 
     `folder`: the folder in the user's tree that launches start in. `setup`: a shell command, run on
-    both sides in the folder `base`, which `needed` (globs of untracked files) is relative to;
-    `folder` where it is None or outside of the repository. `env`: variables of setup and launches.
+    both sides in the folder `base`. `needed` (globs of untracked files) is relative to `base`, too.
+    `folder` replaces a `base` that is None or outside of the repository. `env`: variables of setup
+    and launches.
     """
 
     folder: Path

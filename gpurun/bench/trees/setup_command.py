@@ -31,8 +31,8 @@ def run_setup(
 ) -> None:
     """Run `command` by the shell in `folder`, its output to `setup-<side>.log` in `logs`.
 
-    `SetupFailed` tells the last lines. What the command started ends with it when we are
-    interrupted, or killed.
+    `SetupFailed` tells the last lines. If gpurun is interrupted or killed, the command ends with
+    all processes that it started.
     """
     log = logs / f"setup-{side}.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -1,9 +1,9 @@
 """A python environment for one side, on top of the one that gpurun runs in.
 
 Both sides' setup commands may install (`pip install -e .`), and one environment can hold only one
-of two trees. So each side gets a small environment of its own: what is installed in the user's is
-seen through it, except installs of the tree that is compared; what a setup command installs goes
-into it, and the user's stays as it is.
+of two trees. So each side gets a small environment of its own. It shows the packages of the user's
+environment, except installs of the compared tree. Setup commands install into it, and the user's
+environment stays as it is.
 """
 
 from __future__ import annotations

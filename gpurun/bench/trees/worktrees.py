@@ -1,14 +1,14 @@
 """A commit in a working tree of its own, for the time of a comparison.
 
-It is a detached git worktree below the folder of records, so that tags and history are there for
-what asks for them (versions from tags): `worktrees/<id>/<name of the repository's folder>`. Git
-ignores that folder, and tools that walk the user's tree pass over it. Inside, every path relative
-to the top is the same as in the user's tree. So is the top's own name, which scripts may import.
+It is a detached git worktree below the folder of records: `worktrees/<id>/<name of the repository's
+folder>`. So tags and history are there for tools that read them (versions from tags). Git ignores
+that folder, and tools that walk the user's tree pass over it. Inside, every path relative to the
+top is the same as in the user's tree. So is the top's own name, which scripts may import.
 
-Nothing of the user's changes: no hook runs, `git worktree prune` is never called (it would also
-forget the user's own worktrees on a disk that is away), and at the end the list of worktrees is as
-before. Filters do run, git LFS's too, because without them the files would not be those of the
-commit: objects that are not here are then fetched, or git says that they cannot be.
+The user's repository stays as it was. No hook runs, and the list of worktrees is as before at the
+end. `git worktree prune` is never called: it would also forget the user's own worktrees on a disk
+that is away. Filters do run, git LFS's too, because without them the files would not be those of
+the commit. Missing objects are then fetched, or git says that it cannot.
 """
 
 from __future__ import annotations
