@@ -25,8 +25,7 @@ MEETING = ("--nnodes", "--rdzv-id", "--rdzv-endpoint", "--master-addr", "--maste
 def hidden_ranks(
     options: Options, environment: Mapping[str, str], run_dir: Path | None
 ) -> tuple[Options, dict[str, str], Parallel, str]:
-    """What to launch, its environment, what its ranks are told, and what is imperfect about it (""
-    if nothing).
+    """The target, its environment, the spec of its ranks, and a warning ("" if none).
 
     `GpurunError` where there are fewer devices than ranks, or where ranks would write the same
     files and nobody allowed that.
@@ -68,10 +67,11 @@ def with_reduction(options: Options, environment: Mapping[str, str], home: Path)
 
 
 def parallel(options: Options, shared: int = 0) -> Parallel:
-    """What the ranks are told: the global batch is the script's, and they share so many GPUs.
+    """The part of the spec for ranks: the global batch is the script's, and they share so many
+    GPUs.
 
-    Nodes know nothing of each other yet: where there are several, the seed is made of the flags by
-    which they are to meet, which are alike on all.
+    Nodes know nothing of each other yet. So the seed of several nodes is made from the flags of
+    their rendezvous, which are alike on all.
     """
     reduction = options.loss_reduction
     if nodes_asked_for(options, os.environ) is None:
@@ -88,7 +88,8 @@ def clean_up(run_dir: Path) -> None:
 
 
 def distributed_by_itself(run_dir: Path) -> bool:
-    """Whether the script's own ranks met: it needed no others, and lost what they have written."""
+    """True if the script's own ranks formed a group. It needed no others, and lost the files that
+    they wrote."""
     from gpurun.measure.run_events import read_run
 
     logs = read_run(run_dir).processes
@@ -119,7 +120,7 @@ def refusal(run_dir: Path) -> list[str]:
 
 
 def refused(run_dir: Path) -> bool:
-    """Whether a rank gave up."""
+    """True if a rank gave up."""
     return bool(_refusals(run_dir))
 
 

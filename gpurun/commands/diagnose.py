@@ -101,7 +101,7 @@ def _of_run(folder: Path, thresholds: Thresholds) -> DiagnosisReport:
 
 
 def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[str, ...]:
-    """What profiling took, or why no step was profiled of a run that was to be."""
+    """The time that profiling took, or the reason why no step was profiled."""
     if profiles:
         seconds = max(profile.profiler_seconds for profile in profiles)
         return (f"profilers took {seconds:.1f} s to start and stop",) if seconds >= 0.05 else ()

@@ -290,7 +290,7 @@ def _tell_end(ended: TuningEnded, tuning: TuningRun, view: TuningView) -> None:
 class FolderState:
     """The folders that trials must leave as they were: the working folder and the script's.
 
-    Without our own records in `home`, and without files to which living processes write at this
+    It leaves out our own records in `home`, and files to which living processes write at this
     moment: our own output (`> out.txt`, `| tee log.txt`), another training's log.
     """
 

@@ -81,7 +81,7 @@ def _working(asked: ProfileOptions, quiet: bool) -> tuple[Profiler, ...]:
 
 
 class ProfilerExtension:
-    """What `gpurun profile` adds to a plain run (see `run.RunExtension`)."""
+    """The profilers that `gpurun profile` adds to a plain run (see `run.RunExtension`)."""
 
     def __init__(self, options: Options, profilers: Sequence[Profiler]) -> None:
         self._options = options

@@ -1,7 +1,7 @@
 """The plain run: launch the script, leave a record, exit with the script's own code.
 
-Nothing here may change what the script does: a record that cannot be written, a sampler or a
-summary that fails costs the record, never the run.
+Nothing here may change the script. If the record cannot be written, or a sampler or the summary
+fails, gpurun loses the record, never the run.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WORTH_SUMMARISING = (b'{"event":"torch"', b'{"event":"hook"')
 
 @dataclass(frozen=True)
 class RunOutcome:
-    """How the script ended. `run_dir` is None for an unrecorded run."""
+    """The end of the script. `run_dir` is None for an unrecorded run."""
 
     exit_code: int
     wall_seconds: float
@@ -53,7 +53,7 @@ class RunExtension(Protocol):
     """A command that does more with a plain run. Neither method may change how the script ends."""
 
     def target(self, target: Target, run_dir: Path) -> Target:
-        """What to launch in place of the script."""
+        """The target to launch in place of the script."""
 
     def conclude(self, run_dir: Path) -> None:
         """Read the run folder, once its result is written."""
@@ -139,7 +139,7 @@ class RunSampling:
 
 
 def uses_torch(run_dir: Path) -> bool:
-    """Whether an events file says that torch was imported, or that our hooks failed then."""
+    """True if an events file says that torch was imported, or that our hooks failed then."""
     for path in run_dir.glob("events-*.jsonl"):
         with open(path, "rb") as file:
             if any(line.startswith(WORTH_SUMMARISING) for line in file):

@@ -241,7 +241,7 @@ def _try_other_exchanges(
 def _facts(
     options: Options, asked: ScaleOptions, here: RankDevices, place: Rendezvous
 ) -> NodeFacts:
-    """What this node says of itself to the others."""
+    """The facts that this node sends to the others."""
     target, text = options.target, b""
     if target.kind is TargetKind.SCRIPT:
         try:

@@ -1,4 +1,4 @@
-"""How long an epoch takes: the passes over the training loaders, whoever reads them."""
+"""The duration of an epoch: the passes over the training loaders, whoever reads them."""
 
 from __future__ import annotations
 

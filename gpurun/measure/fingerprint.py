@@ -33,9 +33,9 @@ def fingerprint(
 ) -> dict[str, Any]:
     """The fingerprint of `command` as it would run now in `cwd`.
 
-    `script` is the file that it runs, None for a program of another kind; the modules below `root`
+    `script` is the file that it runs, None for a program of another kind. The modules below `root`
     (by default the script's folder) that it imports belong to it, as do the user's `knobs` (files
-    or folders). torch is not imported: its version is that of the installed package.
+    or folders). torch is not imported: the installed package gives its version.
     """
     path = None if script is None else (cwd / script).resolve()
     home = None if path is None else (root or path.parent)
@@ -98,7 +98,7 @@ def _shown(path: Path, cwd: Path) -> str:
 def modules_below(home: Path, script: Path) -> list[Path]:
     """The files below `home` that a script imports, directly or through each other.
 
-    Of an installed program those of its own package: for the others their versions speak.
+    For an installed program, the modules of its own package: versions represent the others.
     """
     bound = home / script.relative_to(home).parts[0] if home.name in INSTALLED else home
     found = {script, *_packages(home, script.parent)}

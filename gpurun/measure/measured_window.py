@@ -138,7 +138,7 @@ def measured_window(log: ProcessLog) -> Window | None:
 
 
 def _queue_in_steps(log: ProcessLog, clock: StepClock) -> int:
-    """How many steps the read-ahead of the training loader lasts."""
+    """The number of steps that the read-ahead of the training loader lasts."""
     if not clock.training_loaders:
         return 0
     number = clock.training_loaders[0]

@@ -137,10 +137,11 @@ class DeviceSampler:
         )
 
     def _foreign(self, uuid: str, running: Any, own_pids: set[int]) -> int | None:
-        """How many others compute on a GPU.
+        """The number of other processes that compute on a GPU.
 
-        Where none of ours is among them NVML may tell process ids of the host, so that our own look
-        foreign: then those count that were there when `look_around`, or this, was first called.
+        If none of ours is among them, NVML may report process ids of the host, and our own look
+        foreign. Then only those count that were there at the first call of `look_around` or of
+        this.
         """
         if running is None:
             return None

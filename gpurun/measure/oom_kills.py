@@ -1,7 +1,7 @@
 """Tells whether the kernel killed processes for lack of memory while a launch ran.
 
-`/proc/vmstat` counts the whole host's, also from inside a container: a number that did not move
-proves that there was none, one that did makes it likely.
+`/proc/vmstat` counts kills of the whole host, also inside a container. An unchanged number proves
+that there was none; a larger one makes it likely.
 """
 
 from __future__ import annotations

@@ -15,15 +15,15 @@ machines steal is no process's here."""
 
 
 def shared_cores() -> int:
-    """How many cores others may take time from: those of our affinity mask."""
+    """The number of cores on which others may take time: those of our affinity mask."""
     return len(os.sched_getaffinity(0))
 
 
 def busy_seconds() -> float | None:
     """CPU seconds of anyone on our cores since boot.
 
-    None where the system does not count, and where a quota grants less than the cores that may be
-    used: what others do on those is then no loss of ours.
+    None if the system does not count, or if a quota grants less than the usable cores: then work of
+    others costs us nothing.
     """
     if available_cores() < shared_cores():
         return None

@@ -1,8 +1,8 @@
 """Read the event files of a run folder into typed logs, one a process.
 
-Nothing here raises on what a file holds: a process may have been killed in the middle of a line,
-the disk may have been full, and a newer gpurun may have written fields that this one does not know.
-What could not be read, and what could not be written, is said in `notes`.
+No content of a file makes this raise. A process may have been killed in the middle of a line, the
+disk may have been full, and a newer gpurun may have written unknown fields. `notes` lists
+everything that could not be read or written.
 """
 
 from __future__ import annotations

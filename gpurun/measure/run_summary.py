@@ -138,8 +138,8 @@ def _cores_lost(log: ProcessLog) -> float | None:
 def _trained_together(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
     """The processes whose figures belong together, lowest rank first, and those apart from them.
 
-    They share the best clock seen and ran at the same time as the one with most steps; an actor
-    that only runs forward passes, or a job before a restart, is apart.
+    They share the best clock seen, and ran at the same time as the process with most steps. An
+    actor that only runs forward passes, or a job before a restart, does not belong to them.
     """
     if not windows:
         return [], []

@@ -29,7 +29,7 @@ may share a batch."""
 
 
 class Yields:
-    """Which loader handed out how much in which row, one entry a loader and row."""
+    """The batches and samples of each loader in each row, one entry a loader and row."""
 
     def __init__(self) -> None:
         self.row, self.loader = array("q"), array("q")

@@ -1,7 +1,7 @@
-"""Which rows are the steps of a process, and how many samples each step took.
+"""The rows that are steps of a process, and the samples of each step.
 
-The clock is the optimizer that steps most often (ties: the one that stepped first); a slower one's
-rows, such as a GAN's generator's, fall inside its steps. A process without optimizer steps is
+The clock is the optimizer that steps most often (ties: the one that stepped first). Rows of a
+slower one, such as a GAN's generator, fall inside its steps. A process without optimizer steps is
 clocked by its backward passes, one without those by the forward passes of its root module.
 """
 
@@ -26,9 +26,9 @@ SHARED_ROWS = 0.1
 class StepClock:
     """The steps of a process. `kind` is "optimizer", "backward" or "forward".
 
-    `training_loaders` are the numbers of the loaders that feed training steps, `loaders` those of
-    them whose data-set indices are the samples, the busiest first; none if samples are counted at
-    the root module's input. `samples` and `batches` have one entry a step (`UNKNOWN`: not seen).
+    `training_loaders`: the numbers of the loaders that feed training steps. `loaders`: those whose
+    data-set indices are the samples, the busiest first; none if samples are counted at the root
+    module's input. `samples` and `batches` have one entry a step (`UNKNOWN`: not seen).
     """
 
     kind: str
@@ -60,8 +60,8 @@ def step_clock(log: ProcessLog) -> StepClock | None:
 def _training_loaders(log: ProcessLog, table: StepTable) -> tuple[int, ...]:
     """Numbers of the loaders that feed training steps, the one with most batches first.
 
-    A loader trains if after at least half of its yields, those with gradients enabled, a backward
-    pass came before the next: known from finished epochs, else judged from the step rows.
+    A loader trains if a backward pass follows at least half of its yields with gradients enabled,
+    before the next yield. Finished epochs show this, else the step rows.
     """
     yields, trained = _finished_epochs(log)
     row_yields: Counter[int] = Counter()
@@ -89,8 +89,8 @@ def _finished_epochs(log: ProcessLog) -> tuple[Counter[int], Counter[int]]:
 def _sample_loaders(table: StepTable, training: tuple[int, ...]) -> tuple[int, ...]:
     """The busiest training loader, and those that take its place in other steps.
 
-    A script may build a new loader each epoch; two loaders read side by side in one step (labelled
-    and unlabelled data, say) must not be added up.
+    A script may build a new loader each epoch. Two loaders that are read in one step (labelled and
+    unlabelled data, say) must not be added up.
     """
     if len(training) == 1:
         return training

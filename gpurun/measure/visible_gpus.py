@@ -1,4 +1,4 @@
-"""Which GPUs, or slices of them (MIG), the script can see. The caller hands over pynvml."""
+"""The GPUs, or slices of them (MIG), that the script can see. The caller hands over pynvml."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Gpu:
 def visible_gpus(nvml: Any) -> list[Gpu]:
     """The GPUs under CUDA_VISIBLE_DEVICES.
 
-    A GPU that is cut into slices (MIG) never runs anything as a whole: CUDA shows the slices that
-    are named, else the first, and what NVML tells of the whole is not the script's.
+    A GPU that is cut into slices (MIG) never runs anything as a whole. CUDA shows the named slices,
+    else the first; NVML's figures of the whole GPU are not the script's.
     """
     count = ask(nvml.nvmlDeviceGetCount) or 0
     handles = [ask(nvml.nvmlDeviceGetHandleByIndex, i) for i in range(count)]

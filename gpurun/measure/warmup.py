@@ -1,10 +1,10 @@
-"""How many leading steps are warm-up and must not be measured.
+"""The number of leading steps that are warm-up and must not be measured.
 
 Two things are looked for. Spikes among the first steps (compilation, cudnn's benchmark, the first
 allocations) end with the last of them. A change of level (the GPU's queue fills, clocks ramp up,
-caches get warm) ends where MSER says, the marginal standard error rule of White (1997): cut where
-the variance of the rest over its length is smallest. MSER sees a running median, so that a lone
-slow step later on (an evaluation pass, a partial batch that is compiled anew) stays in the window.
+caches get warm) ends by MSER, the marginal standard error rule of White (1997). It cuts where the
+variance of the rest over its length is smallest. MSER sees a running median, so a single slow step
+later on (an evaluation pass, a partial batch that is compiled again) stays in the window.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SMOOTHING = 2
 
 
 def warmup_steps(durations: Sequence[float], queue_batches: int = 0, known: int = 0) -> int:
-    """How many leading steps to leave out: at most half of those that follow the `known` ones.
+    """The number of leading steps to leave out: at most half of the steps after the `known` ones.
 
     `durations`: of every step, the first included. `queue_batches`: batches that a loader with
     workers has read ahead; while it lasts, steps look faster than the loader can sustain. `known`:

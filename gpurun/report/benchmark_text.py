@@ -9,7 +9,7 @@ from gpurun.records.bench.benchmark import BenchmarkRecord
 
 
 def record_lines(record: BenchmarkRecord) -> list[str]:
-    """What was measured, and how far the launches lie apart."""
+    """The figures, and the spread of the launches."""
     launches = [launch for launch in record.launches if launch.error is None]
     parts = []
     rates = known(launch.samples_per_second for launch in launches)

@@ -70,7 +70,7 @@ def bisection_markdown(found: BisectionReport) -> str:
 
 
 def _figures(found: BisectionReport) -> list[str]:
-    """How sure, how large, and at what cost; what is not known is left out."""
+    """Certainty, size and cost; unknown figures are left out."""
     lines = []
     if found.verdict in ("found", "narrowed"):
         text = f"probability {_probability(found.suspects[0].probability)}"

@@ -47,7 +47,7 @@ def verdict_line(found: Comparison) -> str:
 
 
 def metric_line(metric: MetricComparison) -> str:
-    """How one metric changed, its interval, and what was allowed."""
+    """The change of one metric, its interval and its threshold."""
     bounds = _bounds(metric)
     inside = [f"interval {bounds}"] if bounds else []
     inside.append(f"allowed {_allowed(metric)}")
@@ -126,8 +126,8 @@ def _of_method(found: Comparison) -> list[str]:
 
 
 def _training(found: Comparison) -> str | None:
-    """What the loss curves say, a warning where they differ; None where half a comparison would
-    be told of."""
+    """A line about the loss curves, a warning if they differ; None if the comparison is
+    incomplete."""
     if found.training is None or found.error is not None:
         return None
     told = one_line(found.training.told)
@@ -162,7 +162,8 @@ def _proof(metric: MetricComparison) -> list[str]:
 
 
 def _gated(found: Comparison) -> Grid:
-    """What was judged, and by what; nothing where the comparison did not come to its end."""
+    """The judged metrics and their thresholds; nothing if the comparison did not come to its
+    end."""
     columns = (
         Column("gated"),
         Column("change", right=True),
@@ -182,8 +183,8 @@ def _gated(found: Comparison) -> Grid:
 def _grid(found: Comparison) -> Grid:
     """Every figure that both sides have; those of half a comparison would read like a finding.
 
-    Of live pairs the current speed is the baseline's times the ratio that the turns measured: what
-    either side does alone for 2 s drifts with the machine.
+    For live pairs, the current speed is the baseline's times the ratio that the turns measured,
+    because the 2 s of each side alone drift with the machine.
     """
     columns = (
         Column("figure"),
@@ -225,7 +226,7 @@ def _times(value: float | None, factor: float) -> float | None:
 
 
 def _batch_growth(found: Comparison) -> float:
-    """How much larger the current side's batches are, where settings made them so."""
+    """A line about the current side's larger batches, if settings made them so."""
     before, now = found.baseline.batch_size, found.current.batch_size
     return now / before if before and now else 1.0
 
@@ -235,7 +236,7 @@ def _share(value: float) -> str:
 
 
 def _ground(found: Comparison) -> str:
-    """What the verdict stands on."""
+    """The measurements behind the verdict."""
     if found.baseline_records is None:
         live = found.method is not None and found.method.live
         return count(found.pairs, "live pair" if live else "pair")

@@ -44,7 +44,7 @@ def diagnosis_lines(report: DiagnosisReport, everything: bool = False) -> list[L
 
 
 def headline(report: DiagnosisReport) -> str:
-    """What was looked at and how fast it is."""
+    """The run that was diagnosed, and its speed."""
     parts = []
     result = report.result
     if result is not None and result.samples_per_second is not None:

@@ -83,7 +83,7 @@ def history_lines(history: History) -> list[str]:
 
 
 def accepted_lines(trend: Trend) -> list[str]:
-    """What was accepted, by whom and why; nothing where nothing was."""
+    """The accepted baselines, by whom and why; nothing if there are none."""
     accepted = trend.reference
     if accepted is None or accepted.kind is not ReferenceKind.ACCEPTED:
         return []
@@ -102,7 +102,7 @@ def change_line(change: HistoryChange) -> str:
 
 
 def conditions(trends: Sequence[Trend]) -> list[str]:
-    """What each trend was measured on; beside the device only what tells it from others.
+    """The machine of each trend: the device, and the differences from other trends.
 
     Trends of other benchmarks and devices do not matter, for those are told apart by name.
     """

@@ -142,7 +142,7 @@ def _size(value: int | None) -> str:
 
 
 def _share(report: TuningReport, row: LadderRow) -> str:
-    """What a kept change is worth, where there is a proven whole of which it is a part."""
+    """The gain of a kept change, if the whole was proven."""
     if row.speedup is not None:
         return factor(row.speedup)
     return NOT_MEASURED if report.verdict in PROVEN else ""

@@ -189,7 +189,7 @@ class LiveView:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Which columns a terminal has room for, and the characters left for the two long ones."""
+    """The columns that a terminal has room for, and the widths of the two long ones."""
 
     keep: list[bool]
     change: int

@@ -8,7 +8,7 @@ from gpurun.records.tuning import SavedSettings
 
 
 def promise_sentence(saved: SavedSettings, result: RunResult) -> str | None:
-    """How fast a run under tuned settings was, over the script as it is while it was tuned.
+    """The speed of a run under tuned settings over the script as it was while tuning.
 
     None where no speedup was promised, or the run has no throughput. Steps count where samples
     cannot be counted, as they did in the tuning.

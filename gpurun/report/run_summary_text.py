@@ -232,7 +232,7 @@ def _knobs(result: RunResult) -> Line:
 
 
 def _attempts(result: RunResult) -> Line:
-    """How often the ranks were started, where that was more than once, and what ended them."""
+    """The number of starts of the ranks, if more than one, and the causes of their ends."""
     if len(result.attempts) < 2:
         return []
     causes = [

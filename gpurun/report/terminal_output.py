@@ -45,7 +45,7 @@ def plain(line: Line) -> str:
 
 
 def on_terminal() -> bool:
-    """Whether stderr is a terminal that can do more than print."""
+    """True if stderr is a terminal that can do more than print."""
     if sys.stderr is None or os.environ.get("TERM") == "dumb":
         return False
     try:

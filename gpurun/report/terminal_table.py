@@ -25,9 +25,8 @@ _LAST_COLUMN_LEAST = 10
 @dataclass(frozen=True)
 class Column:
     """A column. `right`: its cells are numbers. `dropped`: rank in which it leaves a narrow
-    terminal (1 leaves first); None stays always. `width`: characters kept for it even while its
-    cells are shorter, so that a table which grows does not jump.
-    """
+    terminal (1 leaves first); None stays always. `width`: its least number of characters, so that a
+    growing table does not jump."""
 
     heading: str
     right: bool = False

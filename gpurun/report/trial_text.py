@@ -37,7 +37,7 @@ def outcome_text(record: TrialRecord) -> str:
 
 
 def ended_well(record: TrialRecord) -> bool:
-    """Whether the trial yielded figures."""
+    """True if the trial yielded figures."""
     return record.samples_per_second is not None
 
 

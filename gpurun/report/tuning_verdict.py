@@ -131,7 +131,7 @@ def _training(report: TuningReport) -> str:
 
 
 def _outputs(guard: GuardVerdict) -> str:
-    """What is known of the outputs of a script that only infers."""
+    """The comparison of outputs of a script that only infers."""
     agreeing = guard.output_agreement
     agree = "" if agreeing is None else f"{percent(agreeing)} of classes and integers agree"
     if guard.output_deviation is not None:
@@ -144,7 +144,7 @@ def _outputs(guard: GuardVerdict) -> str:
 
 
 def _evaluation(guard: GuardVerdict, knobs: Collection[str]) -> str:
-    """What is known of the evaluations of a script that trains."""
+    """The comparison of evaluations of a script that trains."""
     if guard.output_deviation is not None:
         return f"; evaluation outputs within {percent(guard.output_deviation)}"
     unseen = "outputs" not in guard.compared and EVALUATING in knobs

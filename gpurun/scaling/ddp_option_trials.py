@@ -1,7 +1,7 @@
 """Other ways to exchange gradients, tried where the exchange keeps a script from scaling.
 
-Each round launches DistributedDataParallel as it is by default and then each way, the next round
-the other way round; what counts is the ratio within a round.
+Each round launches DistributedDataParallel with its defaults and then with each option; the next
+round reverses the order. The ratio within a round counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Speedup and efficiency from launches of several counts in turn. Pure functions.
 
-The unit is the launch. Launches of one round follow each other closely, so their ratio is free of
-what drifts between rounds; the interval is Student's t on the logarithm of these ratios.
+The unit is the launch. Launches of one round follow each other closely, so drift between rounds
+cancels in their ratio. The interval is Student's t on the logarithm of these ratios.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def efficiencies(rates: Mapping[int, Mapping[int, float]]) -> dict[int, Efficien
 
 
 def compared(ratios: list[float], factor: float) -> Efficiency:
-    """What ratios of throughput within rounds say, where `factor` would be ideal."""
+    """The efficiency from ratios of throughput within rounds; `factor` would be ideal."""
     logs = [math.log(ratio / factor) for ratio in ratios]
     efficiency = math.exp(mean(logs))
     return Efficiency(geometric_mean(ratios), efficiency, _interval(logs), len(logs))

@@ -50,7 +50,7 @@ class FinishedLaunch:
 
     @property
     def trained(self) -> bool:
-        """Whether its ranks trained, together or each by itself."""
+        """True if its ranks trained, together or each by itself."""
         return self.figures is not None or self.error == APART
 
 

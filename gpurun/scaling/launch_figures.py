@@ -26,11 +26,12 @@ TOGETHER = ("process_group", "ddp", "hidden_ddp")
 
 @dataclass(frozen=True)
 class LaunchFigures:
-    """Of all ranks together. `samples_per_second` is None where samples cannot be counted.
+    """The figures of all ranks together. `samples_per_second` is None where samples cannot be
+    counted.
 
-    `rate`: work a second, in samples or else in the script's batches; `step_time_ms` and `split`
-    are the slowest rank's; `imbalance`: the most of a rank's own work over the mean of all, None
-    where waiting for others cannot be told from working; `busiest`: that rank. `steps`: measured
+    `rate`: work a second, in samples or else in the script's batches. `step_time_ms` and `split`
+    are the slowest rank's. `imbalance`: the largest own work of a rank over the mean of all; None
+    if waiting for others cannot be separated from working. `busiest`: that rank. `steps`: measured
     ones.
     """
 
@@ -82,7 +83,7 @@ def figures(
 
 
 def work_together(logs: Sequence[ProcessLog]) -> bool:
-    """Whether ranks were seen to work with each other, and not each for itself."""
+    """True if ranks were seen to work with each other, and not each for itself."""
     return any(trait.trait in TOGETHER for log in logs for trait in log.traits)
 
 
@@ -100,7 +101,7 @@ def _one_a_rank(windows: Sequence[Window]) -> list[Window]:
 
 
 def _beside(window: Window, other: Window) -> bool:
-    """Whether another process of the same rank trained at the same time."""
+    """True if another process of the same rank trained at the same time."""
     if window is other or window.log.process.rank != other.log.process.rank:
         return False
     (begin, end), (other_begin, other_end) = window.bounds_ns, other.bounds_ns

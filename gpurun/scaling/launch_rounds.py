@@ -1,7 +1,7 @@
 """Launches of every count in turn, round by round, until there are enough or the time is over.
 
-Odd rounds go up through the counts and even ones down, so that a steady drift of the machine
-(clocks, temperature, other load) takes from each count as much as it gives.
+Odd rounds go up through the counts and even ones down. So a steady drift of the machine (clocks,
+temperature, other load) cancels for each count.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ TOLERANCE = 1.2
 
 @dataclass
 class Measurements:
-    """What was launched so far. `launches`: (round, launch), failed ones included, without the
-    first, which warms up; `steps`: those measured in each launch."""
+    """The launches so far. `launches`: (round, launch), failed ones included, without the first,
+    which warms up; `steps`: those measured in each launch."""
 
     launches: list[tuple[int, FinishedLaunch]] = field(default_factory=list)
     steps: int | None = None
@@ -110,7 +110,7 @@ class LaunchRounds:
                 yield PlannedLaunch(ranks, rule, exchange=False)
 
     def _mute_works(self, ranks: int) -> bool:
-        """Whether no launch of this count without exchange has failed."""
+        """True if no launch of this count without exchange has failed."""
         return not any(
             x.error is not None and (x.planned.ranks, x.planned.exchange) == (ranks, False)
             for _, x in self.measured.launches

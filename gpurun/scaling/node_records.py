@@ -24,9 +24,8 @@ TIME = "unix_time_ns"
 
 @dataclass(frozen=True)
 class LaunchOutcome:
-    """How a launch ended, on one node or on all. `given_up`: why it had to be ended from outside,
-    None if it had not; the exit code is None then.
-    """
+    """The end of a launch, on one node or on all. `given_up`: why it had to be ended from outside,
+    None if it had not; the exit code is None then."""
 
     exit_code: int | None
     seconds: float
@@ -44,7 +43,7 @@ class NodeFile:
 
 @dataclass(frozen=True)
 class NodeRecords:
-    """How a node's part of a launch ended, and what it recorded.
+    """The end of a node's part of a launch, and its records.
 
     `met_ns`: its wall clock when all nodes began the launch; `moment`: its monotonic clock at the
     end. `layered`: what the first launch wrote is there for later ones.
@@ -109,7 +108,8 @@ def keep_files(files: tuple[NodeFile, ...], run_dir: Path, ahead_ns: int) -> Non
 
 
 def _file(path: Path, there: str, only: str = "", at_the_end: int | None = None) -> NodeFile:
-    """What another node needs of a file: lines that begin with `only`, bytes `at_the_end`."""
+    """The part of a file that another node needs: lines that begin with `only`, bytes
+    `at_the_end`."""
     with path.open("rb") as file:
         if at_the_end is not None:
             file.seek(max(os.fstat(file.fileno()).st_size - at_the_end, 0))

@@ -47,8 +47,8 @@ MakeRequest = Callable[[str, NodeShare], LaunchRequest]
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """What a node says of itself. `room`: ranks that it has devices for; `ranks`: those that it
-    would give to each node; `same`: what must be alike on all nodes, by what it is called.
+    """The facts that a node sends to the others. `room`: ranks that it has devices for. `ranks`:
+    ranks that it would give to each node. `same`: values that must be alike on all nodes, by name.
     """
 
     host: str
@@ -60,7 +60,7 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """How a node ends. `why` it could not go on, "" where it could."""
+    """The end of a node. `why` it could not go on, "" where it could."""
 
     verdict: str
     exit_code: int
@@ -99,11 +99,11 @@ class Nodes:
 
     @property
     def first(self) -> bool:
-        """Whether this node is the one that reports."""
+        """True for the node that reports."""
         return self.group.number == 0
 
     def spanned(self, ranks: int) -> int:
-        """How many nodes a launch of so many ranks takes."""
+        """The number of nodes that a launch of so many ranks takes."""
         return max(ranks // self.ranks, 1)
 
     def run(self, planned: PlannedLaunch, make: MakeRequest, trials: TrialLauncher) -> Outcome:
@@ -173,7 +173,7 @@ class Nodes:
     def _request(
         self, planned: PlannedLaunch, make: MakeRequest, whole: LaunchRequest, port: int
     ) -> LaunchRequest | None:
-        """What this node launches; None where the launch does not take it."""
+        """The request that this node launches; None if the launch does not need this node."""
         number, nodes = self.group.number, self.spanned(planned.ranks)
         if number < nodes:
             host = self.group.place.host
@@ -209,7 +209,7 @@ class Nodes:
         return ended
 
     def _concluded(self, everyone: list[NodeRecords], nodes: int, run_dir: Path) -> LaunchOutcome:
-        """How the launch ended as a whole; what other nodes recorded is kept."""
+        """The end of the launch as a whole. The records of other nodes are kept."""
         self.now = everyone[0].moment
         met_ns = everyone[self.group.number].met_ns
         named = []
@@ -268,7 +268,7 @@ class Nodes:
 
 
 def worse(one: LaunchOutcome, other: LaunchOutcome) -> LaunchOutcome:
-    """How a launch ended that ended like this on two nodes: badly if it did on one of them.
+    """The worse of two nodes' ends of one launch.
 
     A cause comes before its consequence: ranks that waited for others were given up for it.
     """

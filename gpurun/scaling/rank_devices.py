@@ -34,7 +34,7 @@ class RankDevices:
 
     @property
     def count(self) -> int:
-        """How many ranks can have a device of their own."""
+        """The number of ranks that can have their own device."""
         return len(self.gpus) or max(int(self.cores), 1)
 
     def check(self, counts: Sequence[int], oversubscribe: bool) -> None:

@@ -52,10 +52,9 @@ CODES = {
 
 @dataclass(frozen=True)
 class MeasurementContext:
-    """What is not in the launches themselves. `devices`: of the first of `nodes` nodes, each of
-    which has `ranks_a_node` ranks (None where there is one node); `folder`: of the run;
-    `interrupted`: by a signal.
-    """
+    """The circumstances that the launches themselves do not hold. `devices`: those of the first of
+    `nodes` nodes. `ranks_a_node`: ranks of each node, None for one node. `folder`: the run's.
+    `interrupted`: by a signal."""
 
     command: tuple[str, ...]
     devices: RankDevices
@@ -73,7 +72,7 @@ class MeasurementContext:
         return min(each, self.devices.count) * self.nodes
 
     def oversubscribed(self, ranks: int) -> bool:
-        """Whether so many ranks share devices."""
+        """True if so many ranks share devices."""
         return min(ranks, self.ranks_a_node or ranks) > self.devices.count
 
 
@@ -111,9 +110,8 @@ def document(
 
 
 def worth_another_way(asked: ScaleOptions, measured: Measurements) -> int | None:
-    """The largest count that falls short of `GOOD` and where so much of the step is an exposed
-    exchange of gradients that another way of it may be worth its launches; None if none.
-    """
+    """The largest count below `GOOD` whose exposed exchange of gradients is long enough to try
+    other options; None if there is none."""
     poor = _poor(*_compared(asked, measured))
     counts = (x.gpus for x in poor if x.exposed is not None and x.exposed >= WORTH_TRYING)
     return max(counts, default=None)
@@ -278,12 +276,12 @@ def _sizes(measured: Measurements, compared: dict[int, Efficiency]) -> list[floa
 
 
 def _singles(measured: Measurements, compared: dict[int, Efficiency]) -> bool:
-    """Whether the script's batches are too small to be shared."""
+    """True if the script's batches are too small to be shared."""
     return len(compared) > 1 and _sizes(measured, compared) == [1, 1]
 
 
 def _kept_batches(measured: Measurements, compared: dict[int, Efficiency]) -> bool:
-    """Whether the largest count's ranks had batches as large as the smallest count's."""
+    """True if the largest count's ranks had batches as large as the smallest count's."""
     first, last = _sizes(measured, compared)
     return len(compared) > 1 and first is not None and last is not None and last >= first > 1
 
@@ -330,7 +328,7 @@ def _what_was_measured(
 
 
 def _without_gpus(asked: ScaleOptions, around: MeasurementContext) -> Iterator[str]:
-    """How ranks share the cores of a machine without GPUs."""
+    """A line about ranks that share the cores of a machine without GPUs."""
     if around.devices.gpus:
         return
     threads = around.devices.threads
@@ -397,7 +395,7 @@ def _why_no_projection(compared: dict[int, Efficiency], nodes: int) -> Iterator[
 
 
 def _short(measured: Measurements) -> Iterator[str]:
-    """What cut launches short, where half of the steps that were wanted are not measured."""
+    """The causes of short launches, if less than half of the wanted steps were measured."""
     wanted = measured.steps or 0
     steps: dict[bool, list[int]] = {True: [], False: []}
     for _, launch in measured.launches:

@@ -56,9 +56,9 @@ class ScalingLauncher:
     def run(self, planned: PlannedLaunch) -> FinishedLaunch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
 
-        Launched again where it did not run as what it is: a script that is distributed by itself,
-        one that only looked like it (Lightning on the devices that it finds), or one that cannot
-        live with what the first launch wrote.
+        It is launched again in three cases: the script is distributed by itself; it only looked
+        like that (Lightning on the devices that it finds); or it fails on the files of the first
+        launch.
         """
         if planned.first and self._nodes is not None and self._nodes.spanned(planned.ranks) > 1:
             # ranks that stop after some time agree when, by files: nodes share none

@@ -1,8 +1,8 @@
 """From a number of ranks to what the launcher is asked: the script in one rank a device.
 
 One rank is a plain process, several are started by torch's elastic agent. All of them stop after
-the same number of steps, which is known before: ranks that had to agree when to stop could wait for
-each other. A rank that fails ends its launch, and so does a silence of all of them.
+the same number of steps, which is known beforehand. Ranks that had to agree when to stop could wait
+for each other. A rank that fails ends its launch, and so does a silence of all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SHARED = "script"
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """What to launch: so many ranks, to be stopped by this rule.
+    """A launch of so many ranks, to be stopped by this rule.
 
     `exchange`: False to leave gradients unexchanged. `first`: what it writes before its first step
     is there for all later launches, and it may take long to get there. `options`: how gradients are
@@ -40,7 +40,7 @@ class PlannedLaunch:
 
     @property
     def name(self) -> str:
-        """Of its folder, without its number."""
+        """The name of its folder, without its number."""
         mute = "" if self.exchange else "-no-exchange"
         other = "" if self.options is None and not self.settings else "-other-exchange"
         return f"of-{self.ranks}{mute}{other}"

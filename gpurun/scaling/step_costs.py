@@ -1,7 +1,7 @@
 """Costs of a step of N ranks beyond perfect scaling, by comparison between launches.
 
-Within a round the launch with the exchange of gradients and the one without follow each other; the
-difference of their steps is what is exposed of the exchange.
+Within a round the launches with and without the exchange of gradients follow each other. The
+difference of their step times is the exposed part of the exchange.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from gpurun.scaling.launch_rounds import Measurements
 class StepCosts:
     """Means over the launches of one count. None: not measured.
 
-    `exposed`: fraction of the step that is gone when nothing is exchanged. `own_work_ms`: what a
-    rank works in a step by itself, without waiting for data or for other ranks; of some parts of
-    the step only where they alone can be told, and then `whole` is False. `busiest`: the rank that
+    `exposed`: fraction of the step that is gone when nothing is exchanged. `own_work_ms`: the time
+    that a rank works by itself in a step, without waiting for data or for other ranks. If only some
+    parts of the step are known, it covers these, and `whole` is False. `busiest`: the rank that
     worked longest in every launch, None where that was not always the same.
     """
 

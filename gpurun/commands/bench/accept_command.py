@@ -74,7 +74,7 @@ def accept(argv: list[str]) -> int:
 
 
 def _repository(options: AcceptOptions) -> Repository | None:
-    """That of the current folder; one record can be accepted without."""
+    """The repository of the current folder; one record can be accepted without it."""
     try:
         return open_repository(Path.cwd())
     except GpurunError as error:

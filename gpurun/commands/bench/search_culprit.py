@@ -22,8 +22,8 @@ def with_culprit(
 ) -> Comparison:
     """The comparison with the commit of its regression, searched for in the time that is left.
 
-    What keeps the search from an answer is a note: the verdict stands. No signal interrupts any
-    more afterwards, as after the comparison itself.
+    If the search finds no answer, a note gives the reason, and the verdict stands. No signal
+    interrupts any more afterwards, as after the comparison itself.
     """
     if not found.regression_detected or found.likely_culprit_commit is not None:
         return found
