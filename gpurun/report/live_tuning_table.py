@@ -13,6 +13,7 @@ from gpurun.records.tuning import TrialRecord, TuningReport
 from gpurun.report.terminal_output import gone_terminal_ignored, stderr_console
 from gpurun.report.terminal_table import Column, Grid, rich_table
 from gpurun.report.trial_text import Baseline, ended_well, outcome_text
+from gpurun.tuner.tuning_view import TuningView
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -49,7 +50,7 @@ class _Running:
     needed: int = 0
 
 
-class LiveView:
+class LiveView(TuningView):
     """Trials as they come, with a spinner and the time spent of the budget."""
 
     def __init__(self) -> None:

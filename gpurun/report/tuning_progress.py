@@ -16,7 +16,7 @@ from gpurun.tuner.tuning_view import TuningView
 def tuning_view(quiet: bool) -> TuningView:
     """The view that suits stderr: none when quiet, in place on a terminal, lines elsewhere."""
     if quiet:
-        return SilentView()
+        return TuningView()
     if on_terminal():
         from gpurun.report.live_tuning_table import LiveView
 
@@ -24,35 +24,7 @@ def tuning_view(quiet: bool) -> TuningView:
     return PlainView()
 
 
-class SilentView:
-    """Shows nothing (`--quiet`)."""
-
-    def started(self, command: str, isolation: str, budget_seconds: float) -> None:
-        """Nothing."""
-
-    def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
-        """Nothing."""
-
-    def trial_progress(self, steps: int, needed: int) -> None:
-        """Nothing."""
-
-    def trial_finished(self, record: TrialRecord) -> None:
-        """Nothing."""
-
-    def note(self, line: str) -> None:
-        """Nothing."""
-
-    def proof_update(self, look_text: str) -> None:
-        """Nothing."""
-
-    def finished(self, report: TuningReport) -> None:
-        """Nothing."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
-class PlainView:
+class PlainView(TuningView):
     """One line an event, for logs."""
 
     def __init__(self) -> None:
@@ -66,9 +38,6 @@ class PlainView:
     def trial_started(self, number: int, purpose: str, knobs: dict[str, Any]) -> None:
         """Write what is on trial."""
         _write(f"trial {number}, {purpose}: {knobs_text(knobs, self._baseline.knobs)} …")
-
-    def trial_progress(self, steps: int, needed: int) -> None:
-        """Nothing: a log has no use for it."""
 
     def trial_finished(self, record: TrialRecord) -> None:
         """Write the trial's figures or why there are none."""
@@ -90,9 +59,6 @@ class PlainView:
         """Write how much work it was."""
         trials = count(len(report.trials), "trial")
         _write(f"tuning ended after {trials} in {duration(report.tuning_seconds)}")
-
-    def close(self) -> None:
-        """Nothing is held."""
 
 
 def _write(text: str) -> None:

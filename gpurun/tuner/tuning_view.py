@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from gpurun.records.tuning import TrialRecord, TuningReport
 
 
-class TuningView(Protocol):
-    """Told of every event of a tuning, in order. `close` is safe at any time and more than once."""
+class TuningView:
+    """Hears of every event of a tuning, in order, and shows nothing (`--quiet`): others inherit.
+
+    `close` is safe at any time and more than once.
+    """
 
     def started(self, command: str, isolation: str, budget_seconds: float) -> None:
         """Tuning begins."""

@@ -1,10 +1,9 @@
-"""Folders of a living process are told from those of a dead one, with file locks or without."""
+"""Folders of a living process are told from those of a dead one, by file locks."""
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import signal
 import subprocess
@@ -17,12 +16,8 @@ from gpurun.bench.trees.folder_locks import abandoned, claimed
 from tests.conftest import REPOSITORY
 
 HOLD = """
-import fcntl, os, sys, time
+import sys, time
 from pathlib import Path
-if sys.argv[2] == "none":
-    def flock(*args):
-        raise OSError(38, "Function not implemented")
-    fcntl.flock = flock
 from gpurun.bench.trees.folder_locks import claimed
 with claimed(Path(sys.argv[1]), Path("/repository")) as folder:
     folder.mkdir()
@@ -31,20 +26,8 @@ with claimed(Path(sys.argv[1]), Path("/repository")) as folder:
 """
 
 
-@pytest.fixture(params=["locks", "none"])
-def locks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A file system with locks, and one that has none (as some of clusters)."""
-    if request.param == "none":
-
-        def flock(*args: object) -> None:
-            raise OSError(errno.ENOSYS, "Function not implemented")
-
-        monkeypatch.setattr(fcntl, "flock", flock)
-    return str(request.param)
-
-
-def hold(folder: Path, locks: str) -> subprocess.Popen[str]:
-    words = [sys.executable, "-c", HOLD, folder, locks]
+def hold(folder: Path) -> subprocess.Popen[str]:
+    words = [sys.executable, "-c", HOLD, folder]
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     process = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -52,8 +35,8 @@ def hold(folder: Path, locks: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_only_the_folder_of_a_killed_process_is_abandoned(tmp_path: Path, locks: str) -> None:
-    dead, living = hold(tmp_path / "dead", locks), hold(tmp_path / "living", locks)
+def test_only_the_folder_of_a_killed_process_is_abandoned(tmp_path: Path) -> None:
+    dead, living = hold(tmp_path / "dead"), hold(tmp_path / "living")
     try:
         dead.send_signal(signal.SIGKILL)
         dead.wait()
@@ -73,7 +56,7 @@ def test_only_the_folder_of_a_killed_process_is_abandoned(tmp_path: Path, locks:
 
 
 def test_a_folder_that_could_not_be_removed_is_found_again(tmp_path: Path) -> None:
-    process = hold(tmp_path / "dead", "locks")
+    process = hold(tmp_path / "dead")
     process.kill()
     process.wait()
     for _ in range(2):
@@ -81,25 +64,14 @@ def test_a_folder_that_could_not_be_removed_is_found_again(tmp_path: Path) -> No
             assert len(found) == 1
 
 
-def test_without_locks_another_machines_folder_is_left_alone(tmp_path: Path, locks: str) -> None:
-    (tmp_path / "far").mkdir()
-    claim = {"pid": 2**22 + 1, "start": 1, "boot": "another machine", "repository": "/r"}
-    (tmp_path / "far.lock").write_text(json.dumps(claim))
-    with abandoned(tmp_path) as found:
-        assert len(found) == (1 if locks == "locks" else 0)
-
-
-def test_a_process_id_that_was_given_anew_is_not_the_old_process(
+def test_where_there_are_no_locks_nothing_is_abandoned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with claimed(tmp_path / "ours", Path("/r")):
-        claim = json.loads((tmp_path / "ours.lock").read_text())
-    (tmp_path / "old").mkdir()
-    (tmp_path / "old.lock").write_text(json.dumps({**claim, "start": claim["start"] - 1}))
-
     def flock(*args: object) -> None:
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with abandoned(tmp_path) as found:
-        assert [folder.name for folder, _ in found] == ["old"]
+    with claimed(tmp_path / "ours", Path("/repository")) as ours:
+        ours.mkdir()
+        with abandoned(tmp_path) as found:
+            assert found == ()

@@ -16,7 +16,6 @@ from gpurun.knobs import find
 from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import BatchFlag, Facts
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord, Unproven
-from gpurun.report.tuning_progress import SilentView
 from gpurun.tuner import tuning_run as tuning_module
 from gpurun.tuner.proof import final_selection
 from gpurun.tuner.proof.decision import BATCH
@@ -28,6 +27,7 @@ from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_findings import TuningEnded, TuningFindings
 from gpurun.tuner.tuning_run import TuningRun
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
+from gpurun.tuner.tuning_view import TuningView
 from tests.unit.knob_facts import facts
 from tests.unit.report_records import run_result
 
@@ -95,7 +95,7 @@ def prove(
 
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allow)
     stand_in = StandIn(rates, shows=True)
-    tuning = TuningRun(options, stand_in, SilentView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
+    tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
     monkeypatch.setattr(final_selection, "judge_training", judge)
     best = stand_in.run(TrialRequest("screen", settings, PROBE))
     state = SearchState(settings, best, facts(), [])
@@ -246,7 +246,7 @@ def test_batch_sizes_that_the_user_lists_are_the_only_ones_tried() -> None:
     words = ["--optimize", "train.py", "--batch-size", "@tune:32,64"]
     options = replace(parse(words, {}), allow=TRAINING)
     stand_in = StandIn(steady())
-    tuning = TuningRun(options, stand_in, SilentView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
+    tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
     best = stand_in.run(TrialRequest("screen", {}, PROBE))
     state = SearchState({}, best, facts(batch_flag=BatchFlag("--batch-size", 32)), [])
     assert tuning._larger_batch(state, tuning._search(state)) is None
@@ -258,7 +258,7 @@ def test_batch_sizes_that_the_user_lists_are_the_only_ones_tried() -> None:
 def test_a_launch_of_the_search_that_hangs_leaves_time_for_the_shortest_proof() -> None:
     stand_in = StandIn(steady())
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
-    tuning = TuningRun(options, stand_in, SilentView(), time.monotonic() + 200)  # type: ignore[arg-type]
+    tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 200)  # type: ignore[arg-type]
     best = stand_in.run(TrialRequest("screen", {}, PROBE))
     slow = replace(best, record=replace(best.record, seconds=20.0))
     tuning._time.baseline(slow, started_early=False)
@@ -290,7 +290,7 @@ def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
     monkeypatch.setattr(search_module, "not_applied", lambda *_: None)
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allow)
     stand_in = StandIn(steady(gains=2.0, batch_size=1.5))
-    tuning = TuningRun(options, stand_in, SilentView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
+    tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
     base = stand_in.run(TrialRequest("screen", {}, PROBE))
     known = facts(batch_flag=BatchFlag("--batch-size", 32))
     state = SearchState({}, base, known, [], ladder=tuning.findings.ladder)
@@ -322,7 +322,7 @@ def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_ag
         tuning = TuningRun(
             options,
             stand_in,
-            SilentView(),
+            TuningView(),
             time.monotonic() + seconds,
             before,  # type: ignore[arg-type]
         )
@@ -375,7 +375,7 @@ def test_only_what_took_all_its_time_is_late(took: float, late: bool) -> None:
     tuning = TuningRun(
         Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True),
         stand_in,  # type: ignore[arg-type]
-        SilentView(),
+        TuningView(),
         time.monotonic() + 200,
     )
     ended = stand_in.run(TrialRequest("screen", {}, PROBE))
@@ -397,7 +397,7 @@ def test_a_much_larger_budget_searches_again_and_counts_pairs_of_the_same_finali
     same = Unproven({"a": 1}, ((100.0, 200.0),), (), 1.0, False, budget_seconds=60.0)
     for before in (same, replace(same, knobs={"b": 1})):
         stand_in = StandIn(steady())
-        tuning = TuningRun(options, stand_in, SilentView(), time.monotonic() + 600, before)  # type: ignore[arg-type]
+        tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 600, before)  # type: ignore[arg-type]
         base = stand_in.run(TrialRequest("screen", {}, PROBE))
         tuning._settle(SearchState({}, base, facts(), []))
     assert asked == [same, None]
@@ -409,7 +409,7 @@ def test_a_pair_that_has_begun_may_take_what_it_was_expected_to_whatever_is_left
     tuning = TuningRun(
         Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True),
         stand_in,  # type: ignore[arg-type]
-        SilentView(),
+        TuningView(),
         time.monotonic() + 1.0,
     )
     base = stand_in.run(TrialRequest("screen", {}, PROBE))

@@ -1,47 +1,31 @@
 """Locks of folders that belong to a living process: folders of a killed one can be found and
 removed.
 
-A folder `X` is held by the file `X.lock` beside it. The owner holds a lock on it (`flock`). The
-kernel ends the lock with the process, however it ends. The lock also works between containers that
-share a folder but not their process ids. The file names the process by id and start time too: for
-people, and for file systems that know no locks (some of clusters).
+A folder `X` is held by the file `X.lock` beside it, which names its repository. The owner holds a
+lock on it (`flock`). The kernel ends the lock with the process, however it ends. The lock also
+works between containers that share a folder. Some file systems of clusters have no locks. There no
+folder counts as abandoned, and the user removes that of a killed comparison.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
-import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SUFFIX = ".lock"
-NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
-"""Error numbers of `flock` on a file system without locks."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Who holds a folder, and for which repository (its common git folder).
-
-    `start`: when the process started, in clock ticks since boot `boot`.
-    """
-
-    pid: int
-    start: int | None
-    boot: str
-    repository: str
 
 
 @contextmanager
 def claimed(folder: Path, repository: Path) -> Iterator[Path]:
-    """Hold `folder` (which is not made here) until the end of the block."""
-    claim = Claim(os.getpid(), _start_of(os.getpid()), _boot(), str(repository))
+    """Hold `folder` (which is not made here) until the end of the block.
+
+    `repository`: its common git folder.
+    """
     lock = folder.with_name(folder.name + SUFFIX)
-    with _locked_file(lock, json.dumps(asdict(claim))):
+    with _locked_file(lock, str(repository)):
         try:
             yield folder
         finally:
@@ -55,21 +39,13 @@ def abandoned(places: Path) -> Iterator[tuple[tuple[Path, Path], ...]]:
 
     Folders that no longer exist at the end of the block are forgotten.
     """
-    found: list[tuple[Path, Path]] = []
-    files = []
+    taken = [(lock, _take_over(lock)) for lock in sorted(places.glob(f"*{SUFFIX}"))]
+    files = [(lock, file) for lock, file in taken if file is not None]
     try:
-        for lock in sorted(places.glob(f"*{SUFFIX}")):
-            file = _take_over(lock)
-            if file is None:
-                continue
-            files.append((lock, file))
-            claim = _read(lock)
-            repository = claim.repository if claim is not None else os.devnull
-            found.append((lock.with_name(lock.name.removesuffix(SUFFIX)), Path(repository)))
-        yield tuple(found)
+        yield tuple((_folder(lock), Path(lock.read_text() or os.devnull)) for lock, _ in files)
     finally:
         for lock, file in files:
-            if not lock.with_name(lock.name.removesuffix(SUFFIX)).exists():
+            if not _folder(lock).exists():
                 lock.unlink(missing_ok=True)
             os.close(file)
 
@@ -103,11 +79,12 @@ def sole_user(lock: Path) -> Iterator[int | None]:
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                told = os.read(file, 20)
-                yield int(told) if told.isdigit() else 0
-                return
+        except BlockingIOError:
+            told = os.read(file, 20)
+            yield int(told) if told.isdigit() else 0
+            return
+        except OSError:
+            pass  # a file system without locks
         os.truncate(file, 0)
         os.write(file, str(os.getpid()).encode())
         yield None
@@ -117,11 +94,8 @@ def sole_user(lock: Path) -> Iterator[int | None]:
 
 def _lock(file: int) -> None:
     """Wait for the lock of an open file; where there are no locks, go on without."""
-    try:
+    with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX)
-    except OSError as error:
-        if error.errno not in NO_LOCKS:
-            raise
 
 
 @contextmanager
@@ -146,29 +120,16 @@ def _take_over(lock: Path) -> int | None:
         file = os.open(lock, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
-    try:
+    with suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        gone = _is_at(file, lock)
-    except OSError as error:
-        gone = error.errno in NO_LOCKS and _is_gone(_read(lock))
-    if gone:
-        return file
+        if _is_at(file, lock):
+            return file
     os.close(file)
     return None
 
 
-def _is_gone(claim: Claim | None) -> bool:
-    """By process id and start time; what another machine may hold is left alone."""
-    if claim is None or claim.start is None or claim.boot != _boot():
-        return False
-    return _start_of(claim.pid) != claim.start
-
-
-def _read(lock: Path) -> Claim | None:
-    try:
-        return Claim(**json.loads(lock.read_text()))
-    except (OSError, ValueError, TypeError):
-        return None
+def _folder(lock: Path) -> Path:
+    return lock.with_name(lock.name.removesuffix(SUFFIX))
 
 
 def _is_at(file: int, path: Path) -> bool:
@@ -176,19 +137,3 @@ def _is_at(file: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _start_of(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot; None if there is none, or a dead one."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])
-
-
-def _boot() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
