@@ -6,7 +6,8 @@ guide from it.
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
@@ -15,7 +16,7 @@ NOTICEABLE = 0.2
 """Findings less severe than this are not made."""
 
 
-class Diagnosis(Protocol):
+class Diagnosis(ABC):
     """One kind of bottleneck: a pure function from the evidence to a finding or None.
 
     `sources`: those that it can use, each of which makes it surer. `thresholds`: names in the
@@ -23,19 +24,12 @@ class Diagnosis(Protocol):
     """
 
     type: ClassVar[FindingType]
-    sources: ClassVar[tuple[Source, ...]]
-    thresholds: ClassVar[tuple[str, ...]]
-
-    def find(self, evidence: Evidence) -> Finding | None:
-        """The finding, None where the evidence shows no such bottleneck."""
-
-
-class DiagnosisBase:
-    """Builds the finding of a diagnosis. Inherit, and call `finding` in `find`."""
-
-    type: ClassVar[FindingType]
     sources: ClassVar[tuple[Source, ...]] = ()
     thresholds: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def find(self, evidence: Evidence) -> Finding | None:
+        """The finding, None where the evidence shows no such bottleneck."""
 
     def missing(self, evidence: Evidence) -> tuple[str, ...]:
         """The sources that were not there and would say more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, location_of, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, location_of, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import Cause, cause_of_wait, loader_function
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
@@ -34,7 +34,7 @@ FIRST_GAP_SHARE = 0.02
 """Of the step; a pause before the first kernel below it is no loss to speak of."""
 
 
-class DataLoading(DiagnosisBase):
+class DataLoading(Diagnosis):
     """The step waits for the data loader.
 
     Triggered by a wait for data above 5 % of the step, or by an idle device for more than 5 ms

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, location_of, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, location_of, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.events import ValueRead
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
@@ -22,7 +22,7 @@ BUSY = 0.90
 """A device that is active for so much of the run loses little by waits."""
 
 
-class DeviceSyncs(DiagnosisBase):
+class DeviceSyncs(Diagnosis):
     """The host waits for the device in each step, so that it cannot launch ahead.
 
     Triggered by idle time of the device that follows such a wait: explicit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.ncu_kernels import weighty
 from gpurun.records.finding import Finding, FindingType
@@ -15,7 +15,7 @@ ADVICE = (
 )
 
 
-class Divergence(DiagnosisBase):
+class Divergence(Diagnosis):
     """Threads of a warp diverge, and the warp takes each way in turn.
 
     Triggered, by kernel, by less than 80 % of a warp's threads active an instruction.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase
+from gpurun.diagnoses.api import Diagnosis
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType
 
@@ -39,7 +39,7 @@ EFFECTS = {
 """By name. Which values hurt is in `gpurun/records/switches.py`."""
 
 
-class EnvironmentSwitches(DiagnosisBase):
+class EnvironmentSwitches(Diagnosis):
     """A variable, mostly left over from debugging, slows the training down.
 
     Triggered by the names of variables that are set so, where they matter: `CUDA_LAUNCH_BLOCKING`,

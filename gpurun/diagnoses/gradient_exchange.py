@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import Finding, FindingType
 from gpurun.records.profile_figures import ProfileFigures
@@ -19,7 +19,7 @@ ADVICE = (
 )
 
 
-class GradientExchange(DiagnosisBase):
+class GradientExchange(Diagnosis):
     """Communication between ranks that no kernel hides.
 
     Triggered by exposed collectives above 10 % of the step. The rank that works longest is looked

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import innermost
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
@@ -34,7 +34,7 @@ WRITING = 0.5
 """Of the Python outside the model; what writes for longer is named as the cause."""
 
 
-class HostBound(DiagnosisBase):
+class HostBound(Diagnosis):
     """Python code between the model's operators takes a part of the step.
 
     Triggered by Python functions outside the loader, model and optimizer above 10 % of the step, as

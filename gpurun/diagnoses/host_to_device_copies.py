@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, location_of, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, location_of, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import Finding, FindingType
 
@@ -20,7 +20,7 @@ HIDDEN = 0.01
 """Of the step; copies that cost less than this beside the kernels are well hidden."""
 
 
-class HostToDeviceCopies(DiagnosisBase):
+class HostToDeviceCopies(Diagnosis):
     """Copies from the host to the device cost time.
 
     Triggered by copies above 10 % of the step, by copies that no kernel hides, or by such copies

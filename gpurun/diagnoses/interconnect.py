@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase
+from gpurun.diagnoses.api import Diagnosis
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import CRITICAL, WARNING, EvidenceFigure, Finding, FindingType
 
@@ -17,7 +17,7 @@ BARRED = "cannot read each other's memory"
 """How the topology names GPUs without peer-to-peer access."""
 
 
-class Interconnect(DiagnosisBase):
+class Interconnect(Diagnosis):
     """The way that gradients or batches take is slow.
 
     Triggered by GPUs without peer-to-peer access or NVLink, on two sockets, with fewer PCIe lanes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.records.profile_figures import KernelShare
@@ -18,7 +18,7 @@ WORTH = 0.30
 """Of the time; kernels that run for less of it are not what holds up the step."""
 
 
-class KernelEfficiency(DiagnosisBase):
+class KernelEfficiency(Diagnosis):
     """Kernels leave much of the device unused while they run.
 
     Triggered by SM activity below 60 % (critical: 40 %) of the time in which the device is busy, or

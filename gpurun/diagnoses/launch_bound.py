@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import Finding, FindingType
 
@@ -17,7 +17,7 @@ ADVICE = (
 )
 
 
-class LaunchBound(DiagnosisBase):
+class LaunchBound(Diagnosis):
     """Kernels are so short that the device waits for the next launch.
 
     Triggered by a mean kernel below 10 µs together with more than 1 ms a step in which the device

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import Finding, FindingType
 from gpurun.records.result import StepSplit
@@ -15,7 +15,7 @@ ADVICE = (
 )
 
 
-class LoadImbalance(DiagnosisBase):
+class LoadImbalance(Diagnosis):
     """One rank works longer in each step, and the others wait for it.
 
     Triggered by the slowest rank's work above 1.1 times the fastest's. A rank works until it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import WARNING, Finding, FindingType
 
@@ -23,7 +23,7 @@ ROOM_ACTIVITY = 0.80
 """Less memory in use and more SM activity than these: a larger batch would fit."""
 
 
-class MemoryAllocation(DiagnosisBase):
+class MemoryAllocation(Diagnosis):
     """Allocations cost time, or memory nearly runs out.
 
     Triggered by allocator retries, by cudaMalloc in the steady state, by fragmentation above 30 %,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.ncu_kernels import weighty
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType
@@ -22,7 +22,7 @@ COMPUTING = 0.30
 """Tensor activity from which on full bandwidth feeds arithmetic and is as it should be."""
 
 
-class MemoryBandwidth(DiagnosisBase):
+class MemoryBandwidth(Diagnosis):
     """The device's memory sets the pace.
 
     Triggered by DRAM above 80 % of its peak while arithmetic units have time, by elementwise

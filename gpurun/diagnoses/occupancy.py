@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.ncu_kernels import weighty
 from gpurun.records.finding import Finding, FindingType
@@ -25,7 +25,7 @@ ADVICE = {
 }
 
 
-class Occupancy(DiagnosisBase):
+class Occupancy(Diagnosis):
     """A kernel holds few warps on each multiprocessor and leaves arithmetic units unused.
 
     Triggered, by kernel, by occupancy below 30 % together with SM throughput below 60 %: kernels on

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.kernel_efficiency import activity_while_busy
 from gpurun.records.finding import Finding, FindingType
@@ -18,7 +18,7 @@ HELD_UP = 0.05
 """With such a share of the step spent waiting for data the device is unused for another reason."""
 
 
-class SmallBatch(DiagnosisBase):
+class SmallBatch(Diagnosis):
     """The batch gives the device too little to do at a time.
 
     Triggered where less than half of the device's memory is in use, and at the same time SM

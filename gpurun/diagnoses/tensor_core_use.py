@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, gain_without, percent
+from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import WARNING, Finding, FindingType
 
@@ -25,7 +25,7 @@ UNUSED, WORKING = 0.05, 0.30
 MULTIPLIES = ("Linear", "Conv1d", "Conv2d", "Conv3d", "MultiheadAttention", "LSTM", "GRU")
 
 
-class TensorCoreUse(DiagnosisBase):
+class TensorCoreUse(Diagnosis):
     """Matrix products, convolutions or attention run outside tensor cores.
 
     Triggered by kernels of these kinds outside tensor cores that take more than 10 % of the step.

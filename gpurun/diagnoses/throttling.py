@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from gpurun.diagnoses.api import DiagnosisBase, figure, percent
+from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType
 from gpurun.records.samples import DeviceSample
@@ -22,7 +22,7 @@ ADVICE_POWER = (
 )
 
 
-class Throttling(DiagnosisBase):
+class Throttling(Diagnosis):
     """The clock of the device is held down.
 
     Triggered by thermal, hardware or power-brake slow-downs in more than 10 % of the samples. The

@@ -10,7 +10,6 @@ import struct
 import subprocess
 import sys
 import tempfile
-import types
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -144,12 +143,7 @@ class Sandbox:
     def __enter__(self) -> Sandbox:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(self) -> None:

@@ -6,22 +6,17 @@ import importlib
 import pkgutil
 from collections.abc import Sequence
 from functools import cache
-from typing import cast
 
 from gpurun.errors import GpurunError
-from gpurun.profilers.api import Profiler, ProfilerBase
+from gpurun.profilers.api import Profiler
 
 
 @cache
 def all_profilers() -> tuple[Profiler, ...]:
     """Every profiler of this folder, in ascending order of `order`."""
-    modules = pkgutil.iter_modules(__path__, f"{__name__}.")
-    found: list[Profiler] = []
-    for module in (importlib.import_module(each.name) for each in modules):
-        for value in vars(module).values():
-            if isinstance(value, type) and issubclass(value, ProfilerBase):
-                if value is not ProfilerBase and value.__module__ == module.__name__:
-                    found.append(cast(Profiler, value()))
+    for module in pkgutil.iter_modules(__path__, f"{__name__}."):
+        importlib.import_module(module.name)
+    found = [kind() for kind in Profiler.__subclasses__() if kind.__module__.startswith(__name__)]
     return tuple(sorted(found, key=lambda each: each.order))
 
 

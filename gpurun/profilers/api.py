@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.timeline.model import Timeline
@@ -23,7 +23,7 @@ class Obstacle:
     todo: str
 
 
-class Profiler(Protocol):
+class Profiler:
     """One source of a profile.
 
     `name`: its word of `--sources`. `title`: as people know it. `default`: it is on unless somebody
@@ -33,37 +33,18 @@ class Profiler(Protocol):
 
     name: ClassVar[str]
     title: ClassVar[str]
-    default: ClassVar[bool]
-    inside: ClassVar[bool]
-    order: ClassVar[int]
-
-    def obstacle(self) -> Obstacle | None:
-        """Why it cannot work on this machine; None where it can."""
-
-    def command(self, command: Sequence[str], folder: Path) -> tuple[str, ...]:
-        """The command line that runs `command` under this profiler, recording into `folder`."""
-
-    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
-        """What it recorded of one process; None where nothing."""
-
-
-class ProfilerBase:
-    """Inherit, and define what the profiler does otherwise."""
-
-    name: ClassVar[str]
-    title: ClassVar[str]
     default: ClassVar[bool] = False
     inside: ClassVar[bool] = False
     order: ClassVar[int] = 50
 
     def obstacle(self) -> Obstacle | None:
-        """See `Profiler`."""
+        """Why it cannot work on this machine; None where it can."""
         return None
 
     def command(self, command: Sequence[str], folder: Path) -> tuple[str, ...]:
-        """See `Profiler`."""
+        """The command line that runs `command` under this profiler, recording into `folder`."""
         return tuple(command)
 
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
-        """See `Profiler`."""
+        """What it recorded of one process; None where nothing."""
         return None

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from gpurun.measure.run_events import ProcessLog
-from gpurun.profilers.api import ProfilerBase
+from gpurun.profilers.api import Profiler
 from gpurun.timeline.model import HostFunction, Phase, Timeline
 
 
-class Host(ProfilerBase):
+class Host(Profiler):
     """Python functions and lines of the thread that trains, by the part of the step they run in.
 
     A thread of gpurun looks at its stack some two hundred times a second, as py-spy does from

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import ClassVar
 
 from gpurun.measure.run_events import ProcessLog
-from gpurun.profilers.api import ProfilerBase
+from gpurun.profilers.api import Profiler
 from gpurun.timeline import from_kineto
 from gpurun.timeline.model import Timeline
 
 
-class Kineto(ProfilerBase):
+class Kineto(Profiler):
     """Kernels, copies, calls of CUDA and collectives on a GPU; operators on the CPU.
 
     On a GPU only the device is recorded: recording the operators of the host too doubles what the

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import ProcessLog
-from gpurun.profilers.api import Obstacle, ProfilerBase
+from gpurun.profilers.api import Obstacle, Profiler
 from gpurun.timeline import from_nsys
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.report_exports import nsys_export
@@ -26,7 +26,7 @@ _APART = 'exec 3>&1 4>&2 1>>"$0" 2>&1; umask 077; exec "$@"'
 _BACK = 'umask "$0"; exec "$@" 1>&3 2>&4 3>&- 4>&-'
 
 
-class Nsys(ProfilerBase):
+class Nsys(Profiler):
     """The device's timeline with NVTX ranges, opened by Nsight Systems itself too.
 
     The script runs under `nsys profile`. On a GPU it captures the window alone; without one it

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from gpurun.measure.run_events import ProcessLog
-from gpurun.profilers.api import ProfilerBase
+from gpurun.profilers.api import Profiler
 from gpurun.timeline.model import Phase, Range, Timeline
 
 
-class Steps(ProfilerBase):
+class Steps(Profiler):
     """Steps, data, forward, backward and optimizer on the host's clock; always there."""
 
     name: ClassVar[str] = "steps"

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from gpurun.measure.run_events import ProcessLog
-from gpurun.profilers.api import ProfilerBase
+from gpurun.profilers.api import Profiler
 from gpurun.timeline.model import Memory, Timeline
 
 
-class Allocator(ProfilerBase):
+class Allocator(Profiler):
     """Peaks, retries, calls of cudaMalloc and fragmentation of each device in the window."""
 
     name: ClassVar[str] = "allocator"

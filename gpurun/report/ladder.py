@@ -29,7 +29,7 @@ from gpurun.records.tuning import (
     TuningReport,
 )
 from gpurun.report.sparklines import sparklines
-from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, plain, write_lines
+from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, write_lines
 from gpurun.report.terminal_table import Column, Grid, print_grid
 from gpurun.report.tuning_verdict import larger_batch_sentences, remarks, verdict_sentence
 
@@ -234,9 +234,3 @@ def print_ladder(report: TuningReport, record: Path | None = None) -> None:
         print_grid("", ladder_grid(report))
         write_lines([[("", "")]])
     write_lines([[(PREFIX, "bold cyan"), *line] for line in closing_lines(report, record)])
-
-
-def ladder_lines(report: TuningReport, record: Path | None = None) -> list[str]:
-    """The whole closing report as plain lines."""
-    table = [f"  {line}" for line in ladder_grid(report).lines()] if report.ladder else []
-    return [*table, *(plain(line) for line in closing_lines(report, record))]

@@ -186,15 +186,6 @@ class HostFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class Allocation:
-    """One call that took memory from the device or gave it back; `bytes` < 0: given back."""
-
-    at_ns: int
-    device: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Memory:
     """The caching allocator of one device. Counters cover the window, sizes are peaks in it."""
 
@@ -276,7 +267,6 @@ class Timeline:
     host_functions: Sequence[HostFunction] | None = None
     host_sampled_seconds: float | None = None
     """Length of the time in which the host functions were seen."""
-    allocations: Sequence[Allocation] | None = None
     memory: Sequence[Memory] | None = None
     kernel_metrics: Sequence[KernelMetrics] | None = None
     notes: tuple[str, ...] = ()

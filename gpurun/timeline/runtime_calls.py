@@ -26,11 +26,6 @@ def is_sync(name: str) -> bool:
     return name in _SYNCS
 
 
-def is_launch(name: str) -> bool:
-    """Whether a call of this plain name launches a kernel or a graph of kernels."""
-    return name.startswith(("cudaLaunch", "cuLaunch", "cudaGraphLaunch", "cuGraphLaunch"))
-
-
 def syncs_among(calls: Iterable[RuntimeCall]) -> tuple[Sync, ...]:
     """The calls in which the host waited; no line is known."""
     return tuple(

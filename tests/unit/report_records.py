@@ -32,6 +32,8 @@ from gpurun.records.tuning import (
     TrialRecord,
     TuningReport,
 )
+from gpurun.report.ladder import closing_lines, ladder_grid
+from gpurun.report.terminal_output import plain
 
 GIB = 1024**3
 REPOSITORY = Path(__file__).parents[2]
@@ -222,3 +224,9 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 65536)
     except OSError:  # EIO: the child closed its side
         return b""
+
+
+def ladder_lines(report: TuningReport, record: Path | None = None) -> list[str]:
+    """The whole closing report as plain lines."""
+    table = [f"  {line}" for line in ladder_grid(report).lines()] if report.ladder else []
+    return [*table, *(plain(line) for line in closing_lines(report, record))]

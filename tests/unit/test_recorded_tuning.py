@@ -19,7 +19,6 @@ from gpurun.knobs.api import Effect
 from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import LadderRow, TuningReport
-from gpurun.report.ladder import ladder_lines
 from gpurun.report.tuning_markdown import tuning_markdown
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner import tuning_document as document_of
@@ -32,6 +31,7 @@ from gpurun.tuner.tuning_trial import Trial
 from tests.recordings import CORES, assert_close, document, unpacked
 from tests.unit.knob_facts import facts
 from tests.unit.recorded_tunings import concluded, report_of
+from tests.unit.report_records import ladder_lines
 
 ALLOWED = frozenset({Effect.PIPELINE, Effect.NUMERICS})
 

@@ -19,7 +19,6 @@ from gpurun.records.tuning import (
     Unproven,
     WaitingLine,
 )
-from gpurun.report.ladder import ladder_lines
 from gpurun.report.tuning_markdown import tuning_markdown
 from gpurun.report.tuning_verdict import verdict_sentence
 from tests.unit.report_records import (
@@ -29,6 +28,7 @@ from tests.unit.report_records import (
     PROOF,
     barren_report,
     in_child,
+    ladder_lines,
     trial,
     tuning_report,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from types import TracebackType
+from typing import Any
 
 
 class RootContext:
@@ -16,11 +16,6 @@ class RootContext:
         self.inner = inner
         inner.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *how: Any) -> None:
         if self.inner is not None:
-            self.inner.__exit__(kind, error, trace)
+            self.inner.__exit__(*how)

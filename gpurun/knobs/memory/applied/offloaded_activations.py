@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from types import TracebackType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,13 +67,8 @@ class OffloadedActivations(RootContext):
             )
         )
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        super().__exit__(kind, error, trace)
+    def __exit__(self, *how: Any) -> None:
+        super().__exit__(*how)
         if self._copies is not None:
             self._copies.finish()
             self._moved = self._moved or len(self._copies) > 0

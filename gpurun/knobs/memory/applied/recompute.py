@@ -6,7 +6,6 @@ import random
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -45,12 +44,7 @@ class Moment:
         for owner, name, value in self._then:
             owner._buffers[name] = value.clone()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         _set_random_states(self._random_now)
         for owner, name, value in self._now:
             owner._buffers[name] = value
