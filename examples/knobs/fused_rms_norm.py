@@ -20,9 +20,9 @@ class FusedRmsNorm(Knob):
     activations five times forward and more backward, where once is enough. Under torch.compile it
     stands aside, for the compiler fuses these operators itself.
 
-    How it bites: sums round differently. A class of that name may compute something else (`1 +
-    weight`, a bias): so each module is first compared with its own forward, result and gradients,
-    on the script's own input, and one that differs is left alone.
+    Risks: sums round differently. A class of that name may compute something else (`1 + weight`, a
+    bias): so each module is first compared with its own forward, result and gradients, on the
+    script's own input, and one that differs is left alone.
     """
 
     name: ClassVar[str] = "fused_rms_norm"

@@ -34,9 +34,8 @@ METHODS = (
 
 
 def all_knobs(paths: Sequence[str] = (), tuned: Sequence[TunedArgument] = ()) -> tuple[Knob, ...]:
-    """Every knob below this folder and of the user's `paths`, and one for each of the script's
-    `tuned` arguments, in the order in which to try them.
-    """
+    """All knobs, in the order in which to try them: those below this folder, those of the user's
+    `paths`, and one for each of the script's `tuned` arguments."""
     knobs: dict[str, Knob] = {}
     for knob in (*_own_knobs(), *_user_knobs(paths), *map(script_argument, tuned)):
         if knob.name in knobs:
@@ -127,7 +126,7 @@ def _knob_of(module: ModuleType) -> Knob | None:
 
 
 def _is_meant_as_knob(cls: type) -> bool:
-    """Whether a class has enough of a knob that what it lacks is a mistake."""
+    """True if a class is so much like a knob that a missing part is a mistake."""
     if cls is Knob:
         return False
     return (
@@ -149,7 +148,7 @@ def _built(cls: type, file: str) -> Knob:
 
 
 def _fault(cls: type[Any]) -> tuple[str, str] | None:
-    """What keeps a class from being a knob, and what to write instead."""
+    """The first fault that keeps a class from being a knob, and the cure."""
     if not issubclass(cls, Knob):
         return "is none to gpurun", "inherit it from gpurun.knobs.api.Knob"
     missing = [part for part in ("name", "effect") if not hasattr(cls, part)]

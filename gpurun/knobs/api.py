@@ -1,4 +1,4 @@
-"""What a knob is. A file below this folder defines one such class, or helps those that do.
+"""The interface of a knob. A file below this folder defines one such class, or helps those that do.
 
 A knob is asked in the launcher what it may try (`candidates`), and turned in the user's process
 (`apply`). At its top a file therefore imports only the standard library, `gpurun.records`,
@@ -110,17 +110,16 @@ class Hooks(Protocol):
 class Knob(ABC):
     """One thing that can be turned; a knob inherits this. Its docstring is its documentation.
 
-    `name`, an identifier, and `effect` are the knob's own.
-    `order`: when it is tried, small first (cheap and certain before dear and doubtful).
-    `acts_on`: the part of the step that it can shorten: "data", "model" (forward and backward),
-    "optimizer" or "step" (anything). It is not tried where that part is too small to gain.
-    `likely`: whether its first value is likely enough to gain to be tried at once with others; one
-    that loses as often is tried by itself.
-    `saves_memory`: whether it can make a script fit that runs out of memory, its training the same;
-    where `facts.out_of_memory`, its candidates save the more the later they come.
-    `most_values`: so many of its candidates are tried at most; refinements come on top.
-    `startup_seconds`: what turning it adds at least to the start of a process, once a value.
-    `early_imports`: modules that its values import anyway: a trial's process may do so beforehand.
+    `name`, an identifier, and `effect` are the knob's own. `order`: when it is tried, small first
+    (cheap and certain before dear and doubtful). `acts_on`: the part of the step that it can
+    shorten: "data", "model" (forward and backward), "optimizer" or "step" (anything). It is not
+    tried where that part is too small to gain. `likely`: its first value gains so often that it is
+    tried at once with others; a knob that loses as often is tried by itself. `saves_memory`: it can
+    make a script fit that runs out of memory, with the same training. If `facts.out_of_memory`,
+    later candidates save more memory. `most_values`: so many of its candidates are tried at most;
+    refinements come on top. `startup_seconds`: what turning it adds at least to the start of a
+    process, once a value. `early_imports`: modules that its values import anyway: a trial's process
+    may do so beforehand.
     """
 
     name: ClassVar[str]
@@ -154,7 +153,7 @@ class Knob(ABC):
         return self.likely
 
     def seconds_to_start(self, facts: Facts) -> float:
-        """What turning it roughly adds to the start of a process of this script."""
+        """Seconds that the knob adds to the start of a process of this script, roughly."""
         return self.startup_seconds
 
     def environment(self, value: Any) -> dict[str, str]:

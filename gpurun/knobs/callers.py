@@ -13,13 +13,13 @@ STANDARD = os.path.dirname(os.__file__) + os.sep
 
 
 def is_ours(frame: FrameType) -> bool:
-    """Whether gpurun or a knob calls. By the module's name: where it is installed says nothing."""
+    """True if gpurun or a knob calls, by the module's name: its place proves nothing."""
     module = frame.f_globals.get("__name__")
     return isinstance(module, str) and f"{module}.".startswith(OURS)
 
 
 def is_users(frame: FrameType) -> bool:
-    """Whether the user's own source calls: not an installed package's, python's or ours."""
+    """True if the user's own source calls: not an installed package's, python's or ours."""
     file = frame.f_code.co_filename
     folders = file.split(os.sep)
     installed = "site-packages" in folders or "dist-packages" in folders

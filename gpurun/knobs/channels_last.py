@@ -19,7 +19,7 @@ class ChannelsLast(Knob):
     transpose in and out. A convolution with such weights hands on such activations, so the weights
     alone are changed, in place: parameters stay the objects that the optimizer holds.
 
-    How it bites: it can lose, with compilation for instance, which lays out memory itself. A later
+    Risks: it can lose, with compilation for instance, which lays out memory itself. A later
     `.view()` of an activation raises. The strides of saved weights are others, their values not.
     """
 

@@ -8,8 +8,8 @@ def with_flag(
 ) -> tuple[str, ...]:
     """The words with `flag` set to `new`, added at the end of the options where it is not there.
 
-    `old`, its present value, tells a beginning of the flag that argparse takes for it (`--batch`)
-    and a value without a space (`-b32`) from other words.
+    `old` is its present value. It separates abbreviations that argparse accepts (`--batch`) and
+    values without a space (`-b32`) from other words.
     """
     words = list(argv)
     end = words.index("--") if "--" in words else len(words)

@@ -17,9 +17,9 @@ class CudnnBenchmark(Knob):
 
     Helps convolutional models whose input shapes do not change: each new shape is timed once.
 
-    How it bites: shapes that change all the time are timed all the time; the chosen algorithm, and
-    with it the rounding, may differ from run to run. Scripts that ask for deterministic algorithms,
-    or choose themselves, are left alone.
+    Risks: shapes that change all the time are timed all the time. The chosen algorithm, and with it
+    the rounding, may differ from run to run. Scripts that ask for deterministic algorithms, or
+    choose themselves, are left alone.
     """
 
     name: ClassVar[str] = "cudnn_benchmark"

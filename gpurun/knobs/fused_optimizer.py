@@ -20,10 +20,10 @@ class FusedOptimizer(Knob):
     Helps when the optimizer's many small kernels take a share of the step: one fused kernel updates
     a whole list of parameters. On CUDA torch takes the foreach path by itself, on the CPU neither.
 
-    How it bites: sums round differently, and torch writes the choice, and the device of its step
-    counters, into the state dict. So the path is chosen only while `step` runs, and the state dict
-    and what is printed or pickled are those of the untouched optimizer. Loading works both ways.
-    A script that sets either path, and optimizers with a `step` of their own, are left alone.
+    Risks: sums round differently, and torch writes the choice, and the device of its step counters,
+    into the state dict. So the path is chosen only while `step` runs. The state dict, the printed
+    text and the pickle are those of the untouched optimizer. Loading works both ways. A script that
+    sets either path, and optimizers with a `step` of their own, are left alone.
     """
 
     name: ClassVar[str] = "fused_optimizer"

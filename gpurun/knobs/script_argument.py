@@ -23,8 +23,8 @@ class _ScriptArgument(Knob):
     """Another value of one of the script's own arguments, as text.
 
     Helps with what only the script can change: a bucket size, a number of streams, another model.
-    How it bites: gpurun does not know what the argument means. It counts as `training` unless the
-    user says otherwise, and only the throughput speaks for a value.
+    Risks: gpurun does not know what the argument means. It counts as `training` unless the user
+    says otherwise, and only the throughput speaks for a value.
     """
 
     order: ClassVar[int] = 0
@@ -37,7 +37,7 @@ class _ScriptArgument(Knob):
         self._argument = argument
 
     def candidates(self, facts: Facts) -> Sequence[str]:
-        """What the user listed behind the script's own value."""
+        """The values that the user listed behind the script's own value."""
         return self._argument.values[1:]
 
     def arguments(self, value: object, argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -51,7 +51,7 @@ class _ScriptArgument(Knob):
         return _by_name(self.name, value, argv)
 
     def _stands_at(self, at: int, argv: tuple[str, ...]) -> bool:
-        """Whether one of its values stands there, behind the flag if it has one of its own word."""
+        """True if one of its values stands there, behind the flag if it has one of its own word."""
         own = [self._argument.holding(value) for value in self._argument.values]
         if at >= len(argv) or argv[at] not in own:
             return False

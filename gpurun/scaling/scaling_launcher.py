@@ -44,14 +44,14 @@ class ScalingLauncher:
         self.longest: dict[int, float] = {}
         """Seconds of the longest launch so far, by ranks."""
         self._guessed = distributed is not None
-        """Whether nothing but its source says so."""
+        """True if nothing but its source says so."""
         self._strong = options.scale.strong
         self._requests = RequestBuilder(options, folder, devices)
         self._trials = TrialLauncher(folder, mode)
         self._nodes = nodes
         self._note = note
         self._layer_holds = False
-        """Whether a launch ran on top of it."""
+        """True if a launch ran on top of it."""
 
     def run(self, planned: PlannedLaunch) -> FinishedLaunch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.

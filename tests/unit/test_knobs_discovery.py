@@ -180,7 +180,7 @@ def test_a_path_without_a_knob_is_named_with_where_it_was_named(
 
 def test_every_knob_documents_what_it_does_and_how_it_bites() -> None:
     for knob in all_knobs():
-        assert "How it bites:" in (type(knob).__doc__ or ""), knob.name
+        assert "Risks:" in (type(knob).__doc__ or ""), knob.name
         assert "Helps " in (type(knob).__doc__ or "") or knob.name == "compile", knob.name
 
 

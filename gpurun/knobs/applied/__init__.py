@@ -1,1 +1,1 @@
-"""What several subjects share when a knob is applied: in the user's process, after torch."""
+"""Code that several subjects share when a knob is applied, in the user's process, after torch."""

@@ -8,7 +8,7 @@ from gpurun.knobs.applied.tensor_trees import leaves
 
 
 def is_plain_training() -> bool:
-    """Whether gradients are recorded, and nobody looks at each operation (traces, transforms).
+    """True if gradients are recorded, and nobody looks at each operation (traces, transforms).
 
     Nor at what autograd saves: what a checkpoint computes again has to save the same.
     """
@@ -24,20 +24,20 @@ def is_plain_training() -> bool:
 
 
 def is_checkpointed() -> bool:
-    """Whether something stands in for the tensors that autograd saves, or may do so."""
+    """True if something stands in for the tensors that autograd saves, or may do so."""
     top = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
     return top is None or top(True) is not None
 
 
 def is_traced() -> bool:
-    """Whether the script traces its model, or differentiates it with `torch.func`."""
+    """True if the script traces its model, or differentiates it with `torch.func`."""
     return torch._C._get_tracing_state() is not None or (
         torch._C._functorch.peek_interpreter_stack() is not None
     )
 
 
 def recorded_otherwise(given: object = ()) -> bool:
-    """Whether `given` is traced or transformed by torch.func in what runs now."""
+    """True if `given` is traced or transformed by torch.func in what runs now."""
     forbidden = getattr(
         torch._C._autograd, "_saved_tensors_hooks_get_disabled_error_message", lambda: None
     )

@@ -23,7 +23,7 @@ Run = Callable[[Any, E, Forward, Args, Kwargs], object]
 class ReplacedForwards(Generic[E]):
     """Calls `run(module, entry, original, args, kwargs)` for the forward of each chosen module.
 
-    The replacement sits on the class and looks for the very instance, so a copy (an EMA model, a
+    The replacement patches the class and looks for the very instance. So a copy (an EMA model, a
     spawned child's) runs its own forward, and a pickle holds nothing of it. torch.compile traces
     the original. An error that `run` raises reads as if the original had been called.
     """

@@ -22,7 +22,7 @@ def asking_first(
     original: Callable[Concatenate[T, P], R],
     ask: Callable[[T, Args, Kwargs], object],
 ) -> Callable[Concatenate[T, P], Any]:
-    """What takes the place of a method: `ask` hears of each call, and may answer it."""
+    """The replacement of a method: it passes each call to `ask`, which may answer it."""
 
     def method(target: T, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         answer = ask(target, args, kwargs)

@@ -12,7 +12,7 @@ class StandIn(Protocol):
     """Hands out a tensor of half precision as one of float32 that nothing has computed yet."""
 
     def fits(self, tensor: Tensor) -> bool:
-        """Whether this output of a root is handed out so; asking changes nothing."""
+        """True if this output of a root is handed out so; asking changes nothing."""
 
     def make(self, tensor: Tensor) -> Tensor:
         """The float32 tensor, whatever happens: a cast where it cannot be put off."""

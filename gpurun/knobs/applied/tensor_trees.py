@@ -15,7 +15,7 @@ Change = Callable[[Tensor], object]
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
-    """Whether it is a tensor, or stands for one while torch.fx traces."""
+    """True if it is a tensor, or stands for one while torch.fx traces."""
     return hasattr(value, "is_floating_point")
 
 

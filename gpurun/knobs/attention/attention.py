@@ -14,14 +14,14 @@ COMPILED = "the script compiles by itself"
 class Attention(Knob):
     """`scaled_dot_product_attention` where the script multiplies, takes a softmax and multiplies.
 
-    Helps with long sequences: its kernels never write the scores down, which take memory and time
-    by the square of the length; where a mask is causal they skip half of the work. The graph that
-    dynamo captures of a module is rewritten, with or without the knob `compile`, and only where
-    result and gradients on the script's own tensors are as close to float64 as the original's.
+    Helps with long sequences: its kernels never write the scores to memory, whose size grows with
+    the square of the length. With a causal mask they skip half of the work. It rewrites the graph
+    that dynamo captures of a module, with or without the knob `compile`. It does so only if result
+    and gradients on the script's own tensors are as close to float64 as the original's.
 
-    How it bites: capturing takes seconds at the first steps. Dropout of the weights draws other
-    numbers. Double backward and `jit.trace` do not work. Weights that the script returns or keeps
-    are left as they are, and so are scripts that compile.
+    Risks: capturing takes seconds at the first steps. Dropout of the weights draws other numbers.
+    Double backward and `jit.trace` do not work. Weights that the script returns or keeps are left
+    as they are, and so are scripts that compile.
     """
 
     name: ClassVar[str] = "attention"

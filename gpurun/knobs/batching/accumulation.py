@@ -15,18 +15,17 @@ if TYPE_CHECKING:
 class Accumulation(Knob):
     """A step for every k batches of the script, as if its batch were k times as large.
 
-    The mean of the gradients of k batches is gathered; only the k-th call of the optimizer's step,
-    of clipping and of a scheduler that is stepped with every batch counts, and gradients are only
+    It gathers the mean of the gradients of k batches. Only the k-th call counts: of the optimizer's
+    step, of clipping, and of a scheduler that is stepped with every batch. Gradients are only
     cleared between steps. Under DDP gradients are exchanged once a step.
 
     Helps where the batch that trains well does not fit, or where ranks exchange gradients for
     longer than they compute. On one device it is not faster: the same samples are computed.
 
-    How it bites: fewer and larger steps; the learning rate stays as the script sets it, and a
-    schedule counted in steps lasts k times as many samples. BatchNorm still sees one batch. The
-    batches of a step may lie in two epochs, and those left at the end are in no step. A script that
-    scales its gradients, has several optimizers, a closure or changes gradients by itself is left
-    alone.
+    Risks: fewer and larger steps. The learning rate stays as the script sets it, and a schedule
+    counted in steps lasts k times as many samples. BatchNorm still sees one batch. The batches of a
+    step may lie in two epochs, and those left at the end are in no step. A script that scales its
+    gradients, has several optimizers, a closure or changes gradients by itself is left alone.
     """
 
     name: ClassVar[str] = "accumulation"

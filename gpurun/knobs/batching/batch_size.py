@@ -30,16 +30,16 @@ LEARNING_RATE = re.compile(r"(\b|_)lr(\b|_)|learning_?rate", re.IGNORECASE)
 class BatchSize(Knob):
     """More samples a step. A value is `{"batch_size": n, "from": m, "via": v, "learning_rate": r}`.
 
-    `v` is the script's own flag ("--batch-size") or "loader"; `r` the rule by which the optimizer's
-    learning rate follows n / m: "linear" (SGD), "sqrt" (Adam kinds) or "keep".
+    `v` is the script's own flag ("--batch-size") or "loader". `r` is the rule by which the learning
+    rate follows n / m: "linear" (SGD), "sqrt" (Adam kinds) or "keep".
 
     Helps when the device is not busy: larger kernels, fewer launches, fewer steps. The largest
     batch that fits is rarely the fastest: it is doubled only while samples/s grow.
 
-    How it bites: it changes training (fewer, larger steps; schedules counted in steps run longer).
-    A loader resized behind the script's back disagrees with the script's variables, so the script's
-    own flag comes first, and the loader is edited only where nothing else reads the number. A rate
-    that the script computes from its batch size, or loads from a checkpoint, is not scaled again.
+    Risks: it changes training (fewer, larger steps; schedules counted in steps run longer). A
+    loader with another batch size disagrees with the script's variables. So the script's own flag
+    comes first, and the loader is changed only if nothing else reads the number. A rate that the
+    script computes from its batch size, or loads from a checkpoint, is not scaled again.
     """
 
     name: ClassVar[str] = "batch_size"
@@ -98,7 +98,7 @@ def learning_rate_factor(value: dict[str, Any]) -> float:
 
 
 def side_effects(facts: Facts, value: dict[str, Any]) -> tuple[str, ...]:
-    """What else changes in the training under this value, in words for the report."""
+    """Other changes of the training under this value, in words for the report."""
     base, size, factor = value["from"], value["batch_size"], learning_rate_factor(value)
     effects = []
     if factor == 1.0:
@@ -157,7 +157,7 @@ def _why_uses_are_unknown(loaders: Sequence[LoaderEvent]) -> str:
 
 
 def _fits(facts: Facts, base: int, size: int) -> bool:
-    """Whether a batch may fit the data set and the memory; an unknown figure forbids nothing."""
+    """True if a batch may fit the data set and the memory; an unknown figure forbids nothing."""
     lengths = [x.dataset_length for x in facts.loaders_of_training() if x.dataset_length]
     if lengths and size * STEPS_AN_EPOCH * max(1, facts.result.ranks) > min(lengths):
         return False

@@ -23,13 +23,13 @@ COPIES_MODEL = "DataParallel calls copies of the model, which do not stay compil
 class Compile(Knob):
     """`module.compile(mode=...)` on the root module, in place: keys, class and pickles stay.
 
-    "default" fuses kernels; "reduce-overhead" also records CUDA graphs, which pays for small
-    kernels (2.3× on ResNet-50 at batch 32), and not where they keep the GPU busy: inputs and
-    outputs of graphs are copied. "max-autotune" also searches matrix-product kernels.
+    "default" fuses kernels. "reduce-overhead" also records CUDA graphs. They pay for small kernels
+    (2.3× on ResNet-50 at batch 32), but not if these keep the GPU busy: inputs and outputs of
+    graphs are copied. "max-autotune" also searches matrix-product kernels.
 
-    How it bites: compiling takes seconds to minutes at the first step and again when shapes change
-    (a partial last batch, evaluation). CUDA graphs overwrite their outputs at the next step, so
-    what the root returns is cloned; they fail under gradient accumulation, where the model runs
+    Risks: compiling takes seconds to minutes at the first step and again when shapes change (a
+    partial last batch, evaluation). CUDA graphs overwrite their outputs at the next step, so the
+    root's outputs are cloned. CUDA graphs fail under gradient accumulation: there the model runs
     eager instead. Double backward and `jit.trace` do not work. Scripts that compile are left alone.
     """
 
@@ -79,7 +79,7 @@ class Compile(Knob):
 
 
 def _accumulates(facts: Facts) -> bool:
-    """Whether a step takes several batches of the training loader."""
+    """True if a step takes several batches of the training loader."""
     sizes = [x.batch_size for x in facts.loaders_of_training() if x.batch_size]
     a_step = facts.result.batch_size
     return bool(sizes) and a_step is not None and a_step > 1.5 * max(sizes)

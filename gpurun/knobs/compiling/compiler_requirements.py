@@ -1,4 +1,5 @@
-"""What torch.compile needs: on a device, where some of it may be missing, and of our own code."""
+"""The requirements of torch.compile: tools on a device, some of which may be missing, and our own
+code."""
 
 from __future__ import annotations
 

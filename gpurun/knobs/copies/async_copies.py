@@ -13,13 +13,13 @@ class AsyncCopies(Knob):
     """The script's own `x.to(device)` and `x.cuda()` return before the GPU is there ("stage").
 
     Helps where the script makes its batches without a DataLoader. Such a copy waits until the GPU
-    has done all that was queued before it; then the GPU idles while the host prepares and launches
-    the next step. So the tensor is first copied to page-locked memory, from which the GPU fetches
-    it in its own time. What the script does with its tensor afterwards changes nothing.
+    has finished all earlier work. Then the GPU idles while the host prepares and launches the next
+    step. So the tensor is first copied to page-locked memory, from which the GPU fetches it in its
+    own time. Later changes of the script's tensor do not matter.
 
-    How it bites: each copy is made twice, and torch keeps the page-locked memory. Moved as ever:
-    what is moved before the first step is done (models, data sets), tensors above 64 MiB, complex
-    and page-locked ones, those of other classes, and those that need gradients.
+    Risks: each copy is made twice, and torch keeps the page-locked memory. It leaves other moves
+    alone: all moves before the end of the first step (models, data sets), and tensors above 64 MiB,
+    complex, page-locked, of other classes, or with gradients.
     """
 
     name: ClassVar[str] = "async_copies"

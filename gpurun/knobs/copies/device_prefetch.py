@@ -14,14 +14,14 @@ from gpurun.records.facts import Facts
 class DevicePrefetch(Knob):
     """The device copy of a batch begins when the loader has pinned it ("ahead").
 
-    Helps wherever the script moves batches to the GPU with `x.to(device)`: a blocking copy first
-    waits for all kernels of the step before, so that the host cannot run ahead, and the GPU idles
-    while it copies. The loader still hands out tensors of the host; where the script moves one, it
-    gets the copy that is there already, or on its way.
+    Helps scripts that move batches to the GPU with `x.to(device)`. A blocking copy first waits for
+    all kernels of the step before, so the host cannot run ahead, and the GPU idles during the copy.
+    The loader still hands out tensors of the host. If the script moves one, it gets the copy that
+    exists already or is being made.
 
-    How it bites: two batches more lie in device memory. A tensor that was changed since, by
-    operations of torch or through `numpy()`, is copied anew; one changed behind torch's back would
-    be stale, so the first copies are compared, and one difference ends it all. It needs pinned
+    Risks: two batches more lie in device memory. A tensor that was changed since, by operations of
+    torch or through `numpy()`, is copied again. A change without torch's knowledge would leave a
+    stale copy. So the first copies are compared, and one difference ends the knob. It needs pinned
     batches: their memory is never reused for the next one while a copy is under way.
     """
 

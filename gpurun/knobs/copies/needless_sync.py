@@ -12,13 +12,13 @@ from gpurun.records.facts import Facts
 class NeedlessSync(Knob):
     """`torch.cuda.synchronize()` in the script's own lines returns at once.
 
-    Helps where people wait for the GPU at every step (to time it, or for no reason): the host then
-    prepares the next step while the GPU works. What reads a result waits for it by itself.
+    Helps scripts that wait for the GPU at every step (to time it, or for no reason). The host then
+    prepares the next step while the GPU works. Code that reads a result waits for it by itself.
 
-    How it bites: times that the script measures around a synchronisation become the host's. Callers
-    inside torch and other installed packages still wait: inductor times kernels so. A script that
-    copies to the host without blocking, or uses streams of its own, needs its synchronisation: from
-    the first such call on it waits again.
+    Risks: times that the script measures around a synchronisation become the host's. Callers inside
+    torch and other installed packages still wait: inductor times kernels so. A script that copies
+    to the host without blocking, or uses its own streams, needs its synchronisation. From the first
+    such call on it waits again.
     """
 
     name: ClassVar[str] = "needless_sync"

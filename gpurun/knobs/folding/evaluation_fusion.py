@@ -21,17 +21,17 @@ NO_PAIR = "no normalisation stands right behind a convolution or linear layer in
 class EvaluationFusion(Knob):
     """Batch normalisations in an `nn.Sequential` are folded into the layer before them.
 
-    Helps evaluation passes of convolutional networks, and scripts that only infer: each folded
-    normalisation saves a read and a write of its activation and the launch of a kernel. Folded are
-    pairs that stand next to each other in an `nn.Sequential` (or a subclass with its forward, as
-    torchvision's `Conv2dNormActivation`): only there the output of the layer is sure to go into the
-    normalisation and nowhere else. Weights are folded anew when they changed; the module, its
-    parameters and its copies stay as they are.
+    Helps evaluation passes of convolutional networks, and scripts that only infer. Each folded
+    normalisation saves a read and a write of its activation and the launch of a kernel. It folds
+    neighbours in an `nn.Sequential` (or a subclass with its forward, such as torchvision's
+    `Conv2dNormActivation`). Only there the layer's output certainly goes into the normalisation and
+    nowhere else. Weights are folded anew when they changed; the module, its parameters and its
+    copies stay as they are.
 
-    How it bites: folded weights take memory until training goes on, and sums round differently. A
-    write that leaves no trace after the last training step (by raw pointers, into a tensor kept
-    from `.data`) is not seen. Layers with forward hooks and compiled modules are left alone, and so
-    are models that call layer and normalisation in a forward of their own.
+    Risks: folded weights take memory until training goes on, and sums round differently. A write
+    that leaves no trace after the last training step (by raw pointers, into a tensor kept from
+    `.data`) is not seen. Layers with forward hooks and compiled modules are left alone, and so are
+    models that call layer and normalisation in a forward of their own.
     """
 
     name: ClassVar[str] = "evaluation_fusion"

@@ -1,1 +1,1 @@
-"""How a DataLoader's workers are started, kept and fed."""
+"""Knobs for a DataLoader's workers: their start, their lifetime and their batches."""

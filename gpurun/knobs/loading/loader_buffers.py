@@ -17,15 +17,15 @@ class LoaderBuffers(Knob):
     """Workers collate batches into shared memory that was used before ("reuse").
 
     Helps when workers deliver large batches that are pinned. For each batch torch makes a new
-    segment, which the kernel has to zero and to map page by page, in the worker and again in the
-    thread that pins; that takes longer than to write the batch. Once that thread has copied a batch
-    to page-locked memory, its segment is free for the next one.
+    segment. The kernel zeroes it and maps it page by page, in the worker and again in the thread
+    that pins. This takes longer than to write the batch. Once that thread has copied a batch to
+    page-locked memory, its segment is free for the next one.
 
-    How it bites: the segments stay allocated while the loader is open, about as many as torch needs
-    at its busiest and never more than half of /dev/shm. Only what torch's own `default_collate`
-    allocates is meant; batches that hold tensors where torch does not pin them, and tensors that
-    the data set keeps or sends again, are never written over. Left alone: workers that are not
-    forked, the sharing strategy "file_system".
+    Risks: the segments stay allocated while the loader is open: about as many as torch needs at its
+    peak, and never more than half of /dev/shm. Only tensors that torch's own `default_collate`
+    allocates are reused. Batches with tensors that torch does not pin, and tensors that the data
+    set keeps or sends again, are never overwritten. Left alone: workers that are not forked, the
+    sharing strategy "file_system".
     """
 
     name: ClassVar[str] = "loader_buffers"

@@ -1,4 +1,4 @@
-"""What in a DataLoader's arguments forbids workers, pinning or workers that live on."""
+"""Arguments of a DataLoader that forbid workers, pinning or persistent workers."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def why_no_workers(call: LoaderCall, no_guard: bool) -> str | None:
 
 
 def start_method(arguments: dict[str, Any]) -> str:
-    """How the workers of a loader with these arguments start: "fork", "spawn" or "forkserver"."""
+    """The start method of a loader's workers with these arguments: "fork", "spawn" or
+    "forkserver"."""
     context = arguments.get("multiprocessing_context")
     if isinstance(context, str):
         return context
@@ -66,7 +67,7 @@ def start_method(arguments: dict[str, Any]) -> str:
 
 
 def shards_itself(dataset: object) -> bool:
-    """Whether an iterable data set asks which worker it runs in."""
+    """True if an iterable data set asks which worker it runs in."""
     try:
         return any(
             "get_worker_info" in inspect.getsource(cls)
@@ -83,12 +84,12 @@ def open_handle(dataset: object) -> str | None:
 
 
 def on_cuda(dataset: object) -> bool:
-    """Whether the data set holds tensors on a CUDA device."""
+    """True if the data set holds tensors on a CUDA device."""
     return any(getattr(value, "is_cuda", False) is True for _, value in attributes(dataset))
 
 
 def counts_epochs(dataset: object) -> bool:
-    """Whether the data set keeps the number of the epoch, which lasting workers would not see."""
+    """True if the data set keeps the number of the epoch, which lasting workers would not see."""
     for _, part in (("", dataset), *attributes(dataset)):
         own = getattr(part, "__dict__", {})
         if callable(getattr(part, "set_epoch", None)) or any("epoch" in str(name) for name in own):

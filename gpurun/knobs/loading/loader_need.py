@@ -1,4 +1,4 @@
-"""How much of a step the script waits for data: the ground that the loader knobs start from."""
+"""The share of a step in which the script waits for data: the loader knobs start from it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class DataWait:
 
     @property
     def noticeable(self) -> bool:
-        """Whether shortening it can gain anything that a trial would see."""
+        """True if shortening it can gain anything that a trial would see."""
         return self.wait_ms > NOTICEABLE * (self.wait_ms + self.compute_ms)
 
 
@@ -65,12 +65,12 @@ def pinned_batches(facts: Facts) -> dict[str, bool]:
 
 
 def _trains_on_gpu_batches(facts: Facts) -> bool:
-    """Whether a loader that feeds the training hands out batches that are on the GPU already."""
+    """True if a loader that feeds the training hands out batches that are on the GPU already."""
     return not set(keys_in(facts.traits.get("cuda_batches"))).isdisjoint(facts.training_loaders)
 
 
 def hands_out_on_gpu(call: LoaderCall, hooks: Hooks) -> bool:
-    """Whether a loader that was built at the same place did so in this process.
+    """True if a loader that was built at the same place did so in this process.
 
     The loader of the call itself is not built yet, but the script may build it each epoch.
     """

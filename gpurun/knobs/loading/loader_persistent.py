@@ -20,9 +20,9 @@ class LoaderPersistent(Knob):
 
     Helps when epochs are short, or when workers are dear to start (spawn, big data sets).
 
-    How it bites: each worker keeps its copy of the data set as it was at the start, so a data set
-    that changes between epochs (`set_epoch`, an attribute that the script sets) stays frozen in the
-    workers. A data set that counts epochs is left alone. The workers' memory stays in use.
+    Risks: each worker keeps its copy of the data set from the start. A data set that changes
+    between epochs (`set_epoch`, an attribute that the script sets) stays frozen in the workers. A
+    data set that counts epochs is left alone. The workers' memory stays in use.
     """
 
     name: ClassVar[str] = "loader_persistent"

@@ -14,11 +14,11 @@ from gpurun.records.facts import Facts
 class LoaderPinMemory(Knob):
     """`DataLoader(pin_memory=True)`: a thread copies each batch into page-locked memory.
 
-    Helps copies to the GPU, which are two to three times faster from there and can run beside
-    kernels where the script asks for `non_blocking` copies.
+    Helps copies to the GPU: they are two to three times faster from there. With `non_blocking`
+    copies they can run beside kernels.
 
-    How it bites: page-locked memory cannot be swapped out; small batches may cost more than they
-    gain. Batches that are on the GPU already cannot be pinned and are left alone.
+    Risks: page-locked memory cannot be swapped out; small batches may cost more than they gain.
+    Batches that are on the GPU already cannot be pinned and are left alone.
     """
 
     name: ClassVar[str] = "loader_pin_memory"

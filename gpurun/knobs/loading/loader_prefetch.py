@@ -19,7 +19,7 @@ class LoaderPrefetch(Knob):
     Helps when the time to load a batch varies much, so that the queue runs dry although the workers
     are fast enough on average. It needs workers.
 
-    How it bites: workers × n batches lie in shared memory, which containers often keep small.
+    Risks: workers × n batches lie in shared memory, which containers often keep small.
     """
 
     name: ClassVar[str] = "loader_prefetch"

@@ -38,18 +38,17 @@ class LoaderWorkers(Knob):
     """`DataLoader(num_workers=n)`: samples are loaded in processes of their own.
 
     Helps when the step waits for data. The first guess is the number of workers that hides the
-    measured wait behind the rest of the step, beside a GPU behind a step an eighth as long, and at
-    least one for two cores: other changes shorten the step, and a worker computes with one thread
-    what the script computes with as many as it was seen to keep busy.
-    It is doubled while that gains. A loader that waits for storage profits beyond the number of
-    cores, one that computes does not: only trials tell.
-    Short epochs get persistent workers with it, for workers started anew would eat the gain.
+    measured wait behind the rest of the step, and at least one for two cores. Beside a GPU it is
+    the number for a step an eighth as long, because other changes shorten the step. A worker
+    computes with one thread; the script used as many as it was seen to keep busy. It is doubled
+    while that gains. A loader that waits for storage profits beyond the number of cores, one that
+    computes does not: only trials tell. Short epochs get persistent workers with it, for workers
+    started anew would eat the gain.
 
-    How it bites: the transforms' random numbers are drawn in the workers, so they are other draws
-    from the same distributions. A file handle shared by forked workers mixes up samples without an
-    error. Iterable data sets are repeated by each worker unless they shard themselves. Start
-    methods other than fork need a picklable data set and a `__main__` guard. All these are left
-    alone.
+    Risks: workers draw the transforms' random numbers: other draws from the same distributions. A
+    file handle shared by forked workers mixes up samples without an error. Iterable data sets are
+    repeated by each worker unless they shard themselves. Start methods other than fork need a
+    picklable data set and a `__main__` guard. All these are left alone.
     """
 
     name: ClassVar[str] = "loader_workers"
@@ -88,9 +87,8 @@ class LoaderWorkers(Knob):
         return None if nothing_left else 2 * value
 
     def companions(self, facts: Facts, value: int) -> dict[str, int]:
-        """Where the model computes on the same cores: fewer threads for it, so that workers and
-        threads do not take each other's turns (on two cores that costs all of the gain).
-        """
+        """Fewer threads for a model on the same cores, so that workers and threads do not compete
+        (on two cores that costs all of the gain)."""
         cores = _cores_a_rank(facts)
         threads = facts.current.get("cpu_threads", facts.threads)
         if facts.device != "cpu" or value == 0 or threads is None or value + threads <= cores:
@@ -154,7 +152,8 @@ def _first_guesses(facts: Facts, wait: DataWait) -> list[int]:
 
 
 def _cores_of_the_wait(facts: Facts, wait: DataWait) -> float:
-    """How many cores load a batch now: torch computes on all of them, and on one in a worker."""
+    """The number of cores that load a batch now: torch computes on all of them, and on one in a
+    worker."""
     host = facts.result.host
     if workers_now(facts) or host is None or host.cpu_percent is None or wait.wait_ms <= 0:
         return 1.0

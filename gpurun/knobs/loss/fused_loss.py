@@ -14,19 +14,18 @@ from gpurun.records.facts import Facts
 class FusedLoss(Knob):
     """One compiled kernel for cast, log-softmax and loss where `cross_entropy` takes large logits.
 
-    Beside `autocast`. What the model returns is not cast to float32 but handed out as a tensor that
-    is cast when the script first reads its numbers; `torch.nn.functional.cross_entropy` computes in
-    float32 all the same, without writing float32 logits or their gradient to memory. Helps where
-    vocabularies are large: eager cast, loss and backward move some ten times what it does. Where
-    the model is compiled as well, and ends in a linear layer, that computes rows of whole cache
-    lines.
+    Beside `autocast`. The model's output is not cast to float32 at once, but when the script first
+    reads its numbers. `torch.nn.functional.cross_entropy` still computes in float32, without
+    writing float32 logits or their gradient to memory. Helps where vocabularies are large: eager
+    cast, loss and backward move some ten times what it does. Where the model is compiled as well,
+    and ends in a linear layer, that computes rows of whole cache lines.
 
-    How it bites: other rounding in the loss. `type(logits)` is a subclass of Tensor, each `grad_fn`
-    has another name, and gradients of logits are rounded to half precision before a script sees
-    them. Extension modules that take the address of logits past torch raise. Compiling takes
-    seconds at the first step. Left alone are a loss inside the model's forward, scripts that
-    compile, checkpoints around the loss, targets that are probabilities, and other losses: those
-    get the logits cast as before.
+    Risks: other rounding in the loss. `type(logits)` is a subclass of Tensor, each `grad_fn` has
+    another name, and gradients of logits are rounded to half precision before a script sees them.
+    Extension modules that take the address of logits past torch raise. Compiling takes seconds at
+    the first step. It leaves alone a loss inside the model's forward, scripts that compile,
+    checkpoints around the loss, targets that are probabilities, and other losses. These get the
+    logits cast as before.
     """
 
     name: ClassVar[str] = "fused_loss"

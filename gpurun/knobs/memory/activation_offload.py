@@ -15,13 +15,13 @@ NOT_CUDA = "the model is not on a GPU"
 class ActivationOffload(Knob):
     """Large saved tensors of the root's forward wait in page-locked host memory ("host").
 
-    Helps a model that does not fit, where the host has the room and computing everything again
-    (`checkpointing`) costs more than copying it: copies run on a stream of their own while the
-    model computes, and come back ahead of their use. Values are copied, so training is the same.
+    Helps a model that does not fit, if the host has room and a copy costs less than computing again
+    (`checkpointing`). Copies run on their own stream while the model computes, and come back ahead
+    of their use. Values are copied, so training is the same.
 
-    How it bites: a slow link to the host holds the model up. The host needs as much page-locked
-    memory as the activations take, rounded up to powers of two, and the first step waits for it.
-    Tensors below 1 MiB, parameters and buffers stay where they are.
+    Risks: a slow link to the host holds the model up. The host needs as much page-locked memory as
+    the activations take, rounded up to powers of two, and the first step waits for it. Tensors
+    below 1 MiB, parameters and buffers stay where they are.
     """
 
     name: ClassVar[str] = "activation_offload"

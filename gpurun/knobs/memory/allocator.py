@@ -1,4 +1,4 @@
-"""How torch's CUDA allocator asks the driver for memory and cuts it up."""
+"""Settings of torch's CUDA allocator: how it asks the driver for memory and splits it."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Allocator(Knob):
     """Settings of torch's caching allocator for CUDA, by its environment variable.
 
     "expandable_segments" lets a segment of device memory grow instead of adding another,
-    "max_split_512" does not cut up blocks above 512 MiB. Helps where sizes change from step to
-    step: what is free lies in pieces that are too small, the allocator gives memory back and asks
-    again while the GPU waits, and a batch that would fit runs out of memory.
+    "max_split_512" does not cut up blocks above 512 MiB. Helps if sizes change from step to step.
+    Then free memory lies in pieces that are too small, and the allocator gives memory back and asks
+    again while the GPU waits. A batch that would fit runs out of memory.
 
-    How it bites: not every torch can share tensors in expandable segments with other processes, and
-    a driver without virtual memory ignores the setting. Not splitting can reserve more. Where the
+    Risks: not every torch can share tensors in expandable segments with other processes, and a
+    driver without virtual memory ignores the setting. Not splitting can reserve more. Where the
     variable is set, it is left alone. Torch 2.8 to 2.10 prints that the name under which it heeds
     the setting is deprecated.
     """

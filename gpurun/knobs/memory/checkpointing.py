@@ -22,16 +22,15 @@ ITSELF = "the script checkpoints by itself"
 class Checkpointing(Knob):
     """Gradient checkpointing of the model's repeated blocks: "blocks" all, "half" every second.
 
-    Helps a model that does not fit: of each block only the input is kept, the rest is computed
-    again when the backward pass comes to it. A model of transformers is told by its own switch
-    ("blocks"); any other model's blocks are those of the repeated class that holds most parameters.
+    Helps a model that does not fit. It keeps only the input of each block, and computes the rest
+    again in the backward pass. A model of transformers gets its own switch ("blocks"). In any other
+    model, the blocks are those of the repeated class that holds most parameters.
 
-    How it bites: about a third more time. The forward of a block runs twice a step (and two more
-    times in the first, to see that it gives the same again): what it appends or counts by hand, and
-    hooks inside of it, are seen so often. Random numbers are drawn as before and BatchNorm's
-    statistics updated once. A model of transformers then returns no cache. A block that draws from
-    a generator of its own, is given an object that it may change (a cache), or whose input is
-    changed in place is left as it is.
+    Risks: about a third more time. The forward of a block runs twice a step, and two more times in
+    the first step, to check that it repeats its result. Its own counters, lists and hooks see every
+    run. Random numbers are drawn as before and BatchNorm's statistics updated once. A model of
+    transformers then returns no cache. It skips a block that draws from its own generator, gets an
+    object that it may change (a cache), or whose input is changed in place.
     """
 
     name: ClassVar[str] = "checkpointing"

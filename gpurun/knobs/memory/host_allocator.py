@@ -27,12 +27,12 @@ class HostAllocator(Knob):
     """glibc's malloc keeps what a step frees for the next step ("keep").
 
     Helps on the CPU, and in loader workers. By default the blocks of a step go back to the kernel
-    at its end and are mapped, faulted in and zeroed again in the next: on the CPU this takes 5 to
-    45 % of a step, and whether it happens depends on what lies at the top of the heap, so the same
-    script differs from launch to launch.
+    at its end, and are mapped, faulted in and zeroed again in the next step. On the CPU this takes
+    5 to 45 % of a step. It depends on the block at the top of the heap, so the same script differs
+    from launch to launch.
 
-    How it bites: memory once used stays with the process, loader workers included. Where another
-    allocator is preloaded, or the variables are set, they are left alone; musl has none of this.
+    Risks: memory once used stays with the process, loader workers included. Where another allocator
+    is preloaded, or the variables are set, they are left alone; musl has none of this.
     """
 
     name: ClassVar[str] = "host_allocator"
@@ -52,7 +52,7 @@ class HostAllocator(Knob):
         return ["keep"]
 
     def environment(self, value: str) -> dict[str, str]:
-        """What malloc reads when the process starts."""
+        """The variables that malloc reads when the process starts."""
         return dict(KEPT) if value == "keep" and _refusal() is None else {}
 
     def apply(self, value: str, hooks: Hooks) -> None:

@@ -23,15 +23,15 @@ class Autocast(Knob):
 
     Helps wherever matrix products and convolutions take the time: tensor cores are many times
     faster in half precision, and activations take half the memory. Floating outputs are cast back
-    to float32, so the loss and everything after it sees what it saw before. "fp16" is for GPUs
+    to float32, so the loss and everything after it get the same types as before. "fp16" is for GPUs
     whose tensor cores know no bfloat16: the loss is scaled while `backward` runs (`loss_scale`).
 
-    How it bites: eight bits of mantissa, so the loss guard has to agree. Casting large logits back
-    to float32 costs memory, unless `fused_loss` spares it. A launch-bound model gets slower.
-    Scripts that autocast, scale their gradients or hold half-precision parameters are left alone,
-    as are processors that emulate it. In float16 large activations overflow: such a step is passed
-    over, though not by the learning rate's schedule, each step waits to know, and code that reads
-    gradients inside `backward`, closures and optimizers with a `step` of their own end it.
+    Risks: eight bits of mantissa, so the loss guard has to agree. Casting large logits back to
+    float32 costs memory, unless `fused_loss` spares it. A launch-bound model gets slower. Scripts
+    that autocast, scale their gradients or hold half-precision parameters are left alone, as are
+    processors that emulate it. In float16 large activations overflow. Such a step is skipped,
+    though not by the learning rate's schedule, and each step waits for this check. Code that reads
+    gradients inside `backward`, closures, and optimizers with their own `step` end the knob.
     """
 
     name: ClassVar[str] = "autocast"

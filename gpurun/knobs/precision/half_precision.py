@@ -1,4 +1,4 @@
-"""Which hardware computes in float16, bfloat16 and TF32 rather than emulating them."""
+"""Hardware that computes in float16, bfloat16 and TF32 rather than emulating them."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ NATIVE_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}
 
 
 def is_ampere(capability: tuple[int, int] | None) -> bool:
-    """Whether a compute capability is at least so; one that is not known is not."""
+    """True for compute capability 8.0 or later; False if it is unknown."""
     return capability is not None and capability >= AMPERE
 
 
 def is_float16_only(capability: tuple[int, int] | None) -> bool:
-    """Whether tensor cores of this compute capability take float16 and no wider range."""
+    """True if tensor cores of this compute capability take float16 and no wider range."""
     return capability is not None and VOLTA <= capability < AMPERE
 
 
 def native_on_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
-    """Whether this machine's processor computes in bfloat16."""
+    """True if this machine's processor computes in bfloat16."""
     try:
         lines = cpuinfo.read_text().splitlines()
     except OSError:

@@ -22,9 +22,9 @@ class Tf32(Knob):
     Helps models that stay in float32: inputs are rounded to ten bits of mantissa, sums stay in
     float32, and tensor cores are several times faster. (torch lets convolutions do so by default.)
 
-    How it bites: ten bits of mantissa, so the loss guard has to agree. The older of torch's two
-    switches is used, for the newer one makes the older one's getters raise in the script; a script
-    that has touched either is left alone.
+    Risks: ten bits of mantissa, so the loss guard has to agree. It uses the older of torch's two
+    switches, because the newer one makes the older one's getters raise in the script. It leaves
+    alone a script that has touched either.
     """
 
     name: ClassVar[str] = "tf32"

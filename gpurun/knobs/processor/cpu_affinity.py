@@ -1,4 +1,4 @@
-"""Which cores the training process and its loader workers run on."""
+"""The cores on which the training process and its loader workers run."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ OWN = "the process has chosen its cores itself"
 class CpuAffinity(Knob):
     """The process runs on some of its cores only (`os.sched_setaffinity`), and so do its workers.
 
-    "gpu_node" takes the cores of the GPU's NUMA node, "one_node" (models on the CPU) those of one
-    node, a node a rank in turn, "physical_cores" one hardware thread of each core. Helps on hosts
-    of several sockets, where launches, copies and pinned memory otherwise cross between them, and
-    where two threads of a core compete for its vector units. Only ever narrows the mask it finds.
+    "gpu_node" takes the cores of the GPU's NUMA node. "one_node" (models on the CPU) takes those of
+    one node; ranks take nodes in turn. "physical_cores" takes one hardware thread of each core.
+    Helps on hosts of several sockets, where launches, copies and pinned memory otherwise cross
+    between them. Helps if two threads of a core compete for its vector units. Only ever narrows the
+    mask it finds.
 
-    How it bites: fewer cores for the loader's workers; threads of operators are reduced to the
-    cores, and sums over another number of threads round differently. A script, a launcher or an
-    OpenMP variable that has chosen cores already wins. Helper programs that the script starts
-    inherit the mask.
+    Risks: fewer cores for the loader's workers. Operators get no more threads than cores, and sums
+    over another number of threads round differently. A script, a launcher or an OpenMP variable
+    that has chosen cores already wins. Helper programs that the script starts inherit the mask.
     """
 
     name: ClassVar[str] = "cpu_affinity"

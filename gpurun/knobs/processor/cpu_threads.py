@@ -1,4 +1,4 @@
-"""How many threads one operator uses on the CPU."""
+"""The number of threads that one operator uses on the CPU."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BUSY = 0.9
 class CpuThreads(Knob):
     """`torch.set_num_threads(n)` and the OpenMP and MKL variables behind it.
 
-    Helps on the CPU where torch counts cores that are not ours (a container with a quota, several
-    ranks on one host), where loader workers compete with the model, or where hyper-threads hurt;
-    and on crowded GPU hosts. Values come from the cores that the process may use.
+    Helps on the CPU if torch counts cores that are not ours (a container with a quota, several
+    ranks on one host), if loader workers compete with the model, or if hyper-threads hurt. Helps on
+    crowded GPU hosts, too. Values come from the cores that the process may use.
 
-    How it bites: too few threads slow the model, too many slow everybody; sums over another number
-    of threads round differently. A script that sets its own threads has the last word.
+    Risks: too few threads slow the model, too many slow everybody; sums over another number of
+    threads round differently. A script that sets its own threads has the last word.
     """
 
     name: ClassVar[str] = "cpu_threads"

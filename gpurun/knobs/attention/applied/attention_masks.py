@@ -1,7 +1,7 @@
 """The mask of an attention: built for the kernel, and looked at on real tensors.
 
 A mask that only hides what comes later lets the fastest kernels run, which take no mask but a flag.
-That is found out on the tensors themselves and holds only as long as they are those, unchanged.
+The tensors themselves show this, and it holds only as long as they stay the same and unchanged.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ RANDOM = ("rand", "bernoulli", "dropout", "normal", "multinomial", "empty", "new
 
 @dataclass
 class Mask:
-    """What is left of an attention's steps.
+    """The rest of an attention's steps.
 
-    `scale`: the number that the scores are multiplied by; `node`: the mask (True: looked at) or
-    what is added to the scores, None if there is neither; `factors`: for the queries; `new`: the
-    operations that were put into the graph for it; `low`: the values that it is filled with.
+    `scale`: the number that the scores are multiplied by. `node`: the mask (True: looked at) or the
+    addend of the scores, None without either. `factors`: for the queries. `new`: the operations
+    that were put into the graph for it. `low`: the values that it is filled with.
     """
 
     scale: float
@@ -88,10 +88,10 @@ def _scale(mask: Mask, step: Scale, put: Callable[..., Node]) -> None:
 
 
 def judge(mask: Mask, values: dict[Node, Any], held: Callable[[Node], bool]) -> tuple[str, bool]:
-    """What a mask does, see `kind_of`, and whether that is to be watched: see `Watch`.
+    """The kind of a mask (see `kind_of`), and True if it must be watched (see `Watch`).
 
-    `values` holds its real tensors; `held(input)` tells whether an input of the graph is a tensor
-    that a module keeps from call to call: only of such the result may be relied on.
+    `values` holds its real tensors. `held(input)`: an input of the graph is a tensor that a module
+    keeps from call to call. Only for such inputs the result lasts.
     """
     if mask.node is None:
         return "nothing", False
@@ -118,7 +118,7 @@ def _hidden(mask: Tensor) -> Tensor:
 
 
 def kind_of(mask: Tensor) -> str:
-    """Whether a mask, or what is added to scores, hides "nothing", what is "causal", or "other".
+    """The positions that a mask, or an addend of the scores, hides: "nothing", "causal" or "other".
 
     Causal: every query sees the keys up to its own place, counted from the first. Waits for the
     device.
@@ -135,7 +135,7 @@ def kind_of(mask: Tensor) -> str:
 
 
 def ancestors(node: Node) -> list[Node]:
-    """What a node is computed from, itself included, in the graph's order."""
+    """The nodes that a node is computed from, itself included, in the graph's order."""
     found: set[Node] = set()
     waiting = [node]
     while waiting:
@@ -147,7 +147,7 @@ def ancestors(node: Node) -> list[Node]:
 
 
 def lasts(node: Node, held: Callable[[Node], bool]) -> bool:
-    """Whether a value follows from sizes, constants and tensors that modules keep."""
+    """True if a value follows from sizes, constants and tensors that modules keep."""
     for found in ancestors(node):
         if found.op in ("placeholder", "get_attr"):
             if not held(found):
@@ -183,7 +183,7 @@ class Watch:
         self._known: dict[tuple[object, ...], tuple[Refs, bool]] = {}
 
     def __call__(self, args: Sequence[Any]) -> bool:
-        """Whether the mask of a call with these arguments is what it was."""
+        """True if the mask of a call with these arguments is what it was."""
         found = [args[place] for place in self._places]
         key = tuple(map(_mark, found))
         known = self._known.get(key)

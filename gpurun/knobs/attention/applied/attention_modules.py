@@ -19,7 +19,7 @@ PRODUCTS = ("matmul", "__matmul__", "bmm", "baddbmm", "einsum")
 
 
 class Look:
-    """What is seen of products and softmaxes of tensors with three dimensions or more."""
+    """Counts of products and softmaxes of tensors with three dimensions or more."""
 
     def __init__(self) -> None:
         self._products: Counter[int] = Counter()
@@ -74,7 +74,7 @@ class _Seen(TorchFunctionMode):
 
 
 def _large(args: Args) -> bool:
-    """Whether the last two tensors of a function's arguments have three dimensions or more."""
+    """True if the last two tensors of a function's arguments have three dimensions or more."""
     tensors = [x for x in args if isinstance(x, Tensor)]
     return bool(tensors) and all(x.dim() >= 3 for x in tensors[-2:])
 

@@ -63,7 +63,7 @@ class Total:
 
 
 def product_of(node: Node, name: str, shape_of: Shape) -> Product | None:
-    """What a node multiplies, if it is a product whose result may be scores."""
+    """The factors of a node, if it is a product whose result may be scores."""
     shape = shape_of(node)
     if shape is None or len(shape) < 3:
         return None
@@ -78,7 +78,7 @@ def product_of(node: Node, name: str, shape_of: Shape) -> Product | None:
 
 
 def weighted_sum_of(node: Node, name: str, weights: Node, shape_of: Shape) -> Total | None:
-    """What a node multiplies the weights with, if it sums values weighted by them."""
+    """The values that a node sums with these weights, if it does."""
     shape = shape_of(node)
     if shape is None or len(shape) < 3:
         return None

@@ -19,12 +19,12 @@ from gpurun.knobs.attention.applied.replacement_check import check
 from gpurun.knobs.attention.applied.score_steps import KINDS, Argument, name_of, shape_of
 
 Held = Callable[[Tensor], bool]
-"""Whether a module keeps a tensor from call to call."""
+"""True if a module keeps a tensor from call to call."""
 
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What became of a graph's attention.
+    """The outcome of rewriting a graph's attention.
 
     `masks`: "causal", "nothing" or "other" for each that was replaced; `unfit`: why others were
     not. `holds(arguments)` tells whether the graph may be run on them; else `original` must be.
@@ -108,7 +108,8 @@ class _Work:
         return {node for site in sites for node in _inputs(site)}
 
     def stop(self, site: Site) -> Callable[[Values], None]:
-        """What to do once the replay has reached the result of a site."""
+        """A function to call once the replay has reached the result of a site: it plans the
+        rewrite."""
 
         def reached(values: Values) -> None:
             new: list[Node] = []
@@ -162,7 +163,7 @@ class _Work:
 
 
 def _inputs(site: Site) -> list[Node]:
-    """What an attention is computed from."""
+    """The inputs of an attention."""
     own = set(site.chain)
     found = dict.fromkeys(n for node in site.chain for n in node.all_input_nodes)
     return [node for node in found if node not in own]

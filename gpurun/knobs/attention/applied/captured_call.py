@@ -1,4 +1,4 @@
-"""What a captured module is called by: its graph, or its own code where that does not run."""
+"""The call of a captured module: its graph, or its own code if the graph does not run."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class CapturedCall:
 
 
 def capturing() -> Callable[..., Any]:
-    """What captures a function with dynamo and runs its rewritten graphs."""
+    """A function that dynamo captures, and whose rewritten graphs run."""
     import torch._dynamo  # only where something is captured: it takes a second
 
     config = torch._dynamo.config
@@ -99,5 +99,5 @@ def capturing() -> Callable[..., Any]:
 
 
 def is_captured(module: Module) -> bool:
-    """Whether a module is called through its graph."""
+    """True if a module is called through its graph."""
     return isinstance(module._compiled_call_impl, CapturedCall)

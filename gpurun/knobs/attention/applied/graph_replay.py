@@ -44,7 +44,7 @@ def execute_without_dropout(module: GraphModule, nodes: Iterable[Node], values: 
 
 
 def result_of(module: GraphModule, node: Node, values: Mapping[Node, Any]) -> Any:
-    """What one operation computes."""
+    """The result of one operation."""
     target: Any = node.target
     if node.op == "get_attr":
         return _attribute(module, target)

@@ -1,8 +1,8 @@
 """Capture the modules of a model that hold attention, and run their rewritten graphs.
 
-Where nothing else compiles the model: in the first step it is seen which modules hold attention;
-from the next on dynamo captures them, and their graphs run as they are, operation by operation.
-What is not expected sends the modules back to their own code.
+This serves models that nothing else compiles. The first step shows which modules hold attention.
+From the next step on dynamo captures them, and their graphs run as they are, operation by
+operation. After anything unexpected the modules return to their own code.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Capture(RootContext):
     def _failed(self, captured: Captured) -> None:
         """A captured module raised and runs its own code: at once, or once this step is over.
 
-        What is called again by a checkpoint in the backward pass must do then what it did before.
+        A call that a checkpoint repeats in the backward pass must do the same as before.
         """
         if is_checkpointed():
             if captured not in self._unsettled:
@@ -178,7 +178,7 @@ class Capture(RootContext):
 
 
 def _tensors_of(root: Module) -> Iterator[Tensor]:
-    """What the modules of a root keep: parameters, buffers, tensors that are plain attributes."""
+    """The tensors that the modules of a root keep: parameters, buffers, plain attributes."""
     for module in root.modules():
         for value in vars(module).values():
             if isinstance(value, Tensor):

@@ -158,6 +158,6 @@ def _floating(value: object) -> bool:
 
 
 def _is_learnt(site: Site, node: Node) -> bool:
-    """Whether a gradient may be wanted of an input."""
+    """True if a gradient may be wanted of an input."""
     factors = (site.query.node, site.key.node, site.value.node)
     return node in factors or bool(getattr(node.meta.get("example_value"), "requires_grad", False))

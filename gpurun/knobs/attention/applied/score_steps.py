@@ -83,7 +83,7 @@ def name_of(node: Node) -> str:
 
 
 def in_place(node: Node) -> bool:
-    """Whether a node changes its first argument."""
+    """True if a node changes its first argument."""
     name = name_of(node)
     if node.op == "call_method":
         return name.endswith("_") and not name.endswith("__")
@@ -164,5 +164,5 @@ def _device(node: Node) -> torch.device | None:
 
 
 def floating(node: Node) -> bool:
-    """Whether a node is a tensor of floating numbers."""
+    """True if a node is a tensor of floating numbers."""
     return bool(getattr(dtype_of(node), "is_floating_point", False))

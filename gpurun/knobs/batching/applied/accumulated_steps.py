@@ -1,4 +1,4 @@
-"""Which of the script's calls count while gradients of several batches are accumulated."""
+"""Decides which of the script's calls count while gradients of several batches accumulate."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ class AccumulatedSteps:
             self._gave_up(reason)
 
     def of(self, optimizer: object) -> bool:
-        """Whether steps of this optimizer are accumulated."""
+        """True if steps of this optimizer are accumulated."""
         return self.active and self._optimizer() is optimizer
 
     @property
     def last(self) -> bool:
-        """Whether the batch under way is the last before a real step."""
+        """True if the batch under way is the last before a real step."""
         return self.pending + 1 >= self.every
 
     def backward_begins(self) -> float:
@@ -117,7 +117,7 @@ class AccumulatedSteps:
         return {id(p) for group in groups for p in group["params"]}
 
     def _changed(self) -> bool:
-        """Whether gradients that wait for a step are not those that we left."""
+        """True if gradients that wait for a step are not those that we left."""
         waiting = self.pending > 0 or self._backwards > 0
         return waiting and not all(_as_seen(*witness) for witness in self._witnesses)
 

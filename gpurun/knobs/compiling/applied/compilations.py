@@ -1,4 +1,4 @@
-"""What becomes of models that torch compiles: compiled, given up, or not possible to compile.
+"""The outcome of models that torch compiles: compiled, given up, or impossible to compile.
 
 Torch falls back to the plain code in silence, or with a warning for readers of its own source. A
 knob that compiles has to tell, else it passes for one that took effect.
@@ -115,7 +115,7 @@ def _record_times(hooks: Hooks) -> None:
 
 
 def _limit(record: logging.LogRecord) -> str:
-    """How often a function was compiled before torch gave it up, and what had changed last."""
+    """The number of compilations before torch gave a function up, and the last change."""
     words: tuple[Any, ...] = record.args if isinstance(record.args, tuple) else ()
     times = f"{words[1]} times" if len(words) > 1 else "too often"
     why = str(words[3]).partition("#")[0] if len(words) > 3 else ""

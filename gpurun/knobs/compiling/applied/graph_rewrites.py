@@ -1,4 +1,4 @@
-"""What knobs change in graphs that are captured from a model, before they are compiled or run.
+"""Changes of knobs in graphs that are captured from a model, before these are compiled or run.
 
 A rewrite takes the graph module, the inputs of its first call, and what makes a callable of a
 graph; it returns the callable. So a knob that compiles need not know which others change graphs.
@@ -25,8 +25,8 @@ def compile_in_place(module: Module, mode: str) -> None:
 
     Two things differ from what torch does. A container of torch's own as the root, such as
     `nn.Sequential`, is compiled too: `Module.compile` skips all of torch's own frames there, and
-    compiles nothing. And no buffer that the graph saves is reused in its backward pass: the second
-    backward pass of a script that retains its graph now and then would raise.
+    compiles nothing. No buffer that the graph saves is reused in its backward pass. Otherwise the
+    second backward pass of a script that sometimes retains its graph would raise.
     """
     config = torch._functorch.config
     if hasattr(config, "donated_buffer"):

@@ -83,7 +83,7 @@ class BatchesAhead(Generic[B]):
         return ask
 
     def _leaking(self, tensor: Tensor, args: Args, kwargs: Kwargs) -> None:
-        """What is handed to numpy and others can be written to without torch's knowledge."""
+        """Tensors that are handed to numpy and others can change without torch's knowledge."""
         if id(tensor) in self._copies.parts:
             self._guarded(lambda: self._copies.forget(tensor))
 

@@ -1,8 +1,8 @@
 """Copies of batches that are on the device before the script asks for them.
 
 A batch that a loader has just pinned is copied at once, on a stream of its own. The script still
-gets the host's tensors; where it moves one (`to`, `cuda`) it is handed the copy, if the tensor is
-as it was when the copy began.
+gets the host's tensors. If it moves one (`to`, `cuda`), it gets the copy, provided that the tensor
+has not changed since the copy began.
 """
 
 from __future__ import annotations

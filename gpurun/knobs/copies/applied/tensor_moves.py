@@ -1,4 +1,4 @@
-"""What the script asks for where it moves a tensor (`to`, `cuda`), and who answers first."""
+"""The script's requests to move a tensor (`to`, `cuda`), and the order of those who answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Moved = tuple[torch.device, torch.dtype | None, bool, torch.memory_format | None
 
 
 def move_asked(args: Args, kwargs: Kwargs) -> Moved | None:
-    """What a call of `Tensor.to` asks for; None where it is not understood."""
+    """The request of a call of `Tensor.to`; None if it is not understood."""
     kwargs = {name: value for name, value in kwargs.items() if name != "copy"}
     try:
         device, dtype, non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)

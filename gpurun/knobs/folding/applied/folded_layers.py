@@ -22,7 +22,7 @@ that is wrong is off by all of it."""
 
 
 def is_pair(layer: nn.Module, norm: nn.Module) -> bool:
-    """Whether a layer and the module behind it are of torch's own classes that can be folded."""
+    """True if a layer and the module behind it are of torch's own classes that can be folded."""
     return type(layer) in (*CONVOLUTIONS, nn.Linear) and type(norm) in NORMS
 
 
@@ -36,7 +36,7 @@ class FoldedLayer:
         self._weight: Tensor | None = None
         self._bias: Tensor | None = None
         self._agrees: bool | None = None
-        """Whether the first input gave the same figures both ways, None before it."""
+        """True if the first input gave the same figures both ways, None before it."""
 
     def __call__(self, x: Tensor, writes: int) -> Tensor | None:
         """The output of layer and normalisation; None where their own calls must make it.
@@ -112,7 +112,7 @@ class Writes:
 
 
 def _is_watched(module: nn.Module) -> bool:
-    """Whether its own call does more than its forward: hooks look, or make the weights."""
+    """True if its own call does more than its forward: hooks look, or make the weights."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

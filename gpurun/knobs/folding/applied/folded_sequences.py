@@ -96,6 +96,6 @@ def _sequences(root: nn.Module) -> Iterator[nn.Sequential]:
 
 
 def _watched(args: Args) -> bool:
-    """Whether somebody looks at each call of a module, or traces it."""
+    """True if somebody looks at each call of a module, or traces it."""
     hooks = torch_modules._global_forward_hooks or torch_modules._global_forward_pre_hooks
     return bool(hooks) or recorded_otherwise(args)

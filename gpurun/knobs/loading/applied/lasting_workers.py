@@ -1,8 +1,8 @@
 """Persistent workers that leave the random numbers of the script's own process as they were.
 
 torch draws a seed for new workers each time that a loader is opened, from the generator that also
-shuffles; with persistent workers only the first time. The shuffles of later epochs, and whatever
-else draws from that generator, would come out differently. So the draw is made up for.
+shuffles. With persistent workers it draws only the first time. The shuffles of later epochs, and
+whatever else draws from that generator, would come out differently. So the draw is made up for.
 """
 
 from __future__ import annotations

@@ -151,7 +151,7 @@ class ReusedSegments:
             self._guarded(here.returns.finished)
 
     def _guarded(self, action: Callable[[], R]) -> R | None:
-        """What fails is switched off in this thread: torch allocates, nothing is given back."""
+        """After a failure this thread stops reusing: torch allocates, and nothing is given back."""
         try:
             return action()
         except Exception as error:
@@ -161,7 +161,7 @@ class ReusedSegments:
 
 
 class _Thread(threading.local):
-    """What this thread lends in its forked children, or what it has received.
+    """The segments that this thread lends in its forked children, or has received.
 
     `depth`: of the calls that pin. `foreign`: a batch pins itself in ways that are not known.
     """

@@ -1,7 +1,7 @@
 """A loader worker's own segments of shared memory, written to batch after batch.
 
-A segment is lent again once it is back: nothing in the worker leads to it, it was sent to one place
-only, and the receiver has said there that it is done. Whatever is not so is never written to again.
+A segment is lent again once it is back. Then nothing in the worker leads to it, it was sent to one
+place only, and the receiver has released it there. Whatever is not so is never written to again.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Ring:
         return None
 
     def may_grow(self) -> bool:
-        """Whether there may be one more."""
+        """True if there may be one more."""
         return not self.closed and len(self.segments) < self._most
 
     def give_up_idle(self) -> None:
@@ -146,7 +146,7 @@ class Lender:
         return segment
 
     def _in_worker(self) -> bool:
-        """Whether this is the worker itself: a child of it must not lend what the worker lends."""
+        """True if this is the worker itself: a child of it must not lend what the worker lends."""
         here = os.getpid()
         if self._worker is None and here != self._parent:
             self._worker = here if os.getppid() == self._parent else -1
@@ -166,7 +166,7 @@ class Lender:
 
 
 def _leaves_half(nbytes: int) -> bool:
-    """Whether half of the shared memory stays free for what is not lent (docker grants 64 MB)."""
+    """True if half of the shared memory stays free for other uses (docker grants 64 MB)."""
     try:
         status = os.statvfs(SHARED_MEMORY)
     except OSError:

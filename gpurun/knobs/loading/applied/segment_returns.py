@@ -1,8 +1,8 @@
 """The receiver of workers' segments: it says when one may be written to again.
 
-That is once torch has copied each tensor of it to page-locked memory and nothing else has led to
-it since it arrived. Batches of a type that torch does not know, or that pin themselves, may still
-be read: their segments are never given back.
+This happens once torch has copied each of its tensors to page-locked memory, if nothing else has
+led to it since it arrived. Batches of a type that torch does not know, or that pin themselves, may
+still be read: their segments are never given back.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ MOST_KEPT = 256
 
 
 class Returns:
-    """What one thread that pins batches has received. The memory stays mapped while this lives."""
+    """The segments that one thread that pins batches has received. The memory stays mapped while
+    this lives."""
 
     def __init__(self, token: bytes, holders: Holders) -> None:
         self._token = token
@@ -47,7 +48,8 @@ class Returns:
         self._copied.clear()
 
     def give_back(self) -> int:
-        """The message is gone: give back what only we hold now. How many segments that were."""
+        """Give back the segments that only we hold once the message is gone; returns their
+        number."""
         given = 0
         for number in self._due:
             segment = self._kept[number]

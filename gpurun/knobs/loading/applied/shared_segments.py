@@ -1,8 +1,8 @@
 """A segment of shared memory that carries, behind its data, whether it may be written to again.
 
-A loader worker writes a batch into it and the script's process maps it. Its last 64 bytes are no
-data: a token by which the receiver knows the segment, what identifies its file, so that a copy of
-those bytes is not mistaken for it, and one byte for each side to tell the other something.
+A loader worker writes a batch into it and the script's process maps it. Its last 64 bytes are not
+data. They hold a token by which the receiver recognises the segment, the identity of its file (so
+that a copy of the bytes is not mistaken for it), and one byte for each side as a message.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Segment:
         ctypes.memmove(self._address + self.room, signed, len(signed))
 
     def signed(self, token: bytes) -> bool:
-        """Whether it was signed with this token, and is not a copy of a segment that was."""
+        """True if it was signed with this token, and is not a copy of a segment that was."""
         trailer = ctypes.string_at(self._address + self.room, TRAILER)
         if not trailer.startswith(token) or not self.storage.is_shared():
             return False
@@ -58,16 +58,16 @@ class Segment:
         return self._count(self.number), sys.getrefcount(self.storage)
 
     def alone(self) -> bool:
-        """Whether nothing in this process but this object leads to the memory any more."""
+        """True if nothing in this process but this object leads to the memory any more."""
         return self.holders() == self._holders and self._in_place()
 
     def held_by(self, tensors: int) -> bool:
-        """Whether that many tensors lead to the memory, and nothing else but this object does."""
+        """True if that many tensors lead to the memory, and nothing else but this object does."""
         return bool(self._count(self.number) == self._holders[0] + tensors)
 
     @property
     def state(self) -> int:
-        """What the receiver said last."""
+        """The receiver's last message."""
         return self._byte(_STATE).value
 
     @state.setter
@@ -76,7 +76,7 @@ class Segment:
 
     @property
     def retired(self) -> bool:
-        """Whether the worker has given it up, so that the receiver need not keep it."""
+        """True if the worker has given it up, so that the receiver need not keep it."""
         return bool(self._byte(_RETIRED).value)
 
     def retire(self) -> None:
@@ -94,9 +94,8 @@ class Segment:
 
 
 def holders_when_alone() -> Holders:
-    """What `Segment.holders` finds where nobody else holds it; versions of torch count in different
-    ways. RuntimeError where one cannot tell.
-    """
+    """The result of `Segment.holders` if nobody else holds it; versions of torch count in different
+    ways. RuntimeError where one cannot tell."""
     storage = torch.UntypedStorage(2 * TRAILER)  # type: ignore[no-untyped-call]
     segment = Segment(storage, (0, 0))
     del storage

@@ -17,9 +17,8 @@ def half_cross_entropy(
     reduction: str,
     smoothing: float,
 ) -> tuple[Tensor, Tensor]:
-    """The loss as torch computes it under autocast, and what its gradient needs to know of each
-    row: the logarithm of the sum of the exponentials.
-    """
+    """The loss as torch computes it under autocast, and the figure of each row that its gradient
+    needs: the logarithm of the sum of the exponentials."""
     logits = half.float()
     top = logits.amax(1, keepdim=True)
     mass = (logits - top).exp().sum(1, keepdim=True)

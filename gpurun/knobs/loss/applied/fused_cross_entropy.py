@@ -84,11 +84,12 @@ class FusedCrossEntropy:
             self._give_up("the model returns nothing in half precision")
 
     def inputs(self, given: object) -> object:
-        """What a root is given, cast: what was compiled reads the memory of its inputs."""
+        """The inputs of a root, cast: compiled code reads their memory."""
         return in_float32(given) if self._made else given
 
     def pads(self, elements: int) -> bool:
-        """Whether logits of a graph are padded: they are to be handed out in half precision."""
+        """True if logits of a graph are padded, because they will be handed out in half
+        precision."""
         autocast = any(map(torch.is_autocast_enabled, ("cuda", "cpu")))
         return self._active and autocast and elements >= LEAST_ELEMENTS
 
@@ -142,7 +143,7 @@ class FusedCrossEntropy:
         return of_half(logits, Computed(value, gradient, plainly), (*call[:2], scale))
 
     def _gradient_of(self, options: Options, extra: int) -> Callable[..., Tensor]:
-        """What computes the gradient for the numbers from the one for the loss."""
+        """A function that computes the gradient of the logits from the gradient of the loss."""
 
         def gradient(
             half: Tensor, slope: Tensor, target: Tensor, weight: Tensor | None, scale: Tensor
@@ -220,7 +221,7 @@ class FusedCrossEntropy:
 
 
 def _call(half: Tensor, further: Args, named: Kwargs) -> Call | None:
-    """What is asked for beside the logits; None if that is not ours to compute."""
+    """The arguments beside the logits; None if we do not compute such a call."""
     given = {**dict(zip(("target", "weight"), further, strict=False)), **named}
     target, weight = given.get("target"), given.get("weight")
     parts = [target] if weight is None else [target, weight]

@@ -1,8 +1,8 @@
 """Compute large logits in rows of whole cache lines, where a captured graph ends in a linear layer.
 
 Rows of 50,257 halves begin at any byte: kernels that write them, and products with them, take up to
-twice as long. The graph gets some columns more, by weights of zero. What it returns are those that
-the model knows: a tensor whose rows have gaps between them, which the knob hides from the script.
+twice as long. The graph gets some columns more, by weights of zero. It returns the model's logits,
+as a tensor with gaps between its rows. The knob hides the gaps from the script.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ def _expired(reference: StorageWeakRef) -> bool:
 
 
 class _ByStorage(Generic[V]):
-    """What is known of some memory; kept alive by nothing here."""
+    """Facts about some memory; nothing here keeps the memory alive."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[StorageWeakRef, V]] = {}
 
     def keep(self, tensor: Tensor, value: V) -> None:
-        """Know something of the memory of a tensor."""
+        """Keep a fact about the memory of a tensor."""
         known = list(self._known.items())
         self._known = {at: found for at, found in known if not _expired(found[0])}
         reference = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
         self._known[reference.cdata] = reference, value
 
     def of(self, tensor: Tensor) -> V | None:
-        """What is known of the memory of a tensor, None if nothing is."""
+        """The facts about the memory of a tensor, None if there are none."""
         if not self._known or not _is_strided(tensor):
             return None
         found = self._known.get(tensor.untyped_storage()._cdata)
@@ -57,13 +57,16 @@ class _Rows(_ByStorage[tuple[int, int]]):
     """Memory that holds padded rows."""
 
     def add(self, tensor: Tensor, width: int, length: int) -> None:
-        """The memory of a tensor: rows of `length` elements, of which `width` are meant."""
+        """Note the memory of a tensor: rows of `length` elements, the first `width` of which are
+        logits."""
         self.keep(tensor, (width, length))
 
     def length(self, tensor: Tensor) -> int | None:
-        """The length of the rows of which a tensor is the columns that are meant, else None.
+        """The padded row length of a tensor that holds the unpadded columns of such rows, else
+        None.
 
-        Of some of the rows or all, each once, in the order of its dimensions but the last.
+        The tensor may hold some or all of the rows, each once, in the order of its leading
+        dimensions.
         """
         found = self.of(tensor)
         if found is None:
@@ -125,8 +128,8 @@ def columns(whole: Tensor, width: int) -> Tensor:
 def padding(is_large: Callable[[int], bool]) -> Rewrite:
     """A rewrite that pads the logits of half precision that a graph returns in training.
 
-    `is_large(elements)` tells whether so many are worth it. Gaps are for those who hide them: until
-    it is confirmed that the result of a graph is the model's, it is copied to rows without.
+    `is_large(elements)` tells whether so many are worth it. Gaps are only for code that hides them.
+    Until the result of a graph is known to be the model's, it is copied to rows without gaps.
     """
 
     def rewrite(module: GraphModule, inputs: Sequence[Any], finish: Finish) -> Callable[..., Any]:

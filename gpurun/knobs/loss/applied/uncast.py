@@ -110,7 +110,7 @@ class _Fork(torch.autograd.Function):
 
 
 class _OfHalf(torch.autograd.Function):
-    """What was computed of the numbers without the cast."""
+    """The results that were computed without the cast."""
 
     @staticmethod
     def forward(ctx: _Context, fork: Uncast, computed: Computed, *others: Tensor | None) -> Tensor:

@@ -223,7 +223,7 @@ def _laid_out_like(tensor: Tensor) -> Tensor:
 
 
 def _is_half_alone(args: Args, kwargs: Kwargs) -> bool:
-    """Whether the first argument, and no other, is a tensor that is not cast yet."""
+    """True if the first argument, and no other, is a tensor that is not cast yet."""
     first = args[0] if args else None
     if not isinstance(first, Uncast) or not first._numbers.is_half:
         return False

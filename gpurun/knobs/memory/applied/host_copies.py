@@ -27,8 +27,8 @@ class Kept:
 class HostCopies:
     """Copies tensors to the host on `stream`, and back in the opposite order ahead of their use.
 
-    The host waits for the device where it would run further ahead than `IN_FLIGHT_BYTES`:
-    otherwise the allocator could not use again what a copy still reads, and nothing were saved.
+    The host waits for the device if it would run further ahead than `IN_FLIGHT_BYTES`. Otherwise
+    the allocator could not reuse memory that a copy still reads, and no memory would be saved.
     """
 
     def __init__(self, stream: torch.cuda.Stream) -> None:
@@ -77,7 +77,7 @@ class HostCopies:
             self._leaving.popleft()[0].synchronize()
 
     def _fetch_ahead(self, number: int) -> None:
-        """What was kept before is needed next: a backward pass runs backwards."""
+        """Fetch the tensors that were kept before: a backward pass needs them next."""
         ahead = 0
         for reference in reversed(self._kept[:number]):
             kept = reference()

@@ -83,7 +83,7 @@ class OffloadedActivations(RootContext):
                 self._hooks.skipped("no saved tensor is as large as 1 MiB")
 
     def _pack(self, copies: HostCopies, device: torch.device, tensor: Tensor) -> Tensor | Kept:
-        """What is saved in place of a tensor: the tensor itself, if anything speaks against it."""
+        """The object to save in place of a tensor: the tensor itself if it cannot be offloaded."""
         if self._failed or not self._worth_moving(device, tensor):
             return tensor
         try:

@@ -26,9 +26,10 @@ Place = tuple[Module, str]
 class Moment:
     """The state that torch's checkpoint does not keep, as it is when this is made; a context.
 
-    Inside, python's and numpy's own random numbers and the buffers at `places` are those of then;
-    afterwards they are those of now, whatever ran inside: statistics of BatchNorm are not updated
-    twice. The originals of the buffers are never written to. It may be entered several times.
+    Inside, python's and numpy's random numbers and the buffers at `places` are as they were at that
+    moment. Afterwards they are as before, whatever ran inside: statistics of BatchNorm are not
+    updated twice. The originals of the buffers are never written to. It may be entered several
+    times.
     """
 
     def __init__(self, places: Iterable[Place]) -> None:
@@ -81,11 +82,11 @@ def checkpointed(
 def rehearse(
     module: Module, original: Forward, args: Args, kwargs: Kwargs
 ) -> tuple[object, list[Place]]:
-    """What `original(module, *args, **kwargs)` returns without gradients, and the buffers of
+    """The result of `original(module, *args, **kwargs)` without gradients, and the buffers of
     `module` that it changed.
 
-    Random numbers and buffers are afterwards as before. What else it does, it has done: a list
-    that a forward appends to is longer.
+    Random numbers and buffers are afterwards as before. Other effects stay: a list that a forward
+    appends to is longer.
     """
     moment = Moment(
         (owner, name)
@@ -101,7 +102,7 @@ def rehearse(
 
 
 def agree(one: object, other: object) -> bool:
-    """Whether two outputs hold tensors of the same shapes and, but for rounding, values.
+    """True if two outputs hold tensors of the same shapes and, but for rounding, values.
 
     Rounding: a difference of `TOLERANCE`, relative, in the L2 norm of each tensor.
     """

@@ -14,9 +14,9 @@ LEAST = 2
 def repeated_blocks(root: Module) -> list[Module]:
     """The model's blocks in the order in which it names them, none if nothing repeats.
 
-    A block has modules of its own (a lone layer keeps little beside its input) and lies in no
-    other block. Of the classes that hold most parameters the most numerous is taken: the
-    bottlenecks of a ResNet, not its four stages; of equals the outermost.
+    A block has modules of its own (a lone layer keeps little beside its input) and lies in no other
+    block. It takes the most numerous of the classes that hold most parameters: the bottlenecks of a
+    ResNet, not its four stages. Among equals it takes the outermost.
     """
     found: dict[type, list[Module]] = {}
     _collect(root, found, frozenset())

@@ -43,7 +43,7 @@ class AutocastCalls(RootContext):
             self.refuse(reason)
 
     def is_on(self) -> bool:
-        """Whether roots run in half precision."""
+        """True if roots run in half precision."""
         return self._device is not None and not self._refused
 
     def refuse(self, reason: str) -> None:
@@ -67,7 +67,7 @@ class AutocastCalls(RootContext):
         return value if self.inner is None else map_tensors(value, self._to_float32)
 
     def copies(self, tensor: Tensor) -> bool:
-        """Whether `output` will cast this tensor of a root's output."""
+        """True if `output` will cast this tensor of a root's output."""
         return self.inner is not None and self._is_half(tensor) and stand_in_for(tensor) is None
 
     def _to_float32(self, tensor: Tensor) -> Tensor:

@@ -29,12 +29,12 @@ def watch(seen: Callable[[str], None]) -> None:
 
 
 def hooked_modules(modules: Iterable[Module]) -> bool:
-    """Whether a module carries a backward hook already."""
+    """True if a module carries a backward hook already."""
     return any(m._backward_hooks or m._backward_pre_hooks for m in modules)
 
 
 def hooked_tensors(tensors: Iterable[Tensor]) -> bool:
-    """Whether a leaf carries a hook already."""
+    """True if a leaf carries a hook already."""
     return any(t._backward_hooks or t._post_accumulate_grad_hooks for t in tensors)
 
 

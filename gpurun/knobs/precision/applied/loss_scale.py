@@ -1,8 +1,8 @@
 """Scale the loss so that gradients survive in float16, without the script's knowledge.
 
-What `torch.amp.GradScaler` does for scripts that call it, for those that do not: the loss is scaled
-as `backward` begins and the gradients are true ones again when it returns, so that accumulation,
-clipping and logging need to know nothing. A step whose gradients overflowed is passed over.
+The work of `torch.amp.GradScaler`, for scripts that do not call it. The loss is scaled as
+`backward` begins, and the gradients are unscaled when it returns. So accumulation, clipping and
+logging work as before. A step whose gradients overflowed is passed over.
 """
 
 from __future__ import annotations
