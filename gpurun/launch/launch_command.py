@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpurun.arguments.options import Target, TargetKind
+from gpurun.errors import GpurunError
 
 PACKAGE = Path(__file__).resolve().parent.parent
-ISOLATED_MAIN = PACKAGE / "runtime" / "boot" / "isolated_main.py"
 AGENT = (
     f"import sys; sys.path[0] = {str(PACKAGE.parent)!r}; "
     "from gpurun.launch.elastic_agent import main; sys.exit(main(sys.argv[1:]))"
@@ -25,15 +25,17 @@ def command_line(target: Target, python: str = sys.executable) -> tuple[str, ...
     """The words to execute for `target` in one process, as the user would have typed for python.
 
     Flags given to the interpreter that runs us (`python -W error -m gpurun ...`) are carried over.
-    Where they switch python's start-up hook off (`-I`, `-E`, `-S`), the target is run by
-    `runtime/boot/isolated_main.py`, so that it is still observed. `python`: the interpreter that
-    runs it.
+    `python`: the interpreter that runs it. `GpurunError` under flags that switch python's start-up
+    hook off.
     """
     if target.kind is TargetKind.COMMAND:
         return (target.path, *target.args)
     words = (*KIND_FLAGS[target.kind], target.path, *target.args)
     if sys.flags.ignore_environment or sys.flags.no_site:
-        words = (str(ISOLATED_MAIN), *words)
+        raise GpurunError(
+            "python runs gpurun with -I, -E or -S: no script can be observed under these flags",
+            "start gpurun without them",
+        )
     return (python, *interpreter_flags(sys.orig_argv), *words)
 
 

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import without_verdict
-from tests.run_events import events, run_in
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Twins = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -104,11 +103,7 @@ def twins(tmp_path: Path, clean_environment: dict[str, str]) -> Twins:
             )
 
         bare = start()
-        isolated = any(flag in ("-I", "-E") for flag in python_flags)
-        repository = clean_environment["PYTHONPATH"]
-        call = f"import sys; sys.path.insert(0, {repository!r}); import gpurun; "
-        call += "sys.exit(gpurun.main(['--quiet', *sys.argv[1:]]))"
-        ours = start("-c", call) if isolated else start("-m", "gpurun", "--quiet")
+        ours = start("-m", "gpurun", "--quiet")
         assert ours.stdout == bare.stdout
         assert without_verdict(ours.stderr) == bare.stderr
         assert ours.returncode == (
@@ -159,53 +154,25 @@ def test_interpreter_flags_reach_the_script(tmp_path: Path, twins: Twins) -> Non
     twins(write(tmp_path, VIEW), python_flags=flags)
 
 
-@pytest.mark.parametrize("flag", ["-I", "-E"])
-@pytest.mark.parametrize(
-    "ending", ["1 / 0", "import os; os.kill(os.getpid(), 2)", "raise SystemExit(7)"]
-)
-def test_script_is_observed_where_the_startup_hook_is_off(
-    tmp_path: Path, twins: Twins, flag: str, ending: str
+@pytest.mark.parametrize("flag", ["-I", "-E", "-S"])
+def test_flags_that_switch_the_startup_hook_off_are_refused(
+    tmp_path: Path, clean_environment: dict[str, str], flag: str
 ) -> None:
-    twins(write(tmp_path, VIEW + ending), python_flags=[flag])
-
-
-CLOSING = """
-import atexit, sys, threading
-import torch
-
-def wait():
-    threading.main_thread().join()
-    print("thread", sys.last_type, sys.last_traceback.tb_frame.f_code.co_name)
-
-class Kept:
-    def __del__(self):
-        print("deleted")
-
-threading.Thread(target=wait).start()
-atexit.register(lambda: print("at exit", sys.excepthook))
-kept = Kept()
-file = open("kept.txt", "a")
-file.write("buffered ")
-"""
-
-
-@pytest.mark.parametrize("ending", ["import os; os.kill(os.getpid(), 2); input()", "1 / 0"])
-@pytest.mark.parametrize("kind", ["script", "module"])
-def test_threads_exit_handlers_and_buffers_end_as_under_python_without_the_startup_hook(
-    tmp_path: Path, twins: Twins, ending: str, kind: str
-) -> None:
-    script = write(tmp_path, CLOSING + ending)
-    flag, words = ("-I", [script]) if kind == "script" else ("-E", ["-m", "script"])
-    assert b"at exit" in twins(*words, python_flags=[flag]).stdout
-    assert (tmp_path / "kept.txt").read_text() == "buffered buffered "
-    assert len(events(run_in(tmp_path), "end")) == 1
-
-
-def test_module_and_missing_script_without_the_startup_hook(tmp_path: Path, twins: Twins) -> None:
-    (tmp_path / "package").mkdir()
-    write(tmp_path, VIEW + "\n1 / 0\n", "package/tool.py")
-    twins("-m", "package.tool", python_flags=["-E"])
-    assert twins("nowhere.py", python_flags=["-E"]).returncode == 2
+    script = write(tmp_path, "print('started')")
+    call = f"import sys; sys.path[:0] = {[*sys.path]!r}; import gpurun; "
+    call += "sys.exit(gpurun.main(sys.argv[1:]))"
+    done = subprocess.run(
+        [sys.executable, flag, "-c", call, script],
+        cwd=tmp_path,
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "with -I, -E or -S" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.glob(".gpurun/runs/*"))
 
 
 def test_children_of_every_start_method_see_the_same(tmp_path: Path, twins: Twins) -> None:

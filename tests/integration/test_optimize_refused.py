@@ -187,8 +187,7 @@ def test_a_script_that_steps_too_slowly_for_the_budget_says_how_far_it_came(
     assert lines(done)[-1].startswith("verdict=inconclusive exit=3")
 
 
-@pytest.mark.slow  # quick twin: test_launch_parity.py
-def test_interpreter_flags_that_switch_the_hook_off_do_not_stop_the_tuning(
+def test_interpreter_flags_that_switch_the_hook_off_are_refused(
     tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
     (tmp_path / "train.py").write_text(training(10))
@@ -200,7 +199,9 @@ def test_interpreter_flags_that_switch_the_hook_off_do_not_stop_the_tuning(
         timeout=300,
         check=False,
     )
-    assert any("it ended after 10 steps; 24 are needed" in line for line in lines(done))
+    assert done.returncode == 2
+    assert any("with -I, -E or -S" in line for line in lines(done))
+    assert not any("trial 1" in line and "samples/s" in line for line in lines(done))
 
 
 # -- the machine -----------------------------------------------------------------------------------

@@ -62,7 +62,7 @@ BEFORE_TORCH = tuple(
     f"gpurun.runtime.{name}"
     for name in (
         "bootstrap.sitecustomize",
-        "boot.activate", "boot.exit_record", "boot.gloo_threads", "boot.isolated_main",
+        "boot.activate", "boot.exit_record", "boot.gloo_threads",
         "boot.orphan_ranks", "boot.prestart_wait",
         "core.device_clock", "core.hub_uploads", "core.patching",
         "core.post_import", "core.recorder", "core.seeds",
@@ -352,8 +352,8 @@ def test_rooms_of_the_runtime_import_one_way(package: list[Source]) -> None:
 def test_the_runtime_never_imports_torch_before_the_script_does(package: list[Source]) -> None:
     known = {source.name for source in package}
     assert all(name in known for name in BEFORE_TORCH)
-    started = ("sitecustomize", "isolated_main")  # they start the runtime when they are imported
-    names = [name for name in BEFORE_TORCH if not name.endswith(started)]
+    # sitecustomize starts the runtime when it is imported
+    names = [name for name in BEFORE_TORCH if not name.endswith("sitecustomize")]
     code = f"import importlib, sys\nfor name in {names}: importlib.import_module(name)\n"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}print(*sys.modules)"],
