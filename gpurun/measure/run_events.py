@@ -62,6 +62,7 @@ class ProcessLog:
     host_samples: records.HostSamplesEvent | None = None
     gradients: tuple[records.GradientEvent, ...] = ()
     probe: records.ProbeEvent | None = None
+    ceilings: records.CeilingsEvent | None = None
     cores: records.CoresEvent | None = None
     end: records.EndEvent | None = None
 
@@ -209,6 +210,7 @@ class _Reader:
             host_samples=latest(records.HostSamplesEvent),
             gradients=every(records.GradientEvent),
             probe=latest(records.ProbeEvent),
+            ceilings=latest(records.CeilingsEvent),
             cores=latest(records.CoresEvent),
             end=latest(records.EndEvent),
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from gpurun.records.messages.ceilings_event import CeilingsEvent as CeilingsEvent
 from gpurun.records.messages.flops_event import FlopsEvent as FlopsEvent
 from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
 from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent

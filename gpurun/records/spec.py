@@ -54,7 +54,8 @@ class TrialSpec:
     process writes `control/first_step` in the run folder and waits for `control/go`, so that the
     launcher can keep what the script wrote until then. `planted_seconds` are added to each step, a
     slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train,
-    and without gradients also what each layer takes and returns.
+    and without gradients also what each layer takes and returns. With `ceilings` the training
+    loader hands out one batch again and again, and at the end the loader runs alone.
     """
 
     stop: StopRule
@@ -63,6 +64,7 @@ class TrialSpec:
     hold_at_first_step: bool = False
     planted_seconds: float = 0.0
     rounded: bool = False
+    ceilings: bool = False
 
 
 @record

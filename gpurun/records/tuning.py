@@ -98,7 +98,8 @@ class TrialRecord:
     """One short launch.
 
     `purpose`: "probe", "screen", "pair baseline", "pair candidate", "share" (one side of a pair
-    with and without one change), or "rounding" (the script as it is, parameters rounded)."""
+    with and without one change), "rounding" (the script as it is, parameters rounded), or
+    "ceilings" (model and loader each alone: its speed is the model's)."""
 
     number: int
     purpose: str
@@ -206,6 +207,22 @@ class Unproven:
     budget_seconds: float = 0.0
 
 
+@record
+class Ceilings:
+    """How fast each side of the training is alone, with the script's own settings.
+
+    Samples a second. The model alone trains on one batch, copied to the device anew in each step;
+    the loader alone has all the processor. None where that was not measured, and `reason` says why.
+    `gain_upper_bound`: of all that only makes data come faster, a factor (1.0: none).
+    """
+
+    loader_samples_per_second: float | None
+    model_samples_per_second: float | None
+    script_samples_per_second: float | None
+    gain_upper_bound: float | None
+    reason: str
+
+
 PROVEN = ("faster", "smaller")
 """Verdicts of a proof that was won."""
 MEASURED = (*PROVEN, "no_gain", "inconclusive")
@@ -253,6 +270,8 @@ class TuningReport:
     waits: tuple[WaitingLine, ...] = ()
     memory_of: str = ""
     """Whose peak `peak_memory_bytes` is: "GPU", or "main process" of a script on the CPU."""
+    ceilings: Ceilings | None = None
+    """None where a tuning ended before they were thought of."""
     unproven: Unproven | None = None
     """Under the verdict "inconclusive": the finalist, if there is one."""
     schema: str = TUNING_SCHEMA

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from gpurun.formatting.ceilings_text import ceilings_sentence
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import (
     count,
@@ -198,9 +199,14 @@ def _failure(report: TuningReport) -> str:
 
 
 def remarks(report: TuningReport) -> list[str]:
-    """Remarks beside the verdict: lines that wait, and who else used the machine."""
-    said = (waiting_sentence(report), load_sentence(report), others_on_gpu_sentence(report))
-    return [sentence for sentence in said if sentence is not None]
+    """Remarks beside the verdict: ceilings, lines that wait, and who else used the machine."""
+    said = (
+        ceilings_sentence(report.ceilings) if report.ceilings is not None else None,
+        waiting_sentence(report),
+        load_sentence(report),
+        others_on_gpu_sentence(report),
+    )
+    return [sentence for sentence in said if sentence]
 
 
 def load_sentence(report: TuningReport) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from gpurun.knobs.api import Knob, Skip
@@ -94,3 +94,10 @@ def _words(answer: Any) -> tuple[str, ...]:
     if wrong:
         raise TypeError(f"{wrong[0]!r} is not a str")
     return found
+
+
+def early_imports(knobs: Sequence[Knob], facts: Facts) -> tuple[str, ...]:
+    """The modules that those of the knobs want early which may be tried."""
+    wanting = [knob for knob in knobs if knob.early_imports]
+    may = [knob for knob in wanting if not isinstance(candidates(knob, facts), Skip)]
+    return tuple(module for knob in may for module in knob.early_imports)

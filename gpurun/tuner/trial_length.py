@@ -37,6 +37,8 @@ LIVE_PAIRS = 3
 """And for so many live pairs: two settle most proofs, and the third one those that differ."""
 LEAST_PROOF_ROUNDS = 2
 """And for so many even where they take most of the budget: fewer can show nothing."""
+LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
+"""The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 PROOF_SHARE = 0.6
 """What is kept for more rounds than those takes at most this part of the budget."""
 SCREEN_SHARE = 0.4

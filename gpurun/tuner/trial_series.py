@@ -161,6 +161,7 @@ class TrialSeries:
                 seed=BASE_SEED,
                 seed_offset=request.seed_offset,
                 rounded=request.rounded,
+                ceilings=request.ceilings,
             ),
             settings=tuple(Setting(k, v) for k, v in request.settings.items()),
             settings_environment=variables,

@@ -75,6 +75,7 @@ def tuning_document(
         waits=_waits(findings.probe),
         objective=objective.value,
         memory_of=_memory_of(findings),
+        ceilings=findings.ceilings,
         unproven=_unproven(findings, objective),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.records.facts import Facts
-from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection, Unproven
+from gpurun.records.tuning import Ceilings, GuardVerdict, LadderRow, Rejection, Unproven
 from gpurun.tuner.proof.paired_proof import Finalist
 from gpurun.tuner.tuning_trial import Trial
 
@@ -37,4 +37,5 @@ class TuningFindings:
     rejections: list[Rejection] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     unproven: Unproven | None = None
+    ceilings: Ceilings | None = None
     verdict: str = "interrupted"

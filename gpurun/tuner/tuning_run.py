@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.arguments.options import Objective, Options
+from gpurun.formatting.ceilings_text import ceilings_sentence
 from gpurun.formatting.number_text import count
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
@@ -19,6 +20,7 @@ from gpurun.records.spec import StopRule
 from gpurun.records.tuning import LadderRow, TrialRecord, Unproven
 from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
+from gpurun.tuner.ceiling_trial import PURPOSE, ceilings_of
 from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.proof.decision import BATCH
@@ -39,7 +41,7 @@ from gpurun.tuner.search.screening import (
 )
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.trial_length import (
-    LEAST_PROOF_ROUNDS,
+    LEAST_LAUNCHES,
     PROBE,
     budget_flag,
     needed_steps,
@@ -61,8 +63,6 @@ BATCH_TRIALS = 4
 """Of these, kept back for the batch size."""
 LEAST_PROBE_SECONDS = 20.0
 """The first trial gets so long, however small the budget: importing torch can take half of it."""
-LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
-"""The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 MUCH_LARGER = 1.5
 """A budget that is so many times that of an earlier tuning is there to search further, too."""
 LEAST_TRIAL_SECONDS = 30.0
@@ -121,6 +121,11 @@ class TuningRun:
         if before is not None and self._time.budget <= MUCH_LARGER * before.budget_seconds:
             self._go_on(state, before)
             return
+        if self._objective is Objective.THROUGHPUT:
+            room = self._time.left > LEAST_LAUNCHES * self._time.usual
+            found = ceilings_of(state.facts, self._rule, self._launch if room else None)
+            self.findings.ceilings = found
+            self._decide(ceilings_sentence(found) or f"ceilings: not measured: {found.reason}")
         untouched = state.branch()
         search = self._search(state)
         larger = self._larger_batch(state, search) if Effect.TRAINING in self._allowed else None
@@ -275,12 +280,9 @@ class TuningRun:
 
     def _import_early(self, facts: Facts) -> None:
         """Let the processes on standby import what only some settings need, if they are several."""
-        if not self._trials.standby_modules or not has_several_slots():
-            return
-        for knob in self._knobs():
-            if knob.early_imports and knob.effect in self._allowed:
-                if not isinstance(knob_calls.candidates(knob, facts), Skip):
-                    self._trials.standby_modules += tuple(knob.early_imports)
+        if self._trials.standby_modules and has_several_slots():
+            allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
+            self._trials.standby_modules += knob_calls.early_imports(allowed, facts)
 
     # -- search --------------------------------------------------------------------------------
 
@@ -410,8 +412,6 @@ class TuningRun:
         """Where a trial's records and output are."""
         return self._trials.folder / record.run_dir
 
-    # -- small things --------------------------------------------------------------------------
-
     def _launch(self, request: TrialRequest) -> Trial:
         limit = max(LEAST_TRIAL_SECONDS, self._time.left)
         request = replace(request, limit_seconds=min(limit, request.limit_seconds))
@@ -439,7 +439,7 @@ class TuningRun:
         return with_read_ahead(self._rule, settings, self._prefetch)
 
     def _trials_left(self) -> int:
-        tried = [t for t in self._trials.trials if not t.purpose.startswith("pair")]
+        tried = [t for t in self._trials.trials if not t.purpose.startswith(("pair", PURPOSE))]
         return max(0, self._most_trials - len(tried))
 
     def _decide(self, line: str) -> None:

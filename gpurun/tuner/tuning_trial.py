@@ -102,6 +102,8 @@ class TrialRequest:
     """A trial is given up after so long at most, and earlier by what others took."""
     rounded: bool = False
     """True if parameters are rounded before the first step."""
+    ceilings: bool = False
+    """True if model and loader run alone in it: its speed is not the script's."""
     in_turns: bool = False
     """True if it takes turns with the reference, if there is one."""
     following: Sequence[Mapping[str, Any]] = ()

@@ -127,6 +127,15 @@ def test_waiting_for_data_is_at_least_halved_and_proven(writer: Tuned) -> None:
     assert ratio > 1.5  # means of noisy launches; the proof pairs them
 
 
+def test_what_faster_loading_can_gain_at_most_is_measured_too(writer: Tuned) -> None:
+    ceilings = writer.report["ceilings"]
+    script = ceilings["script_samples_per_second"]
+    assert script < ceilings["loader_samples_per_second"]
+    assert ceilings["gain_upper_bound"] == ceilings["model_samples_per_second"] / script > 2
+    assert b"loader alone" in writer.done.stderr
+    assert [t["purpose"] for t in writer.report["trials"]].count("ceilings") == 1
+
+
 def test_trials_leave_every_file_as_it_was(writer: Tuned) -> None:
     assert writer.after == writer.before
     wrote = (run_folder(writer.folder / ".gpurun") / "trials" / "01" / "output.log").read_text()

@@ -254,7 +254,7 @@ class Loaders:
 
     def _yielded(self, state: LoaderState, indices: object, batch: object, waited_ns: int) -> None:
         if self._grad_enabled():
-            CLOCK.batch(state, waited_ns, _count_indices(indices))
+            CLOCK.batch(state, waited_ns, count_indices(indices))
         elif CLOCK.untrained:
             CLOCK.waited(waited_ns)
         if self.on_batch is not None:
@@ -269,7 +269,7 @@ class Loaders:
             )
 
 
-def _count_indices(indices: object) -> int:
+def count_indices(indices: object) -> int:
     """Data-set indices in a batch; 0 where the sampler does not hand out batches of indices."""
     if type(indices) is list:
         return len(indices) if indices and indices[0] is not None else 0

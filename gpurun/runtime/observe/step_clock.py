@@ -314,6 +314,10 @@ class StepClock:
         loss = self._latest[LOSS]
         return loss if isinstance(loss, float) else None
 
+    def loaders_of_step(self) -> set[int]:
+        """Numbers of the loaders that handed out batches in the latest step."""
+        return set() if self._latest is None else set(self._latest[SAMPLES] or ())
+
     def hand_over(self) -> None:
         """Write the finished rows; rows that wait for the device stay until they are resolved."""
         for clock, rows in self._rows.items():

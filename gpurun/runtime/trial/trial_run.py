@@ -6,6 +6,7 @@ import atexit
 import statistics
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 
 from gpurun.records.events import StopEvent
@@ -47,6 +48,12 @@ def install(spec: RunSpec) -> None:
     as_it_is = not spec.settings
     control = Path(spec.run_dir) / "control"
     trial = _Trial(control, spec.trial, as_it_is, _turns(spec, control))
+    if spec.trial.ceilings:
+        from gpurun.runtime.trial.ceilings import Ceilings
+
+        ceilings = Ceilings(spec.trial.stop)
+        ceilings.begin()
+        trial.before_exit = guarded("ceilings", ceilings.finish)
     guarded("look for attention", manual_attention.watch)()
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
@@ -63,6 +70,8 @@ def _turns(spec: RunSpec, control: Path) -> Turns | None:
 class _Trial:
     def __init__(self, control: Path, spec: TrialSpec, as_it_is: bool, turns: Turns | None) -> None:
         self.control = control
+        self.before_exit: Callable[[], None] = lambda: None
+        """Called when enough was seen, before the process ends."""
         self._as_it_is = as_it_is
         self._rule: StopRule = spec.stop
         self._ranks = trial_exit.StopAgreement(control)
@@ -129,6 +138,7 @@ class _Trial:
         if reason != "max_steps":  # every rank stops there by itself, at the same step
             reason = self._ranks.agreed(count, reason)
         if reason is not None:
+            self.before_exit()
             trial_exit.end_at_once(lambda: self._write_exit(reason, count, end), self.control)
         self._last = now()
 
