@@ -1,4 +1,4 @@
-"""`gpurun doctor`: what is installed, permitted and missing here, and what each absence costs."""
+"""`gpurun doctor`: what is installed, permitted and missing here, what that costs, what to do."""
 
 from __future__ import annotations
 
@@ -41,20 +41,28 @@ def doctor(options: DoctorOptions) -> int:
 def examine(cwd: Path, out: str | None) -> DoctorReport:
     """Everything that was looked at, in the order in which it is shown."""
     from gpurun.doctor.driver_probe import probe
+    from gpurun.doctor.profiling_checks import profiling_checks
     from gpurun.doctor.software_checks import software_checks
     from gpurun.doctor.system_checks import system_checks
 
     machine = probe()
-    checks = (*software_checks(machine), *system_checks(machine, cwd, out))
+    checks = (
+        *software_checks(machine),
+        *profiling_checks(machine),
+        *system_checks(machine, cwd, out),
+    )
     fine = all(check.state in (State.OK, State.UNNEEDED) for check in checks)
     return DoctorReport("ok" if fine else "limited", checks)
 
 
 def _show(checks: tuple[Check, ...]) -> None:
+    from gpurun.report.terminal_output import PREFIX, write_lines
     from gpurun.report.terminal_table import print_table
 
     rows = [(c.what, c.state.value, c.found, c.cost) for c in checks]
     print_table("gpurun doctor", ("what", "state", "found", "what it costs"), rows)
+    todo = [f"{check.what}: {check.todo}" for check in checks if check.todo]
+    write_lines([[(PREFIX, "bold cyan"), (line, "")] for line in todo])
 
 
 def _write(report: DoctorReport, target: str) -> None:

@@ -20,10 +20,12 @@ PROBE_SECONDS = 60.0
 
 TORCH_PROGRAM = """
 import json, torch
+from torch.profiler import ProfilerActivity, supported_activities
 print(json.dumps({
     "version": torch.__version__,
     "cuda_build": torch.version.cuda or (torch.version.hip and "ROCm " + torch.version.hip),
     "cuda_devices": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+    "profiles_gpu": ProfilerActivity.CUDA in supported_activities(),
 }))
 """
 
@@ -63,11 +65,15 @@ print(json.dumps({
 
 @dataclass(frozen=True)
 class TorchProbe:
-    """torch as installed. `cuda_build`: the toolkit it was built for, None for a CPU build."""
+    """torch as installed. `cuda_build`: the toolkit it was built for, None for a CPU build.
+
+    `profiles_gpu`: torch.profiler can record kernels and copies.
+    """
 
     version: str
     cuda_build: str | None
     cuda_devices: int
+    profiles_gpu: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,11 @@ from gpurun.measure.gpu_notes import cpu_build
 from gpurun.records.doctor import Check, State
 
 OLDEST_TORCH = (2, 4)
-
-GPU_TOOLS = {
-    "nsys": "no timeline of kernels and copies from Nsight Systems",
-    "ncu": "no occupancy or divergence of single kernels from Nsight Compute",
-    "dcgmi": "no counters from DCGM; NVML's are used",
-}
-HOST_TOOLS = {"py-spy": "no samples of the host's Python code from outside the script"}
+OPEN_COUNTERS = (
+    "run as root (a container: `--cap-add SYS_ADMIN`), or load the nvidia module with "
+    "NVreg_RestrictProfilingToAdminUsers=0"
+)
+"""Against ERR_NVGPUCTRPERM: NVIDIA's drivers keep the GPU's counters for administrators."""
 
 
 def software_checks(machine: Machine) -> Iterable[Check]:
@@ -31,10 +29,6 @@ def software_checks(machine: Machine) -> Iterable[Check]:
     yield compiler_check()
     yield nvml_check(machine)
     yield gpm_check(machine)
-    for tool, cost in GPU_TOOLS.items():
-        yield tool_check(tool, cost, needed=bool(machine.gpus))
-    for tool, cost in HOST_TOOLS.items():
-        yield tool_check(tool, cost)
 
 
 def torch_check(machine: Machine) -> Check:
@@ -46,8 +40,8 @@ def torch_check(machine: Machine) -> Check:
     if _version(torch.version) < OLDEST_TORCH:
         return Check("torch", State.LIMITED, found, "older than 2.4: knobs may be skipped")
     if machine.gpus and not torch.cuda_build:
-        cost = f"{cpu_build(machine.gpus[0])}; install torch's CUDA build"
-        return Check("torch", State.LIMITED, found, cost)
+        cost = cpu_build(machine.gpus[0])
+        return Check("torch", State.LIMITED, found, cost, "install torch's CUDA build")
     if machine.gpus and not torch.cuda_devices:
         cost = "the GPU stays idle: driver too old for this build, or CUDA_VISIBLE_DEVICES hides it"
         return Check("torch", State.LIMITED, found, cost)
@@ -68,9 +62,10 @@ def compiler_check() -> Check:
     names = [os.environ.get("CXX", ""), "g++", "clang++", "gcc", "cl"]
     compiler = next((path for name in names if name and (path := shutil.which(name))), None)
     if compiler is None:
-        return Check("compiler", State.MISSING, "no C++ compiler", cost)
+        return Check("compiler", State.MISSING, "no C++ compiler", cost, "install g++")
     if not Path(sysconfig.get_path("include"), "Python.h").exists():
-        return Check("compiler", State.MISSING, f"{compiler}, but no Python.h", cost)
+        todo = "install python's headers (Debian: python3-dev)"
+        return Check("compiler", State.MISSING, f"{compiler}, but no Python.h", cost, todo)
     return Check("compiler", State.OK, compiler)
 
 
@@ -85,7 +80,8 @@ def nvml_check(machine: Machine) -> Check:
     if not machine.gpus:
         return Check("NVML", State.UNNEEDED, "no GPU")
     cost = "no utilisation, memory, power or temperature of the GPU"
-    return Check("NVML", State.MISSING, machine.nvml, cost)
+    todo = "see whether nvidia-smi runs here; a container needs `--gpus all`"
+    return Check("NVML", State.MISSING, machine.nvml, cost, todo)
 
 
 def gpm_check(machine: Machine) -> Check:
@@ -95,21 +91,11 @@ def gpm_check(machine: Machine) -> Check:
     if isinstance(machine.nvml, NvmlProbe) and machine.nvml.gpm:
         refused = machine.nvml.gpm_refused
         if refused:
-            return Check(what, State.LIMITED, f"refused: {refused}", cost)
+            return Check(what, State.LIMITED, f"refused: {refused}", cost, OPEN_COUNTERS)
         return Check(what, State.OK, "supported")
     if not machine.gpus:
         return Check(what, State.UNNEEDED, "no GPU")
     return Check(what, State.LIMITED, "not supported", cost)
-
-
-def tool_check(tool: str, cost: str, needed: bool = True) -> Check:
-    """A program on the PATH."""
-    path = shutil.which(tool)
-    if path:
-        return Check(tool, State.OK, path)
-    if not needed:
-        return Check(tool, State.UNNEEDED, "no GPU")
-    return Check(tool, State.MISSING, "not on the PATH", cost)
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpurun.doctor.driver_probe import Machine
+from gpurun.doctor.software_checks import OPEN_COUNTERS
 from gpurun.errors import GpurunError
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_cores
@@ -49,7 +50,7 @@ def counters_check(
     if not reserved or (_may_administer() if root is None else root):
         return Check(what, State.OK, "readable")
     cost = "no figures of single kernels from Nsight Compute (ERR_NVGPUCTRPERM)"
-    return Check(what, State.LIMITED, "for administrators only", cost)
+    return Check(what, State.LIMITED, "for administrators only", cost, OPEN_COUNTERS)
 
 
 def isolation_check(cwd: Path) -> Check:
@@ -127,9 +128,8 @@ def shared_memory_check(folder: Path = Path("/dev/shm")) -> Check:
         return Check(what, State.MISSING, f"no {folder}", cost)
     found = f"{size / 2**30:.1f} GiB"
     if size < SMALL_SHARED_MEMORY_BYTES:
-        return Check(
-            what, State.LIMITED, found, "loader workers with large batches die (bus error)"
-        )
+        cost = "loader workers with large batches die (bus error)"
+        return Check(what, State.LIMITED, found, cost, "give a container `--shm-size=8g`")
     return Check(what, State.OK, found)
 
 

@@ -20,12 +20,17 @@ class State(enum.Enum):
 
 @record
 class Check:
-    """One thing that was looked at. `cost`: what its state costs, empty where it costs nothing."""
+    """One thing that was looked at.
+
+    `cost`: what its state costs, empty where it costs nothing. `todo`: what helps; empty where
+    nothing is to be done, or nothing helps.
+    """
 
     what: str
     state: State
     found: str
     cost: str = ""
+    todo: str = ""
 
 
 @record

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections import namedtuple
 from pathlib import Path
 
 import pytest
 
-from gpurun.doctor import driver_probe, software_checks, system_checks
+from gpurun.doctor import driver_probe, profiling_checks, software_checks, system_checks
 from gpurun.doctor.driver_probe import Machine, NvmlProbe, TorchProbe
 from gpurun.records.codec import from_json
-from gpurun.records.doctor import DoctorReport, State
+from gpurun.records.doctor import Check, DoctorReport, State
 from tests.conftest import Gpurun
 
 H200 = "NVIDIA H200"
@@ -27,6 +29,7 @@ def test_the_table_the_document_and_the_verdict_agree(gpurun: Gpurun, tmp_path: 
     for check in report.checks:
         assert check.what in shown
         assert check.state.value in shown
+        assert check.todo in shown
     troubled = {State.LIMITED, State.MISSING} & {check.state for check in report.checks}
     assert report.verdict == ("limited" if troubled else "ok")
     assert shown.splitlines()[-1].startswith(f"verdict={report.verdict} exit=0")
@@ -40,16 +43,93 @@ def test_every_absence_has_a_price(gpurun: Gpurun) -> None:
         assert bool(check.cost) == (check.state in (State.LIMITED, State.MISSING)), check
 
 
-def test_a_profiler_that_is_not_on_the_path_is_missing(gpurun: Gpurun, tmp_path: Path) -> None:
-    def state(path: Path) -> State:
+def test_tools_that_gpurun_does_not_use_cost_nothing(gpurun: Gpurun, tmp_path: Path) -> None:
+    def checks(path: Path) -> dict[str, Check]:
         done = gpurun("doctor", "--quiet", "--json", "-", env={"PATH": str(path)})
         report = from_json(DoctorReport, json.loads(done.stdout))
-        return next(check.state for check in report.checks if check.what == "py-spy")
+        return {check.what: check for check in report.checks}
 
-    assert state(tmp_path) is State.MISSING
+    without = checks(tmp_path)
+    for tool in ("dcgmi", "py-spy", "memray"):
+        assert (without[tool].state, without[tool].cost) == (State.UNNEEDED, "")
+        assert "gpurun" in without[tool].found
     (tmp_path / "py-spy").write_text("#!/bin/sh\n")
     (tmp_path / "py-spy").chmod(0o755)
-    assert state(tmp_path) is State.OK
+    assert checks(tmp_path)["py-spy"].state is State.OK
+
+
+OUTPUT = 'while [ "$1" != -o ]; do shift; done; '
+"""Leaves the name of the report in $2, as nsys was asked for it."""
+
+
+@pytest.mark.parametrize(
+    ("does", "state", "found", "todo"),
+    [
+        (OUTPUT + "touch $2.nsys-rep", State.OK, "nsys", ""),
+        (OUTPUT + "touch $2.qdstrm", State.LIMITED, "importer does not start", "libdw1"),
+        ("echo not permitted >&2; exit 1", State.LIMITED, "no report: not permitted", "nsys"),
+        ("exit 7", State.LIMITED, "it ended with code 7", "nsys status"),
+    ],
+)
+def test_an_nsys_counts_as_working_only_if_it_writes_a_report(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    does: str,
+    state: State,
+    found: str,
+    todo: str,
+) -> None:
+    (tmp_path / "nsys").write_text(f"#!/bin/sh\n{does}\n")
+    (tmp_path / "nsys").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    check = profiling_checks.nsys_check(Machine(CUDA, NvmlProbe((H200,), True), (H200,)))
+    assert check.state is state
+    assert found in check.found
+    assert todo in check.todo
+    assert bool(check.cost) == (state is State.LIMITED)
+
+
+@pytest.mark.skipif(shutil.which("nsys") is None, reason="nsys is not installed")
+def test_the_real_nsys_works_here_or_says_why() -> None:
+    check = profiling_checks.nsys_check(Machine(CPU, "no NVML", ()))
+    assert check.state is State.OK or (check.found and check.todo)
+
+
+def test_an_nsys_that_hangs_does_not_hang_the_doctor(tmp_path: Path) -> None:
+    (tmp_path / "nsys").write_text("#!/bin/sh\nexec sleep 1000\n")
+    (tmp_path / "nsys").chmod(0o755)
+    why, todo = profiling_checks.nsys_obstacle(str(tmp_path / "nsys"), seconds=0.5)
+    assert "no report within" in why
+    assert todo
+
+
+@pytest.mark.parametrize(
+    ("torch", "gpus", "state"),
+    [
+        (TorchProbe("2.11.0+cu130", "13.0", 1, profiles_gpu=True), (H200,), State.OK),
+        (CPU, (H200,), State.LIMITED),
+        (CPU, (), State.OK),
+        ("no torch", (), State.MISSING),
+    ],
+)
+def test_torchs_profiler_is_judged_by_the_gpu_that_is_here(
+    torch: TorchProbe | str, gpus: tuple[str, ...], state: State
+) -> None:
+    check = profiling_checks.torch_profiler_check(Machine(torch, "no NVML", gpus))
+    assert check.state is state
+    assert bool(check.todo) == (state is not State.OK)
+
+
+def test_nvidias_profilers_are_missed_only_where_there_is_a_gpu(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for look in (profiling_checks.nsys_check, profiling_checks.ncu_check):
+        missed = look(Machine(CUDA, NvmlProbe((H200,), True), (H200,)))
+        assert missed.state is State.MISSING
+        assert missed.cost
+        assert missed.todo
+        assert look(Machine(CPU, "no NVML", ())).state is State.UNNEEDED
 
 
 def test_a_torch_that_cannot_be_imported_is_named_with_its_error(
@@ -68,7 +148,7 @@ def test_a_driver_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("torch", "state", "cost"),
+    ("torch", "state", "said"),
     [
         (CUDA, State.OK, ""),
         (CPU, State.LIMITED, "install torch's CUDA build"),
@@ -78,11 +158,11 @@ def test_a_driver_that_hangs_does_not_hang_the_doctor(monkeypatch: pytest.Monkey
     ],
 )
 def test_torch_is_judged_by_the_gpu_that_is_here(
-    torch: TorchProbe | str, state: State, cost: str
+    torch: TorchProbe | str, state: State, said: str
 ) -> None:
     check = software_checks.torch_check(Machine(torch, NvmlProbe((H200,), True), (H200,)))
     assert check.state is state
-    assert cost in check.cost
+    assert said in f"{check.cost}; {check.todo}"
 
 
 def test_a_cpu_build_of_torch_is_fine_where_there_is_no_gpu() -> None:
@@ -114,7 +194,9 @@ def test_counters_may_be_for_administrators_only(
 ) -> None:
     file = tmp_path / "params"
     file.write_text(parameters)
-    assert system_checks.counters_check(True, file, root).state is state
+    check = system_checks.counters_check(True, file, root)
+    assert check.state is state
+    assert ("NVreg_RestrictProfilingToAdminUsers" in check.todo) == (state is State.LIMITED)
 
 
 def test_a_quota_below_the_machines_cores_is_said() -> None:
