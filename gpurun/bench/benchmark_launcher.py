@@ -33,12 +33,12 @@ from gpurun.trials.turn_ratio import TurnRatio
 
 SEED = 1234
 WARM_SHARE = 0.5
-"""Of a first launch's time: what a later one is thought to take before there was any."""
+"""The expected time of a later launch before there was one, as a share of the first launch's."""
 STEADY_MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(4 << 30)}
-"""For glibc. By itself it learns from what is freed whether large blocks come from its heap or from
-the kernel, and by chance launches of one script learn otherwise: they then differ by 10 % and more
-in speed. With this set large blocks always come from the kernel, and memory is steadier, too. What
-the user sets himself stands."""
+"""For glibc. Without it, glibc learns from freed blocks whether large blocks come from its heap or
+from the kernel. Launches of one script learn differently by chance, and then differ by 10 % and
+more in speed. With it, large blocks always come from the kernel, and memory is steadier, too. The
+user's own value wins."""
 WARM_UP_SECONDS = 2.0
 """The launch before the pairs measures step time, memory and losses."""
 PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS

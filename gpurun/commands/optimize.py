@@ -45,7 +45,7 @@ EXIT_CODES = {
     "dry_run": ExitCode.OK,
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
-"""Of `--tune-only`; everything else is the script's own failure."""
+"""Exit codes of `--tune-only`; every other verdict is the script's own failure."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO}
 """Errors of a place where records cannot be written (any more)."""
 

@@ -10,8 +10,8 @@ from gpurun.measure.machine import available_cores
 
 STAT = Path("/proc/stat")
 BUSY = (0, 1, 2, 5, 6)
-"""Columns of a core's line: user, nice, system and both kinds of interrupts. What other virtual
-machines steal is no process's here."""
+"""Columns of a core's line: user, nice, system and both kinds of interrupts. Time that other
+virtual machines steal belongs to no process here."""
 
 
 def shared_cores() -> int:

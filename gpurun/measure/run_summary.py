@@ -25,9 +25,9 @@ N = TypeVar("N", int, float)
 TOGETHER = 0.5
 """Processes trained at the same time if their windows share this much of the shorter one."""
 FEW_STEPS = 10
-"""Fewer measured steps than this are said to be few."""
+"""With fewer measured steps, a note says so."""
 WORST_FIRST = ("failed", "revoked", "applied", "skipped")
-"""Of several outcomes of one knob the first of these counts; one that was revoked is skipped."""
+"""If a knob has several outcomes, the first of these counts; a revoked knob counts as skipped."""
 
 
 def summarise_run(

@@ -43,8 +43,8 @@ COLUMNS = (
     Column("effect"),
     Column("kept?"),
 )
-"""`gain` of a row is that of the chosen settings over the same without the change, by a live pair;
-that of the last row is the proof's, over the script as it is. Nothing else is compared.
+"""`gain` of a row compares the chosen settings with and without the change, by a live pair. `gain`
+of the last row is the proof's, over the script as it is. Nothing else is compared.
 
 The effect never leaves a narrow terminal: nobody should change their training unawares.
 """

@@ -127,7 +127,7 @@ def _finding(finding: ScalingFinding) -> list[str]:
 
 
 PRICES = {"numerics": ", rounds gradients", "training": ", changes training"}
-"""What a way costs besides, by its effect."""
+"""The price of an option, by its effect."""
 
 
 def _way(way: ScalingWay) -> str:

@@ -28,7 +28,7 @@ from gpurun.records.tuning import (
 from gpurun.stats.intervals import says_nothing
 
 OTHERS_SHARE = 0.1
-"""Of the cores: where other programs used less of them, nothing is said."""
+"""The share of the cores that other programs may use without a remark."""
 MOST_WAITING = 3
 """Lines of the script that are named; the record holds them all."""
 

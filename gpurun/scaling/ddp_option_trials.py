@@ -19,7 +19,7 @@ from gpurun.scaling.scaling_launcher import ScalingLauncher
 from gpurun.scaling.scaling_requests import PlannedLaunch
 
 WORTH_TRYING = 0.02
-"""Of the step: what less of it is exposed could gain is lost in the noise."""
+"""The least exposed share of the step: the gain of a smaller one is lost in the noise."""
 VIEW = Setting("gradient_as_bucket_view", True)
 WAYS: tuple[tuple[Setting, ...], ...] = (
     (VIEW,),

@@ -40,7 +40,7 @@ MORE_THAN_ALL = 1.1
 DOUBT = 0.65
 """Severity of a finding at a count that may be a good one."""
 OTHERS = 0.1
-"""Of the cores: what other programs may use without being named."""
+"""The share of the cores that other programs may use without a note."""
 LABEL = "projection, not measured"
 CODES = {
     "ok": ExitCode.OK,

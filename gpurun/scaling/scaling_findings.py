@@ -18,7 +18,7 @@ WARNING, CRITICAL = 0.4, 0.7
 COMMUNICATION = (0.10, 0.25)
 """Shares of the step that are exposed communication: worth a look, critical."""
 IMBALANCE = (0.10, 0.30)
-"""How much longer than the mean the slowest rank works."""
+"""Shares by which the slowest rank works longer than the mean."""
 DATA = (0.05, 0.20)
 """Shares of the step by which the wait for data has grown."""
 HOST = (0.10, 0.30)

@@ -39,7 +39,7 @@ class ScalingLauncher:
         self.distributed = distributed
         self.folder = folder
         self.ddp_options = options.ddp_options
-        """How gradients are exchanged where a planned launch does not say."""
+        """The exchange of gradients if a planned launch names none."""
         self.launched = 0
         self.longest: dict[int, float] = {}
         """Seconds of the longest launch so far, by ranks."""

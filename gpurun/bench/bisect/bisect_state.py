@@ -43,8 +43,9 @@ class SearchPlan:
     least_pairs: int = 4
     """Pairs that an answer needs of the two commits that it is about."""
     doubtful: tuple[float, float] = (0.25, 0.9)
-    """Between these probabilities of a second drop, the ends of the range and the culprit and its
-    parent are measured again, each up to `most_pairs`: does the culprit account for all?"""
+    """Probabilities of a second drop. Between them the search measures two pairs again, up to
+    `most_pairs` each: the ends of the range, and the culprit with its parent. Does the culprit
+    explain the whole drop?"""
     most_pairs: int = 12
 
 
@@ -104,7 +105,7 @@ class Confirm(Measure):
     """A `Measure` of a likely culprit against its parent (the nearest one that can be measured)."""
 
     probability: float
-    """That `commit` is the culprit, so far."""
+    """The probability so far that `commit` is the culprit."""
 
 
 class Outcome(enum.Enum):

@@ -30,8 +30,8 @@ from gpurun.stats.loss_deviation import deviation, differences, repeat_spread
 LEAST = 4
 """With fewer launches of a side, too many splits of them are as good as the true one."""
 LEAST_NONFINITE = 2
-"""Launches of a side that all end otherwise than those of the other side show that already: they
-are seeded alike, and a loss is finite or is not."""
+"""So many launches suffice if all of one side are finite and all of the other are not: they have
+one seed, and a loss is finite or not."""
 NOT_BY_CHANCE = 0.05
 HONEST = "one more random number, or other rounding, also causes this"
 

@@ -32,8 +32,8 @@ EXIT_CODES = {
 }
 WORST_FIRST = (ExitCode.BENCHMARK_FAILED, ExitCode.REGRESSION, ExitCode.TRAINING_DIFFERS)
 WORST_LAST = (ExitCode.INCONCLUSIVE, ExitCode.OK)
-"""Which exit code stands for several benchmarks: the first of these, then errors such as a missing
-baseline, then the first of those. A signal comes before all of them."""
+"""The exit code of several benchmarks: the first of these, then errors such as a missing baseline,
+then the first of those. A signal comes before all of them."""
 SPEED = (Metric.THROUGHPUT, Metric.STEP_TIME)
 """The losses of these are the same figure, the throughput lost."""
 

@@ -16,7 +16,7 @@ from gpurun.stats.student_t import t_quantile
 LEVEL = 0.99
 """One-sided, of the proof that there is such a cost."""
 SHARE = 0.5
-"""Of the threshold: a smaller cost may be left out."""
+"""The share of the threshold below which a cost may be left out."""
 MISSED = "the current tree has a cost that comes once in many steps: turns of a few steps miss it"
 
 

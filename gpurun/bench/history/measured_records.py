@@ -16,7 +16,7 @@ from gpurun.stats.change_points import Change, ChangePlan, Point, find_changes
 from gpurun.stats.descriptive import geometric_mean
 
 PLAN = ChangePlan(most_points=150)
-"""Of a longer history the newest commits are searched: time grows with the cube."""
+"""In a longer history only the newest commits are searched: time grows with the cube."""
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ GREEN, RED, UNDECIDED = "green", "red", "undecided"
 ANSWERS = {"pass": GREEN, "regression": RED, "inconclusive": UNDECIDED}
 
 FACTOR = 2.0
-"""Planted is so many times the threshold."""
+"""The planted slowdown is so many times the threshold."""
 MOST_THRESHOLD = 0.4
-"""Of a threshold above it, twice as much would leave no throughput to measure."""
+"""Twice a larger threshold would leave no throughput to measure."""
 THERE = 0.9
 """So much of the planted delay must be on record in every launch."""
 FELT = 0.5

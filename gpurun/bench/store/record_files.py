@@ -20,7 +20,8 @@ FOLDER = "benchmarks"
 ACCEPTED = "accepted"
 
 UNREADABLE = (ValueError, OverflowError, RecursionError)
-"""What reading a document raises that is none: of JSON, of UTF-8, of records, of absurd figures."""
+"""Errors of reading a file that is no document: of JSON, of UTF-8, of records, of absurd
+figures."""
 
 Document = BenchmarkRecord | AcceptedBaseline
 """The kinds of documents that a store keeps."""

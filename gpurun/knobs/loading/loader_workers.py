@@ -21,7 +21,7 @@ from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.facts import Facts
 
 SHORTER = 8
-"""What a step on a GPU may come down to by other changes: an eighth."""
+"""Other changes may shorten a step on a GPU to an eighth."""
 CORES_LEFT = 2
 """For the script itself and the thread that pins its batches."""
 MANY = 32

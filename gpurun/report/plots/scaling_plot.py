@@ -18,7 +18,7 @@ WIDTH, HEIGHT = 10.0, 4.4
 """Inches."""
 MOST_TICKS = 11
 LONGEST_BAR = 1.3
-"""Of an interval so much above its point is shown."""
+"""The plot shows so much of an interval above its point."""
 
 
 def draw_scaling(report: ScalingReport, path: Path) -> bool:

@@ -29,7 +29,7 @@ from gpurun.knobs.attention.applied.score_steps import (
 WITHOUT_EFFECT = frozenset(
     ("mean", "sum", "view", "reshape", "transpose", "permute", "detach", "getitem", "clone")
 )
-"""What may be computed from the weights for nobody: `nn.MultiheadAttention` averages them so."""
+"""Operations on the weights whose result nobody uses: `nn.MultiheadAttention` averages them so."""
 MODES = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled", "set_grad_enabled")
 LONGEST = 16
 """Operations between a product and its softmax."""

@@ -17,9 +17,9 @@ from gpurun.records.frames import drop_frame
 MOST_GRAPHS = 24
 """Graphs of one class of modules; one of which more are asked for changes its shapes for ever."""
 RECOMPILATIONS = 2 * MOST_GRAPHS
-"""What dynamo is allowed before it gives a function up by itself, with a warning."""
+"""The number of compilations after which dynamo gives a function up by itself, with a warning."""
 END_OF_RECOMPUTATION = "_StopRecomputationError"
-"""What torch's checkpoint raises through a module once it has computed enough of it again."""
+"""The exception that torch's checkpoint raises through a module once it has recomputed enough."""
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 WITNESSES = 4
-"""Of so many parameters the gradient is looked at, to see whether the script changes it itself."""
+"""The gradients of so many parameters show whether the script changes gradients itself."""
 
 PATIENCE = 64
 """After so many backward passes without a call of `step` the optimizer is not what steps."""

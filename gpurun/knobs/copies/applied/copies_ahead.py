@@ -23,7 +23,7 @@ DEPTH = 2
 """Batches that lie on the device ahead of their use."""
 
 Signature = tuple[tuple[str, tuple[int, ...]], ...]
-"""What tells batches of one kind: type and shape (but for the leading dimension) of each part."""
+"""The kind of a batch: type and shape (but for the leading dimension) of each part."""
 
 
 class Carrier(Protocol[B]):

@@ -41,7 +41,7 @@ def numbered(device: torch.device) -> torch.device:
 
 
 Asked = Callable[[Args, Kwargs], Moved | None]
-"""What a call of a method that moves tensors asks for; None where it is not understood."""
+"""The request of a call that moves tensors; None if it is not understood."""
 
 
 def answer_moves(answering: Callable[[Asked], Ask]) -> None:

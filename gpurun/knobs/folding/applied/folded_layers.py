@@ -17,8 +17,8 @@ from gpurun.records.frames import drop_frame
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 TOLERANCE = 0.02
-"""Of the largest figure: what bfloat16 and TensorFloat-32 make of another order of rounding. A fold
-that is wrong is off by all of it."""
+"""Share of the largest figure that another order of rounding may change in bfloat16 and
+TensorFloat-32. A wrong fold differs by about the whole figure."""
 
 
 def is_pair(layer: nn.Module, norm: nn.Module) -> bool:

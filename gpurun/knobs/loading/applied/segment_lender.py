@@ -27,16 +27,14 @@ from gpurun.knobs.loading.applied.shared_segments import (
 )
 
 Reduced = tuple[Callable[..., Any], tuple[Any, ...]]
-"""What pickles in the place of an object: a function, and its arguments."""
+"""The pickle of an object: a function and its arguments."""
 
 BATCHES = 4
-"""A ring holds so many times the batches that torch lets a worker be ahead, for a batch may have
-several tensors of about one size; it grows only while none is back.
-"""
+"""A ring holds so many times the batches that torch lets a worker be ahead, because a batch may
+have several tensors of about one size. It grows only while none is back."""
 OVERTAKEN = 4
-"""Segments come back in the order in which they were sent: where a later one is back, so many may
-still be on their way, and older ones are lost.
-"""
+"""Segments come back in the order in which they were sent. If a later one is back, so many earlier
+ones may still be on their way; older ones are lost."""
 SHARED_MEMORY = Path("/dev/shm")
 
 

@@ -23,10 +23,11 @@ _STATE = TOKEN + _FILE.size
 _RETIRED = _STATE + 1
 
 IN_USE, FREE, GONE = 0x11, 0x5A, 0xA5
-"""What the receiver says: it may still read; it may be written to again; it never may be."""
+"""The receiver's message: it may still read the segment; the worker may write to it again; it never
+may."""
 
 Holders = tuple[int, int]
-"""How torch's memory and python's object of a storage are counted; see `holders_when_alone`."""
+"""Counts of a storage's memory (torch) and object (python); see `holders_when_alone`."""
 
 
 class Segment:

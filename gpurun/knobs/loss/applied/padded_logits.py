@@ -79,13 +79,12 @@ class _Rows(_ByStorage[tuple[int, int]]):
 
 
 PADDED = _Rows()
-"""What models returned."""
+"""Outputs of models."""
 ENDS_IN_ZEROS = _Rows()
-"""Gradients, of which the columns that nobody knows are zero."""
+"""Gradients whose padding columns are zero."""
 UNCONFIRMED: _ByStorage[Callable[[], None]] = _ByStorage()
-"""Results of graphs of which it is not known yet whether the script is handed them as such, and
-whom to tell that it is so.
-"""
+"""Results of graphs that may or may not reach the script as they are, each with a function to call
+once they do."""
 
 
 def _is_strided(tensor: Tensor) -> bool:

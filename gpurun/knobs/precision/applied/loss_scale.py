@@ -19,8 +19,8 @@ from gpurun.knobs.applied.call_types import Args, Kwargs
 from gpurun.knobs.precision.applied import gradient_readers
 
 INITIAL = 2.0**12
-"""GradScaler begins with 2**16, which overflows in the first steps of many models: here these are
-compared with the script's own, and a step that is passed over is a difference."""
+"""GradScaler begins with 2**16, which overflows in the first steps of many models. gpurun compares
+these steps with the script's own, and a skipped step would be a difference."""
 GROWTH_STEPS = 2000
 """The scale is doubled after so many steps without an overflow, as GradScaler does."""
 
