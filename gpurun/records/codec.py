@@ -47,7 +47,8 @@ def _decode(kind: Any, value: JsonValue, where: str) -> Any:
 
 @functools.cache
 def _decoder(kind: Any) -> Decoder:
-    """What decodes this type: looking at a type takes longer than decoding a value of it."""
+    """The decoder of this type, cached: inspecting a type takes longer than decoding a value of
+    it."""
     origin = typing.get_origin(kind)
     if kind is Any:
         return lambda value, where: value
@@ -119,7 +120,7 @@ def _decode_record(cls: type, value: JsonValue, where: str) -> Any:
 
 @functools.cache
 def _fields(cls: type) -> tuple[dict[str, Decoder], tuple[str, ...]]:
-    """Of a record what decodes each field, and the fields that must be there."""
+    """The decoder of each field of a record, and the fields that must be there."""
     hints, fields = typing.get_type_hints(cls), dataclasses.fields(cls)
     missing = dataclasses.MISSING
     required = [f for f in fields if f.default is missing and f.default_factory is missing]

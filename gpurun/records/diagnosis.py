@@ -20,7 +20,7 @@ class AbsentSource:
 
 @record
 class DiagnosisReport:
-    """What a training does with its device, and what keeps it from being faster.
+    """A training's use of its device, and the causes that slow it down.
 
     `subject`: the run folder or recording that was read. `sources`: what was measured, for instance
     "step clock", "NVML", "Kineto". `steps_profiled`: steps of the profiled window, None without

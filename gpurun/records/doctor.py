@@ -1,4 +1,4 @@
-"""What `gpurun doctor --json` writes: one entry a thing looked at."""
+"""The document of `gpurun doctor --json`: one entry a check."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import enum
 
 
 class Effect(enum.Enum):
-    """What a change does to training; `--allow` bounds what may be applied."""
+    """The effect of a change on training; `--allow` limits the effects that may be applied."""
 
     PIPELINE = "pipeline"
     """Only how data reach the device."""

@@ -1,4 +1,5 @@
-"""What the user's process writes: `events-<process>.jsonl` in the run folder, one object a line.
+"""The events that the user's process writes: `events-<process>.jsonl` in the run folder, one object
+a line.
 
 Each line is `{"event": <kind>, ...fields}` with the fields of the record of that kind below.
 Times are nanoseconds of `time.perf_counter_ns()` of that process; `ProcessEvent` ties them to the
@@ -52,14 +53,14 @@ class TorchEvent:
     clock_ns: int | None = None
     changed_variables: tuple[str, ...] = ()
     gpu_build: bool | None = None
-    """Whether torch is built for GPUs (CUDA or ROCm)."""
+    """True if torch is built for GPUs (CUDA or ROCm)."""
     switches: tuple[str, ...] = ()
     """Names of the environment variables that are set so as to slow training down."""
 
 
 @record
 class ImportsEvent:
-    """What a trial had imported by its first step, in that order, of packages known to be slow.
+    """Packages known to be slow that a trial had imported by its first step, in that order.
 
     `changed_variables`: environment variables that were not as at the start of the process.
     """
@@ -79,11 +80,11 @@ class OriginsEvent:
 
     kind: ClassVar[str] = "origins"
     own: tuple[tuple[str, str], ...]
-    """Of the side's own tree."""
+    """Modules of the side's own tree."""
     foreign: tuple[tuple[str, str], ...]
-    """Of another tree of the comparison."""
+    """Modules of another tree of the comparison."""
     installed: tuple[tuple[str, str], ...]
-    """Of the folders of packages, top-level modules only; empty unless `complete`."""
+    """Modules from the folders of packages, top-level ones only; empty unless `complete`."""
     search_path: tuple[str, ...]
     """Where the process then looked for modules (`sys.path`)."""
     complete: bool
@@ -141,7 +142,7 @@ class LoaderEvent:
     batch_size_argument: str | None
     """Source text of the batch size at the construction site ("args.batch_size", "32"), if seen."""
     in_script: bool = False
-    """Whether the script itself builds it, not a module that it imports."""
+    """True if the script itself builds it, not a module that it imports."""
 
 
 @record
@@ -169,15 +170,15 @@ class RootEvent:
     dtypes: tuple[str, ...]
     device: str
     module_types: dict[str, int]
-    """How many submodules of each class, for instance {"Conv2d": 3, "Linear": 2}."""
+    """The number of submodules of each class, for instance {"Conv2d": 3, "Linear": 2}."""
     input_shape: tuple[int, ...] | None
     input_dtype: str | None
     compiled: bool
     compute_capability: tuple[int, int] | None = None
-    """Of the GPU that it is on, and that GPU's (or slice's) memory, as torch sees them."""
+    """The compute capability of its GPU and the memory of the GPU or slice, as torch sees them."""
     device_memory_bytes: int | None = None
     device_name: str | None = None
-    """Of that GPU, for instance "NVIDIA H200"."""
+    """The name of that GPU, for instance "NVIDIA H200"."""
 
 
 @record
@@ -196,16 +197,18 @@ class StepsEvent:
 class StepRow:
     """Column numbers of a row in `StepsEvent.rows`. A step covers the time since the row before it.
 
-    `SOURCE` is the optimizer's number (or 0); durations are nanoseconds on the host;
-    `DEVICE_NS` is the time between the ends of the two steps on the device's clock, or None;
-    `COPY_NS` is device time of the copies to a GPU that the script made in it, None where nobody
-    looked: only some early steps of a run are looked at;
-    `SAMPLES` maps loader number to [data-set indices handed out, batches] of this step, None where
-    no loader was read;
-    `INPUT_SAMPLES` counts the leading dimension of a root's first tensor input, `TOKENS` its
-    elements where it is an integer matrix, else 0: the calls of a root add up, and of several roots
-    the largest sum counts; `INPUT_CALLS` is the number of calls that it is made of;
-    `LOSS` is the sum of the values `backward` was called on, or None.
+    Durations are nanoseconds on the host.
+
+    * `SOURCE`: the optimizer's number (or 0).
+    * `DEVICE_NS`: the time between the ends of the two steps on the device's clock, or None.
+    * `COPY_NS`: device time of the copies to a GPU that the script made in it. None if they were
+      not timed: only some early steps of a run are.
+    * `SAMPLES` maps loader number to [data-set indices handed out, batches] of this step, None if
+      no loader was read.
+    * `INPUT_SAMPLES`: the leading dimension of a root's first tensor input. The calls of a root add
+      up; among several roots the largest sum counts. `INPUT_CALLS`: the number of these calls.
+    * `TOKENS`: the elements of that input if it is an integer matrix, else 0.
+    * `LOSS`: the sum of the values `backward` was called on, or None.
     """
 
     SOURCE = 0
@@ -236,12 +239,12 @@ class EpochEvent:
     clock_ns: int
     batches: int | None
     training_batches: int | None
-    """Of `batches`, those after which a backward pass came before the loader's next batch."""
+    """Those of `batches` that a backward pass followed before the loader's next batch."""
 
 
 @record
 class KnobEvent:
-    """What became of a setting; `detail` says why.
+    """The outcome of a setting; `detail` gives the reason.
 
     `outcome`: "applied", "skipped", "failed", or "revoked" (applied before, and no more).
     """
@@ -283,8 +286,8 @@ class TraitEvent:
 
     `trait`: "autocast", "compile", "grad_scaler", "ddp", "data_parallel", "process_group",
     "cuda_batches", "scheduler_total_steps", "synchronize", "no_guard", "no_root",
-    "manual_attention"; `detail` says where. "hidden_ddp" is our own doing: this rank
-    exchanges the gradients of the module that `detail` names; "parallel_refused": it cannot.
+    "manual_attention"; `detail` says where. gpurun itself writes "hidden_ddp" (this rank exchanges
+    the gradients of the module in `detail`) and "parallel_refused" (it cannot).
     """
 
     kind: ClassVar[str] = "trait"
@@ -310,7 +313,7 @@ class ValueRead:
 
 @record
 class WaitsEvent:
-    """What was read in `steps` early steps of a trial of the script as it is."""
+    """Reads that wait for the device, in `steps` early steps of a trial of the script as it is."""
 
     kind: ClassVar[str] = "waits"
     steps: int
@@ -322,8 +325,8 @@ class AuditEvent:
     """One audited step of a trial: what the loss guard compares between trials.
 
     `step` counts from 1. `hyperparameters`: one object an optimizer group. Norms are L2 norms;
-    `gradient_norms` (None: no gradient) and `update_norms` (the change in this step; of a large
-    tensor, what a part of its numbers tells) are by name of the optimized parameter.
+    `gradient_norms` (None: no gradient) and `update_norms` (the change in this step, from a part of
+    the numbers of a large tensor) are by name of the optimized parameter.
     """
 
     kind: ClassVar[str] = "audit"
@@ -341,14 +344,14 @@ class AuditEvent:
     input_values: tuple[float, ...]
     """Some values of the first tensor of the step's first root call."""
     fed: tuple[int | None, ...]
-    """For each tensor that roots were called with: which batch of the loaders (counted over all of
-    them) it is a part of; None where it is of none."""
+    """For each tensor that roots were called with: the number of its batch, counted over all
+    loaders; None if it is of no batch."""
     draws: bool | None
-    """Whether torch drew random numbers between the last root call and the optimizer's step."""
+    """True if torch drew random numbers between the last root call and the optimizer's step."""
     modules: dict[str, str]
     """Class and settings of each submodule of the roots, in the first and last audited step."""
     gradient_counts: tuple[int, ...] = ()
-    """How many of `gradient_values` are of each parameter, by name in their order; empty in records
+    """The number of `gradient_values` of each parameter, by name in their order; empty in records
     from before they were counted."""
 
 
@@ -365,9 +368,9 @@ class RatesEvent:
 
 @record
 class SamplesEvent:
-    """What a training loader handed out in one pass over it, written by trials.
+    """The samples of a training loader in one pass over it, written by trials.
 
-    `order` lists the data-set indices of the whole pass; `checksums` maps str(index) to one
+    `order` lists the data-set indices of the whole pass. `checksums` maps str(index) to one
     checksum a leaf of the batch (image, label, ...), from audited steps only.
     """
 
@@ -402,7 +405,7 @@ class StopEvent:
 
 @record
 class CoresEvent:
-    """What others had of the cores while a trial was measured, from `begin_ns` to `end_ns`.
+    """The time that others had the cores while a trial was measured, from `begin_ns` to `end_ns`.
 
     `waited_ns`: a thread of the training was ready and had no core. `stolen_ns`: other virtual
     machines had cores that it may use, of all of them together. None where the system counts

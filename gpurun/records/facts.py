@@ -1,4 +1,4 @@
-"""What is known of a script after its first trial: the ground on which knobs propose values."""
+"""Facts about a script after its first trial: knobs propose values from them."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class Facts:
     current: dict[str, Any]
     """Settings already chosen when the knob is asked: knob name to value."""
     objective: str = "throughput"
-    """What the tuning is for: "throughput" or "memory" (the least peak memory)."""
+    """The aim of the tuning: "throughput" or "memory" (the least peak memory)."""
     out_of_memory: bool = False
-    """Whether the script as it is ran out of memory: nothing else can be tried until it fits."""
+    """True if the script as it is ran out of memory: nothing else can be tried until it fits."""
 
     def loaders_of_training(self) -> tuple[LoaderEvent, ...]:
         """The loaders that feed training steps."""

@@ -8,7 +8,7 @@ from gpurun.records.record import record
 
 
 class FailureKind(enum.Enum):
-    """What went wrong with a launch."""
+    """The kind of failure of a launch."""
 
     OUT_OF_MEMORY = "out_of_memory"
     HUNG = "hung"
@@ -66,5 +66,5 @@ class Failure:
 
     @property
     def timed_out(self) -> bool:
-        """Whether the launch was ended from outside."""
+        """True if the launch was ended from outside."""
         return self.kind in TIMEOUTS

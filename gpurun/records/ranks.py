@@ -1,4 +1,5 @@
-"""How the ranks of one node fared: each attempt at running them, and who failed first and why."""
+"""The ranks of one node: each attempt at running them, the rank that failed first, and its
+error."""
 
 from __future__ import annotations
 

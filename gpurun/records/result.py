@@ -1,4 +1,4 @@
-"""What a run's folder says about the run: `result.json`, made by the launcher from the events."""
+"""The result of a run: `result.json`, made by the launcher from the events."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class StepTime:
 class StepSplit:
     """Mean milliseconds a step spends waiting for each part; the parts add up to the mean step.
 
-    Host time, but for the copies to a GPU: theirs is device time, a mean of some early steps, of
-    those that the script makes in the stream of its training. None where a part cannot be told
+    Host time, except copies to a GPU. Their time is device time: a mean of some early steps, of the
+    copies that the script makes in the stream of its training. None where a part cannot be told
     apart in this run.
     """
 
@@ -88,7 +88,7 @@ class HostUse:
 
 @record
 class KnobOutcome:
-    """What became of one setting: outcome "applied", "skipped" or "failed", and why."""
+    """The outcome of one setting, "applied", "skipped" or "failed", and the reason."""
 
     knob: str
     outcome: str
@@ -146,8 +146,8 @@ class RunResult:
     attempts: tuple[Attempt, ...] = ()
     """Each start of this node's ranks; empty where no agent started any."""
     cores_lost_percent: float | None = None
-    """Of the time in which a trial was measured: the training was ready to run, and other programs
-    or other virtual machines had its cores. None: not a trial, or nobody counts."""
+    """The share of the measured time of a trial in which the training was ready to run, but other
+    programs or other virtual machines had its cores. None: not a trial, or nobody counts."""
     flops_per_step: int | None = None
     """Floating-point operations of matrix products, convolutions and attention in one step, of all
     ranks together, counted once; recomputed activations are left out. None where not countable."""
@@ -157,13 +157,14 @@ class RunResult:
     """Model FLOPs utilisation: `flops_per_second` as a fraction (0 to 1) of the devices' peak for
     half precision on tensor cores. None where that peak is not known, as of processors."""
     memory_share: float | None = None
-    """Peak memory as a fraction of the device's (0 to 1): reserved by torch on a GPU; on the CPU
-    that of the process tree, as a fraction of the memory that it may use."""
+    """Peak memory as a fraction of the device's (0 to 1): reserved by torch on a GPU. On the CPU it
+    is the process tree's, as a fraction of the memory that it may use."""
     checkpoint_saves: int | None = None
     """Calls of `torch.save`, of the rank that spent most time in them."""
     checkpoint_seconds: float | None = None
     topology: Topology | None = None
-    """How the machine's devices hang together; None for one process, where it was not looked at."""
+    """The links between the machine's devices; None for one process, where they were not looked
+    up."""
     schema: str = RESULT_SCHEMA
 
 

@@ -1,4 +1,4 @@
-"""What the launcher samples beside the script: `samples.jsonl`, one object a line.
+"""Samples that the launcher takes beside the script: `samples.jsonl`, one object a line.
 
 Each line is `{"event": <kind>, ...fields}`. Times are wall-clock nanoseconds, because the launcher
 and the script's processes share that clock alone.

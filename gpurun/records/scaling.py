@@ -35,12 +35,13 @@ class ScalingPoint:
 
     `gpus`: ranks, which on a machine without GPUs share its cores. `samples_per_second`: of all
     ranks together, geometric mean over the rounds. `speedup`: factor against the smallest count,
-    within rounds; `efficiency`: speedup over the factor of devices, a fraction, with the 95 % t
-    interval over rounds (None for the smallest count, where it is 1 by definition, and where there
-    was one round). `exposed_communication_percent`: share of the step that disappears when
-    gradients are not exchanged. `imbalance`: time that the slowest rank works over the ranks' mean
-    (1.0: none). `peak_memory_bytes`: of the rank that needed most. `batch_size`: of one rank.
-    `step_time_ms`, `step_split`: of the slowest rank. `error`: why it could not be measured.
+    within rounds. `efficiency`: speedup over the factor of devices, a fraction, with the 95 % t
+    interval over rounds. The interval is None for the smallest count, whose efficiency is 1 by
+    definition, and for a single round. `exposed_communication_percent`: share of the step that
+    disappears when gradients are not exchanged. `imbalance`: time that the slowest rank works over
+    the ranks' mean (1.0: none). `peak_memory_bytes`: of the rank that needed most. `batch_size`: of
+    one rank. `step_time_ms`, `step_split`: of the slowest rank. `error`: why it could not be
+    measured.
     """
 
     gpus: int
@@ -60,7 +61,7 @@ class ScalingPoint:
 
 @record
 class ScalingFinding:
-    """What keeps the script from scaling, and what to change.
+    """A cause that limits scaling, and the cure.
 
     `type`: "multi_gpu_comm", "load_imbalance", "data_bound" or "shared_host". `severity`: 0 to 1
     (0.4: worth a look, 0.7: critical). `gpus`: the count at which it was measured. `evidence`:
@@ -130,7 +131,7 @@ class ScalingProjection:
 
 @record
 class ScalingReport:
-    """What `--scale` found.
+    """The result of `--scale`.
 
     `mode`: "weak" (each device keeps the script's batch) or "strong" (all of them share it).
     `verdict`: "ok", "failed" (the script, at the counts whose points have an error), "incomplete"

@@ -1,4 +1,5 @@
-"""What the launcher tells the user's process: one JSON file, named by one environment variable."""
+"""The spec that the launcher gives the user's process: one JSON file, named by one environment
+variable."""
 
 from __future__ import annotations
 
@@ -31,11 +32,11 @@ class Setting:
 class StopRule:
     """When a trial has seen enough.
 
-    The first `audit_steps` steps are looked at closely for the guard (the parameters of all trials
-    are still alike there; `OUTPUT_CALLS` at least of a script that only infers), then
+    The first `audit_steps` steps are audited for the guard, because the parameters of all trials
+    are still alike there (at least `OUTPUT_CALLS` of a script that only infers). Then
     `warmup_steps` steps are left out, then the measured window begins. It ends at the first step of
     the clock at which `min_steps` steps in all are done and the window is `min_seconds` long, or at
-    `max_steps` steps; then the process exits at once.
+    `max_steps` steps. Then the process exits at once.
     """
 
     min_steps: int
@@ -47,7 +48,7 @@ class StopRule:
 
 @record
 class TrialSpec:
-    """How a short trial differs from a run.
+    """The differences between a short trial and a run.
 
     `seed` seeds every generator at start; `seed_offset` is added to the seeds that the script sets
     itself, so that repeats can differ although the script seeds. With `hold_at_first_step` the
@@ -69,25 +70,23 @@ class TrialSpec:
 
 @record
 class Trees:
-    """The trees of a comparison, by their top folders, links resolved: that of the side which is
-    launched, and those that it must load nothing from. One may lie inside another.
-    """
+    """The trees of a comparison, by their top folders, links resolved: the tree of the launched
+    side, and the trees from which it must load nothing. One may lie inside another."""
 
     own: str
     others: tuple[str, ...]
 
 
 class Share(enum.Enum):
-    """What each of N ranks takes of the script's batches: `GLOBAL` its N-th of every batch, so that
-    the global batch is the script's; `LOCAL` whole batches, every N-th of them.
-    """
+    """The share of the script's batches that each of N ranks takes. `GLOBAL`: an N-th of every
+    batch, so the global batch is the script's. `LOCAL`: every N-th batch, whole."""
 
     GLOBAL = "global"
     LOCAL = "local"
 
 
 class LossReduction(enum.Enum):
-    """How the loss of a batch is made of those of its samples."""
+    """The reduction from the losses of samples to the loss of a batch."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -99,8 +98,8 @@ class Parallel:
 
     `seed` seeds what must agree among ranks where the script seeds nothing itself. `shared_gpus`:
     so many GPUs of this host its ranks share, more ranks than GPUs; 0 where each has its own.
-    `reduction`: how the loss reduces, as the gradient probe measured it or the user said; None for
-    a script that is distributed by itself, of which nothing was measured.
+    `reduction`: the loss reduction that the gradient probe measured or the user set. None for a
+    script that is distributed by itself, where nothing was measured.
     """
 
     share: Share
@@ -142,7 +141,7 @@ class ProfileSpec:
 
 @record
 class Exchange:
-    """How ranks exchange gradients, those of hidden data parallelism and of a script's own DDP.
+    """Options of the exchange of gradients, for hidden data parallelism and a script's own DDP.
 
     `left_out`: they work as they would and leave gradients unexchanged: what the exchange costs is
     the difference. `options`: by DistributedDataParallel's names
@@ -159,16 +158,14 @@ class RunSpec:
     """One launch: where its records go, which settings apply, and whether it is a trial.
 
     `training_loaders` holds the keys (`file:line#ordinal`) of the loaders that feed the training
-    steps, as an earlier run of the same script saw them; empty means not known, and loader knobs
-    then touch every loader with a map-style data set.
-    `knob_paths` are files or folders with knobs of the user's own.
-    `standby`: modules to import at once; then the process waits, before the script's first line,
-    for `control/order.json` in the run folder: the spec to run by.
-    `trees`: each process records which files it loads from them.
-    `parallel`: the script knows of one device, and this process is one rank of several.
-    `exchange`: how it exchanges gradients with the others. `probe`: the process measures how the
-    script's loss reduces, and ends. `kernel_oom_kills`: processes that the
-    kernel had killed for memory before, None where it does not say.
+    steps, as an earlier run of the same script saw them. Empty means unknown: loader knobs then
+    touch every loader with a map-style data set. `knob_paths` are files or folders with knobs of
+    the user's own. `standby`: modules to import at once; then the process waits, before the
+    script's first line, for `control/order.json` in the run folder: the spec to run by. `trees`:
+    each process records which files it loads from them. `parallel`: the script knows of one device,
+    and this process is one rank of several. `exchange`: how it exchanges gradients with the others.
+    `probe`: the process measures how the script's loss reduces, and ends. `kernel_oom_kills`:
+    processes that the kernel had killed for memory before, None where it does not say.
     `turns_after_steps`: after so many steps it trains in turns with the other side of a live pair;
     None: it trains alone. `profile`: it profiles some of its steps.
     """

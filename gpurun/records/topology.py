@@ -1,4 +1,4 @@
-"""How the devices of a machine hang together: GPUs, links between them, interfaces to others."""
+"""The topology of a machine's devices: GPUs, links between them, interfaces to other machines."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpurun.records.record import record
 
 MARK = "@tune"
-"""What a tuned word holds in place of a value."""
+"""The mark that stands in a tuned word in place of a value."""
 
 
 @record

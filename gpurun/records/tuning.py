@@ -1,4 +1,4 @@
-"""What `--optimize` writes: every trial, the ladder, and the proof."""
+"""The document of `--optimize`: every trial, the ladder, and the proof."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Proof:
 
     `speedup` is a factor of throughput (of peak memory saved under that objective); the interval
     and the p-value are those of the sequential design (see `gpurun.stats`). `pairs` holds
-    [baseline, candidate] samples/s (or bytes) of each pair; of a live pair the candidate's is the
-    baseline's times the gain that their turns showed. There is no interval where it is so wide
-    that it says nothing: the pairs do.
+    [baseline, candidate] samples/s (or bytes) of each pair. In a live pair, the candidate's figure
+    is the baseline's times the gain by turns. There is no interval where it is so wide that it says
+    nothing: the pairs do.
     """
 
     speedup: float
@@ -42,7 +42,7 @@ class Proof:
     settled: bool
     pairs: tuple[tuple[float, float], ...]
     live: bool = False
-    """Whether both sides of each pair ran beside each other and took turns of some steps."""
+    """True if both sides of each pair ran beside each other and took turns of some steps."""
     earlier_pairs: int = 0
     """So many of the pairs, the first ones, were measured by an earlier tuning of this command."""
 
@@ -60,7 +60,7 @@ class LargerBatch:
     speedup: float
     proof: Proof | None
     side_effects: tuple[str, ...]
-    """What else changes with the batch size: learning rate, steps an epoch, schedules."""
+    """Other changes that come with the batch size: learning rate, steps an epoch, schedules."""
     guard: GuardVerdict | None = None
 
 
@@ -71,11 +71,10 @@ class LadderRow:
     `samples_per_second` was measured with it in its one trial of the search: other trials of other
     minutes are no ground to compare it with. `speedup` is that of the chosen settings against the
     same without it, by one live pair; None where that was not measured. `loss_deviation` and
-    `output_deviation` (of a script
-    that only infers) are fractions, None if not compared.
-    `startup_seconds`: how much longer it took to the steady pace (compilation, say) than without
-    it, of the values of one knob most for the first, since trials share the compilers' caches;
-    `break_even_steps`: after so many steps that is made good, None where it never is.
+    `output_deviation` (of a script that only infers) are fractions, None if not compared.
+    `startup_seconds`: the extra time before the steady pace (compilation, say). The first value of
+    a knob pays most of it, because trials share the compilers' caches. `break_even_steps`: the
+    number of steps that repay it, None if none do.
     """
 
     knob: str
@@ -113,22 +112,21 @@ class TrialRecord:
     reason: str
     run_dir: str
     others_cpu_percent: float | None = None
-    """What other programs used meanwhile, in percent of one core."""
+    """Other programs' use of the cores meanwhile, in percent of one core."""
     foreign_processes: int | None = None
     """Processes of others on the GPUs while it was measured."""
     failure: FailureKind | None = None
     """The kind of what `reason` says; None where the trial was measured."""
     gain_over_reference: float | None = None
-    """How many times faster than the script as it is, in turns with it (1.0: as fast)."""
+    """Speed over the script as it is, in turns with it (1.0: as fast)."""
     gain_error: float | None = None
     """Standard error of the logarithm of that gain, within these launches."""
 
 
 @record
 class OtherLoad:
-    """What other programs used of the `cores` that the trials shared with them: the mean over the
-    trials' time, in percent of one core.
-    """
+    """Other programs' use of the `cores` that the trials shared with them: the mean over the
+    trials' time, in percent of one core."""
 
     cpu_percent: float
     cores: int
@@ -148,7 +146,7 @@ class LossCurves:
 
 @record
 class GuardVerdict:
-    """Whether the script still trains or infers the same way, and on what ground.
+    """Does the script still train or infer the same way? The answer, and the reasons.
 
     `compared`: what was compared with the script as it is: "samples", "gradients", "losses",
     "outputs" (of calls without gradients: inference, evaluation).
@@ -167,7 +165,7 @@ class GuardVerdict:
     """Why no output was compared, of a script that only infers."""
     compared: tuple[str, ...] = ()
     forward_only: bool = False
-    """Whether the script only infers: there is no training to compare."""
+    """True if the script only infers: there is no training to compare."""
 
 
 @record
@@ -209,7 +207,7 @@ class Unproven:
 
 @record
 class Ceilings:
-    """How fast each side of the training is alone, with the script's own settings.
+    """The speed of each side of the training alone, with the script's own settings.
 
     Samples a second. The model alone trains on one batch, copied to the device anew in each step;
     the loader alone has all the processor. None where that was not measured, and `reason` says why.
@@ -237,10 +235,10 @@ class TuningReport:
     "smaller", "fits", "dry_run", "too_few_steps", "no_training", "script_failed", "interrupted" or
     "error".
 
-    Under the objective "memory" the proof is of less peak memory ("smaller"): `memory_reduction` is
-    the factor (2.0: half as much) and `p_value` its own, while `speedup` tells the price.
-    "fits": as it is the script runs out of memory, and nothing was proven to be faster than
-    `baseline`, whose settings make it fit. The baseline of no other script has settings.
+    Under the objective "memory" the proof is of less peak memory ("smaller"). `memory_reduction` is
+    the factor (2.0: half as much), `p_value` belongs to it, and `speedup` is the price. "fits": the
+    script runs out of memory as it is, and nothing was proven to be faster than `baseline`, whose
+    settings make it fit. The baseline of no other script has settings.
     """
 
     verdict: str
@@ -287,11 +285,12 @@ class SavedSettings:
     fingerprint: dict[str, Any]
     command: tuple[str, ...]
     tuned_arguments: tuple[TunedArgument, ...] = ()
-    """Those of the script's arguments that `settings` may name."""
+    """Arguments of the script that `settings` may name."""
     verdict: str = "faster"
     """In the cache also "no_gain" and "inconclusive": tuned, nothing proven, no settings."""
     unproven: Unproven | None = None
-    """What the next tuning of the command goes on with."""
+    """The state from which the next tuning of the command continues."""
     baseline_samples_per_second: float | None = None
-    """Of the script as it is, in the proof: what a run under these settings is held against."""
+    """Figures of the script as it is, in the proof: a run under these settings is compared with
+    them."""
     schema: str = SETTINGS_SCHEMA

@@ -1,4 +1,4 @@
-"""What is kept of a benchmark: one record for each run of it, and the baselines that were accepted.
+"""Stored records of a benchmark: one for each run, and the accepted baselines.
 
 A run is one side of a comparison: some launches of one script at one commit.
 """
@@ -24,13 +24,14 @@ EXPORT_SCHEMA = "gpurun/benchmarks@1"
 ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 """An id names a file, so that one which came from elsewhere may hold no path."""
 MOST_LETTERS = 200
-"""Of a benchmark's name: databases index it."""
+"""The longest name of a benchmark: databases index it."""
 MOST = 2**63 - 1
 """The largest whole number that a database holds."""
 
 
 class BenchmarkPurpose(enum.Enum):
-    """What a benchmark was run for: a search or a planted slow-down is no part of a history."""
+    """The purpose of a benchmark's run: a search or a planted slow-down does not belong to a
+    history."""
 
     BENCH = "bench"
     COMPARE = "compare"
@@ -42,10 +43,10 @@ class BenchmarkPurpose(enum.Enum):
 
 @record
 class BenchmarkFingerprint:
-    """What a history is keyed by: figures of two fingerprints are never compared.
+    """The key of a history: figures of two fingerprints are never compared.
 
-    The text of the script is no part of it, for that is what changes from commit to commit; nor are
-    its arguments and its batch size, for a changed workload is to be refused by name. `device`: the
+    The text of the script does not belong to it, because it changes from commit to commit. Nor do
+    its arguments and its batch size: a changed workload is refused with its name. `device`: the
     GPU's name, the processor's on the CPU. `settings`: what gpurun or the environment turned.
     """
 

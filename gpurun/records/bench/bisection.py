@@ -26,10 +26,10 @@ class BisectedCommit:
 class BisectedPair:
     """A launch of two commits each, live or one after the other; `against` is the earlier commit.
 
-    The throughputs are in samples/s (steps/s where samples cannot be counted). Of a live pair that
-    of `commit` is that of `against` times the ratio by turns. `slowdown`: the
-    fraction of throughput that `commit` loses. `records`: the ids in the store, of `against` and
-    of `commit`; None where the store had no room for one.
+    The throughputs are in samples/s (steps/s where samples cannot be counted). In a live pair, the
+    throughput of `commit` is that of `against` times the ratio by turns. `slowdown`: the fraction
+    of throughput that `commit` loses. `records`: the ids in the store, of `against` and of
+    `commit`; None where the store had no room for one.
     """
 
     commit: str
@@ -63,18 +63,18 @@ class SecondDrop:
 
 @record
 class BisectionReport:
-    """What a search for the commit that made a benchmark slower has found.
+    """The result of a search for the commit that made a benchmark slower.
 
-    `verdict`: "found" (`culprit`, confirmed against its parent), "narrowed" (it is one of the only
-    suspects, all but one of which cannot be measured), "no_drop" (`bad` is not slower than `good`),
+    `verdict`: "found" (`culprit`, confirmed against its parent), "narrowed" (a few suspects are
+    left, all but one of which cannot be measured), "no_drop" (`bad` is not slower than `good`),
     "inconclusive" (pairs or time ended), "failed" (`error` says why) or "interrupted". `commits`:
     those after `good` up to and with `bad`, along first parents, oldest first.
 
     `suspects`: likeliest first; of a search that is not over, those that are left.
     `no_drop_probability`: that `bad` loses less than `smallest_slowdown`. `slowdown`: the fraction
     of throughput that the culprit loses against its parent, with its 95 % interval;
-    `range_slowdown`: what `bad` loses against `good`, the median of their pairs. `launch_noise`:
-    the scatter of a launch, a fraction. None: not measured.
+    `range_slowdown`: the fraction that `bad` loses against `good`, the median of their pairs.
+    `launch_noise`: the scatter of a launch, a fraction. None: not measured.
 
     `seconds`: what the search took, of all calls where it went on after an interruption. `others`:
     searches of further benchmarks of the same configuration.
@@ -110,5 +110,5 @@ class BisectionReport:
         return tuple(one for one in self.commits if one.skipped is not None)
 
     def commit(self, name: str) -> BisectedCommit:
-        """What is known of a commit of the range."""
+        """The facts about a commit of the range."""
         return next(one for one in self.commits if one.commit == name)

@@ -58,13 +58,13 @@ class MetricComparison:
 
 @record
 class PairMethod:
-    """How the pairs of a comparison were launched.
+    """The launches of the pairs of a comparison.
 
-    `live`: both sides of a pair took turns of a few steps, one frozen while the other trained; else
-    they were launched one after the other, and `why_in_turn` says why. `prior_sd`: what recorded
-    pairs of equal launches say of the standard deviation of ln(ratio of speeds) between live pairs,
-    and `prior_pairs`: how many further pairs that counts as. `pair_sd`: the same as this
-    comparison's own pairs updated it; None before the first look. The last three are None for
+    `live`: both sides of a pair took turns of a few steps, one frozen while the other trained. Else
+    they were launched one after the other, and `why_in_turn` gives the reason. `prior_sd`: the
+    assumed standard deviation of ln(ratio of speeds) between live pairs, from recorded pairs of
+    equal launches. `prior_pairs`: the number of pairs that it counts as. `pair_sd`: the same as
+    this comparison's own pairs updated it; None before the first look. The last three are None for
     launches in turn.
     """
 
@@ -98,22 +98,21 @@ class TrainingComparison:
 
 @record
 class Comparison:
-    """What a comparison found.
+    """The result of a comparison.
 
     `verdict`: "pass", "regression", "inconclusive", "failed" (the benchmark itself, or no usable
     baseline; `error` says why), "training_differs" (only with --fail-on-training-change) or
     "interrupted". A loss that is not finite where the baseline's is counts as a regression.
-    `training_differs`: as in `training`, None where nothing is known of the training.
-    `slowdown`: fraction of throughput lost, with the
-    interval whose lower bounds hold together at 99 % and whose upper one does at 95 %;
-    `performance_delta`: the same in percent, negative is slower. These, `threshold` and `p_value`
-    are those of the throughput (of the step time, where that is gated instead); None where neither
-    is. `pairs`: how many were judged. `likely_culprit_commit`: the only commit between the sides of
-    a regression, or the one that a search for it has found; None where there is neither. `others`:
-    further benchmarks of the same configuration; this one then has the worst verdict.
-    `baseline_records`: with --from-history, how many records stand for the baseline, whose side is
-    then all of them under the newest one's id and commit; None where it was launched. `method`:
-    None where no pair was launched.
+    `training_differs`: as in `training`, None where nothing is known of the training. `slowdown`:
+    fraction of throughput lost. Its interval's lower bounds hold together at 99 %, its upper bound
+    at 95 %. `performance_delta`: the same in percent, negative is slower. These, `threshold` and
+    `p_value` are those of the throughput (of the step time, where that is gated instead); None
+    where neither is. `pairs`: how many were judged. `likely_culprit_commit`: the only commit
+    between the sides of a regression, or the one that a search for it has found; None where there
+    is neither. `others`: further benchmarks of the same configuration; this one then has the worst
+    verdict. `baseline_records`: with --from-history, the number of records that stand for the
+    baseline. Its side holds all of them under the newest one's id and commit. None if the baseline
+    was launched. `method`: None where no pair was launched.
     """
 
     benchmark: str

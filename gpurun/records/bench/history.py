@@ -11,8 +11,8 @@ HISTORY_SCHEMA = "gpurun/history@1"
 
 
 class ReferenceKind(enum.Enum):
-    """What the newest record is held against: what was accepted, else the level before the last
-    change, else what is usual since then."""
+    """The value that the newest record is compared with: an accepted baseline, else the level
+    before the last change, else the usual level since then."""
 
     ACCEPTED = "accepted"
     PREVIOUS_LEVEL = "previous_level"
@@ -51,9 +51,9 @@ class HistoryChange:
     """A change of level that stays until the next one.
 
     `start`: the index of its first point. `commit`: the first commit on the new level, most likely;
-    it came with one of those from `earliest` to `latest` with 90 % probability. `unmeasured`: how
-    many commits right before it have no record, so that it may have come with one of these; None
-    where git does not know. `direction`: "improvement" or "regression". `change`: of the value, a
+    it came with one of those from `earliest` to `latest` with 90 % probability. `unmeasured`: the
+    number of commits right before it without a record: one of these may have brought it. None if
+    git does not know. `direction`: "improvement" or "regression". `change`: of the value, a
     fraction (-0.05 is 5 % less), with its 95 % interval, given the commit.
     """
 
@@ -71,7 +71,8 @@ class HistoryChange:
 
 @record
 class HistoryReference:
-    """What the newest value is held against. `accepted_by`, `reason`: of what was accepted."""
+    """The value that the newest one is compared with. `accepted_by`, `reason`: of what was
+    accepted."""
 
     kind: ReferenceKind
     value: float
@@ -108,11 +109,11 @@ class Trend:
 
 @record
 class History:
-    """What was asked, and the trends; the most recently measured first within a benchmark.
+    """The question and the trends, the most recently measured first within a benchmark.
 
-    `branch`: None where git knows none. `since` counts, `until` does not. `elsewhere`: records that
-    fit, of commits that are not on the branch; `unmeasured`: records of the branch without this
-    figure, or of runs that failed, which are no points.
+    `branch`: None where git knows none. `since` counts, `until` does not. `elsewhere`: matching
+    records of commits that are not on the branch. `unmeasured`: records of the branch without a
+    point: without this figure, or of failed runs.
     """
 
     metric: str

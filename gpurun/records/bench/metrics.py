@@ -9,9 +9,9 @@ import math
 class Metric(enum.Enum):
     """A gated figure. Its slowdown is a fraction, positive where the current tree is worse.
 
-    Of the throughput (samples/s) and of the step time (s) that is the throughput lost, 1 - current
-    / baseline and 1 - baseline / current; of the peak memory (bytes) and of the energy (J) it is
-    the growth, current / baseline - 1.
+    For throughput (samples/s) it is the throughput lost, 1 - current / baseline; for step time (s),
+    1 - baseline / current. For peak memory (bytes) and energy (J) it is the growth, current /
+    baseline - 1.
     """
 
     THROUGHPUT = "throughput"

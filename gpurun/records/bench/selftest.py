@@ -12,10 +12,10 @@ SELFTEST_SCHEMA = "gpurun/selftest@1"
 class SelftestPart:
     """One comparison of HEAD with itself.
 
-    `part`: "unchanged", "runtime" (each step of the current side is delayed by gpurun's runtime) or
-    "module" (by a line in a file of that side's tree, `file`, relative to the tree). `expected` and
-    `answer`: "green" (the gate passes), "red" (it finds the throughput lost); the answer may be
-    "undecided", too, or None where the comparison came to no verdict.
+    `part`: "unchanged", "runtime" (gpurun's runtime delays each step of the current side) or
+    "module" (a line in `file`, relative to that side's tree, does). `expected` and `answer`:
+    "green" (the gate passes), "red" (it finds the throughput lost); The answer may also be
+    "undecided", or None if the comparison came to no verdict.
 
     `planted_slowdown`: the fraction of throughput that the planted delay costs. `step_seconds`: the
     delay that was asked for in each step; `planted_step_seconds`: the least and the most that a
@@ -37,7 +37,7 @@ class SelftestPart:
 
 @record
 class Selftest:
-    """Whether the gate can fail, on this machine and with this benchmark.
+    """Can the gate fail, on this machine and with this benchmark?
 
     `verdict`: "pass" (every part is right), "wrong" (the gate must not be trusted here: at least
     one part is not right), "inconclusive", "failed" (`error` says why) or "interrupted".

@@ -9,7 +9,7 @@ from gpurun.records.record import record
 
 @record
 class CeilingsEvent:
-    """How a trial for the ceilings went.
+    """The outcome of a trial for the ceilings.
 
     `resident`: one batch fed its measured steps, which are those of the model alone.
     `loader_samples_per_second`: of the loader alone; None where that failed, and `detail` says why.

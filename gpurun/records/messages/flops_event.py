@@ -11,8 +11,8 @@ from gpurun.records.record import record
 class FlopsEvent:
     """The floating-point operations of one step of a clock, in one process.
 
-    Those of matrix products, convolutions and attention, recomputed activations left out; None
-    where they could not be counted, and `detail` says why.
+    FLOPs of matrix products, convolutions and attention, without recomputed activations; None if
+    they could not be counted, and `detail` gives the reason.
     """
 
     kind: ClassVar[str] = "flops"

@@ -1,4 +1,4 @@
-"""What the gradient probe writes among the events of a process."""
+"""The events of the gradient probe among the events of a process."""
 
 from __future__ import annotations
 
@@ -41,6 +41,6 @@ class ProbeEvent:
     error: str = ""
     where: str = ""
     missed: bool = False
-    """Whether one of them was not known to train when it was opened."""
+    """True if one of them was not known to train when it was opened."""
     files: tuple[str, ...] | None = None
     """Files that the script has read, None if that is not known."""

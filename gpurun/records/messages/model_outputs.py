@@ -1,4 +1,4 @@
-"""What the user's process writes of the outputs of its root modules, for the guard."""
+"""Events about the outputs of root modules, which the user's process writes for the guard."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OutputsEvent:
     outputs: tuple[TensorFigures, ...]
     structure: str
     draws: bool | None
-    """Whether torch drew random numbers in the call; None where that was not looked at."""
+    """True if torch drew random numbers in the call; None if that was not checked."""
     overwritten: bool | None
     moved: bool | None = None
-    """Whether buffers of the module changed in the call; None where that was not looked at."""
+    """True if buffers of the module changed in the call; None if that was not checked."""

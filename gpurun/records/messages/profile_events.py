@@ -1,4 +1,4 @@
-"""What a profiled process writes of its window of steady steps."""
+"""The events of a profiled process about its window of steady steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a rank's process reaches the view daemon of its private layer: an address without a file.
+"""The address of the view daemon of a rank's private layer, without a file.
 
 The address is made of the mount namespace, so all processes of the rank know it, and only they.
 """

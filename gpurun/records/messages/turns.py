@@ -19,7 +19,7 @@ class TurnOrder:
 
     @property
     def ends(self) -> bool:
-        """Whether there is no further turn."""
+        """True if there is no further turn."""
         return self.least_steps == 0
 
     def line(self) -> bytes:
@@ -35,7 +35,7 @@ class TurnOrder:
 
 @record
 class Turn:
-    """What one side counted in one turn. The first answer of a side has no steps: it is ready.
+    """The counts of one side in one turn. The first answer of a side has no steps: it is ready.
 
     `batches`: those that loaders with workers handed out. `stocked`: by how many their stock grew
     meanwhile; negative: it was used up.
