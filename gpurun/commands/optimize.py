@@ -11,11 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.arguments import settings_file
+from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import run_with
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import files_open_for_writing, require, snapshot
 from gpurun.knobs import all_knobs
@@ -207,7 +209,8 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     view = tuning_view(options.quiet)
     series = TrialSeries(measured, folder, mode, os.environ, view.trial_progress)
     before = saved_settings.unfinished_proof(folder.parent.parent, options, fingerprint)
-    tuning = TuningRun(options, series, view, started + budget, before)
+    thresholds = Thresholds(load_config(Path.cwd()).diagnose)
+    tuning = TuningRun(options, series, view, started + budget, before, thresholds)
     try:
         view.started(" ".join((options.typed.path, *options.typed.args)), mode.value, budget)
         if imperfection:

@@ -74,5 +74,11 @@ def _matters(name: str, evidence: Evidence) -> bool:
         "gpu": evidence.on_gpu,
         "ranks": several and evidence.on_gpu,
         "compiled": "compile" in evidence.traits,
-        "cpu": not evidence.on_gpu and not several and cores > 1,
+        "cpu": not evidence.on_gpu and not several and cores > 1 and not _chosen(evidence),
     }[where]
+
+
+def _chosen(evidence: Evidence) -> bool:
+    """True if a setting of gpurun set the number of threads."""
+    knobs = () if evidence.result is None else evidence.result.knobs
+    return any(knob.knob == "cpu_threads" and knob.outcome == "applied" for knob in knobs)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -23,6 +24,7 @@ class CudnnBenchmark(Knob):
     """
 
     name: ClassVar[str] = "cudnn_benchmark"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.KERNEL_EFFICIENCY,)
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 32
     acts_on: ClassVar[str] = "model"

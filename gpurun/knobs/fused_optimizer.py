@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
@@ -27,6 +28,7 @@ class FusedOptimizer(Knob):
     """
 
     name: ClassVar[str] = "fused_optimizer"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.LAUNCH_BOUND,)
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 30
     acts_on: ClassVar[str] = "optimizer"

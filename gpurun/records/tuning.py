@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpurun.records.failure import FailureKind
+from gpurun.records.finding import Finding, FindingType
 from gpurun.records.record import record
 from gpurun.records.result import StepTime
 from gpurun.records.tuned_argument import TunedArgument
@@ -90,6 +91,8 @@ class LadderRow:
     startup_seconds: float | None = None
     break_even_steps: int | None = None
     output_deviation: float | None = None
+    answers: FindingType | None = None
+    """The finding of the script as it is whose cause the change may remove."""
 
 
 @record
@@ -272,6 +275,10 @@ class TuningReport:
     """None where a tuning ended before they were thought of."""
     unproven: Unproven | None = None
     """Under the verdict "inconclusive": the finalist, if there is one."""
+    findings: tuple[Finding, ...] = ()
+    """What held the script back as it is, the most severe first."""
+    findings_left: tuple[Finding, ...] = ()
+    """What holds it back under the settings that were chosen."""
     schema: str = TUNING_SCHEMA
 
 

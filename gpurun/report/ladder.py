@@ -40,11 +40,13 @@ COLUMNS = (
     Column("95 % CI", right=True, dropped=3),
     Column("memory", right=True, dropped=1),
     Column("Δ loss", right=True, dropped=2),
+    Column("answers", dropped=0),
     Column("effect"),
     Column("kept?"),
 )
 """`gain` of a row compares the chosen settings with and without the change, by a live pair. `gain`
 of the last row is the proof's, over the script as it is. Nothing else is compared.
+`answers`: the finding whose cause the change may remove.
 
 The effect never leaves a narrow terminal: nobody should change their training unawares.
 """
@@ -87,7 +89,7 @@ def _memory_heading(report: TuningReport) -> str:
 def _baseline_row(base: Candidate) -> tuple[str, ...]:
     rate, memory = _rate(base.samples_per_second), _size(base.peak_memory_bytes)
     name = "script made to fit" if base.knobs else "script as it is"
-    return (name, rate, "", "", memory, "", "", "")
+    return (name, rate, "", "", memory, "", "", "", "")
 
 
 def _chosen_row(report: TuningReport, chosen: Candidate) -> tuple[str, ...]:
@@ -98,6 +100,7 @@ def _chosen_row(report: TuningReport, chosen: Candidate) -> tuple[str, ...]:
         factor(gain) if gain is not None else "",
         interval(bounds) or "",
         _size(chosen.peak_memory_bytes),
+        "",
         "",
         "",
         "",
@@ -114,6 +117,7 @@ def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
         "",
         _size(row.peak_memory_bytes),
         _deviation(row),
+        "" if row.answers is None else row.answers.value.replace("_", " "),
         row.effect,
         outcome,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from gpurun.formatting.ceilings_text import ceilings_sentence
+from gpurun.formatting.finding_text import finding_sentence
 from gpurun.formatting.knob_text import knobs_text
 from gpurun.formatting.number_text import (
     count,
@@ -16,6 +17,7 @@ from gpurun.formatting.number_text import (
     times,
 )
 from gpurun.formatting.one_line import one_line
+from gpurun.records.finding import WARNING
 from gpurun.records.tuning import (
     MEASURED,
     GuardVerdict,
@@ -29,6 +31,10 @@ from gpurun.stats.intervals import says_nothing
 
 OTHERS_SHARE = 0.1
 """The share of the cores that other programs may use without a remark."""
+BUSY_PERCENT = 85
+"""GPU activity that a well-fed training reaches."""
+MOST_LEFT = 2
+"""Findings that are named of those that still hold the script back."""
 MOST_WAITING = 3
 """Lines of the script that are named; the record holds them all."""
 
@@ -206,7 +212,23 @@ def remarks(report: TuningReport) -> list[str]:
         load_sentence(report),
         others_on_gpu_sentence(report),
     )
-    return [sentence for sentence in said if sentence]
+    return [*activity_sentences(report), *(sentence for sentence in said if sentence)]
+
+
+def activity_sentences(report: TuningReport) -> list[str]:
+    """How busy the GPU is before and after, and what still holds the script back."""
+    if report.verdict != "faster":
+        return []
+    found = [finding_sentence(f) for f in report.findings_left if f.severity >= WARNING]
+    before, after = (
+        None if side is None else side.gpu_utilization_percent
+        for side in (report.baseline, report.chosen)
+    )
+    said = []
+    if before is not None and after is not None:
+        below = f", still below {BUSY_PERCENT} %" if after < BUSY_PERCENT else ""
+        said.append(f"GPU activity {before:.0f} % → {after:.0f} %{below}")
+    return said + [f"still: {sentence}" for sentence in found[:MOST_LEFT]]
 
 
 def load_sentence(report: TuningReport) -> str | None:

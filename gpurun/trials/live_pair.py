@@ -100,6 +100,8 @@ class Side:
         self._process = process
         self._patience = patience_seconds
         self._while_waiting = while_waiting
+        self._held_up = False
+        """True once an answer came as soon as the partner was thawed."""
         self._freezer = Freezer(process.pid)
         self._orders = os.open(control / ORDERS, os.O_RDWR | os.O_CLOEXEC)
         self._answers = os.open(control / ANSWERS, os.O_RDWR | os.O_CLOEXEC)
@@ -133,8 +135,10 @@ class Side:
     def take(self, nanoseconds: int, partner: Side) -> Turn:
         """One turn of so much counted time at least; `SideEnded` if it ends or is silent.
 
-        Where it is silent for long the partner is thawed, which stays parked in its step hook: an
-        answer that comes then was held up by a lock of the partner's, and is `SideBlocked`.
+        Where it is silent for long the partner is thawed, which stays parked in its step hook. An
+        answer that comes then may have waited for a lock of the partner's, or a long step (a
+        compilation, an evaluation) ended by chance. So the turn is taken again once; the second
+        time it is `SideBlocked`.
         """
         self._order(nanoseconds, LEAST_STEPS)
         self._freezer.thaw()
@@ -152,9 +156,12 @@ class Side:
         if time.monotonic() < thawed:
             return turn
         partner.freeze()
-        if time.monotonic() < thawed + RELEASED_SECONDS:
+        if time.monotonic() >= thawed + RELEASED_SECONDS:
+            return turn
+        if self._held_up:
             raise SideBlocked(self.name, partner.name)
-        return turn
+        self._held_up = True
+        return self.take(nanoseconds, partner)
 
     def end(self) -> None:
         """Have it leave at its step; it ends by itself soon after."""

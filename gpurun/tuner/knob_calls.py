@@ -41,6 +41,14 @@ def companions(knob: Knob, facts: Facts, value: Any) -> dict[str, Any]:
     return _ask(knob, "companions", dict, facts, value)
 
 
+def companion_names(knob: Knob, facts: Facts, value: Any) -> tuple[str, ...]:
+    """Names of the settings that go with a value; none if the knob raises."""
+    try:
+        return tuple(companions(knob, facts, value))
+    except KnobRaised:
+        return ()
+
+
 def is_likely(knob: Knob, facts: Facts) -> bool:
     """True if it is likely enough to gain to be tried at once with others; not if it raises."""
     try:

@@ -8,8 +8,10 @@ from collections.abc import Callable
 from gpurun.tuner.search.screening import StartupSeconds
 from gpurun.tuner.trial_length import (
     CORES_FOR_TWO,
+    LEAST_LAUNCHES,
     SCREEN_SHARE,
     SideSeconds,
+    budget_flag,
     kept_for_proof,
     launched_again,
     least_for_proof,
@@ -54,6 +56,14 @@ class TimeBudget:
         """Of the launches that compile nothing."""
         self._longest: dict[tuple[tuple[str, str], ...], float] = {}
         """Seconds of the slowest start, by the settings that take time to start."""
+
+    def too_small(self) -> str:
+        """That nothing could be tried, and which budget to try."""
+        needed = max(2 * LEAST_LAUNCHES * self.usual, 2 * self.budget)
+        return (
+            f"the budget of {self.budget:.0f} s left no time to try anything: "
+            f"a trial takes {self.usual:.0f} s; try `{budget_flag(needed)}`"
+        )
 
     @property
     def left(self) -> float:

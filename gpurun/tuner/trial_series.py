@@ -77,6 +77,10 @@ class TrialSeries:
         outcome = self.launcher.run(wanted, in_turns=request.in_turns)
         return self._keep(number, request, outcome)
 
+    def folder_of(self, record: TrialRecord) -> Path:
+        """Where a trial's records and output are."""
+        return self.folder / record.run_dir
+
     def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> TrialPair:
         """Launch two trials as a live pair and wait for its end."""
         number = len(self.trials) + 1

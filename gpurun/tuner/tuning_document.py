@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from gpurun.arguments.options import Objective, Options
+from gpurun.knobs import find
 from gpurun.knobs.batching.batch_size import side_effects
 from gpurun.measure.optional_figures import known, mean
 from gpurun.measure.other_programs import shared_cores
 from gpurun.records.result import RunResult, StepTime
 from gpurun.records.tuning import (
     Candidate,
+    LadderRow,
     LargerBatch,
     OtherLoad,
     Proof,
@@ -25,6 +27,7 @@ from gpurun.records.tuning import (
 from gpurun.stats.descriptive import geometric_mean
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.paired_proof import Finalist, proof_of
+from gpurun.tuner.trial_diagnosis import answered_by
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
 
@@ -60,7 +63,7 @@ def tuning_document(
         baseline=baseline,
         chosen=chosen,
         larger_batch=_larger(findings),
-        ladder=tuple(findings.ladder),
+        ladder=_ladder(findings, options),
         trials=tuple(trials),
         tuning_seconds=seconds,
         proof=proof if objective is Objective.THROUGHPUT else _of_bytes(proof),
@@ -77,7 +80,19 @@ def tuning_document(
         memory_of=_memory_of(findings),
         ceilings=findings.ceilings,
         unproven=_unproven(findings, objective),
+        findings=findings.seen,
+        findings_left=findings.left,
     )
+
+
+def _ladder(findings: TuningFindings, options: Options) -> tuple[LadderRow, ...]:
+    """The rows, each with the finding that its change answers."""
+    rows = []
+    for row in findings.ladder:
+        knob = find(row.knob, options.knob_paths, options.tuned_arguments)
+        answered = answered_by(knob, findings.seen)
+        rows.append(replace(row, answers=None if answered is None else answered.type))
+    return tuple(rows)
 
 
 def _rates_of(

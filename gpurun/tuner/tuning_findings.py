@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.records.facts import Facts
+from gpurun.records.finding import Finding
 from gpurun.records.tuning import Ceilings, GuardVerdict, LadderRow, Rejection, Unproven
 from gpurun.tuner.proof.paired_proof import Finalist
 from gpurun.tuner.tuning_trial import Trial
@@ -32,6 +33,10 @@ class TuningFindings:
     chosen: Finalist | None = None
     larger: Finalist | None = None
     larger_guard: GuardVerdict | None = None
+    seen: tuple[Finding, ...] = ()
+    """Findings of the script as it is."""
+    left: tuple[Finding, ...] = ()
+    """Those under the settings that were chosen."""
     ladder: list[LadderRow] = field(default_factory=list)
     guard: GuardVerdict | None = None
     rejections: list[Rejection] = field(default_factory=list)

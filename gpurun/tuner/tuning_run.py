@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.arguments.options import Objective, Options
+from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.formatting.ceilings_text import ceilings_sentence
+from gpurun.formatting.finding_text import finding_sentence
 from gpurun.formatting.number_text import count
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Effect, Knob, Skip
@@ -22,7 +24,6 @@ from gpurun.trials.prestart import MOST, has_several_slots, what_to_import
 from gpurun.tuner import knob_calls
 from gpurun.tuner.ceiling_trial import PURPOSE, ceilings_of
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.proof.decision import BATCH
 from gpurun.tuner.proof.final_selection import FinalSelection
 from gpurun.tuner.proof.proof_launches import ProofLaunches
@@ -40,10 +41,10 @@ from gpurun.tuner.search.screening import (
     rounding_rule,
 )
 from gpurun.tuner.time_budget import TimeBudget
+from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
 from gpurun.tuner.trial_length import (
     LEAST_LAUNCHES,
     PROBE,
-    budget_flag,
     needed_steps,
     patience,
     plan_trials,
@@ -79,9 +80,11 @@ class TuningRun:
         view: TuningView,
         deadline: float,
         before: Unproven | None = None,
+        thresholds: Thresholds | None = None,
     ) -> None:
         """`before`: a finalist whose proof an earlier tuning of the command did not finish."""
         self._before = before
+        self._diagnoses = TrialDiagnoses(trials, thresholds or Thresholds())
         self.options = options
         self.findings = TuningFindings()
         self._trials = trials
@@ -113,7 +116,13 @@ class TuningRun:
     def run(self) -> None:
         """Run the whole tuning. `TuningEnded` and KeyboardInterrupt leave `findings` incomplete."""
         probe = self._probe()
-        self._settle(self._baseline(probe))
+        state = self._baseline(probe)
+        self.findings.seen = self._diagnoses.of(state.best.record)
+        for finding in serious(self.findings.seen):
+            self._decide(finding_sentence(finding))
+        self._settle(state)
+        if self.findings.verdict == "faster" and self.findings.chosen is not None:
+            self.findings.left = self._diagnoses.under(self.findings.chosen.settings)
 
     def _settle(self, state: SearchState) -> None:
         """Search from the script as it is, and prove what was found."""
@@ -123,8 +132,8 @@ class TuningRun:
             return
         if self._objective is Objective.THROUGHPUT:
             room = self._time.left > LEAST_LAUNCHES * self._time.usual
-            found = ceilings_of(state.facts, self._rule, self._launch if room else None)
-            self.findings.ceilings = found
+            launch = self._launch if room else None
+            found = self.findings.ceilings = ceilings_of(state.facts, self._rule, launch)
             self._decide(ceilings_sentence(found) or f"ceilings: not measured: {found.reason}")
         untouched = state.branch()
         search = self._search(state)
@@ -284,8 +293,6 @@ class TuningRun:
             allowed = [knob for knob in self._knobs() if knob.effect in self._allowed]
             self._trials.standby_modules += knob_calls.early_imports(allowed, facts)
 
-    # -- search --------------------------------------------------------------------------------
-
     def _knobs(self) -> list[Knob]:
         """Those that the search may turn, in their order."""
         tuned = self.options.tuned_arguments
@@ -315,15 +322,10 @@ class TuningRun:
             batches = other_batches(state.facts, self.options)
             self._time.batch_to_come = not isinstance(batches, Skip)
         self._keep_reference(state)
-        search.run(knobs, state)
+        search.run(by_findings(knobs, self.findings.seen), state)
         tried = state.ladder[len(self.findings.base) :]
         if search.out_of_time and not any(row.samples_per_second for row in tried):
-            needed = max(2 * LEAST_LAUNCHES * self._time.usual, 2 * self._time.budget)
-            raise TuningEnded(
-                "inconclusive",
-                f"the budget of {self._time.budget:.0f} s left no time to try anything: "
-                f"a trial takes {self._time.usual:.0f} s; try `{budget_flag(needed)}`",
-            )
+            raise TuningEnded("inconclusive", self._time.too_small())
         return search
 
     def _keep_reference(self, state: SearchState) -> None:
@@ -365,14 +367,12 @@ class TuningRun:
 
     def _companions(self, row: LadderRow) -> Sequence[str]:
         """The settings that go with the change of a row."""
-        if self.findings.facts is None:
-            return ()
-        try:
-            return tuple(
-                knob_calls.companions(self._knob(row.knob), self.findings.facts, row.value)
-            )
-        except KnobRaised:
-            return ()
+        facts = self.findings.facts
+        return (
+            ()
+            if facts is None
+            else knob_calls.companion_names(self._knob(row.knob), facts, row.value)
+        )
 
     def _batch_with_the_rest(
         self,
@@ -410,7 +410,7 @@ class TuningRun:
 
     def trial_folder(self, record: TrialRecord) -> Path:
         """Where a trial's records and output are."""
-        return self._trials.folder / record.run_dir
+        return self._trials.folder_of(record)
 
     def _launch(self, request: TrialRequest) -> Trial:
         limit = max(LEAST_TRIAL_SECONDS, self._time.left)

@@ -124,6 +124,18 @@ def test_a_side_that_waits_for_what_its_frozen_partner_holds_is_reported(
         take_turns((holder, waiter), random.Random(0), lambda rounds: len(rounds) == 50)
 
 
+def test_one_long_step_is_not_taken_for_a_wait(
+    sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A compilation or an evaluation may end just after the partner was thawed."""
+    monkeypatch.setattr(live_pair, "BLOCKED_SECONDS", 1.0)
+    slow = sides.run("slow", script(tmp_path, "slow", "if done == 30: time.sleep(1.5)"))
+    quick = sides.run("quick", script(tmp_path, "quick"))
+    await_both((slow, quick))
+    rounds = take_turns((slow, quick), random.Random(0), lambda rounds: len(rounds) == 50)
+    assert len(rounds) == 50
+
+
 @pytest.mark.slow  # quick twin: the workers of test_live_pair.py
 def test_a_script_that_handles_sigcont_and_workers_with_a_timeout_survive_a_freeze(
     sides: Sides, tmp_path: Path

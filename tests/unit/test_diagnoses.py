@@ -22,7 +22,7 @@ from gpurun.records.profile_figures import (
     ProfileFigures,
     SyncFigures,
 )
-from gpurun.records.result import HostUse, StepSplit
+from gpurun.records.result import HostUse, KnobOutcome, StepSplit
 from gpurun.records.topology import Topology
 from gpurun.timeline.model import Group, HostFunction, Memory, Phase, Timeline
 from tests.unit.diagnosis_cases import (
@@ -151,6 +151,13 @@ def test_cpu_use_and_workers_tell_why_data_are_late(cores: float, workers: int, 
     assert {e.name: e.value for e in finding.evidence}["cause"] == cause
     assert finding.gain_upper_bound == pytest.approx(5.0)
     assert Source.HOST.value in finding.missing_sources
+
+
+def test_threads_that_a_setting_of_gpurun_chose_are_no_finding() -> None:
+    switches = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    assert found(healthy_cpu(switches=switches), FindingType.ENVIRONMENT) is not None
+    chosen = result(knobs=(KnobOutcome("cpu_threads", "applied", "1 thread"),))
+    assert found(healthy_cpu(switches=switches, result=chosen), FindingType.ENVIRONMENT) is None
 
 
 def test_neighbours_that_take_the_cores_leave_the_cause_open() -> None:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 COMPILED = "the script compiles by itself"
 
@@ -25,6 +26,10 @@ class Attention(Knob):
     """
 
     name: ClassVar[str] = "attention"
+    answers: ClassVar[tuple[FindingType, ...]] = (
+        FindingType.MEMORY_BANDWIDTH,
+        FindingType.KERNEL_EFFICIENCY,
+    )
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 21
     likely: ClassVar[bool] = True

@@ -11,6 +11,7 @@ from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.command_line import with_flag
 from gpurun.records.events import LoaderEvent
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 from gpurun.records.messages.loader_keys import place
 
 GAIN = 1.03
@@ -43,6 +44,7 @@ class BatchSize(Knob):
     """
 
     name: ClassVar[str] = "batch_size"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.SMALL_BATCH,)
     effect: ClassVar[Effect] = Effect.TRAINING
     order: ClassVar[int] = 90
 

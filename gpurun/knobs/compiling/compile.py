@@ -8,6 +8,7 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES, missing_tool
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 MODES = ("default", *GRAPH_MODES)
 SECONDS_A_MODULE = 0.3
@@ -34,6 +35,11 @@ class Compile(Knob):
     """
 
     name: ClassVar[str] = "compile"
+    answers: ClassVar[tuple[FindingType, ...]] = (
+        FindingType.LAUNCH_BOUND,
+        FindingType.KERNEL_EFFICIENCY,
+        FindingType.MEMORY_BANDWIDTH,
+    )
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 22
     acts_on: ClassVar[str] = "model"

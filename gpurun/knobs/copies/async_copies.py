@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 
 class AsyncCopies(Knob):
@@ -23,6 +24,7 @@ class AsyncCopies(Knob):
     """
 
     name: ClassVar[str] = "async_copies"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.H2D_COPY,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 9
     likely: ClassVar[bool] = True

@@ -9,6 +9,7 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.loader_need import not_fed_from_host, pinned_batches
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 
 class DevicePrefetch(Knob):
@@ -26,6 +27,7 @@ class DevicePrefetch(Knob):
     """
 
     name: ClassVar[str] = "device_prefetch"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.H2D_COPY, FindingType.DATA_LOADING)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 18
     likely: ClassVar[bool] = True

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 
 class NeedlessSync(Knob):
@@ -22,6 +23,7 @@ class NeedlessSync(Knob):
     """
 
     name: ClassVar[str] = "needless_sync"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.CPU_GPU_SYNC,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 8
     likely: ClassVar[bool] = True

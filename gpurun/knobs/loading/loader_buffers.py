@@ -11,6 +11,7 @@ from gpurun.knobs.loading.loader_fitness import start_method
 from gpurun.knobs.loading.loader_need import not_fed_from_host, pinned_batches, workers_now
 from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 
 class LoaderBuffers(Knob):
@@ -29,6 +30,7 @@ class LoaderBuffers(Knob):
     """
 
     name: ClassVar[str] = "loader_buffers"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 17
     likely: ClassVar[bool] = True

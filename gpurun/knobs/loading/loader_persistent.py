@@ -10,6 +10,7 @@ from gpurun.knobs.loading.loader_fitness import counts_epochs
 from gpurun.knobs.loading.loader_need import workers_now
 from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 SHORT_EPOCH_MS = 60_000.0
 """Starting workers takes tenths of a second to seconds: nothing in an epoch longer than this."""
@@ -26,6 +27,7 @@ class LoaderPersistent(Knob):
     """
 
     name: ClassVar[str] = "loader_persistent"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 12
     likely: ClassVar[bool] = True

@@ -9,6 +9,7 @@ from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_fitness import on_cuda
 from gpurun.knobs.loading.loader_need import hands_out_on_gpu, not_fed_from_host
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 
 class LoaderPinMemory(Knob):
@@ -22,6 +23,7 @@ class LoaderPinMemory(Knob):
     """
 
     name: ClassVar[str] = "loader_pin_memory"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.H2D_COPY,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 16
     likely: ClassVar[bool] = True

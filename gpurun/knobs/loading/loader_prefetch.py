@@ -8,6 +8,7 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, LoaderCall, Skip
 from gpurun.knobs.loading.loader_need import data_wait, no_core_left, workers_now
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 MOST = 8
 TORCH_DEFAULT = 2
@@ -23,6 +24,7 @@ class LoaderPrefetch(Knob):
     """
 
     name: ClassVar[str] = "loader_prefetch"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 14
 

@@ -19,6 +19,7 @@ from gpurun.knobs.loading.loader_need import (
 )
 from gpurun.knobs.loading.marked_true import MarkedTrue
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 SHORTER = 8
 """Other changes may shorten a step on a GPU to an eighth."""
@@ -52,6 +53,7 @@ class LoaderWorkers(Knob):
     """
 
     name: ClassVar[str] = "loader_workers"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 10
     likely: ClassVar[bool] = True

@@ -9,6 +9,7 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import missing_tool
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 
 class FusedLoss(Knob):
@@ -29,6 +30,7 @@ class FusedLoss(Knob):
     """
 
     name: ClassVar[str] = "fused_loss"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.MEMORY_BANDWIDTH,)
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 41
     acts_on: ClassVar[str] = "model"

@@ -12,6 +12,7 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.compiling.compiler_requirements import GRAPH_MODES
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 SETTINGS = {
     "expandable_segments": "expandable_segments:True",
@@ -45,6 +46,7 @@ class Allocator(Knob):
     """
 
     name: ClassVar[str] = "allocator"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.MEMORY_ALLOCATION,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 62
 

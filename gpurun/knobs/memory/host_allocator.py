@@ -11,6 +11,7 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.loading.loader_need import data_wait
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 KEPT = {
     # a freed block above the last one in use goes back to the kernel beyond this size
@@ -36,6 +37,7 @@ class HostAllocator(Knob):
     """
 
     name: ClassVar[str] = "host_allocator"
+    answers: ClassVar[tuple[FindingType, ...]] = (FindingType.MEMORY_ALLOCATION,)
     effect: ClassVar[Effect] = Effect.PIPELINE
     order: ClassVar[int] = 19
     likely: ClassVar[bool] = True

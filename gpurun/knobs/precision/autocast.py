@@ -8,6 +8,7 @@ from typing import ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision import half_precision
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 OWN = {
     "autocast": "the script autocasts itself",
@@ -35,6 +36,10 @@ class Autocast(Knob):
     """
 
     name: ClassVar[str] = "autocast"
+    answers: ClassVar[tuple[FindingType, ...]] = (
+        FindingType.PRECISION,
+        FindingType.KERNEL_EFFICIENCY,
+    )
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 40
     acts_on: ClassVar[str] = "model"

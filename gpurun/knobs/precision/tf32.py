@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.knobs.precision.half_precision import is_ampere
 from gpurun.records.facts import Facts
+from gpurun.records.finding import FindingType
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -28,6 +29,10 @@ class Tf32(Knob):
     """
 
     name: ClassVar[str] = "tf32"
+    answers: ClassVar[tuple[FindingType, ...]] = (
+        FindingType.PRECISION,
+        FindingType.KERNEL_EFFICIENCY,
+    )
     effect: ClassVar[Effect] = Effect.NUMERICS
     order: ClassVar[int] = 34
     acts_on: ClassVar[str] = "model"

@@ -1,0 +1,79 @@
+"""Findings of trials: which knobs come first, what the rows answer, what the report says."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from gpurun.knobs import all_knobs, find
+from gpurun.knobs.api import Knob
+from gpurun.records.finding import Finding, FindingType
+from gpurun.report.ladder import ladder_lines
+from gpurun.report.tuning_verdict import activity_sentences
+from gpurun.tuner.trial_diagnosis import answered_by, by_findings, serious
+from tests.unit.report_records import tuning_report
+
+DIAGNOSES = Path(__file__).parents[2] / "gpurun" / "diagnoses"
+
+
+def finding(kind: FindingType, severity: float = 0.8, gain: float | None = 2.0) -> Finding:
+    return Finding(kind, severity, f"it is {kind.value}", (), None, (), None, gain)
+
+
+def test_knobs_that_answer_a_finding_are_tried_first_in_their_order() -> None:
+    knobs = list(all_knobs())
+    waits = [finding(FindingType.DATA_LOADING)]
+    order = [knob.name for knob in by_findings(knobs, waits)]
+    first = [knob.name for knob in knobs if FindingType.DATA_LOADING in knob.answers]
+    assert order[: len(first)] == first
+    assert order[len(first) :] == [knob.name for knob in knobs if knob.name not in first]
+    assert by_findings(knobs, []) == knobs
+
+
+def test_a_knob_answers_the_most_severe_finding_that_it_can() -> None:
+    seen = [
+        finding(FindingType.HOST_BOUND),
+        finding(FindingType.MEMORY_BANDWIDTH, 0.6),
+        finding(FindingType.LAUNCH_BOUND, 0.5),
+    ]
+    assert answered_by(find("compile"), seen) is seen[1]
+    assert answered_by(find("loader_workers"), seen) is None
+    assert serious([*seen, finding(FindingType.THROTTLING, 0.3)]) == seen
+
+
+@pytest.mark.parametrize("file", sorted(DIAGNOSES.glob("*.py")), ids=lambda file: file.stem)
+def test_the_knob_that_a_diagnosis_names_answers_it(file: Path) -> None:
+    text = file.read_text()
+    kinds = re.findall(r"type: ClassVar\[FindingType\] = FindingType\.(\w+)", text)
+    named = {
+        knob for line in re.findall(r"knob=(.*)", text) for knob in re.findall(r'"(\w+)"', line)
+    }
+    for name in named:
+        knob: Knob = find(name)
+        assert FindingType[kinds[0]] in knob.answers, f"{name} is to answer {kinds[0]}"
+
+
+def test_the_report_says_what_a_change_answers_and_what_still_holds_the_script_back() -> None:
+    report = tuning_report()
+    kept = dataclasses.replace(report.ladder[0], answers=FindingType.H2D_COPY)
+    left = (finding(FindingType.HOST_BOUND, gain=1.3), finding(FindingType.TOPOLOGY, 0.2))
+    assert report.baseline is not None
+    assert report.chosen is not None
+    report = dataclasses.replace(
+        report,
+        ladder=(kept, *report.ladder[1:]),
+        findings_left=left,
+        baseline=dataclasses.replace(report.baseline, gpu_utilization_percent=31.2),
+        chosen=dataclasses.replace(report.chosen, gpu_utilization_percent=71.0),
+    )
+    assert activity_sentences(report) == [
+        "GPU activity 31 % → 71 %, still below 85 %",
+        "still: it is host_bound (at most 1.30×)",
+    ]
+    heading, *rows = ladder_lines(report)
+    at = heading.index("answers")
+    assert next(row[at:].split("  ")[0] for row in rows if kept.knob in row) == "h2d copy"
+    assert activity_sentences(dataclasses.replace(report, verdict="no_gain")) == []
