@@ -11,10 +11,9 @@ import pytest
 from gpurun.knobs import all_knobs, find
 from gpurun.knobs.api import Knob
 from gpurun.records.finding import Finding, FindingType
-from gpurun.report.ladder import ladder_lines
 from gpurun.report.tuning_verdict import activity_sentences
 from gpurun.tuner.trial_diagnosis import answered_by, by_findings, serious
-from tests.unit.report_records import tuning_report
+from tests.unit.report_records import ladder_lines, tuning_report
 
 DIAGNOSES = Path(__file__).parents[2] / "gpurun" / "diagnoses"
 
