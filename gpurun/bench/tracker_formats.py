@@ -68,7 +68,7 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Tracked:
-    """One benchmark with the figures of its run; `comparison` where it was held against another."""
+    """One benchmark with the figures of its run; `comparison` if it was compared."""
 
     benchmark: str
     run: BenchmarkRecord | ComparedSide

@@ -85,8 +85,8 @@ def check_workload(
             "gate the throughput instead: --metrics throughput",
         )
     return (
-        f"the batch size is {before.batch_size:,.10g} and {now.batch_size:,.10g}, as is allowed: "
-        "what is compared is samples/s, and the training is not the same"
+        f"the batch size is {before.batch_size:,.10g} and {now.batch_size:,.10g}, as allowed: "
+        "gpurun compares samples/s, and the training is not the same"
     )
 
 

@@ -255,7 +255,7 @@ def _carry_through(tuning: TuningRun, view: TuningView) -> Exception | None:
     except KeyboardInterrupt:
         if findings.verdict not in MEASURED:
             findings.verdict = "interrupted"
-        view.note("interrupted; what was measured is kept")
+        view.note("interrupted; gpurun keeps the figures so far")
     except Exception as error:
         findings.verdict = "error"
         findings.decisions.append(f"{type(error).__name__}: {error}")

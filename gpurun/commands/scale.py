@@ -202,7 +202,7 @@ def _measure(
         rounds.run()
         _try_other_exchanges(trying, rounds.measured, asked, here, nodes)
     except KeyboardInterrupt:
-        tell("interrupted; what was measured is kept")
+        tell("interrupted; gpurun keeps the figures so far")
     finally:
         interruption.hold()
         launcher.close()

@@ -294,7 +294,7 @@ def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:
         return ["no training was seen"]
     notes = []
     if group[0].clock.kind == "forward":
-        notes.append("no training step was seen: the figures are those of forward passes")
+        notes.append("no training step was seen: the figures are of forward passes")
     if any(w.measured_steps < FEW_STEPS for w in group):
         notes.append(f"only {min(w.measured_steps for w in group)} steps after warm-up")
     if not all(w.clock.loaders for w in group) and all(w.samples for w in group):

@@ -20,7 +20,7 @@ FOLDER = "profile"
 FEWEST_STEPS = 5
 """Fewer steps, inside the window or outside of it, say nothing of what profiling costs."""
 SETTLED = 3
-"""So many first steps are left out of those that the window is held against."""
+"""So many first steps are left out of those that the window is compared with."""
 
 
 @dataclass(frozen=True)

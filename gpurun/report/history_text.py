@@ -32,7 +32,7 @@ LEAST_SPAN = 0.05
 REFERENCES = {
     ReferenceKind.ACCEPTED: "accepted",
     ReferenceKind.PREVIOUS_LEVEL: "the level up to",
-    ReferenceKind.USUAL_LEVEL: "what is usual up to",
+    ReferenceKind.USUAL_LEVEL: "the usual level up to",
 }
 GLYPHS = {"improvement": "▲", "regression": "▼"}
 DIRTY = "*"

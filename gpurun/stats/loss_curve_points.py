@@ -27,7 +27,7 @@ def curve_of(losses: Sequence[float]) -> LossCurve | None:
 def blocks(steps: int) -> Iterator[tuple[int, int]]:
     """First step, and first one after it, of each point, counted from 0; only whole blocks.
 
-    They are the same for curves of any length, so that a short one can be held against a long one.
+    They are the same for curves of any length, so that a short one can be compared with a long one.
     """
     start, width = 0, 1
     while True:

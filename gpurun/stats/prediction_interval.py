@@ -65,7 +65,7 @@ def judge_new_run(held: Sequence[NewRun], plan: PredictionPlan = DEFAULT) -> Gat
     fewer runs than the plan asks for, or none is given.
     """
     if not held or any(len(one.past) < plan.least for one in held):
-        raise ValueError(f"a run is held against {plan.least} others or more")
+        raise ValueError(f"a run is compared with {plan.least} others or more")
     metrics = tuple(_judged(one, plan, len(held)) for one in held)
     verdicts = [metric.verdict for metric in metrics]
     verdict = Verdict.PASS

@@ -350,7 +350,7 @@ class TuningRun:
     def _go_on(self, state: SearchState, before: Unproven) -> None:
         """Take up a proof that an earlier tuning did not finish, without a search."""
         pairs = f": {count(len(before.pairs), 'pair')} measured" if before.pairs else ""
-        self._decide(f"goes on with the proof of an earlier tuning{pairs}")
+        self._decide(f"continues the proof of an earlier tuning{pairs}")
         self._time.longest = before.launch_seconds
         if before.rounded:
             rule = rounding_rule(self._rule, state.baselines)

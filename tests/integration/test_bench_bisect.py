@@ -71,7 +71,7 @@ def test_a_search_that_was_killed_goes_on_and_names_the_culprit(tmp_path: Path) 
         assert running.stderr is not None
         lines = running.stderr.read().splitlines()
     assert running.returncode == 0, lines
-    assert "gpurun: going on after 1 pair (--fresh starts again)" in lines
+    assert "gpurun: continuing after 1 pair (--fresh starts again)" in lines
     found = from_json(BisectionReport, json.loads((tmp_path / "found.json").read_text()))
     assert found.culprit == culprit
     assert found.slowdown is not None

@@ -70,7 +70,7 @@ def test_a_signal_ends_the_tuning_and_keeps_what_was_measured(
     assert gone_within(marker, ORPHAN_SECONDS)
     assert wait_for(lambda: not any(path.exists() for path in scratch), ORPHAN_SECONDS)
     said = err.decode().splitlines()
-    assert "gpurun: interrupted; what was measured is kept" in said
+    assert "gpurun: interrupted; gpurun keeps the figures so far" in said
     assert said[-1].startswith(f"verdict=interrupted exit={code}")
     assert b"Traceback" not in err
     assert out == b""

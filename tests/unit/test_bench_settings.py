@@ -120,7 +120,10 @@ def test_another_batch_needs_consent_and_is_compared_by_samples(
     allowed = (*DEFAULT, "training")
     found = compared("", BATCH, allow=allowed)
     assert found.verdict == "pass"
-    assert any("the batch size is 8 and 16, as is allowed" in note for note in found.notes)
+    assert any(
+        "the batch size is 8 and 16, as allowed: gpurun compares samples/s" in note
+        for note in found.notes
+    )
     with pytest.raises(GpurunError, match="the step time cannot compare batches"):
         compared("", BATCH, allow=allowed, metrics=(Metric.STEP_TIME,))
 

@@ -96,7 +96,7 @@ def bisect(
     except KeyboardInterrupt:
         done = "interrupted; the same command continues after the last pair"
         unfinished = Unfinished(
-            "interrupted", interruption.exit_code, done, "run it again to go on"
+            "interrupted", interruption.exit_code, done, "run it again to continue"
         )
     except (GpurunError, OSError) as error:
         if isinstance(error, GpurunError) and error.code not in ANSWERS:
@@ -138,7 +138,7 @@ def _is_over(state: SearchState, tell: Tell) -> bool:
     if isinstance(next_action(state.search), Done):
         tell(f"this search ended after {count}: nothing is launched (--fresh starts again)")
         return True
-    tell(f"going on after {count} (--fresh starts again)")
+    tell(f"continuing after {count} (--fresh starts again)")
     return False
 
 

@@ -39,7 +39,7 @@ class SearchPlan:
     """Smallest drop that counts, a fraction of throughput: half the gate's usual threshold."""
     max_pairs: int = 150
     likely: float = 0.7
-    """From this probability on a commit is held against its parent."""
+    """From this probability on a commit is compared with its parent."""
     least_pairs: int = 4
     """Pairs that an answer needs of the two commits that it is about."""
     doubtful: tuple[float, float] = (0.25, 0.9)

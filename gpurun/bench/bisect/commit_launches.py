@@ -28,7 +28,7 @@ from gpurun.trials.signal_guard import SignalGuard
 from gpurun.trials.stop_rules import WHOLE, first_rule
 
 MOST_TREES = 4
-"""Both ends of the range, and the two commits that are held against each other."""
+"""Both ends of the range, and the two commits that are compared with each other."""
 
 
 class TreePool:

@@ -1,4 +1,4 @@
-"""Two settings of one script in the same tree, held against each other."""
+"""Two settings of one script in the same tree, compared with each other."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def compare_settings(
     knob_paths: Sequence[str],
     allow: Sequence[str],
 ) -> Comparison:
-    """Hold the second settings against the first, as trees are held against each other.
+    """Compare the second settings with the first, as trees are compared.
 
     `GpurunError` for a knob that there is not, that is not among the effects in `allow`, or cannot
     take its value. Batches of unequal size are compared only where "training" is allowed.

@@ -1,4 +1,4 @@
-"""Stored results held against stored records: nothing is launched.
+"""Stored results compared with stored records, without a launch.
 
 One machine measures (`gpurun bench --json FILE`), and another one, which needs no GPU, judges. The
 judgement is that of `--from-history`, and as weak: a drift of the machine between the runs is not

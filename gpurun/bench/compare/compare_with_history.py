@@ -270,7 +270,7 @@ class HistoryCourse:
         days = sorted(f"{utc_moment(record.time):%Y-%m-%d}" for record in self.used)
         span = " to ".join(dict.fromkeys((days[0], days[-1])))
         self._remember(
-            f"held against {len(self.used)} records ({span}): weaker than launching both sides in "
+            f"compared with {len(self.used)} records ({span}): weaker than launching both sides in "
             "turn, because the machine may have drifted since"
         )
 

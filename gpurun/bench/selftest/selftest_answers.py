@@ -145,7 +145,7 @@ def _wrong(
     if before is not None and now is not None and now - before < FELT * plan.step_seconds:
         return (
             f"the delay was there in every step, but a step takes only "
-            f"{1000 * (now - before):.3g} ms longer: the training waits for something else "
-            "meanwhile (its data, say), so that this slow-down costs it no throughput"
+            f"{1000 * (now - before):.3g} ms longer: the training waits for something else anyway "
+            "(its data, say), and this slow-down costs no throughput"
         )
     return "the gate stayed green although the slow-down is there"

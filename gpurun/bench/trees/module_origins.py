@@ -28,7 +28,7 @@ INSTALL_EACH = (
     'add setup = "pip install -e ." to [bench], which installs each side into an environment '
     'of its own, or env = { PYTHONPATH = "%s" }'
 )
-OWN_PLACE = "have it start from its own place, as in Path(__file__).parent, so that each side finds"
+OWN_PLACE = "have it start from its own place, as in Path(__file__).parent, so each side finds"
 
 
 @dataclass(frozen=True)

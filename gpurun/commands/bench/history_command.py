@@ -132,7 +132,7 @@ def _nothing(
 
     if held:
         failed = sum(record.error is not None for record in held)
-        why = f", of which {failed} are of runs that failed" if failed else ""
+        why = f", {failed} of them of failed runs" if failed else ""
         return error(
             f"none of {len(held)} records has a figure of {options.metric}{why}",
             "ask for another --metric, or measure again",

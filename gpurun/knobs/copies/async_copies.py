@@ -34,7 +34,7 @@ class AsyncCopies(Knob):
         if facts.device != "cuda":
             return Skip("training is not on a GPU")
         if facts.loaders_of_training():
-            return Skip("a DataLoader feeds the training: device_prefetch copies what it hands out")
+            return Skip("a DataLoader feeds the training: device_prefetch copies its batches")
         return ["stage"]
 
     def apply(self, value: str, hooks: Hooks) -> None:

@@ -22,7 +22,7 @@ def unfit(traits: dict[str, str], compiled: bool, current: dict[str, object]) ->
     if compiled or "compile" in traits or "compile" in current:
         return Skip("the model is compiled: its forward does not run as it is written")
     if "data_parallel" in traits:
-        return Skip("DataParallel calls copies of the model, which are made anew each step")
+        return Skip("DataParallel calls copies of the model, which are new in each step")
     return None
 
 

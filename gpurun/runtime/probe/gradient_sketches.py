@@ -236,7 +236,7 @@ class GradientSketches:
 def _refuse_gradients() -> NoReturn:
     line = line_of(sys._getframe(1))
     stop_rank(
-        f"the training{f' ({line})' if line else ''} never calls backward(): ranks exchange the "
-        "gradients of backward passes, not those of torch.autograd.grad()",
+        f"the training{f' ({line})' if line else ''} never calls backward(): ranks exchange "
+        "gradients of backward passes, not of torch.autograd.grad()",
         "call backward() on the loss, or run it without --ddp",
     )

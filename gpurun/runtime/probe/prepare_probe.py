@@ -96,7 +96,7 @@ def _refuse_library(library: str, kind: str | None) -> Callable[[ModuleType], No
         stop_rank(
             f"the script is distributed by {name}{f' at {where}' if where else ''}, which gives "
             "each rank batches of its own: under --ddp their batches would add up to a larger one",
-            "run gpurun --nproc-per-node N without --ddp; its batch size is then that of a device",
+            "run gpurun --nproc-per-node N without --ddp; its batch size is then a device's",
         )
 
     def imported(module: ModuleType) -> None:

@@ -8,7 +8,7 @@ from gpurun.records.messages.profile_events import AllocatorState
 
 
 class AllocatorCounts:
-    """Counters of each device at the begin of the window, to be held against those at its end."""
+    """Counters of each device at the begin of the window, to be compared with those at its end."""
 
     def __init__(self, torch: Any) -> None:
         self._cuda = torch.cuda

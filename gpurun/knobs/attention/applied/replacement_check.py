@@ -1,6 +1,6 @@
 """Compare an attention as it is written with what is to replace it, on the script's own tensors.
 
-Results and gradients of both are held against the same in float64: the replacement must be as close
+Results and gradients of both are compared with those in float64: the replacement must be as close
 to them as the original. Dropout is left out on both sides; nothing random is drawn.
 """
 
