@@ -277,6 +277,8 @@ class TuningReport:
     """Under the verdict "inconclusive": the finalist, if there is one."""
     findings: tuple[Finding, ...] = ()
     """What held the script back as it is, the most severe first."""
+    proof_seconds: float | None = None
+    """From the beginning to the end of the first proof."""
     findings_left: tuple[Finding, ...] = ()
     """What holds it back under the settings that were chosen."""
     schema: str = TUNING_SCHEMA

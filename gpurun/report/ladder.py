@@ -165,7 +165,10 @@ def closing_lines(report: TuningReport, record: Path | None = None) -> list[Line
     lines += _next_lines(report)
     trials = count(len(report.trials), "trial")
     isolation = f", isolation: {report.isolation}" if report.isolation else ""
-    spent = f"{trials} in {duration(report.tuning_seconds)}{isolation}"
+    proven = ""
+    if good and report.proof_seconds is not None:
+        proven = f", proven after {duration(report.proof_seconds)}"
+    spent = f"{trials} in {duration(report.tuning_seconds)}{proven}{isolation}"
     lines.append([(spent, "dim")])
     if record is not None:
         lines.append([("record: ", "dim"), (str(record), VERBATIM)])

@@ -66,6 +66,11 @@ class TimeBudget:
         )
 
     @property
+    def spent(self) -> float:
+        """Seconds since the tuning began."""
+        return self.budget - self.left
+
+    @property
     def left(self) -> float:
         """Seconds left of the budget; negative once it is spent."""
         return self._deadline - time.monotonic()

@@ -66,6 +66,7 @@ def tuning_document(
         ladder=_ladder(findings, options),
         trials=tuple(trials),
         tuning_seconds=seconds,
+        proof_seconds=findings.proof_seconds,
         proof=proof if objective is Objective.THROUGHPUT else _of_bytes(proof),
         guard=findings.guard,
         rejections=tuple(findings.rejections),

@@ -41,6 +41,8 @@ class TuningFindings:
     guard: GuardVerdict | None = None
     rejections: list[Rejection] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
+    proof_seconds: float | None = None
+    """From the beginning to the end of the first proof."""
     unproven: Unproven | None = None
     ceilings: Ceilings | None = None
     verdict: str = "interrupted"

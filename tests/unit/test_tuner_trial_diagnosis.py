@@ -76,3 +76,8 @@ def test_the_report_says_what_a_change_answers_and_what_still_holds_the_script_b
     at = heading.index("answers")
     assert next(row[at:].split("  ")[0] for row in rows if kept.knob in row) == "h2d copy"
     assert activity_sentences(dataclasses.replace(report, verdict="no_gain")) == []
+
+
+def test_the_report_says_when_the_gain_was_proven() -> None:
+    lines = ladder_lines(dataclasses.replace(tuning_report(), proof_seconds=65.0))
+    assert any("proven after 1 min 05 s" in line for line in lines)

@@ -61,6 +61,7 @@ class ProofLaunches:
         self._round_seconds = self._time.round_of(best)
         seconds = self._round_seconds / 2
         prove(baseline, finalists, self._launch_side, self._no_room, update, seconds, live)
+        self._findings.proof_seconds = self._findings.proof_seconds or self._time.spent
         for note in () if live is None else live.notes:
             self._decide(note)
         if baseline.failure is not None:
