@@ -27,17 +27,15 @@ _NOTES_SHOWN = 3
 _LINES_BESIDE_ROWS = 10
 _LEAST_ROWS = 3
 _INDENT = 2
-_LEAST_CHANGE = 14
-_LEAST_STATE = 16
 
 _COLUMNS = (
     Column("#", right=True, width=2),
     Column("kind", dropped=2, width=6),
-    Column("change", width=_LEAST_CHANGE),
+    Column("change", width=14),
     Column("samples/s", right=True, width=9),
     Column("step p50", right=True, dropped=3, width=8),
     Column("memory", right=True, dropped=1, width=8),
-    Column("state", width=_LEAST_STATE),
+    Column("state", width=16),
 )
 
 
@@ -145,17 +143,17 @@ class LiveView(TuningView):
     def _table(self) -> RenderableType:
         from rich.padding import Padding
 
-        room = self._console.width - _INDENT
-        layout = _layout(room)
+        kept = Grid(_COLUMNS, ()).fitting(self._console.width - _INDENT).columns
         rows, styles = [], []
         for record in self._visible():
-            rows.append(self._row(record, layout))
+            rows.append(self._row(record))
             styles.append("" if ended_well(record) else "yellow")
         if self._running is not None:
-            rows.append(self._running_row(self._running, layout))
+            rows.append(self._running_row(self._running))
             styles.append("bold")
-        grid = Grid(_COLUMNS, tuple(rows), tuple(styles)).select(layout.keep)
-        return Padding(rich_table(grid, room), (0, 0, 0, _INDENT), expand=False)
+        keep = [column in kept for column in _COLUMNS]
+        grid = Grid(_COLUMNS, tuple(rows), tuple(styles)).select(keep)
+        return Padding(rich_table(grid), (0, 0, 0, _INDENT), expand=False)
 
     def _visible(self) -> list[TrialRecord]:
         """The baseline and the latest trials, as many as the terminal has lines for."""
@@ -164,44 +162,28 @@ class LiveView(TuningView):
             return self._records
         return [self._records[0], *self._records[len(self._records) - room + 1 :]]
 
-    def _row(self, record: TrialRecord, layout: _Layout) -> tuple[str, ...]:
+    def _row(self, record: TrialRecord) -> tuple[str, ...]:
         times, memory = record.step_time_ms, record.peak_memory_bytes
         rate = record.samples_per_second
         return (
             str(record.number),
             _kind(record.purpose),
-            knobs_text(record.knobs, self._baseline.knobs, layout.change),
+            knobs_text(record.knobs, self._baseline.knobs),
             number(rate) if rate is not None else "",
             milliseconds(times.p50) if times is not None else "",
             byte_size(memory) if memory is not None else "",
-            one_line(outcome_text(record) or "done", layout.state),
+            one_line(outcome_text(record) or "done"),
         )
 
-    def _running_row(self, running: _Running, layout: _Layout) -> tuple[str, ...]:
+    def _running_row(self, running: _Running) -> tuple[str, ...]:
         progress = f"{running.steps} of {running.needed} steps" if running.needed else "starting"
         return (
             str(running.number),
             _kind(running.purpose),
-            knobs_text(running.knobs, self._baseline.knobs, layout.change),
+            knobs_text(running.knobs, self._baseline.knobs),
             *("", "", ""),
-            one_line(f"{self._frame()} {progress}", layout.state),
+            f"{self._frame()} {progress}",
         )
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """The columns that a terminal has room for, and the widths of the two long ones."""
-
-    keep: list[bool]
-    change: int
-    state: int
-
-
-def _layout(room: int) -> _Layout:
-    fitting = Grid(_COLUMNS, ()).fitting(room)
-    spare = max(0, room - fitting.width())
-    keep = [column in fitting.columns for column in _COLUMNS]
-    return _Layout(keep, _LEAST_CHANGE + spare // 2, _LEAST_STATE + spare - spare // 2)
 
 
 def _kind(purpose: str) -> str:

@@ -91,31 +91,34 @@ class Grid:
         return (" " * _GAP).join(cells).rstrip()
 
 
-def rich_table(grid: Grid, room: int) -> Table:
+def rich_table(grid: Grid, room: int | None = None) -> Table:
     """The grid as rich draws it: no frame, a thin line below the heading.
 
     The box puts one blank between columns by itself, hence the padding of one less than the gap.
     Where `room` characters leave the last column enough, it alone is wrapped; else columns with a
-    width of their own are held to that first.
+    width of their own are held to that first. Without `room` a row is one line: text is cut, so
+    that a table which is drawn again does not jump.
     """
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, _GAP - 1, 0, 0), show_edge=False)
-    widths = _drawn_widths(grid, room)
-    for i, column in enumerate(grid.columns):
+    one_line = room is None
+    widths = [None] * len(grid.columns) if room is None else _drawn_widths(grid, room)
+    for column, width in zip(grid.columns, widths, strict=True):
         table.add_column(
             column.heading,
             justify="right" if column.right else "left",
             no_wrap=column.right,
-            width=widths[i],
-            overflow="fold",
+            width=width,
+            min_width=column.width if one_line else None,
+            overflow="ellipsis" if one_line else "fold",
             header_style="bold",
         )
     styles = grid.styles or ("",) * len(grid.rows)
     for row, style in zip(grid.rows, styles, strict=True):
-        table.add_row(*(Text(cell) for cell in row), style=style)
+        table.add_row(*(Text(cell, no_wrap=one_line or None) for cell in row), style=style)
     return table
 
 
