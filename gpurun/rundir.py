@@ -51,6 +51,23 @@ def new_run(home: Path) -> Path:
         return run
 
 
+def run_folder(cwd: Path, out: str | None) -> Path:
+    """A fresh run folder below the folder of records; `GpurunError` where none can be made."""
+    try:
+        return new_run(find_home(cwd, out))
+    except OSError as error:
+        raise no_records(error) from None
+
+
+def no_records(error: OSError) -> GpurunError:
+    """The error where records cannot be written."""
+    where = f" to {error.filename}" if error.filename else ""
+    return GpurunError(
+        f"records cannot be written{where}: {error.strerror or error}",
+        "make room there, or name another folder with --out",
+    )
+
+
 def lost_events(run: Path) -> str | None:
     """Why a process of this run could not record to its end, None if every one could.
 

@@ -26,14 +26,16 @@ OWN_VALUES = (
     "scale", "rounds", "steps", "plot", "ddp-options",
     "loss-reduction",
 )  # fmt: skip
-OF_OPTIMIZE = ("max-trials", "objective", "save-settings", "dry-run")
-"""Flags that need `--optimize`."""
-OF_SCALE = ("strong", "oversubscribe", "rounds", "steps", "plot")
-"""Flags that need `--scale`."""
+NEEDS = {
+    **dict.fromkeys(("max-trials", "objective", "save-settings", "dry-run"), ("optimize",)),
+    **dict.fromkeys(("budget", "trials-in-place"), ("optimize", "scale")),
+    **dict.fromkeys(("strong", "rounds", "steps", "plot"), ("scale",)),
+    **dict.fromkeys(("shared-writes", "loss-reduction"), ("ddp",)),
+    **dict.fromkeys(("oversubscribe", "ddp-options"), ("ddp", "scale")),
+}
+"""By flag, the modes of which it needs one."""
 AGAINST_SCALE = ("ddp", "optimize", "tune-only", "tuned", "settings", "allow")
 """Flags that `--scale` excludes: it applies no settings, and hides ranks by itself."""
-OF_TRIALS = ("budget", "trials-in-place")
-"""Flags that need trials, of `--optimize` or of `--scale`."""
 MAIN = Flags(
     (*OWN_SWITCHES, *TORCHRUN_SWITCHES, "module", "no-python", "help", "version"),
     (*OWN_VALUES, *TORCHRUN_VALUES),
@@ -82,25 +84,13 @@ def options_of(words: Words, environment: Mapping[str, str]) -> Options:
 
 def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
     """Refuse a flag that has no effect beside the others, or that contradicts one."""
-    if "shared-writes" in own and not options.ddp:
-        raise GpurunError("--shared-writes needs --ddp", "add it, or drop the flag")
-    if "loss-reduction" in own and not options.ddp:
-        raise GpurunError("--loss-reduction needs --ddp", "add it, or drop the flag")
-    if "ddp-options" in own and not options.ddp and options.scale is None:
-        raise GpurunError("--ddp-options needs --ddp or --scale", "add one, or drop the flag")
+    modes = {"optimize": options.optimize, "ddp": options.ddp, "scale": options.scale is not None}
+    for flag, needed in NEEDS.items():
+        if flag in own and not any(modes[mode] for mode in needed):
+            wanted = " or ".join(f"--{mode}" for mode in needed)
+            raise GpurunError(f"--{flag} needs {wanted}", "add it, or drop the flag")
     if options.ddp and options.target.kind is TargetKind.COMMAND:
         raise GpurunError("--ddp needs a Python script", "drop --no-python")
-    idle = [name for name in OF_OPTIMIZE if name in own]
-    if idle and not options.optimize:
-        raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize, or drop it")
-    idle = [name for name in OF_TRIALS if name in own]
-    if idle and not options.optimize and options.scale is None:
-        raise GpurunError(f"--{idle[0]} needs --optimize", "add --optimize or --scale, or drop it")
-    idle = [name for name in OF_SCALE if name in own]
-    if options.ddp and idle == ["oversubscribe"]:
-        idle = []
-    if idle and options.scale is None:
-        raise GpurunError(f"--{idle[0]} needs --scale", "add it, as in --scale 1,2,4")
     against = [name for name in AGAINST_SCALE if name in own]
     if against and options.scale is not None:
         raise GpurunError(f"--{against[0]} is not for --scale", "drop one of them")

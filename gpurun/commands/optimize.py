@@ -29,7 +29,14 @@ from gpurun.report.ladder import print_ladder
 from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.report.tuning_markdown import tuning_markdown
 from gpurun.report.tuning_progress import tuning_view
-from gpurun.rundir import check_output, find_home, json_text, new_run, write_json, write_whole
+from gpurun.rundir import (
+    check_output,
+    json_text,
+    no_records,
+    run_folder,
+    write_json,
+    write_whole,
+)
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner import saved_settings
 from gpurun.tuner.trial_series import TrialSeries
@@ -177,21 +184,6 @@ def _check(options: Options) -> None:
             check_output(flag, Path(name))
 
 
-def _run_folder(options: Options) -> Path:
-    try:
-        return new_run(find_home(Path.cwd(), options.out))
-    except OSError as error:
-        raise _no_records(error) from None
-
-
-def _no_records(error: OSError) -> GpurunError:
-    where = f" to {error.filename}" if error.filename else ""
-    return GpurunError(
-        f"records cannot be written{where}: {error.strerror or error}",
-        "make room there, or name another folder with --out",
-    )
-
-
 # -- the tuning ------------------------------------------------------------------------------------
 
 
@@ -201,7 +193,7 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
     budget = options.budget_seconds or DEFAULT_BUDGET_SECONDS
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     all_knobs(options.knob_paths)  # a broken one is told now, and leaves its bytecode now
-    folder = _run_folder(options)
+    folder = run_folder(Path.cwd(), options.out)
     untouched = FolderState(options, folder.parent.parent)
     measured = with_reduction(options, os.environ, folder.parent.parent)
     fingerprint = command_fingerprint(options)
@@ -265,7 +257,7 @@ def _carry_through(tuning: TuningRun, view: TuningView) -> Exception | None:
 
 def _explained(error: Exception) -> Exception:
     if isinstance(error, OSError) and error.errno in NO_ROOM:
-        return _no_records(error)
+        return no_records(error)
     return error
 
 

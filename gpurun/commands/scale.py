@@ -25,7 +25,7 @@ from gpurun.probing.distributed_by_source import by_source, spawns_by_source
 from gpurun.records.codec import to_json
 from gpurun.records.scaling import ScalingReport
 from gpurun.report.scaling_text import print_scaling
-from gpurun.rundir import find_home, new_run, write_json
+from gpurun.rundir import run_folder, write_json
 from gpurun.scaling.ddp_option_trials import DdpOptionTrials, told
 from gpurun.scaling.launch_rounds import DEFAULT_ROUNDS, LaunchRounds, Measurements, Plan
 from gpurun.scaling.nodes import NodeFacts, Nodes, NodeVerdict
@@ -188,7 +188,7 @@ def _measure(
     mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
     if imperfection:
         tell(imperfection)
-    folder = _run_folder(options)
+    folder = run_folder(Path.cwd(), options.out)
     launcher = ScalingLauncher(options, folder, mode, here, by_source(options.target), tell, nodes)
     plan = Plan(
         counts=asked.counts,
@@ -269,16 +269,6 @@ def _facts(
             "number of ranks a node": repr(place.ranks),
         },
     )
-
-
-def _run_folder(options: Options) -> Path:
-    try:
-        return new_run(find_home(Path.cwd(), options.out))
-    except OSError as error:
-        raise GpurunError(
-            f"records cannot be written: {error.strerror or error}",
-            "make room there, or name another folder with --out",
-        ) from None
 
 
 def _keep(report: ScalingReport, folder: Path, options: Options, asked: ScaleOptions) -> None:

@@ -12,7 +12,7 @@ from gpurun.bench.compare.comparison_document import SPEED
 from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
-from gpurun.rundir import find_home
+from gpurun.rundir import find_home, no_records
 
 
 def chosen(
@@ -69,7 +69,4 @@ def records_home(out: str | None) -> Path:
             remove_abandoned(home.resolve() / WORKTREES)
         return home
     except OSError as error:
-        raise GpurunError(
-            f"records cannot be written: {error.strerror or error}",
-            "make room there, or name another folder with --out",
-        ) from None
+        raise no_records(error) from None
