@@ -30,6 +30,7 @@ class FusedOptimizer(Knob):
     name: ClassVar[str] = "fused_optimizer"
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.LAUNCH_BOUND,)
     effect: ClassVar[Effect] = Effect.NUMERICS
+    choices: ClassVar[tuple[str, ...]] = ("fused", "foreach")
     order: ClassVar[int] = 30
     acts_on: ClassVar[str] = "optimizer"
     likely: ClassVar[bool] = True
@@ -50,9 +51,6 @@ class FusedOptimizer(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Attach to each optimizer that knows the path; it is judged at its first step."""
-        if value not in ("fused", "foreach"):
-            hooks.skipped(f"unknown path {value!r}")
-            return
 
         def built(optimizer: Optimizer) -> None:
             name = type(optimizer).__name__

@@ -106,3 +106,12 @@ def test_a_detail_that_is_no_text_is_recorded_as_one(tmp_path: Path) -> None:
 def test_what_torch_takes_is_applied(tmp_path: Path) -> None:
     told = outcome(tmp_path, loader_edit("batch_size=2"))
     assert told == KnobOutcome("planted", "applied", "the loader")
+
+
+def test_a_value_that_a_knob_does_not_have_is_skipped(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAIN)
+    spec = RunSpec(str(tmp_path / "run"), os.getpid(), (Setting("attention", "flash"),), (), ())
+    done = run_recorded(["train.py"], tmp_path, spec)
+    assert (done.returncode, done.stdout) == (0, b"0.125 True\n"), done.stderr.decode()
+    (told,) = summarise_run(tmp_path / "run", exit_code=0, wall_seconds=1.0).knobs
+    assert told == KnobOutcome("attention", "skipped", "unknown value 'flash'")

@@ -31,6 +31,7 @@ class Attention(Knob):
         FindingType.KERNEL_EFFICIENCY,
     )
     effect: ClassVar[Effect] = Effect.NUMERICS
+    choices: ClassVar[tuple[str, ...]] = ("sdpa",)
     order: ClassVar[int] = 21
     likely: ClassVar[bool] = True
     acts_on: ClassVar[str] = "model"
@@ -48,9 +49,6 @@ class Attention(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Rewrite what another knob compiles, else capture the modules that hold attention."""
-        if value != "sdpa":
-            hooks.skipped(f"unknown attention {value!r}")
-            return
         from gpurun.knobs.attention.applied.module_capture import Capture
         from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES
 

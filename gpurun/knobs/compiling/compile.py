@@ -41,6 +41,7 @@ class Compile(Knob):
         FindingType.MEMORY_BANDWIDTH,
     )
     effect: ClassVar[Effect] = Effect.NUMERICS
+    choices: ClassVar[tuple[str, ...]] = MODES
     order: ClassVar[int] = 22
     acts_on: ClassVar[str] = "model"
     startup_seconds: ClassVar[float] = 10.0
@@ -76,9 +77,6 @@ class Compile(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Compile each root when it is found."""
-        if value not in MODES:
-            hooks.skipped(f"unknown mode {value!r}")
-            return
         from gpurun.knobs.compiling.applied.compiled_roots import compile_roots
 
         compile_roots(value, hooks)

@@ -26,6 +26,7 @@ class AsyncCopies(Knob):
     name: ClassVar[str] = "async_copies"
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.H2D_COPY,)
     effect: ClassVar[Effect] = Effect.PIPELINE
+    choices: ClassVar[tuple[str, ...]] = ("stage",)
     order: ClassVar[int] = 9
     likely: ClassVar[bool] = True
 
@@ -39,10 +40,6 @@ class AsyncCopies(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand where tensors move."""
-        if value != "stage":
-            hooks.skipped(f"unknown value {value!r}")
-            return
-
         from gpurun.knobs.copies.applied.staged_moves import StagedMoves, page_locked
 
         staged = StagedMoves(hooks, "cuda", page_locked)

@@ -29,6 +29,7 @@ class DevicePrefetch(Knob):
     name: ClassVar[str] = "device_prefetch"
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.H2D_COPY, FindingType.DATA_LOADING)
     effect: ClassVar[Effect] = Effect.PIPELINE
+    choices: ClassVar[tuple[str, ...]] = ("ahead",)
     order: ClassVar[int] = 18
     likely: ClassVar[bool] = True
 
@@ -44,9 +45,6 @@ class DevicePrefetch(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand where loaders pin and where tensors move."""
-        if value != "ahead":
-            hooks.skipped(f"unknown value {value!r}")
-            return
 
         def loaders_are_here(pinning: ModuleType) -> None:
             import torch

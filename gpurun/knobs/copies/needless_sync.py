@@ -25,6 +25,7 @@ class NeedlessSync(Knob):
     name: ClassVar[str] = "needless_sync"
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.CPU_GPU_SYNC,)
     effect: ClassVar[Effect] = Effect.PIPELINE
+    choices: ClassVar[tuple[str, ...]] = ("skip",)
     order: ClassVar[int] = 8
     likely: ClassVar[bool] = True
 
@@ -38,9 +39,6 @@ class NeedlessSync(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand in for the function, and watch for what needs it."""
-        if value != "skip":
-            hooks.skipped(f"unknown value {value!r}")
-            return
         from gpurun.knobs.copies.applied.skipped_synchronisation import SkippedSynchronisation
 
         SkippedSynchronisation(hooks).install()

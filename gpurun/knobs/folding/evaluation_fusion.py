@@ -36,6 +36,7 @@ class EvaluationFusion(Knob):
 
     name: ClassVar[str] = "evaluation_fusion"
     effect: ClassVar[Effect] = Effect.NUMERICS
+    choices: ClassVar[tuple[bool, ...]] = (True,)
     order: ClassVar[int] = 48
 
     def candidates(self, facts: Facts) -> Sequence[bool] | Skip:
@@ -55,9 +56,6 @@ class EvaluationFusion(Knob):
 
     def apply(self, value: bool, hooks: Hooks) -> None:
         """Replace the forward of the sequences of each root when it is found."""
-        if value is not True:
-            hooks.skipped(f"unknown value {value!r}")
-            return
         from gpurun.knobs.folding.applied.folded_sequences import FoldedSequences
 
         folded = FoldedSequences(hooks)

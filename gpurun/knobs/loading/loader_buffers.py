@@ -32,6 +32,7 @@ class LoaderBuffers(Knob):
     name: ClassVar[str] = "loader_buffers"
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.DATA_LOADING,)
     effect: ClassVar[Effect] = Effect.PIPELINE
+    choices: ClassVar[tuple[str, ...]] = ("reuse",)
     order: ClassVar[int] = 17
     likely: ClassVar[bool] = True
 
@@ -54,9 +55,6 @@ class LoaderBuffers(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Mark the fit loaders, and stand where workers allocate and where batches are pinned."""
-        if value != "reuse":
-            hooks.skipped(f"unknown value {value!r}")
-            return
 
         def edit(call: LoaderCall) -> None:
             if call.training is False:

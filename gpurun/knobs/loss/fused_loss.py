@@ -32,6 +32,7 @@ class FusedLoss(Knob):
     name: ClassVar[str] = "fused_loss"
     answers: ClassVar[tuple[FindingType, ...]] = (FindingType.MEMORY_BANDWIDTH,)
     effect: ClassVar[Effect] = Effect.NUMERICS
+    choices: ClassVar[tuple[str, ...]] = ("cross_entropy",)
     order: ClassVar[int] = 41
     acts_on: ClassVar[str] = "model"
     likely: ClassVar[bool] = True
@@ -48,9 +49,6 @@ class FusedLoss(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand by for what roots return in half precision."""
-        if value != "cross_entropy":
-            hooks.skipped(f"unknown loss {value!r}")
-            return
         from gpurun.knobs.applied.root_outputs import STAND_INS
         from gpurun.knobs.compiling.applied.graph_rewrites import REWRITES
         from gpurun.knobs.loss.applied.fused_cross_entropy import FusedCrossEntropy

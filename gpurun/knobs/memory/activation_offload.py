@@ -26,6 +26,7 @@ class ActivationOffload(Knob):
 
     name: ClassVar[str] = "activation_offload"
     effect: ClassVar[Effect] = Effect.NUMERICS
+    choices: ClassVar[tuple[str, ...]] = ("host",)
     order: ClassVar[int] = 74
     acts_on: ClassVar[str] = "model"
     saves_memory: ClassVar[bool] = True
@@ -38,9 +39,6 @@ class ActivationOffload(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand around the calls of the roots."""
-        if value != "host":
-            hooks.skipped(f"unknown value {value!r}")
-            return
         from gpurun.knobs.memory.applied.offloaded_activations import OffloadedActivations
 
         offload = OffloadedActivations(hooks)

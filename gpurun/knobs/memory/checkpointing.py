@@ -12,7 +12,6 @@ from gpurun.records.facts import Facts
 if TYPE_CHECKING:
     from torch.nn import Module
 
-VALUES = ("half", "blocks")
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 OWN_SWITCHES = ("gradient_checkpointing", "grad_checkpointing", "use_checkpoint")
 """Attributes by which models (of transformers, timm, Swin) are told to checkpoint."""
@@ -35,6 +34,7 @@ class Checkpointing(Knob):
 
     name: ClassVar[str] = "checkpointing"
     effect: ClassVar[Effect] = Effect.NUMERICS
+    choices: ClassVar[tuple[str, ...]] = ("half", "blocks")
     order: ClassVar[int] = 70
     acts_on: ClassVar[str] = "model"
     saves_memory: ClassVar[bool] = True
@@ -45,13 +45,10 @@ class Checkpointing(Knob):
         if found is not None:
             return found
         fits = not facts.out_of_memory or self.name in facts.current
-        return VALUES if fits else ["blocks"]
+        return self.choices if fits else ["blocks"]
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Choose the blocks of each root when it is found."""
-        if value not in VALUES:
-            hooks.skipped(f"unknown value {value!r}")
-            return
         from gpurun.knobs.memory.applied.checkpointed_blocks import CheckpointedBlocks
         from gpurun.knobs.memory.applied.repeated_blocks import repeated_blocks
 

@@ -14,7 +14,6 @@ OWN = {
     "autocast": "the script autocasts itself",
     "grad_scaler": "the script scales its gradients itself",
 }
-VALUES = ("bf16", "fp16")
 HALF = "the model holds half-precision parameters"
 EMULATED = "this processor only emulates bfloat16"
 
@@ -41,6 +40,7 @@ class Autocast(Knob):
         FindingType.KERNEL_EFFICIENCY,
     )
     effect: ClassVar[Effect] = Effect.NUMERICS
+    choices: ClassVar[tuple[str, ...]] = ("bf16", "fp16")
     order: ClassVar[int] = 40
     acts_on: ClassVar[str] = "model"
     likely: ClassVar[bool] = True
@@ -71,9 +71,6 @@ class Autocast(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Stand around the calls of the roots."""
-        if value not in VALUES:
-            hooks.skipped(f"unknown precision {value!r}")
-            return
         from gpurun.knobs.applied.root_outputs import COPIED_LATER
         from gpurun.knobs.precision.applied.autocast_calls import AutocastCalls
         from gpurun.knobs.precision.applied.loss_scale import LossScale

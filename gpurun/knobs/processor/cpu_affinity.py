@@ -14,7 +14,6 @@ from gpurun.records.facts import Facts
 if TYPE_CHECKING:
     import torch
 
-VALUES = ("gpu_node", "one_node", "physical_cores")
 PLACED = ("GOMP_CPU_AFFINITY", "KMP_AFFINITY", "OMP_PLACES", "OMP_PROC_BIND")
 """Variables with which somebody has placed the threads of OpenMP already."""
 ONE_NODE = "the cores that it may use are all of one NUMA node"
@@ -37,6 +36,7 @@ class CpuAffinity(Knob):
 
     name: ClassVar[str] = "cpu_affinity"
     effect: ClassVar[Effect] = Effect.PIPELINE
+    choices: ClassVar[tuple[str, ...]] = ("gpu_node", "one_node", "physical_cores")
     order: ClassVar[int] = 60
 
     def __init__(self, sysfs: Path = SYSFS) -> None:
@@ -61,7 +61,7 @@ class CpuAffinity(Knob):
 
         Not before: a process that only starts ranks would hand its own cores to all of them.
         """
-        reason = _refusal() if value in VALUES else f"unknown value {value!r}"
+        reason = _refusal()
         if reason is not None:
             hooks.skipped(reason)
             return

@@ -124,6 +124,10 @@ def apply_settings(settings: tuple[Setting, ...], paths: tuple[str, ...]) -> Non
         names = []  # each setting reports below what is wrong with the knobs
     for setting in sorted(settings, key=lambda s: names.index(s.knob) if s.knob in names else -1):
         try:
-            find(setting.knob, paths).apply(setting.value, KnobHooks(setting.knob))
+            knob, hooks = find(setting.knob, paths), KnobHooks(setting.knob)
+            if knob.choices and setting.value not in knob.choices:
+                hooks.skipped(f"unknown value {setting.value!r}")
+            else:
+                knob.apply(setting.value, hooks)
         except Exception as error:
             OUTCOMES.failed(setting.knob, error)
