@@ -76,8 +76,8 @@ class BenchmarkConfig:
     metrics: tuple[Metric, ...] | None = None
     """Metrics that can fail the comparison; by default throughput and peak memory."""
     thresholds: dict[str, float] | None = field(default=None, metadata=FRACTIONS)
-    """By metric, the fraction by which it may get worse, added to those of `[bench]`; by default
-    0.01 for the peak memory and 0.05 for the others."""
+    """By metric, the fraction by which it may get worse, added to those of `[bench]`. Defaults:
+    0.01 for the peak memory, 0.05 for the others."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class BenchConfig(BenchmarkConfig):
 
 @dataclass(frozen=True)
 class Config:
-    """What the configuration file says; the defaults where it says nothing.
+    """The values of the configuration file, else the defaults.
 
     `knobs` and `run.out` are written relative to the file and are absolute here. `source` is the
     file, None if there is none.

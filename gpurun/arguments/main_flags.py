@@ -120,7 +120,7 @@ def with_configuration(options: Options, cwd: Path) -> Options:
 
 
 def _is_configured(cwd: Path) -> bool:
-    """Whether reading the configuration is worth its imports."""
+    """True if reading the configuration is worth its imports."""
     for folder in (cwd, *cwd.parents):
         if (folder / "gpurun.toml").is_file():
             return True

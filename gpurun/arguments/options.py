@@ -37,9 +37,8 @@ class Target:
 
 @record
 class ScaleOptions:
-    """What `--scale` asks for. `counts`: of devices, rising; `steps`: to measure in a launch, None
-    for as many as it takes; `rounds`: launches of each count, None for the default.
-    """
+    """The options of `--scale`. `counts`: numbers of devices, rising. `steps`: steps to measure in
+    a launch, None for as many as needed. `rounds`: launches of each count, None for the default."""
 
     counts: tuple[int, ...]
     strong: bool = False
@@ -52,14 +51,13 @@ class ScaleOptions:
 @record
 class Options:
     """The main form's flags. `torchrun` holds torchrun's own flags as typed (without `-m` and
-    `--no-python`); it is not empty exactly where ranks were asked for, be it by `PET_*` variables:
-    `elastic` says so. `ddp`: they hide from the script that there are several, with `oversubscribe`
-    more than there are devices, with `shared_writes` writing the same files, with `ddp_options`
-    exchanging gradients so, with `loss_reduction` known. What nobody said is
-    None; `budget_seconds` and `allow` are always known where `optimize` is. `target` is the script
-    as it is; `tuned_arguments` are those of its arguments that were typed as `@tune:` words.
-    `profile`: the window of steps that `gpurun profile` records.
-    """
+    `--no-python`). `elastic`: the user asked for ranks, by flags or by `PET_*` variables; exactly
+    then `torchrun` is not empty. `ddp`: ranks hide their number from the script. `oversubscribe`
+    allows more of them than devices, `shared_writes` lets them write the same files, `ddp_options`
+    sets their exchange of gradients, and `loss_reduction` the reduction of the loss. None stands
+    for an option that nobody set; `budget_seconds` and `allow` are always set under `optimize`.
+    `target` is the script as it is; `tuned_arguments` are those of its arguments that were typed as
+    `@tune:` words. `profile`: the window of steps that `gpurun profile` records."""
 
     target: Target
     torchrun: tuple[str, ...] = ()
@@ -151,8 +149,8 @@ class BenchOptions:
     of the database. `from_history`: the records of REF's branch are the baseline, nothing of it is
     launched. `ab`: the settings files to compare; `allow`: the effects that these may have.
     `fail_on_training_change`: other loss curves are exit code 6, not a warning. `results`: the file
-    of stored results to judge, `baseline`: that of the records to judge them by, None for those of
-    the store. `commit_sha`: the commit that has to be checked out.
+    of stored results to judge. `baseline`: the file of records to compare them with, None for the
+    store. `commit_sha`: the commit that has to be checked out.
     """
 
     script: str | None = None

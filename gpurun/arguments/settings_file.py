@@ -45,7 +45,7 @@ UNSAID: Mapping[str, Any] = {
     "fingerprint": {},
     "command": [],
 }
-"""What holds where a settings file written by hand says nothing."""
+"""Defaults for a settings file written by hand."""
 
 
 def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedSettings:

@@ -37,7 +37,7 @@ TORCHRUN_VALUES = (
 
 
 def asks_for_ranks(environment: Mapping[str, str]) -> bool:
-    """Whether a `PET_*` variable sets one of torchrun's flags."""
+    """True if a `PET_*` variable sets one of torchrun's flags."""
 
     values = [environment.get(torchrun_variable(name), "") for name in TORCHRUN_VALUES]
     switches = [environment.get(torchrun_variable(name), "") for name in TORCHRUN_SWITCHES]
@@ -45,7 +45,7 @@ def asks_for_ranks(environment: Mapping[str, str]) -> bool:
 
 
 def is_given(name: str, torchrun: Sequence[str], environment: Mapping[str, str]) -> bool:
-    """Whether the flag `name` ("nnodes") is among the words, or `PET_NNODES` is set."""
+    """True if the flag `name` ("nnodes") is among the words, or `PET_NNODES` is set."""
     typed = (word.replace("_", "-").partition("=")[0] for word in torchrun)
     return f"--{name}" in typed or bool(environment.get(torchrun_variable(name)))
 

@@ -31,7 +31,7 @@ ADVICE = {
     ),
 }
 FIRST_GAP_SHARE = 0.02
-"""Of the step; a pause before the first kernel below it is no loss to speak of."""
+"""Share of the step; a shorter pause before the first kernel hardly costs anything."""
 
 
 class DataLoading(Diagnosis):

@@ -14,7 +14,7 @@ TODO = {
     Source.ACTIVITY: "needs a Hopper GPU or later",
     Source.KERNELS: "ncu --set full -o kernels python SCRIPT, then gpurun diagnose kernels.ncu-rep",
 }
-"""What gives a source that is absent."""
+"""The way to get a source that is absent."""
 ON_GPU = (Source.TIMELINE, Source.DEVICE, Source.ACTIVITY, Source.KERNELS)
 
 

@@ -12,7 +12,7 @@ from gpurun.records.finding import EvidenceFigure, Finding, FindingType
 
 @dataclass(frozen=True)
 class Effect:
-    """What a variable does to a training, how severe that is, and to which trainings it matters."""
+    """The effect of a variable on a training, its severity, and the trainings that it concerns."""
 
     severity: float
     text: str
@@ -36,7 +36,7 @@ EFFECTS = {
     "PYTHONMALLOC": Effect(0.5, "python checks each allocation"),
     "PYTHONDEVMODE": Effect(0.5, "python runs its own checks"),
 }
-"""By name. Which values hurt is in `gpurun/records/switches.py`."""
+"""By name. `gpurun/records/switches.py` has the values that hurt."""
 
 
 class EnvironmentSwitches(Diagnosis):

@@ -1,4 +1,4 @@
-"""Everything that a diagnosis may look at. What was not measured is None or empty."""
+"""Everything that a diagnosis may look at. None or empty: not measured."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Source(enum.Enum):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of one training.
+    """The evidence about one training.
 
     `figures` and `timeline` are those of rank `rank`; `rank_figures` and `rank_splits` hold every
     rank's, in the order of the ranks. `loaders` feed the training. `reads`: lines that hand values

@@ -31,7 +31,7 @@ WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(")
 MODEL = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 """Phases that other diagnoses answer for."""
 WRITING = 0.5
-"""Of the Python outside the model; what writes for longer is named as the cause."""
+"""Share of the Python outside the model; longer writing is named as the cause."""
 
 
 class HostBound(Diagnosis):
@@ -137,7 +137,7 @@ def _idle_for_host(evidence: Evidence) -> float:
 def _writing_share(
     functions: Sequence[HostFunction], lines: Mapping[tuple[str, int], str]
 ) -> float:
-    """Of their time, that of functions which write or log, by their names or busiest lines."""
+    """The share of their time in functions that write or log, by their names or busiest lines."""
     total = sum(f.seconds_self for f in functions)
     writing = [
         f

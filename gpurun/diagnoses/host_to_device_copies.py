@@ -17,7 +17,7 @@ ADVICE_PINNED = (
     "send fewer bytes: integers in place of floats, normalised on the device",
 )
 HIDDEN = 0.01
-"""Of the step; copies that cost less than this beside the kernels are well hidden."""
+"""Share of the step; copies that cost less beside the kernels are well hidden."""
 
 
 class HostToDeviceCopies(Diagnosis):

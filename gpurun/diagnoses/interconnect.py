@@ -14,7 +14,7 @@ ADVICE = (
     "name the fast interface between nodes: NCCL_SOCKET_IFNAME, NCCL_IB_HCA",
 )
 BARRED = "cannot read each other's memory"
-"""How the topology names GPUs without peer-to-peer access."""
+"""The topology's words for GPUs without peer-to-peer access."""
 
 
 class Interconnect(Diagnosis):

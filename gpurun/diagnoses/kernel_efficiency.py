@@ -15,7 +15,7 @@ ADVICE = (
     "sizes that are multiples of 8 (64 for half precision) fit the device's tiles",
 )
 WORTH = 0.30
-"""Of the time; kernels that run for less of it are not what holds up the step."""
+"""Share of the time; kernels that run for less of it do not hold up the step."""
 
 
 class KernelEfficiency(Diagnosis):

@@ -20,9 +20,9 @@ ADVICE = (
 class LaunchBound(Diagnosis):
     """Kernels are so short that the device waits for the next launch.
 
-    Triggered by a mean kernel below 10 µs together with more than 1 ms a step in which the device
-    idles for want of launches, or by one kernel that is called more than 1,000 times a step while
-    the device idles so.
+    Triggered by a mean kernel below 10 µs while the device waits for launches for more than 1 ms a
+    step. Also triggered by a kernel that is called more than 1,000 times a step while the device
+    waits so.
     """
 
     type: ClassVar[FindingType] = FindingType.LAUNCH_BOUND

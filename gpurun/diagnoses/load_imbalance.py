@@ -28,7 +28,7 @@ class LoadImbalance(Diagnosis):
     thresholds: ClassVar[tuple[str, ...]] = ("imbalance",)
 
     def find(self, evidence: Evidence) -> Finding | None:
-        """Which rank is the slowest; the bound is work shared out evenly."""
+        """Find the slowest rank; the bound is work shared out evenly."""
         work, source = _work_by_timeline(evidence), Source.TIMELINE
         if work is None:
             work, source = _work_by_steps(evidence), Source.STEPS

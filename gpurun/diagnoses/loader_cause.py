@@ -54,7 +54,7 @@ def loader_function(evidence: Evidence) -> HostFunction | None:
 
 
 def innermost(functions: Sequence[HostFunction]) -> HostFunction | None:
-    """Of the user's functions, the innermost that holds most of what all of these take."""
+    """The innermost of the user's functions that takes most of the time of all of them."""
     most = MOST * sum(f.seconds_self for f in functions)
     holding = [f for f in functions if f.users_own and f.seconds_total >= most]
     return min(holding, key=lambda f: (f.seconds_total, -f.seconds_self), default=None)

@@ -25,9 +25,9 @@ COMPUTING = 0.30
 class MemoryBandwidth(Diagnosis):
     """The device's memory sets the pace.
 
-    Triggered by DRAM above 80 % of its peak while arithmetic units have time, by elementwise
-    kernels, norms and reductions above 30 % of the step, or by such a kernel that reaches less than
-    60 % of the bandwidth (Nsight Compute). The bound leaves out all time of fusable kernels.
+    Triggered by DRAM above 80 % of its peak while arithmetic units have time, or by elementwise
+    kernels, norms and reductions above 30 % of the step. Also triggered by such a kernel below 60 %
+    of the bandwidth (Nsight Compute). The bound leaves out all time of fusable kernels.
     """
 
     type: ClassVar[FindingType] = FindingType.MEMORY_BANDWIDTH

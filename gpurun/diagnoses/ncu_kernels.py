@@ -1,4 +1,4 @@
-"""Which of the kernels that Nsight Compute measured are worth a finding."""
+"""Selects the kernels of Nsight Compute that are worth a finding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpurun.timeline.model import KernelMetrics
 SHORT_NS = 10_000
 """A kernel shorter than this cannot fill a device: that is a matter of launches."""
 WEIGHT = 0.10
-"""Of the measured kernels' time; what takes less is not worth a finding."""
+"""Share of the measured kernels' time; a kernel that takes less is not worth a finding."""
 
 
 def weighty(kernels: Sequence[KernelMetrics]) -> list[KernelMetrics]:

@@ -68,7 +68,7 @@ class Occupancy(Diagnosis):
 
 
 def limit_of(kernel: KernelMetrics, multiprocessors: int | None) -> str:
-    """What limits the occupancy: "grid", "registers", "shared_memory" or "block"."""
+    """The limit of the occupancy: "grid", "registers", "shared_memory" or "block"."""
     if kernel.grid is not None and math.prod(kernel.grid) < (multiprocessors or 1):
         return "grid"
     limits = {name: value for name, value in kernel.occupancy_limits.items() if name in ADVICE}

@@ -28,7 +28,7 @@ RESULT_FILE = "result.json"
 def evidence_of_run(
     folder: Path, thresholds: Thresholds, timelines: Sequence[Timeline] = ()
 ) -> Evidence:
-    """What a run folder tells, with the timelines of its ranks where it was profiled."""
+    """The evidence of a run folder, with the timelines of its ranks if it was profiled."""
     run = read_run(folder)
     if not run.processes:
         raise GpurunError(f"{folder} holds no record of a run", "name a folder below .gpurun/runs")
@@ -59,7 +59,7 @@ def evidence_of_run(
 
 
 def evidence_of_timelines(timelines: Sequence[Timeline], thresholds: Thresholds) -> Evidence:
-    """What recordings alone tell, one a rank; the rank that works longest is looked at."""
+    """The evidence of recordings alone, one a rank: that of the rank that works longest."""
     if not timelines:
         return Evidence(thresholds=thresholds)
     timelines = tuple(map(steady, timelines))

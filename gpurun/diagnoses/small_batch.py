@@ -21,9 +21,9 @@ HELD_UP = 0.05
 class SmallBatch(Diagnosis):
     """The batch gives the device too little to do at a time.
 
-    Triggered where less than half of the device's memory is in use, and at the same time SM
-    activity is below 60 % while busy, or kernels with fewer blocks than the device has
-    multiprocessors take more than 30 % of the kernels' time. Not while the training waits for data.
+    Triggered if less than half of the device's memory is in use and kernels are small. Kernels
+    count as small if SM activity is below 60 % while busy, or if kernels with fewer blocks than
+    multiprocessors take over 30 % of the kernels' time. Not while the training waits for data.
     """
 
     type: ClassVar[FindingType] = FindingType.SMALL_BATCH

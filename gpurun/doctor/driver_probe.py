@@ -91,7 +91,7 @@ class NvmlProbe:
 
 @dataclass(frozen=True)
 class Machine:
-    """What the probes brought; a string is the reason why one brought nothing.
+    """The results of the probes; a string is the reason why one has no result.
 
     `gpus` are the devices that the kernel driver shows, whatever torch and NVML say.
     """

@@ -39,7 +39,7 @@ def system_checks(machine: Machine, cwd: Path, out: str | None) -> Iterable[Chec
 def counters_check(
     has_gpu: bool, parameters: Path = Path("/proc/driver/nvidia/params"), root: bool | None = None
 ) -> Check:
-    """Whether the GPU's hardware counters may be read; `root`: may administer (None: look)."""
+    """Check that the GPU's hardware counters may be read; `root`: may administer (None: look)."""
     what = "GPU counters"
     if not has_gpu:
         return Check(what, State.UNNEEDED, "no GPU")

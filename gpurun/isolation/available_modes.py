@@ -1,4 +1,4 @@
-"""Which isolation this machine permits, found by trying it."""
+"""The isolation that this machine permits, found by trying it."""
 
 from __future__ import annotations
 

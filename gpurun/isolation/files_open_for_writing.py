@@ -1,6 +1,6 @@
 """Files that a living process holds open for writing: they may grow while trials run.
 
-That is where our own output goes (`> out.txt`, `| tee log.txt`), and another training's log.
+Examples are our own output (`> out.txt`, `| tee log.txt`) and another training's log.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Snapshot:
     def differences(self, later: Snapshot) -> tuple[str, ...]:
         """The paths that changed, one line each, sorted by path.
 
-        Of two incomplete snapshots only the paths in both are compared.
+        For two incomplete snapshots, only the paths in both are compared.
         """
         lines = []
         for path in sorted(self.entries.keys() | later.entries.keys()):

@@ -1,7 +1,7 @@
 """Records each attempt to run the ranks, reports restarts, and notices lost nodes.
 
-The agent is torch's own (`LocalElasticAgent`); the methods by which it starts the ranks of this
-node, looks whether they run and starts them again are wrapped for the while of one launch.
+The agent is torch's own (`LocalElasticAgent`). Its methods that start, watch and restart the ranks
+of this node are wrapped for the time of one launch.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class AttemptLog:
         return result
 
     def _lost_nodes(self, handler: Any) -> str:
-        """Which nodes have gone since the ranks started, by the heartbeats of the rendezvous."""
+        """The nodes that have gone since the ranks started, by the heartbeats of the rendezvous."""
         self._nodes = self._nodes or nodes_there(handler)
         gone = gone_nodes(handler, self._nodes)
         if not gone:
@@ -145,8 +145,8 @@ def gone_nodes(handler: Any, known: Mapping[Any, str]) -> list[str]:
 def _forget_store(handler: Any) -> None:
     """Have the rendezvous make a new store for the ranks that are started again.
 
-    torch 2.13 hands them the store of the ranks before, whose addresses are still in it: a process
-    group then connects to ranks that are gone, and every restart fails.
+    torch 2.13 gives them the store of the earlier ranks, which still holds their addresses. A
+    process group then connects to ranks that are gone, and every restart fails.
     """
     for name in ("_bootstrap_store_info", "_shared_tcp_store_server"):
         if hasattr(handler, name):

@@ -1,8 +1,8 @@
 """Caches that many short launches of one program share: torch's kernels, python's bytecode.
 
-What a launch in isolation compiles is thrown away with all else that it wrote. Where torch was
-installed without bytecode (installers such as uv leave it to the first import, images of containers
-often forbid it), each launch would compile a few thousand modules again, for five seconds and more.
+An isolated launch loses its compiled code with all its other files. torch may be installed without
+bytecode: installers such as uv leave it to the first import, images of containers often forbid it.
+Then each launch would compile a few thousand modules again, for five seconds and more.
 """
 
 from __future__ import annotations

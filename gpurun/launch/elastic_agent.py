@@ -29,8 +29,8 @@ from gpurun.records.ranks import Attempt
 from gpurun.records.spec import SPEC_VARIABLE
 
 LOCAL_MONITOR_SECONDS = 0.02
-"""How often the agent looks at its ranks on one node (torchrun: 0.1). Several nodes keep torchrun's
-interval, because each look asks the rendezvous store."""
+"""Seconds between two looks of the agent at its ranks on one node (torchrun: 0.1). Several nodes
+keep torchrun's interval, because each look asks the rendezvous store."""
 
 PAGES_OF_TEXT = {
     "torch.distributed.elastic.multiprocessing.api": logging.CRITICAL,
@@ -70,7 +70,7 @@ def run_elastic(
 
 
 def local_ranks(word: str) -> int:
-    """How many ranks "gpu", "cpu" or "auto" makes here; `ValueError` where it makes none."""
+    """The number of ranks that "gpu", "cpu" or "auto" means here; `ValueError` if it means none."""
     return int(import_torchrun().determine_local_world_size(word))
 
 

@@ -24,10 +24,9 @@ def hidden_flags(
 ) -> tuple[tuple[str, ...], int]:
     """The flags for torch's agent, and how many ranks this host has.
 
-    Rank 0 prints to the terminal and the others into files below `log_dir`, unless the user said
-    where; they meet at a port of their own, unless the user said at which. Without a number there,
-    and in torchrun's own variable, there are as many ranks as GPUs; `GpurunError` where there is
-    none.
+    Rank 0 prints to the terminal and the others into files below `log_dir`. Their rendezvous has
+    its own port. The user's flags win over both. Without a number there, and in torchrun's own
+    variable, there are as many ranks as GPUs; `GpurunError` where there is none.
     """
     flags = list(torchrun)
     ranks = _ranks(flags)
@@ -46,9 +45,8 @@ def hidden_flags(
 
 
 def rank_environment(environment: Mapping[str, str], ranks: int) -> dict[str, str]:
-    """The environment of a rank: its share of the cores, and texts that hash alike in all ranks,
-    for the order of a set may number the words of a vocabulary. What the user has set stays.
-    """
+    """The environment of a rank: its share of the cores, and one hash of strings on all ranks,
+    because the order of a set may number the words of a vocabulary. The user's own values stay."""
     return {THREADS: str(threads_for(ranks)), "PYTHONHASHSEED": "0", **environment}
 
 

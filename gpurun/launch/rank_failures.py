@@ -1,4 +1,5 @@
-"""Which rank failed first, and why: the agent's exit codes put together with ranks' exit records.
+"""The rank that failed first and its error, from the agent's exit codes and the ranks' exit
+records.
 
 The agent looks from time to time and finds several ranks dead at once, in no order. A rank's own
 exit record (`runtime/boot/exit_record.py`) tells when and why it ended; the `@record` of

@@ -44,7 +44,7 @@ def check_devices(ranks: int, oversubscribe: bool, gpus: tuple[str, ...] | None 
 
 
 def shared_gpus(ranks: int, gpus: int) -> int:
-    """How many GPUs `ranks` processes share; 0 where each has its own, or there are none."""
+    """The number of GPUs that `ranks` processes share; 0 if each has its own, or there are none."""
     return gpus if ranks > gpus else 0
 
 

@@ -37,11 +37,12 @@ Look = Callable[[], None]
 """Done now and then while the store is waited for; what it raises ends that."""
 
 JOIN_SECONDS = 600
-"""How long nodes wait for each other, as torchrun's do; `--rdzv-conf join_timeout=` says else."""
+"""Seconds that nodes wait for each other, as under torchrun; `--rdzv-conf join_timeout=` sets
+it."""
 C10D_PORT = 29400
 """Where torch's c10d rendezvous meets if no port is said."""
 LOOK = timedelta(seconds=1.0)
-"""How long the store is waited for until the other nodes are looked at again."""
+"""Seconds to wait for the store before a new look at the other nodes."""
 BREATH_SECONDS = 0.01
 """Between two waits: torch's heartbeats go through the same store."""
 FAREWELL_SECONDS = 20.0

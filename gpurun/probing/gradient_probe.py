@@ -70,7 +70,7 @@ class StoredReduction:
 def reduction_of(
     options: Options, environment: Mapping[str, str], ranks: int, home: Path
 ) -> LossReduction | None:
-    """How the loss reduces: as the user says, as it was measured before, or as the probe finds.
+    """The loss reduction: from the user, from an earlier measurement, or from the probe.
 
     None for a script that is distributed by itself. `Refused` where ranks cannot train the script;
     `ScriptFailed` where it fails by itself.

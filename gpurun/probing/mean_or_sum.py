@@ -18,11 +18,12 @@ ROUNDING = 5e-5
 EPSILONS = 8
 """The same in coarser precisions: so many times their machine epsilon."""
 SLOPE_OF_MEAN, SLOPE_OF_SUM = 0.1, 0.05
-"""How far the slopes of a mean may be from 1, those of a sum from 1/2."""
+"""Largest distance of a mean's slopes from 1, and of a sum's slopes from 1/2."""
 MOST_RESIDUAL = 0.2
 """A mean of which halves differ by more is not trained."""
 FLOOR = 1e-2
-"""Of the norm of all gradients: a smaller one is compared with so much, it may be rounding."""
+"""Share of the norm of all gradients: a smaller one is compared with this, because it may be
+rounding."""
 IGNORED = 1e-3
 """The slope of a group whose gradient is less of the norm of all says nothing."""
 TODO = (
@@ -35,7 +36,7 @@ Sketches = dict[str, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class ReductionVerdict:
-    """How the loss reduces; None: it cannot be told, `what` and `todo` say why.
+    """The loss reduction. None: it is unknown, `what` and `todo` give the reason and the cure.
 
     `residual`: by what part of the gradient the halves differ from the whole batch.
     """

@@ -129,6 +129,7 @@ def _is_over(logs: tuple[ProcessLog, ...]) -> bool:
 
 
 def _refusal(logs: tuple[ProcessLog, ...]) -> str:
-    """That of the process which started last: of a script whose children train, they know why."""
+    """The refusal of the process that started last: in a script whose children train, they know the
+    reason."""
     told = [x.detail for log in logs for x in log.traits if x.trait == PARALLEL_REFUSED]
     return told[-1] if told else ""

@@ -46,5 +46,5 @@ class Profiler:
         return tuple(command)
 
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
-        """What it recorded of one process; None where nothing."""
+        """Its recording of one process; None if there is none."""
         return None

@@ -1,4 +1,4 @@
-"""What a run folder holds of its profiled windows: one timeline a training process."""
+"""The profiled windows of a run folder: one timeline a training process."""
 
 from __future__ import annotations
 
@@ -106,6 +106,6 @@ def overhead_percent(log: ProcessLog) -> float | None:
 
 
 def _stopping_ns(log: ProcessLog) -> int:
-    """How long after the window its profilers may still be at work."""
+    """Nanoseconds after the window in which its profilers may still be at work."""
     assert log.profile is not None
     return round(sum(each.seconds for each in log.profile.profilers) * 1e9)

@@ -73,7 +73,7 @@ class ChangePlan:
     least_bump: int = 5
     """Fewest points between two changes that are found only together."""
     most_points: int = 400
-    """Of a longer history only the last so many are looked at: time grows with their cube."""
+    """In a longer history only the last so many are searched: time grows with their cube."""
 
 
 def find_changes(

@@ -18,7 +18,7 @@ from gpurun.stats.loss_deviation import PARTS, SMALLEST
 from gpurun.stats.student_t import t_quantile
 
 ERROR = 0.01
-"""Of the t test, over all points of the curve."""
+"""The level of the t test, over all points of the curve."""
 ROUNDING = 2e-7
 """Smallest spread that is believed, as a fraction of the loss: float32 has steps of half of it."""
 MOST_SPLITS = 999

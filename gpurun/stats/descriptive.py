@@ -12,7 +12,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def standard_deviation(values: Sequence[float]) -> float:
-    """That of a sample: at least two values, n - 1 degrees of freedom."""
+    """The standard deviation of a sample: at least two values, n - 1 degrees of freedom."""
     center = mean(values)
     return math.sqrt(math.fsum((v - center) ** 2 for v in values) / (len(values) - 1))
 

@@ -3,8 +3,8 @@
 The hypotheses are "the drop came with commit k", for every k of the range, and "there is none".
 Under k a commit before k runs as fast as GOOD, and one from k on is slower by an unknown size; the
 log ratio of a pair scatters around that by Student's t with 4 degrees of freedom (one disturbed
-launch must not decide) and an unknown scale. Size and scale are summed over grids. What a pair of
-two commits inside the range shows may differ in size from what pairs with GOOD show: it does where
+launch must not decide) and an unknown scale. Size and scale are summed over grids. The drop in a
+pair of two commits inside the range may differ in size from the drop in pairs with GOOD. It does if
 several drops lie in the range.
 """
 
@@ -55,7 +55,7 @@ class Further:
 
 
 class Posterior:
-    """What `readings` say of the places 1, 2, ... of a range.
+    """The posterior of the places 1, 2, ... of a range, from `readings`.
 
     `prior` holds the weight of each place; none of them is as likely as any. `smallest` is the
     smallest drop that counts, a log ratio.
@@ -104,7 +104,7 @@ class Posterior:
         return float(1 / (1 + np.exp(_log_sum(same) - _log_sum(slower))))
 
     def jump(self, place: int) -> tuple[float, float, float]:
-        """How much slower `place` is than the place before, if it is: log ratios.
+        """The drop of `place` against the place before, if there is one: log ratios.
 
         The median and the ends of the 95 % interval, by the pairs of these two alone.
         """

@@ -7,11 +7,11 @@ whether the slowdown is below the threshold (pass), or above 1 % and perhaps abo
 1 % of comparisons and the upper one in less than 5 %, by simulation (`scripts/simulate_gate.py`).
 There are two designs.
 
-**Live pairs** (`GatePlan.live`). Both sides take turns of some steps, so that what the machine does
-falls on both, and d varies little from pair to pair: by what launches of equal code differ by, and
-by the error of the turns, which each pair measures itself. The first part is known from recorded
-pairs (`LAUNCH_PRIORS`). It counts like three further pairs, so that three can decide; the pairs of
-the comparison at hand update it.
+**Live pairs** (`GatePlan.live`). Both sides take turns of some steps, so the machine's drift
+affects both. d then varies little from pair to pair: by the difference between launches of equal
+code, and by the error of the turns, which each pair measures itself. The first part is known from
+recorded pairs (`LAUNCH_PRIORS`). It counts like three further pairs, so that three can decide; the
+pairs of the comparison at hand update it.
 
 **Launches in turn** (A B, B A, ...), where live pairs cannot be. Neighbouring pairs may be
 correlated (another job on the machine, a room that warms up). At a correlation of 0.3 unwidened
@@ -21,10 +21,10 @@ error is 0.25 to 0.5. Widened by the estimate, freed of its bias, the bounds sti
 5 % at 2 % of independent noise, where 95 % are wanted. So the interval is widened by two factors,
 whose constants come from simulation:
 
-* (last look / this look) ** 0.8. What early looks do not spend of the error is left for the last
-  one, where it buys more: the last look then errs little enough without much widening;
-* sqrt((1 + rho) / (1 - rho)), what AR(1) noise does to a mean, for 0.4 times the estimate: shrunk
-  as its own noise demands, never below 0.
+* (last look / this look) ** 0.8. Error that early looks do not spend is left for the last one,
+  where it buys more: the last look then errs little enough without much widening;
+* sqrt((1 + rho) / (1 - rho)), the effect of AR(1) noise on a mean, for 0.4 times the estimate:
+  shrunk as its own noise demands, never below 0.
 
 At a correlation of 0.3 the gate then errs in 0.8 % (nothing lost, at 10 % noise; less at less) and
 in at most 4.7 % (the threshold lost). Under independent noise of 2 % it catches 96.9 %, 95.6 % with
@@ -63,7 +63,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class LaunchPrior:
-    """How d varies between live pairs of equal launches, as it is known beforehand.
+    """The assumed variation of d between live pairs of equal launches.
 
     `sd`: its standard deviation beyond the error of the turns. `pairs`: that knowledge is worth so
     many further pairs.
@@ -79,12 +79,12 @@ LAUNCH_PRIORS = {
     Metric.STEP_TIME: SPEED_PRIOR,
     Metric.PEAK_MEMORY: LaunchPrior(sd=0.003, pairs=3),
 }
-"""From recorded pairs of equal launches (`scripts/record_live_pairs.py`). Of other metrics nothing
-is known beforehand."""
+"""From recorded pairs of equal launches (`scripts/record_live_pairs.py`). Other metrics have no
+assumption."""
 NOTHING_KNOWN = LaunchPrior(sd=0.0, pairs=0)
 LIVE_LOOKS = (3, 4, 5, 6, 8, 10, 12, 16)
 LIVE_CAUTION = 0.3
-"""Of live pairs: drift cancels within each, so that only the earliness of a look is paid for."""
+"""For live pairs: drift cancels within each, so only early looks widen the interval."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class GatePlan:
         return replace(self, looks=looks, caution=LIVE_CAUTION, believed=0.0, live=True)
 
     def prior(self, metric: Metric) -> LaunchPrior:
-        """What is known beforehand of pairs of this metric."""
+        """The assumption about pairs of this metric."""
         return LAUNCH_PRIORS.get(metric, NOTHING_KNOWN) if self.live else NOTHING_KNOWN
 
     def widening(self, pairs: int, correlation: float | None) -> float:

@@ -7,6 +7,6 @@ WIDE = 4.0
 
 
 def says_nothing(interval: tuple[float, float]) -> bool:
-    """Whether an interval of a factor is so wide around 1 that it is better not shown."""
+    """True if an interval of a factor is so wide around 1 that it is better not shown."""
     low, high = interval
     return low <= 1.0 <= high and high > WIDE * low

@@ -1,8 +1,8 @@
 """Loss curves against each other: how far apart, and how far may they be by chance?
 
-A curve is compared in a few parts, each by its mean, with the baseline trial of the same seed. What
-chance does is known from two sides: how the difference of two curves scatters from step to step,
-and how far apart the baseline's own repeats are.
+A curve is compared in a few parts, each by its mean, with the baseline trial of the same seed. Two
+measurements show the effect of chance: the scatter of the difference of two curves from step to
+step, and the distance between the baseline's own repeats.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _part(apart: Sequence[float], scale: float) -> PartDifference:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean of a series whose neighbours may resemble each other."""
+    """The standard error of the mean of a series whose neighbours may resemble each other."""
     count = len(values)
     if count < 3:
         return 0.0

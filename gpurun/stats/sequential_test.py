@@ -1,12 +1,12 @@
 """The paired sequential test by which the tuner says that a candidate is faster.
 
 The unit is a launch, never a step: steps of one launch are autocorrelated, and the drift between
-launches is invisible inside one. Candidate and baseline are launched in turn; each pair gives
-d = ln(candidate / baseline). At each look a t interval on the mean of d is drawn at that look's
-share of the error. The shares add up to `alpha`, so by Bonferroni's inequality all intervals of the
+launches is invisible inside one. Candidate and baseline are launched in turn; each pair gives d =
+ln(candidate / baseline). At each look a t interval on the mean of d is drawn at that look's share
+of the error. The shares add up to `alpha`, so by Bonferroni's inequality all intervals of the
 design hold together with probability 1 - `alpha`, whatever the joint law of the looks and whichever
-look the test stops at. What the t interval itself assumes is that the d of different pairs are
-independent and roughly symmetric; `scripts/simulate_error_rates.py` shows what happens otherwise.
+look the test stops at. The t interval itself assumes that the d of different pairs are independent
+and roughly symmetric. `scripts/simulate_error_rates.py` shows the error rates otherwise.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ class SequentialPlan:
     irrelevant: float = 0.02
     """A gain or loss below this fraction is of no interest: an interval within it settles."""
     prior_sd: float = 0.0
-    """What is known beforehand of the standard deviation of d between launches."""
+    """The assumed standard deviation of d between launches."""
     prior_freedom: int = 0
-    """How many further pairs that knowledge is worth: a scaled inverse chi-squared prior on the
-    variance (Gelman et al., Bayesian Data Analysis, section 2.6). 0: nothing is known."""
+    """The number of further pairs that this assumption counts as: a scaled inverse chi-squared
+    prior on the variance (Gelman et al., Bayesian Data Analysis, section 2.6). 0: nothing is known.
+    """
 
     def __post_init__(self) -> None:
         if len(self.looks) != len(self.levels) or list(self.looks) != sorted(set(self.looks)):
@@ -64,7 +65,7 @@ LIVE = SequentialPlan(precise=1.21, irrelevant=0.03, prior_sd=0.03, prior_freedo
 
 @dataclass(frozen=True)
 class Look:
-    """What the test says at its latest completed look; pairs after that look are not used yet.
+    """The result of the test at its latest completed look; pairs after that look are not used yet.
 
     Before the first look `speedup`, `interval` and `p_value` are None and nothing is settled. The
     interval is the common part of those of all looks so far, so a proven gain stays proven.

@@ -83,7 +83,7 @@ def operator_group(name: str) -> Group:
 
 @functools.lru_cache(maxsize=65536)
 def uses_tensor_cores(name: str) -> bool | None:
-    """Whether a kernel computes on tensor cores; None where its name does not tell."""
+    """True if a kernel computes on tensor cores; None where its name does not tell."""
     group = kernel_group(name)
     if group not in _ON_TENSOR_CORES:
         return None if group in _UNTOLD else False

@@ -22,7 +22,7 @@ def plain_name(name: str) -> str:
 
 
 def is_sync(name: str) -> bool:
-    """Whether the host waits in a call of this plain name until the device is done."""
+    """True if the host waits in a call of this plain name until the device is done."""
     return name in _SYNCS
 
 

@@ -28,7 +28,8 @@ class HiddenRanks:
     reduction: LossReduction | None = LossReduction.MEAN
 
     def ranks(self, run_dir: Path, seed: int) -> Ranks:
-        """How a trial is launched: rank 0 prints where it prints, and the batch is the script's."""
+        """The ranks of a trial: rank 0 prints where the script prints, and the batch is the
+        script's."""
         flags, _ = hidden_flags(self.torchrun, run_dir / "ranks")
         return Ranks(flags, Parallel(Share.GLOBAL, seed, self.shared_gpus, self.reduction))
 
@@ -38,7 +39,7 @@ class HiddenRanks:
 
 
 def hidden_ranks(options: Options, mode: Mode) -> HiddenRanks | None:
-    """Those that `--ddp` asks for; None where it does not.
+    """The hidden ranks of `--ddp`; None without it.
 
     `GpurunError` where there are too few devices, or where ranks would write the same files and
     nobody allowed that.

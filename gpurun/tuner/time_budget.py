@@ -53,12 +53,12 @@ class TimeBudget:
         self.longest = 0.0
         """Seconds of the slowest launch that was measured to its end."""
         self._seconds: list[float] = []
-        """Of the launches that compile nothing."""
+        """Seconds of the launches that compile nothing."""
         self._longest: dict[tuple[tuple[str, str], ...], float] = {}
         """Seconds of the slowest start, by the settings that take time to start."""
 
     def too_small(self) -> str:
-        """That nothing could be tried, and which budget to try."""
+        """A line that nothing could be tried, with a budget that is large enough."""
         needed = max(2 * LEAST_LAUNCHES * self.usual, 2 * self.budget)
         return (
             f"the budget of {self.budget:.0f} s left no time to try anything: "
@@ -171,10 +171,10 @@ class TimeBudget:
         return self.again(best) + max(0.0, slowest - start)
 
     def screen_limit(self) -> float:
-        """How long the next trial of the search may take before it is given up.
+        """Seconds that the next trial of the search may take before it is given up.
 
-        A share of the budget, and no more than the shortest proof leaves. What is tried first may
-        take its time where launches are long: see `no_room_to_search`.
+        A share of the budget, and no more than the shortest proof leaves. The first trial may take
+        its time if launches are long: see `no_room_to_search`.
         """
         room = self.left - least_for_proof(self._round(SideSeconds(self.usual)))
         if not self._tried and room < AMPLE * self.usual:

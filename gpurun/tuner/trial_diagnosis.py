@@ -22,7 +22,7 @@ class TrialDiagnoses:
         self._trials, self._thresholds = trials, thresholds
 
     def of(self, record: TrialRecord) -> tuple[Finding, ...]:
-        """Those of one trial, the most severe first; none where it left no record."""
+        """The findings of one trial, the most severe first; none if it left no record."""
         folder = self._trials.folder_of(record)
         try:
             return diagnose(evidence_of_run(folder, self._thresholds))
@@ -30,7 +30,7 @@ class TrialDiagnoses:
             return ()
 
     def under(self, settings: Mapping[str, Any]) -> tuple[Finding, ...]:
-        """Those of the last trial that was measured under these settings."""
+        """The findings of the last trial that was measured under these settings."""
         trials = reversed(self._trials.trials)
         ran = (t for t in trials if t.knobs == dict(settings) and t.samples_per_second)
         last = next(ran, None)

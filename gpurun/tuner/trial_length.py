@@ -40,14 +40,14 @@ LEAST_PROOF_ROUNDS = 2
 LEAST_LAUNCHES = 2 + 1 + 2 * LEAST_PROOF_ROUNDS
 """The shortest tuning: two of the script as it is, one value, both sides of the proof's rounds."""
 PROOF_SHARE = 0.6
-"""What is kept for more rounds than those takes at most this part of the budget."""
+"""Further rounds may keep at most this part of the budget for themselves."""
 SCREEN_SHARE = 0.4
-"""A trial of the search may take this part of the budget; then it is given up by name."""
+"""A trial of the search may take this part of the budget; then gpurun gives it up and names it."""
 PATIENCE_SHARE = 0.25
 """A trial may be silent for this part of the budget at least, up to `MOST_PATIENCE`."""
 MOST_PATIENCE = 60.0
 STRETCHES_SECONDS = 2 * STRETCH_SECONDS + 1.0
-"""Of a live pair: both uninterrupted stretches, and what both sides take to leave."""
+"""Seconds of a live pair: both uninterrupted stretches, and the end of both sides."""
 CORES_FOR_TWO = 4
 """On fewer cores two processes that start beside each other take as long as one after the other."""
 COMPILED_ALREADY = 3

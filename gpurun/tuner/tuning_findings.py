@@ -36,7 +36,7 @@ class TuningFindings:
     seen: tuple[Finding, ...] = ()
     """Findings of the script as it is."""
     left: tuple[Finding, ...] = ()
-    """Those under the settings that were chosen."""
+    """Findings under the settings that were chosen."""
     ladder: list[LadderRow] = field(default_factory=list)
     guard: GuardVerdict | None = None
     rejections: list[Rejection] = field(default_factory=list)

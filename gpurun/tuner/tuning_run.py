@@ -294,7 +294,7 @@ class TuningRun:
             self._trials.standby_modules += knob_calls.early_imports(allowed, facts)
 
     def _knobs(self) -> list[Knob]:
-        """Those that the search may turn, in their order."""
+        """The knobs that the search may set, in their order."""
         tuned = self.options.tuned_arguments
         knobs = [k for k in all_knobs(self.options.knob_paths, tuned) if k.name != BATCH]
         return [k for k in knobs if k.saves_memory or self._objective is not Objective.MEMORY]
@@ -381,7 +381,8 @@ class TuningRun:
         search: KnobSearch,
         selection: FinalSelection,
     ) -> None:
-        """What may not be applied is tried and proven with what the proof left of the budget.
+        """Try and prove batch sizes that may not be applied, with the rest of the budget after the
+        proof.
 
         On top of what was proven; where nothing was, on top of the script as it is.
         """
@@ -435,7 +436,7 @@ class TuningRun:
         return trial
 
     def _rule_for(self, settings: Mapping[str, Any]) -> StopRule:
-        """How long a launch of the proof is under these settings."""
+        """The stop rule of a launch of the proof under these settings."""
         return with_read_ahead(self._rule, settings, self._prefetch)
 
     def _trials_left(self) -> int:

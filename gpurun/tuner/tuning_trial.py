@@ -34,7 +34,7 @@ class Trial:
 
     @property
     def score(self) -> float | None:
-        """How good it is for the tuning's objective, the higher the better; None if it failed."""
+        """The score for the tuning's objective, the higher the better; None if it failed."""
         if self.objective is Objective.THROUGHPUT or self.throughput is None:
             return self.throughput
         peak = self.record.peak_memory_bytes
@@ -42,7 +42,7 @@ class Trial:
 
     @property
     def gain(self) -> float | None:
-        """How many times faster than the reference, in turns with it; None where it took none."""
+        """Speed over the reference, in turns with it; None if it took none."""
         return self.record.gain_over_reference
 
     @property

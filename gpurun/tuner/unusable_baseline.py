@@ -8,13 +8,13 @@ from gpurun.tuner.tuning_trial import Trial
 
 
 def too_few(trial: Trial, steps: int) -> tuple[str, str]:
-    """Of a script that ends too soon."""
+    """The verdict on a script that ends too soon."""
     needed = needed_steps(trial.result)
     return "too_few_steps", f"it ended after {steps} steps; {needed} are needed to measure it"
 
 
 def unusable(trial: Trial) -> tuple[str, str]:
-    """Of a trial without a throughput."""
+    """The verdict on a trial without a throughput."""
     record = trial.record
     steps = trial.result.steps if trial.result else 0
     if trial.failure is not None and trial.failure.kind is FailureKind.RANKS_REFUSED:

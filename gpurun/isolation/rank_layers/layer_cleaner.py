@@ -123,7 +123,7 @@ def _read_owner(lock: int) -> Owner | None:
 
 
 def _is_dead(owner: Owner) -> bool:
-    """Of a process of another container nothing is known, so it counts as alive."""
+    """A process of another container is unknown, so it counts as alive."""
     if owner.processes != os.readlink("/proc/self/ns/pid"):
         return False
     return _started(owner.process) != owner.started

@@ -6,8 +6,8 @@ exist, the file that has been renamed over or deleted, the folder that has been 
 on Linux 6.18, with and without a user namespace. A remount that changes nothing makes it forget all
 names that no process holds open, in 20 to 180 microseconds.
 
-What the rank itself has deleted stays hidden by a mark in the upper layer. That is removed once
-rank 0 has made the thing anew: then rank 0's is what the run has.
+Files that the rank itself has deleted stay hidden by a mark in the upper layer. The mark is removed
+once rank 0 has made the file again: then rank 0's file is the run's.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def is_rank() -> bool:
-    """Whether this process is a rank that an elastic agent started directly."""
+    """True if this process is a rank that an elastic agent started directly."""
     return "TORCHELASTIC_RUN_ID" in os.environ and os.getsid(0) == os.getpid()
 
 

@@ -32,7 +32,7 @@ class DeviceClock:
 
     def __init__(self) -> None:
         self.watching = False
-        """Whether CUDA is in use; checked at each flush and each loss."""
+        """True if CUDA is in use; checked at each flush and each loss."""
         self.on_mark: Callable[[list[Any]], None] | None = None
         """Called after a step's end is marked, on the device's stream."""
         self._torch: Any = None

@@ -50,7 +50,7 @@ class Recorder:
 
     @property
     def recording(self) -> bool:
-        """Whether this process has written anything yet."""
+        """True if this process has written anything yet."""
         return self._file is not None
 
     def on_flush(self, source: Callable[[], None]) -> None:

@@ -19,7 +19,7 @@ COPIED_VALUES = SERIAL_VALUES
 
 
 def is_tensor(value: object) -> TypeGuard[Tensor]:
-    """Whether a value is a tensor of torch."""
+    """True if a value is a tensor of torch."""
     return isinstance(value, Tensor)
 
 

@@ -19,7 +19,7 @@ class AccumulatedPasses:
         self._of_steps: deque[int] = deque(maxlen=2)
         """The number of passes in each of the last steps."""
         self._add_up = True
-        """Whether passes between two steps add up; else the script reads the gradients of each."""
+        """True if passes between two steps add up; else the script reads the gradients of each."""
         self._seen = (0, 0)
         """A parameter and its version, at the last call of a root."""
 
@@ -50,7 +50,7 @@ class AccumulatedPasses:
         self._of_steps.clear()
 
     def next_is_last(self) -> bool:
-        """Whether a step follows on the next backward pass, as far as the last steps tell."""
+        """True if a step follows on the next backward pass, as far as the last steps tell."""
         if not self._add_up or len(set(self._of_steps)) != 1:
             return True
         to_come = self._of_steps[0] - 1 - self._passes

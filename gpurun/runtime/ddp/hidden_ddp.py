@@ -68,11 +68,11 @@ class HiddenDDP:
         self.called_with: int | None = None
         """Rows of the tensor that a root was last called with, None where it was given none."""
         self.fed = False
-        """Whether a loader hands out shares."""
+        """True if a loader hands out shares."""
         self.on_call: list[Callable[[], None]] = []
         """Called when a root is called."""
         self._ours = False
-        """Whether the process group is ours."""
+        """True if the process group is ours."""
         self._frozen: list[Tensor] = []
         self.passes = AccumulatedPasses()
 
@@ -142,17 +142,17 @@ class HiddenDDP:
             self._average_gradients(self._unwrapped, new)
 
     def active(self) -> bool:
-        """Whether the script leaves it to us: one that is distributed by itself runs as it is."""
+        """True if the script leaves it to us: one that is distributed by itself runs as it is."""
         return not any(trait in TRAITS.seen for trait in DISTRIBUTED_TRAITS) and (
             self._ours or not distributed.is_initialized()
         )
 
     def in_backward(self) -> bool:
-        """Whether a backward pass is under way: of checkpoints it calls modules again."""
+        """True if a backward pass is under way: of checkpoints it calls modules again."""
         return bool(self._pass() != -1)
 
     def together(self) -> bool:
-        """Whether there is anything to keep alike."""
+        """True if there is anything to keep alike."""
         return self._ours and self._exchange and any(True for _ in self.parameters())
 
     def parameters(self) -> Iterator[Tensor]:
@@ -270,7 +270,7 @@ class HiddenDDP:
             root.unwrap()
 
     def _is_last_pass(self) -> bool:
-        """Whether a step follows on this backward pass, judged by the last steps.
+        """True if a step follows on this backward pass, judged by the last steps.
 
         Gradients that are accumulated need be averaged but once. Where several models or optimizers
         take turns each pass counts.

@@ -65,7 +65,7 @@ class LoaderRoles:
         self._warned: set[str] = set()
 
     def known(self, loader: DataLoader[Any], ordered: bool, in_training: bool) -> bool | None:
-        """Whether a loader trains that is opened in this mode; None: not known yet.
+        """True if a loader trains that is opened in this mode; None: not known yet.
 
         `ordered`: it hands out its samples as they come.
         """
@@ -104,7 +104,7 @@ class LoaderRoles:
             self._mode = in_training
 
     def repeated(self, in_training: bool) -> bool:
-        """Whether every rank has the whole of the current batch."""
+        """True if every rank has the whole of the current batch."""
         mode = in_training if self._mode is None else self._mode
         current = [x for x in self.at_hand if in_training in (mode, x.in_training)]
         return bool(current) and not any(x.shared for x in self.at_hand)

@@ -66,7 +66,7 @@ class LoaderSharding:
         self._ddp = ddp
         self._local = threading.local()
         self._shuffled = False
-        """Whether a loader was seen that draws its order."""
+        """True if a loader was seen that draws its order."""
         self._roles = LoaderRoles(strict=share is Share.GLOBAL)
 
     def install(self) -> None:
@@ -87,7 +87,7 @@ class LoaderSharding:
             replace(DataLoader, "__len__", self._watch_len)
 
     def trains(self, loader: DataLoader[Any]) -> bool:
-        """Whether a loader that is now opened feeds the training, as far as is known."""
+        """True if a loader that is now opened feeds the training, as far as is known."""
         if not torch.is_grad_enabled():
             return False
         if LOADERS.training_keys:
@@ -124,7 +124,7 @@ class LoaderSharding:
         self._roles.stepped(_in_training())
 
     def _draws_order(self, loader: DataLoader[Any]) -> bool:
-        """Whether a loader may shuffle; a batch sampler of the script's own may."""
+        """True if a loader may shuffle; a batch sampler of the script's own may."""
         own = type(loader.batch_sampler) not in (BatchSampler, type(None))
         sampler = getattr(loader.batch_sampler, "sampler", None if own else loader.sampler)
         return not isinstance(sampler, SequentialSampler)
@@ -372,12 +372,12 @@ def _in_script() -> bool:
 
 
 def _in_training() -> bool:
-    """Whether the model is in training mode, as far as there is one."""
+    """True if the model is in training mode, as far as there is one."""
     roots = ROOTS.modules()
     return not roots or any(root.training for root in roots)
 
 
 def _draws_later(sampler: object) -> bool:
-    """Whether a batch sampler may draw after its first batch: torch's own seed themselves then."""
+    """True if a batch sampler may draw after its first batch: torch's own seed themselves then."""
     samplers = (sampler, getattr(sampler, "sampler", sampler))
     return not all(type(one).__module__ == "torch.utils.data.sampler" for one in samplers)

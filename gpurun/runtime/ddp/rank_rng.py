@@ -31,7 +31,7 @@ class RankRNG:
         self._rank = rank
         self._apart = False
         self._seeding = False
-        """Whether a generator is seeded by us."""
+        """True if a generator is seeded by us."""
         self._own: dict[str, Any] = {}
         """States of the generators when the last step was left."""
         self._alike: dict[str, Any] = {}

@@ -19,9 +19,9 @@ class ShardedIterator(LoaderIterator, Protocol):
     _gpurun_pass: LoaderPass | None
     """The pass, from which the role of its loader is learned."""
     _gpurun_aligned: bool
-    """Whether ranks must draw alike while the next batch is sampled."""
+    """True if ranks must draw alike while the next batch is sampled."""
     _gpurun_dealt: bool
-    """Whether a round of whole batches, one a rank, was handed out."""
+    """True if a round of whole batches, one a rank, was handed out."""
     _gpurun_handed: int
     """Batches that this rank was handed."""
 

@@ -81,7 +81,7 @@ class WrappedRoot:
         return parameters
 
     def renewed(self) -> bool:
-        """Whether it has other parameters than when it was last looked at."""
+        """True if it has other parameters than when it was last looked at."""
         self.stale, module = False, self.module()
         has = [] if module is None else list(module.parameters())
         if len(has) == len(self._has) and all(
@@ -105,7 +105,7 @@ class WrappedRoot:
 
     @property
     def apart(self) -> bool:
-        """Whether some parameter gets gradients only in passes that no call of the module began:
+        """True if some parameter gets gradients only in passes that no call of the module began:
         no wrapper would wait for them.
         """
         return bool(self._by_itself - self._by_call)
@@ -143,7 +143,7 @@ class WrappedRoot:
 
     @property
     def unused(self) -> bool:
-        """Whether some parameter got no gradient, or not on every rank."""
+        """True if some parameter got no gradient, or not on every rank."""
         return self.partly or any(id(p) not in self.reached for p in self.trainable())
 
     def frozen_without_gradient(self) -> list[Tensor]:

@@ -142,7 +142,7 @@ class Backward:
 def _is_one_loss(
     tensors: Tensors, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> TypeGuard[Tensor]:
-    """Whether a scalar is differentiated once, by all that it depends on."""
+    """True if a scalar is differentiated once, by all that it depends on."""
     if not isinstance(tensors, Tensor) or tensors.numel() != 1:
         return False
     given = {**dict(zip(ARGUMENTS, args, strict=False)), **kwargs}

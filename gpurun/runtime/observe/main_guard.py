@@ -1,4 +1,4 @@
-"""Whether a worker started afresh would run the whole script again: `if __name__ == "__main__"`."""
+"""True if a worker started afresh would run the whole script again: `if __name__ == "__main__"`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gpurun.runtime.core.source_syntax import parsed
 
 
 def lacks_main_guard(main: ModuleType) -> bool:
-    """Whether the main module is imported by spawned workers and has no guard; False if unknown."""
+    """True if the main module is imported by spawned workers and has no guard; False if unknown."""
     spec = getattr(main, "__spec__", None)
     if spec is not None and spec.name.rpartition(".")[2] == "__main__":
         return False  # `python -m package` and zip files: multiprocessing leaves these alone

@@ -1,4 +1,4 @@
-"""Whether a model's attention is written by hand, read from the backward graph of a first call.
+"""True if a model's attention is written by hand, read from the backward graph of a first call.
 
 Looked for in trials only, once: the graph of torch's autograd names its operations, so that a
 product of a softmax of a product shows without anything being wrapped. torch's own attention goes
@@ -65,7 +65,7 @@ def _nodes(roots: list[Node]) -> Iterator[Node]:
 
 
 def _is_weighted_sum(node: Node) -> bool:
-    """Whether an operation multiplies a softmax of a product."""
+    """True if an operation multiplies a softmax of a product."""
     if not node.name().startswith(PRODUCTS):
         return False
     return any(

@@ -99,7 +99,7 @@ class RootModules:
             CLOCK.listeners.insert(0, self._listener)
 
     def _consider(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether this outermost call is a root's; if so it is one from now on."""
+        """True if this outermost call is a root's; if so it is one from now on."""
         try:
             if id(module) in self.known:
                 return True
@@ -243,7 +243,7 @@ class RootModules:
         return result
 
     def _trains(self, module: nn.Module) -> bool:
-        """Whether a call is a part of training: an evaluation may leave gradients enabled."""
+        """True if a call is a part of training: an evaluation may leave gradients enabled."""
         return self._grad_enabled() and (module.training or not self._in_training_mode)
 
     def _report_forward(

@@ -110,7 +110,7 @@ class StepClock:
         self._flushed = self._flush_at = 0
         self._loss_seen = 0
         self.looking = True
-        """Whether the losses of this step are recorded."""
+        """True if the losses of this step are recorded."""
         self._latest: list[Any] | None = None
 
     def number(self, optimizer: Optimizer) -> int:
@@ -122,7 +122,7 @@ class StepClock:
 
     @property
     def untrained(self) -> bool:
-        """Whether no sign of training has been seen yet."""
+        """True if no sign of training has been seen yet."""
         return not self.steps_of and not self.backwards
 
     @property
@@ -132,7 +132,7 @@ class StepClock:
 
     @property
     def forward_only(self) -> bool:
-        """Whether steps are root calls: nothing was trained so far."""
+        """True if steps are root calls: nothing was trained so far."""
         return self._clock == "forward"
 
     # -- what the hooks call -------------------------------------------------------------------

@@ -39,7 +39,7 @@ class StepFlops:
 
     def __init__(self, compiles: bool) -> None:
         self._compiles = compiles
-        """Whether a knob compiles the roots."""
+        """True if a knob compiles the roots."""
         self._mode: _Counting | None = None
         self._passes = 0
         self._backward = (self._backward_begins, self._backward_ends)

@@ -70,7 +70,7 @@ class PartialBatches(LoaderSharding):
         self.training: set[str] = set()
         """Keys of the loaders whose batches were differentiated."""
         self.missed = False
-        """Whether one of them was not known to train when it was opened."""
+        """True if one of them was not known to train when it was opened."""
         self._probe = probe
         self._around = around
 

@@ -24,7 +24,7 @@ TRAINER = "transformers.trainer"
 
 
 class ScriptProcess:
-    """Whether this process is the script's first one (or forked from it), and what it has read."""
+    """True if this process is the script's first one (or forked from it), and what it has read."""
 
     is_main = False
     files: FilesRead | None = None
@@ -44,7 +44,7 @@ def prepare(probe: ProbeSpec, run_dir: str) -> None:
 
 
 def _is_main(run_dir: Path) -> bool:
-    """Whether this is the script's first process, which says so in a file."""
+    """True if this is the script's first process, which says so in a file."""
     mark = run_dir / "main"
     try:
         with mark.open("x") as file:

@@ -43,7 +43,7 @@ def runaway(case: Comparison) -> str | None:
 
 
 def too_far(apart: Deviation) -> str:
-    """What the guard says of a curve that is further off than it may be."""
+    """The guard's sentence about a curve that is too far off."""
     return f"the loss deviates by {apart.size:.1%} (allowed {apart.bound:.1%})"
 
 

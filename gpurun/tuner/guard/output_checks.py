@@ -1,8 +1,8 @@
 """Do root modules return the same without gradients? The guard's comparison of outputs.
 
-Calls are compared by number, where both were given the same inputs. How far floating outputs may
-be off is measured: by repeats of the script as it is, and for another rounding by a trial of it
-that rounds as half precision does.
+Calls are compared by number, where both were given the same inputs. Measurements set the tolerance
+of floating outputs: repeats of the script as it is, and for another rounding a trial of it that
+rounds as half precision does.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpurun.tuner.guard.training_evidence import (
 )
 
 ROUNDING = 2.0
-"""What rounds may be off so many times as much as the reference that only rounds."""
+"""A change that rounds may differ so many times as much as the reference that only rounds."""
 REPEATS = 4.0
 """And any change so many times as much as two repeats of the script as it is."""
 ONE_CALL = 3.0
@@ -48,7 +48,7 @@ OTHER_DRAWS = "training drew other random numbers before"
 TRAINED = 0.1
 """After training steps weights differ by rounding: evaluations may then be off this much."""
 LEAST_SHARE = 0.5
-"""Of the calls of a script that only infers so many must be compared, or none counts."""
+"""At least so many calls of a script that only infers must be compared, or none counts."""
 DISAGREEING = {Effect.PIPELINE: 0.002, Effect.NUMERICS: 0.01}
 """Part of integers, and of rows' largest numbers, that may differ whatever the reference shows."""
 SIGMAS = 2.0
@@ -214,7 +214,7 @@ def _trained_alike(case: Comparison) -> bool:
     """True if training drew what the baseline's did: then rounding alone parts the weights.
 
     Other augmentations, or another dropout (as kernels of another precision draw it), lead to other
-    weights. Of dropout the first gradients tell.
+    weights. The first gradients show dropout.
     """
     return case.same_data and (case.same_draws or starts_alike(case))
 
@@ -240,7 +240,7 @@ def _among_seeds(case: Comparison, calls: list[Call]) -> OutputComparison:
 
 
 class _Bounds:
-    """How far outputs may be off, by place."""
+    """The tolerance of outputs, by place."""
 
     def __init__(self, case: Comparison, trained: bool) -> None:
         self._effect = case.effect
@@ -321,7 +321,8 @@ class _Bounds:
 
 
 def _reference(case: Comparison, trained: bool) -> dict[Place, Difference]:
-    """How far the trial that only rounds is from the script as it is; empty if there is none."""
+    """The distance of the trial that only rounds from the script as it is; empty if there is
+    none."""
     rounded = case.rounded if case.effect is Effect.NUMERICS else None
     plain = next(
         (b for b in case.baselines if rounded and b.seed == rounded.seed and b.outputs), None

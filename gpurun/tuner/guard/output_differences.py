@@ -1,4 +1,4 @@
-"""How far two trials' outputs are apart: their sampled numbers, by the place where each stands."""
+"""The distance between two trials' outputs: their sampled numbers, by the place of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TIGHT_FLOAT32 = 1e-4
 FAR = 3.0
 """A number so many times as large as the RMS is rounded by more than others."""
 Call = tuple[OutputsEvent, OutputsEvent]
-"""What a trial shows of a call, and what the baseline shows of it."""
+"""A call in a trial, and the same call in the baseline."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +40,13 @@ class Place:
 
     @property
     def tight(self) -> float:
-        """How far it may be off where nothing but the order of summation is another."""
+        """The tolerance if only the order of summation differs."""
         return TIGHT.get(self.dtype, TIGHT_FLOAT32)
 
 
 @dataclass
 class Difference:
-    """How far a tensor's sampled numbers are off, over calls."""
+    """The distance of a tensor's sampled numbers, over calls."""
 
     apart: float = 0.0
     size: float = 0.0
@@ -66,7 +66,7 @@ class Difference:
     disagreeing: int = 0
     decisions: int = 0
     turned: list[tuple[float, float]] = field(default_factory=list)
-    """Of rows whose largest number is another one: by how much it led, and what it was."""
+    """For rows whose largest number is another one: its lead, and its value."""
 
     def add(self, ours: TensorFigures, theirs: TensorFigures) -> None:
         """Take in one call's sampled numbers."""
@@ -118,7 +118,7 @@ class Difference:
 
     @property
     def worst_call(self) -> float:
-        """That of the call which is furthest off, in parts of the RMS of all calls."""
+        """The difference of the worst call, as a fraction of the RMS of all calls."""
         mean = self.size / self.count if self.count else 0.0
         return max((_ratio(a / n, mean) for a, n in self.single if n), default=0.0)
 
@@ -157,7 +157,7 @@ def calls_of(ours: Evidence, theirs: Evidence) -> list[Call]:
 
 
 def of_group(ours: Evidence, theirs: Evidence, trained: bool) -> list[Call]:
-    """Those of them after some training step, or before any."""
+    """The calls after some training step, or before any."""
     return [call for call in calls_of(ours, theirs) if bool(call[1].trained) is trained]
 
 

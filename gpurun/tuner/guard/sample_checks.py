@@ -273,7 +273,8 @@ def _moments(trials: Sequence[Evidence], loader: int) -> Moments:
 
 
 def _unlikeness(ours: Moments, theirs: Moments, leaf: int) -> float | None:
-    """How far samples are from themselves, over how far from others: 0 the same, 1 unrelated."""
+    """The distance of samples from themselves over their distance from others: 0 the same, 1
+    unrelated."""
     known = [
         (a, b)
         for i in ours

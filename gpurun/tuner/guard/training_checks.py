@@ -202,7 +202,7 @@ def starts_alike(case: Comparison) -> bool:
 
 
 def _steady_places(case: Comparison) -> list[int] | None:
-    """Which of the first step's gradient values rounding alone does not turn; None: not known.
+    """The first step's gradient values that rounding alone does not turn; None: unknown.
 
     Where gradients explode on their way back (a deep network before its first step), any rounding
     turns those of the early layers about, and only those near the loss can be compared.
@@ -238,7 +238,7 @@ def _typical_loss(case: Comparison) -> float:
 
 
 def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Of the angle between two lists of numbers; None where one is empty, or zero."""
+    """The cosine of the angle between two lists of numbers; None if one is empty, or zero."""
     if len(a) != len(b) or not a:
         return None
     size = math.sqrt(math.fsum(x * x for x in a) * math.fsum(y * y for y in b))
@@ -324,7 +324,8 @@ def gradients_by_name(audit: AuditEvent) -> dict[str, tuple[float, ...]]:
 
 
 def side_modules(case: Comparison) -> str | None:
-    """What moves beside the optimizer (an EMA copy, a normalisation's statistics) must go on."""
+    """Modules that change beside the optimizer (an EMA copy, a normalisation's statistics) must go
+    on changing."""
     mine = _moved([case.candidate])
     theirs = [_moved([b]) for b in case.baselines]
     for name in sorted(set.intersection(*map(set, theirs)) if theirs else ()):
@@ -370,7 +371,7 @@ def _sizes(
 ) -> str | None:
     """Compare norms step by step with the partner's: all together, then each parameter's.
 
-    Those in `but` are not compared by themselves.
+    Parameters in `but` are not compared by themselves.
     """
     steps = [(of(a), of(b)) for a, b in _steps(case)]
     whole = [_log_ratio(_total(a), _total(b)) for a, b in steps]
