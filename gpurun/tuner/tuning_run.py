@@ -381,8 +381,7 @@ class TuningRun:
         search: KnobSearch,
         selection: FinalSelection,
     ) -> None:
-        """Try and prove batch sizes that may not be applied, with the rest of the budget after the
-        proof.
+        """Try and prove batch sizes that may not be applied, with the budget that the proof left.
 
         On top of what was proven; where nothing was, on top of the script as it is.
         """
