@@ -1,1 +1,1 @@
-"""How gpurun comes into a process, and how the parts of a run are put together there."""
+"""The entry of gpurun into a process, and the assembly of a run's parts there."""

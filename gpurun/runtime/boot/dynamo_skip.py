@@ -1,8 +1,8 @@
 """Keep torch.compile's frame evaluation off our functions.
 
-While a compiled function runs, dynamo looks at every python frame below it, ours too: it would
-compile the hooks as if they were the model, and leave out of them what depends on `is_compiling`.
-Marked code runs as it is; not marked is what a knob compiles (`compiler_requirements.traced`).
+While a compiled function runs, dynamo looks at every python frame below it, ours too. It would
+compile the hooks as if they were the model, and drop branches that depend on `is_compiling`. Marked
+code runs as it is. Code that a knob compiles is not marked (`compiler_requirements.traced`).
 (Functions that dynamo inlines into a graph, such as a root's `__call__`, ask `is_compiling` first
 and are then plain calls.)
 """

@@ -1,6 +1,6 @@
 """The exit record of a rank: when it ended, and by which exception.
 
-The agent sees only exit codes, and of ranks that fail together not which came first: one of them
+The agent sees only exit codes. If ranks fail together, it does not see the first one: one rank
 failed, and the others lost the connection to it. Read when python exits, so that no hook of ours
 stands where the script may look (`sys.excepthook`).
 """

@@ -1,8 +1,9 @@
 """Lets gloo's threads finish before Python finalizes.
 
 A thread of gloo that drops the last reference to a tensor needs Python's lock. If it asks for the
-lock while Python finalizes, C++ aborts the rank: "terminate called without an active exception",
-exit code 134 after a training that succeeded (torch 2.13, 1 to 3 % of launches on busy cores).
+lock while Python finalizes, C++ aborts the rank: "terminate called without an active exception".
+The exit code is 134 after a training that succeeded (torch 2.13, 1 to 3 % of launches on busy
+cores).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The one writer of a process: an append-only event file in the run folder.
 
 The hot path appends to lists elsewhere; `flush` encodes and writes. A write that fails (full disk,
-folder gone) ends the recording, never the script; a file beside the record says so, since the
+folder gone) ends the recording, never the script. A file beside the record says so, because the
 record itself takes no more. A forked child starts a file of its own.
 """
 

@@ -1,4 +1,5 @@
-"""How many backward passes add up to a step: gradients are averaged after the last one only."""
+"""Counts the backward passes that add up to a step: gradients are averaged only after the last
+one."""
 
 from __future__ import annotations
 

@@ -43,9 +43,9 @@ def shard_of(
 ) -> tuple[Sequence[Any], BatchShard]:
     """The rank's indices of a batch, every `size`-th of them, and the shard that they form.
 
-    Shares differ by one sample at most. Of a batch with less than a sample for each rank, or with
-    less than `LEAST` and fewer than the `usual` number of samples (the last of an epoch), every
-    rank has all: each must take part in each step.
+    Shares differ by one sample at most. Every rank has all of two kinds of batches, because each
+    must take part in each step: batches with less than a sample a rank, and last batches of an
+    epoch with less than `LEAST` a rank (fewer samples than `usual`).
     """
     total = len(indices)
     last = usual is not None and total < usual
@@ -93,8 +93,8 @@ def read_shard(
     end.
 
     Every rank reads the whole stream, so that all end after the same batch. `places.whole`: a batch
-    a rank, in turn; else each takes its part of one batch. Of a last batch that is shorter than the
-    others every rank has all.
+    a rank, in turn; else each takes its part of one batch. Every rank has all of a last batch that
+    is shorter than the others.
     """
     read: list[Any] = []
     wanted = len(places) * (places.size if places.whole else 1)

@@ -61,7 +61,7 @@ class HiddenDDP:
         self._exchange = not exchange.left_out
         self._static = Setting("static_graph", True) in exchange.options  # each pass like the first
         self._of: dict[int, WrappedRoot] = {}
-        """Of modules, by identity."""
+        """Modules, by identity."""
         self._at_work: list[WrappedRoot] = []
         """The roots that were called recently, in the order in which all ranks called them."""
         self._unwrapped = UnwrappedParameters()
@@ -156,7 +156,7 @@ class HiddenDDP:
         return self._ours and self._exchange and any(True for _ in self.parameters())
 
     def parameters(self) -> Iterator[Tensor]:
-        """Those that are trained at present, alike on all ranks."""
+        """The parameters that are trained at present, alike on all ranks."""
         for root in list(self._at_work):
             if root.idle <= 1:
                 yield from root.parameters()
@@ -384,8 +384,8 @@ class HiddenDDP:
     def end(self) -> None:
         """End the process group, where it is ours.
 
-        A reducer that is the last to hold the group ends it with Python's lock held, and waits for
-        threads of gloo that may need the lock to let go of their last work: for ever. So its group
+        A reducer that is the last to hold the group ends it with Python's lock held. It then waits
+        for ever for threads of gloo that need the lock to release their last work. So its group
         outlives it.
         """
         if self._ours and distributed.is_initialized():

@@ -52,7 +52,7 @@ class LoaderRoles:
         self._strict = strict
         self._trained: IdentityMap[dict[bool, bool]] = IdentityMap()
         self._of_line: dict[tuple[str, bool, bool], set[bool]] = {}
-        """Of loaders that are built at one line and draw their order alike, by the mode."""
+        """Roles of loaders that are built at one line and draw their order alike, by the mode."""
         self.at_hand: list[LoaderPass] = []
         """The passes that were read since the model was last called."""
         self._mode: bool | None = None

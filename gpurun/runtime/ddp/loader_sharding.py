@@ -249,7 +249,7 @@ class LoaderSharding:
         return self._to_read(indices, own)
 
     def _to_read(self, whole: Sequence[Any], share: Sequence[Any]) -> Sequence[Any]:
-        """Of the indices of a batch those that this process reads."""
+        """The indices of a batch that this process reads."""
         return share
 
     def _in_turn(

@@ -11,11 +11,11 @@ FORGOTTEN = 512
 
 
 class UnwrappedParameters:
-    """Parameters of layers that are called beside the model, of a model that is not called itself,
-    or that were thawed after their wrapper was made.
+    """Parameters outside a wrapper: of layers that are called beside the model, of a model that is
+    not called itself, or thawed after their wrapper was made.
 
-    Parameters of a training that is over are dropped after some steps of others, on all ranks at
-    the same step: their memory is freed at different times.
+    Parameters of a training that is over are dropped after some steps of other trainings, on all
+    ranks at the same step, because their memory is freed at different times.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class UnwrappedParameters:
         self.reached: set[int] = set()
 
     def parameters(self) -> list[Tensor]:
-        """Those that are or were trained, in the order in which they were found."""
+        """The parameters that are or were trained, in the order in which they were found."""
         return [p for p, _ in self._known.values()]
 
     def stand_ins(self) -> list[Tensor]:
@@ -34,9 +34,8 @@ class UnwrappedParameters:
         return self.parameters()
 
     def collect(self, parameters: Iterable[Tensor], covered: Container[int]) -> list[Tensor]:
-        """Those of some parameters that are new, and that are not `covered`: one that is frozen is
-        still stepped with, if it has a gradient.
-        """
+        """Remember new parameters that are not `covered`, and return them. A frozen one still takes
+        part in a step if it has a gradient."""
         new = []
         for parameter in parameters:
             key = id(parameter)

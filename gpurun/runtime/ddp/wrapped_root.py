@@ -63,9 +63,8 @@ class WrappedRoot:
         self.stand_ins()
 
     def parameters(self) -> list[Tensor]:
-        """Those that are or were trained, in an order that all ranks have: one that was frozen in
-        the middle of a step is still stepped with.
-        """
+        """The parameters that are or were trained, in an order that all ranks have. One that was
+        frozen in the middle of a step still takes part in it."""
         module = self.module()
         every = [] if module is None else list(module.parameters())
         self._trained.update(id(p) for p in every if p.requires_grad)
@@ -96,9 +95,8 @@ class WrappedRoot:
         self._marks = {id(p): _state(p.grad) for p in self.trainable()}
 
     def touched(self) -> set[bool]:
-        """Of its parameters whether the pass since `mark` gave them a gradient: not one answer
-        where it did so to some. Those are remembered for `apart`.
-        """
+        """True or False if the pass since `mark` gave all or none of its parameters a gradient;
+        both if it gave one to some. Parameters with a gradient are remembered for `apart`."""
         found = {id(p): _state(p.grad) != self._marks.get(id(p)) for p in self.trainable()}
         (self._by_call if self.called else self._by_itself).update(p for p in found if found[p])
         return set(found.values())
@@ -111,7 +109,7 @@ class WrappedRoot:
         return bool(self._by_itself - self._by_call)
 
     def trainable(self) -> list[Tensor]:
-        """Those that are trained now."""
+        """The parameters that are trained now."""
         return [p for p in self.parameters() if p.requires_grad]
 
     @property
@@ -147,9 +145,8 @@ class WrappedRoot:
         return self.partly or any(id(p) not in self.reached for p in self.trainable())
 
     def frozen_without_gradient(self) -> list[Tensor]:
-        """Those that the wrapper gives zeros for, where there would be nothing: frozen after the
-        forward pass.
-        """
+        """The parameters, frozen after the forward pass, that get zeros from the wrapper and would
+        have no gradient."""
         return [p for p in self.wrapped.values() if not p.requires_grad and p.grad is None]
 
 

@@ -1,8 +1,8 @@
 """Records the script's lines that read values of tensors: on a GPU each of them waits for it.
 
-The methods of `torch.Tensor` are replaced for a few early steps of a trial of the script as it is,
-and are those of torch again before anything is measured. A
-subclass or mode with its own `__torch_function__` gets torch's own method all the while.
+Methods of `torch.Tensor` are replaced for a few early steps of a trial of the script as it is.
+torch's own methods are back before anything is measured. A subclass or mode with its own
+`__torch_function__` gets torch's own method all the while.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MOST_LINES = 64
 class DeviceSyncLines:
     """Looks from the end of the first step to the end of step `steps`; both count from 1.
 
-    What comes before the first step is no part of the loop, and often full of reads.
+    Code before the first step does not belong to the loop, and often reads many values.
     """
 
     def __init__(self, steps: int) -> None:

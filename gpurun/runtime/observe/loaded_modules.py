@@ -1,9 +1,9 @@
 """Records the files that one side of a comparison loads: from its own tree, or from another.
 
-Each load is seen as it happens, for what is loaded may be gone from `sys.modules` at the end (a
-plug-in, a file run by runpy), and a process may never come to its end (a loader worker, a rank that
-is killed). A file of another tree is recorded at once, the rest at the end of the process. Code
-that a script reads and compiles by itself is not seen.
+Each load is seen as it happens. A module may be gone from `sys.modules` at the end (a plug-in, a
+file run by runpy), and a process may never come to its end (a loader worker, a killed rank). A file
+of another tree is recorded at once, the rest at the end of the process. Code that a script reads
+and compiles by itself is not seen.
 
 Packages that are installed inside a tree (an environment in the repository's folder) are not of it.
 """

@@ -1,8 +1,7 @@
 """True if a model's attention is written by hand, read from the backward graph of a first call.
 
-Looked for in trials only, once: the graph of torch's autograd names its operations, so that a
-product of a softmax of a product shows without anything being wrapped. torch's own attention goes
-by other names.
+Trials look for it once. The graph of torch's autograd names its operations, so a product of a
+softmax of a product shows without any wrapper. torch's own attention has other names.
 """
 
 from __future__ import annotations

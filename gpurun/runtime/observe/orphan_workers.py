@@ -5,8 +5,8 @@ batches, so a worker blocked in a data set stays, with its memory. Here a thread
 on the parent's pidfd. (PR_SET_PDEATHSIG would follow the thread that built the iterator, not the
 process.)
 
-The guarded loop carries torch's own name, by which spawn and forkserver pickle it: a child that
-does not have our hooks then simply finds torch's loop.
+The guarded loop carries torch's own name, by which spawn and forkserver pickle it. A child without
+our hooks then simply finds torch's loop.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class PrefetchedBatches:
             self._iterators = [*alive, weakref.ref(cast(WorkersIterator, iterator))]
 
     def level(self) -> PrefetchLevel:
-        """How much is ready now."""
+        """The stock of batches that is ready now."""
         levels = [_level(iterator) for iterator in self._alive()]
         return PrefetchLevel(
             sum(level.taken for level in levels),

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 DEPTH = 3
-"""How deep batches are nested where people nest them: a list of dicts of tensors."""
+"""The usual depth of nested batches: a list of dicts of tensors."""
 
 
 def first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:

@@ -1,8 +1,8 @@
 """Finding root modules (the outermost module called while training) and standing in their calls.
 
 Until the roots are known `nn.Module.__call__` is watched; then only the class of each root is. The
-patch sits on the class, so instances, copies, state dicts and pickles are as without us. What is
-traced by torch.compile sees a plain call first thing: no graph break, no guard on our state.
+patch sits on the class, so instances, copies, state dicts and pickles are as without us.
+torch.compile traces a plain call first: no graph break, no guard on our state.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The step clock: what happened between two optimizer steps, in microseconds of work a step.
 
 The hot path adds into the row of the running step and appends it at the step's end; `hand_over`
-turns the rows into an event. Between two steps of a model other code has filled the processor's
-caches, so each line here costs several times what it costs in a loop of its own: keep it short.
-Nothing here synchronises with a device: loss values and step times of a CUDA device are resolved
-later, when their events have completed (`device_clock`).
+turns the rows into an event. Between two steps of a model other code fills the processor's caches.
+So each line here costs several times as much as in a separate loop: keep it short. Nothing here
+synchronises with a device: loss values and step times of a CUDA device are resolved later, when
+their events have completed (`device_clock`).
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ class StepClock:
 
 
 def _depth(frame: FrameType) -> int:
-    """How many calls of the same function `frame` runs in."""
+    """The number of calls of the same function that `frame` runs in."""
     code, depth, outer = frame.f_code, 0, frame.f_back
     while outer is not None:
         depth += outer.f_code is code

@@ -1,7 +1,7 @@
 """The same layers, whichever part of a batch is computed.
 
-Dropout is off. BatchNorm normalises each sample by itself: over a part of a batch it would be
-another function, on ranks as here, and how a loss reduces over samples does not depend on it.
+Dropout is off. BatchNorm normalises each sample by itself. Over a part of a batch it would be
+another function, on ranks as here, and the loss reduction does not depend on it.
 """
 
 from __future__ import annotations

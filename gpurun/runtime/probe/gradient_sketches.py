@@ -30,11 +30,11 @@ from gpurun.runtime.probe.partial_batches import PartialBatches
 BUCKETS = 64
 """Numbers in a sketch; a smaller gradient is recorded as it is."""
 STEPS = 2
-"""Of each optimizer."""
+"""Steps of each optimizer."""
 AWAY = 0.01
 """So far weights are moved between the steps that are looked at, in parts of their size."""
 FREQUENCY = 12.9898
-"""Of the wave by which they are moved: neighbours go different ways."""
+"""The frequency of the wave that moves them: neighbours go different ways."""
 ALL_ZERO = 0.1
 """The assumed size of weights that are all zero."""
 MOST_PASSES = 32

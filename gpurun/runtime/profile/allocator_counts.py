@@ -19,7 +19,7 @@ class AllocatorCounts:
         self._begin = {device: self._stats(device) for device in self._devices()}
 
     def finish(self) -> tuple[AllocatorState, ...] | None:
-        """What was counted since; None where no device is in use."""
+        """The counts since then; None if no device is in use."""
         found = tuple(self._state(device) for device in self._devices())
         return found or None
 

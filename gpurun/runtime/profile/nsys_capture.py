@@ -1,4 +1,5 @@
-"""What the process itself does for Nsight Systems: its range of capture, marks, and NVTX ranges."""
+"""The process's own part of a Nsight Systems recording: the range of capture, marks, and NVTX
+ranges."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class PhaseRanges:
         self._optimizer_ends()
 
     def _inside(self, name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        """What makes wrappers that note their calls as `name`."""
+        """A factory of wrappers that note their calls as `name`."""
 
         def make(original: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any, **kwargs: Any) -> Any:

@@ -124,7 +124,7 @@ def _line_of(frame: FrameType) -> int:
 
 
 class Schedule:
-    """How long a thread has been ready to run, on a core or in the queue for one.
+    """The time that a thread has been ready to run, on a core or in the queue for one.
 
     The rest of the time it is blocked: it sleeps, or waits for storage, a lock or another thread.
     `counted`: this kernel counts it.
