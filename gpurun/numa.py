@@ -21,7 +21,8 @@ def nodes(allowed: Collection[int], sysfs: Path = SYSFS) -> list[set[int]]:
 
 
 def one_thread_a_core(allowed: Collection[int], sysfs: Path = SYSFS) -> set[int]:
-    """The first allowed hardware thread of each physical core; all of them where none is told."""
+    """The first allowed hardware thread of each physical core; all threads if the cores are
+    unknown."""
     cpus = sysfs / "devices/system/cpu"
     chosen: set[int] = set()
     for cpu in sorted(allowed):

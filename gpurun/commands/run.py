@@ -233,7 +233,7 @@ def _prepared(
 ) -> tuple[Path | None, dict[str, str]]:
     """Write the spec; the run folder and the environment that names it. A full disk costs both.
 
-    `told`: what ranks of a script are told that knows of none.
+    `told`: the part of the spec for hidden ranks.
     """
     from gpurun.launch.child_environment import child_environment
     from gpurun.launch.spec_file import write_spec

@@ -97,7 +97,7 @@ def interval(bounds: tuple[float, float] | None) -> str | None:
 
 
 def percent(fraction: float) -> str:
-    """A fraction as percent, "0.4 %"; what would round to zero is told as "< 0.1 %"."""
+    """A fraction as percent, "0.4 %"; a value that would round to zero is shown as "< 0.1 %"."""
     value = fraction * 100
     if not math.isfinite(value):
         return str(value)

@@ -39,7 +39,7 @@ PAGES_OF_TEXT = {
 """Loggers that report each closing rank and failed heartbeat, and the level they are cut to."""
 
 NATIVE_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
-"""Read once, when torch is loaded: below ERROR a lost store is told in pages of native frames."""
+"""Read once, when torch is loaded: below ERROR a lost store fills pages with native frames."""
 
 PATIENCE = "keep_alive_max_attempt=6"
 """Heartbeats, one in 5 s, that a node may miss (torch: 3). torchrun only notes that a node is gone;

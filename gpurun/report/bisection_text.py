@@ -143,5 +143,5 @@ def _ends(found: BisectionReport) -> str:
 
 
 def _probability(value: float) -> str:
-    """A probability as percent; what would round to certainty is told as "> 99.9 %"."""
+    """A probability as percent; a value that would round to certainty is shown as "> 99.9 %"."""
     return "> 99.9 %" if value > 0.9995 else percent(value)

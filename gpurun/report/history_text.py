@@ -104,7 +104,7 @@ def change_line(change: HistoryChange) -> str:
 def conditions(trends: Sequence[Trend]) -> list[str]:
     """The machine of each trend: the device, and the differences from other trends.
 
-    Trends of other benchmarks and devices do not matter, for those are told apart by name.
+    Trends of other benchmarks and devices do not matter: their names differ.
     """
     labels = []
     for trend in trends:

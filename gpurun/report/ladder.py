@@ -55,7 +55,7 @@ NOT_MEASURED = "not measured"
 
 
 LATE_SECONDS = 3.0
-"""A start that takes so much longer is told."""
+"""A start that takes so many seconds longer is shown."""
 
 
 def ladder_grid(report: TuningReport) -> Grid:

@@ -187,5 +187,5 @@ class LiveView(TuningView):
 
 
 def _kind(purpose: str) -> str:
-    """One word: pairs of baseline and candidate are told apart by their change already."""
+    """One word: the change already separates pairs of baseline and candidate."""
     return purpose.split()[0] if purpose else ""

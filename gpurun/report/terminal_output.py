@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PREFIX = "gpurun: "
-"""Begins every plain line of ours, so that it can be told from the script's in a mixed log."""
+"""Begins every plain line of ours, so that it stands out from the script's lines in a mixed log."""
 
 Span = tuple[str, str]
 """A piece of text and its rich style ("" for none)."""
@@ -90,7 +90,7 @@ def write_lines(lines: Sequence[Line]) -> None:
 
 
 def _print_hanging(console: Console, text: Text) -> None:
-    """Wrap with an indent, so that what continues is told from what begins."""
+    """Wrap with an indent, so that continued lines differ from new ones."""
     first, *rest = text.wrap(console, max(20, console.width - len(PREFIX))) or [text]
     first.rstrip()
     console.print(first, soft_wrap=True)

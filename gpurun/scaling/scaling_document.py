@@ -36,7 +36,7 @@ MODEL = {
 WIDE = 1.5
 """An interval of which one end is so many times the other decides nothing."""
 MORE_THAN_ALL = 1.1
-"""An efficiency above is no matter of the devices."""
+"""An efficiency above it has other causes than the devices."""
 DOUBT = 0.65
 """Severity of a finding at a count that may be a good one."""
 OTHERS = 0.1

@@ -63,7 +63,7 @@ def deviation(
 ) -> Deviation | None:
     """Distance of the candidates' curves from the baseline's, over all pairs; None without curves.
 
-    A bias that all pairs share is told from chance better by many pairs than by one.
+    Many pairs separate a bias that they share from chance better than one pair.
     """
     pairs = []
     for candidate in candidates:

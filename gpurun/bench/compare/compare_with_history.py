@@ -90,7 +90,7 @@ class HistoryCourse:
     def document(
         self, started: float, work: Callable[[], None], interruption: SignalGuard
     ) -> Comparison:
-        """Do the work, and tell what came of it; errors of ours and of the command line are raised.
+        """Do the work and report its result; errors of ours and of the command line are raised.
 
         `started`: of `time.monotonic`.
         """

@@ -60,8 +60,8 @@ class _Course:
 def selftest(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard) -> Selftest:
     """Try the gate, and say whether each of its answers is right.
 
-    A benchmark that fails, what the system refuses (a full disk) and an interruption are told by
-    the document; other errors are raised. No signal interrupts any more afterwards, until
+    The document reports a benchmark that fails, a refusal of the system (a full disk) and an
+    interruption. Other errors are raised. No signal interrupts any more afterwards, until
     `interruption.release`.
     """
     course = _Course()

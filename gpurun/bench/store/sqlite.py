@@ -28,7 +28,7 @@ BUSY_SECONDS = 1.0
 """SQLite's own wait for a lock; gpurun then tries again, so that Ctrl-C works meanwhile."""
 RETRY_SECONDS = 0.02
 MOST_FAILURES = 5
-"""A disk that fails so often is told as such."""
+"""A disk that fails so often is reported as such."""
 
 CORRUPT = ("not a database", "malformed", "could not decode to utf-8", "invalid page")
 REMEDIES = {

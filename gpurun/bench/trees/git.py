@@ -31,7 +31,8 @@ REDIRECTING = frozenset(
 """Variables under which git looks at another repository, index or set of objects."""
 SETTINGS = ("core.fsmonitor=false", f"core.hooksPath={os.devnull}", "advice.detachedHead=false")
 MOST_OF_A_LINE = 10_000
-"""Commits of a branch that are told apart; records of older ones are no part of its history."""
+"""The most commits of a branch that are distinguished; older records do not belong to its
+history."""
 FULL_HISTORY = "fetch it with git fetch --unshallow; in CI check out with fetch-depth: 0"
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 SHARDED = ("FullyShardedDataParallel", "FSDPModule", "DeepSpeedEngine")
 OWN_SWITCHES = ("gradient_checkpointing", "grad_checkpointing", "use_checkpoint")
-"""Attributes by which models (of transformers, timm, Swin) are told to checkpoint."""
+"""Attributes that switch checkpointing on in models (of transformers, timm, Swin)."""
 ITSELF = "the script checkpoints by itself"
 
 
