@@ -49,7 +49,7 @@ def parse_bench(argv: list[str]) -> BenchOptions:
     if "commit-sha" in own and asked:
         raise GpurunError(
             f"--commit-sha goes with measuring, not with --{asked[0]}",
-            "drop it: gpurun compares the commit that is checked out",
+            "drop --commit-sha: gpurun compares the commit that is checked out",
         )
     for name in OF_COMMITS:
         if name in own and "compare" not in own:

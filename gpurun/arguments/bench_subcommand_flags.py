@@ -25,7 +25,7 @@ def parse_accept(argv: Sequence[str]) -> AcceptOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
     own, names = flags_and_names(argv, ACCEPT, "accept")
     if names and "record" in own:
-        raise GpurunError("--record names one record, which has its benchmark", "drop the name")
+        raise GpurunError("--record already names one record, of one benchmark", "drop the name")
     return filled(AcceptOptions, own, name=names[0] if names else None)
 
 

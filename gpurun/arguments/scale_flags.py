@@ -37,7 +37,7 @@ def _counts(text: str) -> tuple[int, ...]:
     if "," not in text and any(letter.isalpha() for letter in text):  # the next flag or the script
         raise GpurunError(
             f"--scale needs counts of devices, not {text}",
-            "as in gpurun --scale 1,2,4 train.py; gpurun --help lists the flags",
+            "write counts, as in gpurun --scale 1,2,4 train.py; see gpurun --help",
         )
     wrong = [word for word in words if not (word.isascii() and word.isdigit() and int(word))]
     if wrong:

@@ -68,5 +68,5 @@ def _number(word: str) -> int:
         return local_ranks(word)
     except ValueError as error:
         raise GpurunError(
-            "the number of ranks is unknown without a GPU", f"give it: {RANKS} 2"
+            "the number of ranks is unknown without a GPU", f"set it: {RANKS} 2"
         ) from error

@@ -377,7 +377,7 @@ def test_ranks_need_a_number_where_there_is_no_gpu(tmp_path: Path, gpurun: Gpuru
     (tmp_path / "train.py").write_text("import torch\n")
     done = gpurun("--ddp", "train.py", cwd=tmp_path, env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 2
-    assert b"give it: --nproc-per-node 2" in done.stderr
+    assert b"set it: --nproc-per-node 2" in done.stderr
 
 
 @pytest.mark.slow  # quick twin: ranks that differ, above

@@ -211,7 +211,7 @@ def test_flags_stand_before_and_after_the_name() -> None:
         parse_history(["--metric", "speed"])
     with pytest.raises(GpurunError, match="--since is not before --until"):
         parse_history(["--since", "2026-11-02", "--until", "2026-11-01"])
-    with pytest.raises(GpurunError, match="--record names one record"):
+    with pytest.raises(GpurunError, match="--record already names one record"):
         parse_accept(["vision", "--record", "r1"])
 
 
