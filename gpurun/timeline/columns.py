@@ -9,7 +9,14 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from itertools import pairwise
-from typing import Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Times = NDArray[np.int64]
 
 T = TypeVar("T")
 
@@ -74,6 +81,22 @@ class Columns(Sequence[T], Generic[T]):
             if column is not None and field.name.endswith("_ns"):
                 self._numbers[position] = array("q", (value + ns for value in column))
 
+    def numbers(self, name: str) -> Times:
+        """The column of a field annotated `int`. It is not copied: nothing may be added later."""
+        names = [field.name for field in fields(self._kind)]  # type: ignore[arg-type]
+        column = self._numbers[names.index(name)]
+        if column is None:
+            raise TypeError(f"{name} is no column of numbers")
+        return np.frombuffer(column, dtype=np.int64)
+
+    def where(self, keep: NDArray[np.bool_]) -> Columns[T]:
+        """The records of which this is true."""
+        found: Columns[T] = Columns(self._kind)
+        found._numbers = [None if c is None else _where(c, keep) for c in self._numbers]
+        found._references = [None if r is None else r.where(keep) for r in self._references]
+        found._length = int(keep.sum())
+        return found
+
     def _times(self) -> tuple[array[int], array[int]]:
         names = [field.name for field in fields(self._kind)]  # type: ignore[arg-type]
         begins, ends = (self._numbers[names.index(name)] for name in ("begin_ns", "end_ns"))
@@ -101,8 +124,34 @@ class _References:
             self._values.append(value)
         self._rows.append(number)
 
+    def where(self, keep: NDArray[np.bool_]) -> _References:
+        found = _References()
+        found._values, found._numbers = self._values, self._numbers
+        found._rows = _where(self._rows, keep)
+        return found
+
     def __getitem__(self, index: int) -> Any:
         return self._values[self._rows[index]]
 
     def __iter__(self) -> Iterator[Any]:
         return map(self._values.__getitem__, self._rows)
+
+
+def _where(column: array[int], keep: NDArray[np.bool_]) -> array[int]:
+    return array(column.typecode, np.frombuffer(column, dtype=column.typecode)[keep].tobytes())
+
+
+def numbers_of(records: Sequence[Any], name: str) -> Times:
+    """The values of one integer field, of columns or of any other records."""
+    if isinstance(records, Columns):
+        return records.numbers(name)
+    return np.fromiter((getattr(each, name) for each in records), np.int64, len(records))
+
+
+def selected(records: Sequence[T], keep: NDArray[np.bool_]) -> Sequence[T]:
+    """The records of which this is true; columns stay columns."""
+    if keep.all():
+        return records
+    if isinstance(records, Columns):
+        return records.where(keep)
+    return [record for record, kept in zip(records, keep, strict=True) if kept]

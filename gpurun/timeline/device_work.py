@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
+from gpurun.timeline.columns import numbers_of, selected
 from gpurun.timeline.model import Collective, Copy, Group, Kernel, Timeline
-from gpurun.timeline.time_intervals import Intervals, as_times
+from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
     from gpurun.timeline.time_intervals import Times
@@ -26,6 +26,9 @@ class Timed(Protocol):
     @property
     def end_ns(self) -> int:
         """When it ends."""
+
+
+E = TypeVar("E", Kernel, Copy, Collective)
 
 
 @dataclass(frozen=True)
@@ -60,12 +63,13 @@ def device_work(timeline: Timeline) -> DeviceWork | None:
     if not timeline.kernels or timeline.window_ns <= 0:
         return None
     device = busiest_device(timeline.kernels)
-    kernels = [k for k in timeline.kernels if k.device == device]
+    kernels = on_device(timeline.kernels, device)
     communication = collectives_on(timeline, device)
     copies = None
     if timeline.copies is not None:
-        copies = intervals([c for c in timeline.copies if c.device == device])
-    compute = intervals([k for k in kernels if k.group is not Group.COMMUNICATION])
+        copies = intervals(on_device(timeline.copies, device))
+    computes = (kernel.group is not Group.COMMUNICATION for kernel in kernels)
+    compute = intervals(selected(kernels, np.fromiter(computes, bool, len(kernels))))
     exchange = intervals(communication)
     parts = [compute, exchange, *([] if copies is None else [copies])]
     begin, end = timeline.window_begin_ns, timeline.window_end_ns
@@ -85,20 +89,26 @@ def device_work(timeline: Timeline) -> DeviceWork | None:
 
 def busiest_device(kernels: Sequence[Kernel]) -> int:
     """The device with most launches."""
-    return Counter(kernel.device for kernel in kernels).most_common(1)[0][0]
+    devices, launches = np.unique(numbers_of(kernels, "device"), return_counts=True)
+    return int(devices[launches.argmax()])
+
+
+def on_device(events: Sequence[E], device: int) -> Sequence[E]:
+    """Those of a device."""
+    return selected(events, numbers_of(events, "device") == device)
 
 
 def collectives_on(timeline: Timeline, device: int) -> Sequence[Collective | Kernel]:
     """The collectives on a device: as such where a source knows them, else by their kernels."""
     if timeline.collectives is not None:
-        return [c for c in timeline.collectives if c.device == device]
+        return on_device(timeline.collectives, device)
     kernels = timeline.kernels or ()
     return [k for k in kernels if k.device == device and k.group is Group.COMMUNICATION]
 
 
 def copies_on(timeline: Timeline, device: int) -> Sequence[Copy]:
     """The copies from, to or on a device."""
-    return [copy for copy in timeline.copies or () if copy.device == device]
+    return on_device(timeline.copies or (), device)
 
 
 def intervals(events: Sequence[Timed]) -> Intervals:
@@ -108,12 +118,12 @@ def intervals(events: Sequence[Timed]) -> Intervals:
 
 def begins(events: Sequence[Timed]) -> Times:
     """When each begins."""
-    return as_times([event.begin_ns for event in events])
+    return numbers_of(events, "begin_ns")
 
 
 def ends(events: Sequence[Timed]) -> Times:
     """When each ends."""
-    return as_times([event.end_ns for event in events])
+    return numbers_of(events, "end_ns")
 
 
 def step_count(timeline: Timeline) -> int | None:

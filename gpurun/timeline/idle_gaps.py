@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpurun.records.profile_figures import IdleTime
-from gpurun.timeline.device_work import DeviceWork, begins, intervals
+from gpurun.timeline.device_work import DeviceWork, begins, intervals, on_device
 from gpurun.timeline.model import Phase, Range, Timeline
-from gpurun.timeline.time_intervals import Intervals, as_times
+from gpurun.timeline.runtime_calls import launch_times
+from gpurun.timeline.time_intervals import Intervals
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,20 +90,20 @@ def _launched_late(
     """For each pause whether the work that ends it was launched after the pause had begun."""
     if not timeline.runtime_calls:
         return None
-    launched = {call.correlation: call.begin_ns for call in timeline.runtime_calls}
-    events = [
-        (event.begin_ns, launched[event.correlation])
-        for source in (timeline.kernels, timeline.copies)
-        for event in source or ()
-        if event.device == work.device and event.correlation in launched
-    ]
-    if not events:
+    kernels, copies = (timeline.kernels or (), timeline.copies or ())
+    begun, launched = [], []
+    for events in (on_device(kernels, work.device), on_device(copies, work.device)):
+        times, known = launch_times(events, timeline.runtime_calls, "begin_ns")
+        begun.append(begins(events)[known])
+        launched.append(times[known])
+    starts, launches = np.concatenate(begun), np.concatenate(launched)
+    if not len(starts):
         return None
-    times = as_times(sorted(events))
-    next_one = np.searchsorted(times[:, 0], pauses.end, side="left")
-    known = np.minimum(next_one, len(times) - 1)
-    late: NDArray[np.bool_] = times[known, 1] >= pauses.start
-    return late | (next_one >= len(times))
+    order = np.lexsort((launches, starts))
+    next_one = np.searchsorted(starts[order], pauses.end, side="left")
+    last = np.minimum(next_one, len(starts) - 1)
+    late: NDArray[np.bool_] = launches[order][last] >= pauses.start
+    return late | (next_one >= len(starts))
 
 
 def _before_first_kernel(timeline: Timeline, work: DeviceWork) -> float | None:

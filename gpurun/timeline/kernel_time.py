@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpurun.records.profile_figures import KernelShare, OperatorShare, PrecisionFigures
-from gpurun.timeline.device_work import DeviceWork, a_step
+from gpurun.timeline.device_work import DeviceWork, a_step, on_device
 from gpurun.timeline.model import Group, Kernel, Timeline
 
 TOP = 10
@@ -84,4 +84,4 @@ def top_operators(timeline: Timeline) -> tuple[OperatorShare, ...] | None:
 
 
 def _kernels(timeline: Timeline, work: DeviceWork) -> Sequence[Kernel]:
-    return [kernel for kernel in timeline.kernels or () if kernel.device == work.device]
+    return on_device(timeline.kernels or (), work.device)

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from gpurun.records.profile_figures import LaunchFigures
-from gpurun.timeline.device_work import DeviceWork, a_step, begins, ends
+from gpurun.timeline.device_work import DeviceWork, a_step, begins, ends, on_device
 from gpurun.timeline.model import Kernel, Timeline
-from gpurun.timeline.time_intervals import as_times
+from gpurun.timeline.runtime_calls import launch_times
 
 ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap")
 """Calls that take device memory or give it back, and wait for the device meanwhile."""
@@ -19,7 +19,7 @@ NOT_ALLOCATING = ("cudaMallocHost", "cudaFreeHost", "cudaMallocAsync", "cudaFree
 
 def launch_figures(timeline: Timeline, work: DeviceWork) -> LaunchFigures:
     """The figures of the kernels that the window's device ran."""
-    kernels = [k for k in timeline.kernels or () if k.device == work.device]
+    kernels = on_device(timeline.kernels or (), work.device)
     durations = ends(kernels) - begins(kernels)
     pauses = work.window_ns - work.busy.total_ns
     gaps = a_step(pauses / 1e6, timeline)
@@ -37,12 +37,10 @@ def _queue_depth(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork
     """Mean number of launched kernels that have not begun: their waits over the window (Little)."""
     if not timeline.runtime_calls:
         return None
-    launched = {call.correlation: call.end_ns for call in timeline.runtime_calls}
-    known = [(k.begin_ns, launched[k.correlation]) for k in kernels if k.correlation in launched]
-    if not known:
+    launched, known = launch_times(kernels, timeline.runtime_calls, "end_ns")
+    if not known.any():
         return None
-    times = as_times(known)
-    return float(np.maximum(times[:, 0] - times[:, 1], 0).sum()) / work.window_ns
+    return float(np.maximum(begins(kernels) - launched, 0)[known].sum()) / work.window_ns
 
 
 def _small_grids(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork) -> float | None:
@@ -50,7 +48,8 @@ def _small_grids(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork
     if not counts or counts[0] is None or any(k.kind.grid is None for k in kernels):
         return None
     durations = ends(kernels) - begins(kernels)
-    blocks = as_times([math.prod(k.kind.grid or ()) for k in kernels])
+    grids = (math.prod(kernel.kind.grid or ()) for kernel in kernels)
+    blocks = np.fromiter(grids, np.int64, len(kernels))
     total = int(durations.sum())
     return float(durations[blocks < counts[0]].sum()) / total if total else None
 

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from gpurun.timeline.columns import numbers_of
 from gpurun.timeline.model import RuntimeCall, Sync
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gpurun.timeline.time_intervals import Times
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 _SYNCS = frozenset(
@@ -24,6 +33,21 @@ def plain_name(name: str) -> str:
 def is_sync(name: str) -> bool:
     """True if the host waits in a call of this plain name until the device is done."""
     return name in _SYNCS
+
+
+def launch_times(
+    events: Sequence[Any], calls: Sequence[RuntimeCall], moment: str
+) -> tuple[Times, NDArray[np.bool_]]:
+    """When the call that launched each event began or ended, and whether one is known.
+
+    `events`: kernels or copies. `moment`: "begin_ns" or "end_ns" of the call.
+    """
+    correlations = numbers_of(calls, "correlation")
+    order = np.argsort(correlations, kind="stable")
+    ranked, wanted = correlations[order], numbers_of(events, "correlation")
+    at = np.searchsorted(ranked, wanted, side="right") - 1
+    known = (at >= 0) & (ranked[at] == wanted)
+    return numbers_of(calls, moment)[order[at]], known
 
 
 def syncs_among(calls: Iterable[RuntimeCall]) -> tuple[Sync, ...]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from gpurun.timeline.columns import selected
 from gpurun.timeline.device_work import Timed, begins, ends
 from gpurun.timeline.model import Timeline
 
@@ -39,7 +40,7 @@ def _since(timeline: Timeline, begin: int) -> Timeline:
     """The timeline without what began before a time."""
 
     def later(events: Sequence[E] | None) -> Sequence[E] | None:
-        return None if events is None else [event for event in events if event.begin_ns >= begin]
+        return None if events is None else selected(events, begins(events) >= begin)
 
     return replace(
         timeline,

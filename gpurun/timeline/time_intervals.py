@@ -78,8 +78,3 @@ class Intervals:
         start, stop = np.clip(self.start, begin, end), np.clip(self.end, begin, end)
         real = stop > start
         return Intervals(start[real], stop[real])
-
-
-def as_times(values: object) -> Times:
-    """An array of nanoseconds of any sequence of integers."""
-    return np.asarray(values, dtype=np.int64)

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
+from gpurun.timeline.columns import Columns
+from gpurun.timeline.device_work import on_device
 from gpurun.timeline.figures_of import figures_of
-from gpurun.timeline.model import Collective, Group, Operator, Phase
+from gpurun.timeline.model import (
+    Collective,
+    Group,
+    Kernel,
+    KernelKind,
+    Operator,
+    Phase,
+    RuntimeCall,
+)
+from gpurun.timeline.runtime_calls import launch_times
 from gpurun.timeline.steady_window import steady
-from gpurun.timeline.time_intervals import Intervals, as_times
+from gpurun.timeline.time_intervals import Intervals
 from tests.unit.timelines import copy, device, kernel, launch, phase, steps, sync, timeline
 
 
 def union(*pairs: tuple[int, int]) -> Intervals:
-    return Intervals.union(as_times([a for a, _ in pairs]), as_times([b for _, b in pairs]))
+    return Intervals.union(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
 
 
 def test_intervals_agree_with_counting_each_moment() -> None:
@@ -38,7 +50,7 @@ def test_no_intervals_cover_nothing() -> None:
     assert none.total_ns == 0
     assert none.gaps(0, 10).total_ns == 10
     assert none.overlap_ns(union((0, 5))) == 0
-    assert not none.contains(as_times([3])).any()
+    assert not none.contains(np.array([3])).any()
 
 
 def test_a_timeline_without_kernels_has_no_figures_of_the_device() -> None:
@@ -236,3 +248,22 @@ def test_leading_steps_that_are_much_longer_are_left_out_of_a_foreign_recording(
     assert steady(kept) is kept
     own = replace(whole, sources=("steps", "kineto"))
     assert steady(own) is own  # gpurun's own window is steady, and its sums are of all of it
+
+
+def test_columns_and_plain_records_give_the_same_figures() -> None:
+    ran = [Kernel(n * 10, n * 10 + 5, n % 2, 7, n, KernelKind("gemm")) for n in range(100)]
+    launches = range(99, 4, -1)
+    calls = [RuntimeCall(n * 10 - 3, n * 10 - 1, 1, n, "cudaLaunchKernel") for n in launches]
+    columns: Columns[Kernel] = Columns(Kernel)
+    for each in ran:
+        columns.add(*(getattr(each, field.name) for field in dataclasses.fields(Kernel)))
+    for index in (0, 1):
+        one = on_device(columns, index)
+        assert isinstance(one, Columns), "a large trace stays small"
+        assert list(one) == list(on_device(ran, index))
+        for events in (one, on_device(ran, index)):
+            times, known = launch_times(events, calls, "end_ns")
+            ours = [event.correlation for event in events]
+            assert known.tolist() == [number >= 5 for number in ours]
+            assert times[known].tolist() == [number * 10 - 1 for number in ours if number >= 5]
+    assert on_device(one, 1) is one, "nothing to leave out"
