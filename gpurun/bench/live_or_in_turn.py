@@ -28,7 +28,7 @@ CONTEXT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class TakenPair:
+class MeasuredPair:
     """Two launches that belong together. `ratio`: step time of the second over the first one's, by
     turns; None where they were launched in turn."""
 
@@ -37,15 +37,15 @@ class TakenPair:
     ratio: TurnRatio | None = None
 
     @property
-    def turned(self) -> TakenPair:
+    def turned(self) -> MeasuredPair:
         """The same pair with its second launch first."""
         ratio = self.ratio
-        return TakenPair(
+        return MeasuredPair(
             self.second, self.first, None if ratio is None else replace(ratio, log=-ratio.log)
         )
 
 
-class Pairing:
+class PairLauncher:
     """Takes the pairs of one comparison or search.
 
     `in_turn`: why pairs are launched in turn, "" while they are live.
@@ -75,7 +75,7 @@ class Pairing:
         starts: tuple[Start, Start],
         rule: StopRule,
         refuse: Callable[[Launch], None] = lambda launch: None,
-    ) -> TakenPair:
+    ) -> MeasuredPair:
         """One pair; `rule`: of launches in turn, which are launched in this order.
 
         `refuse` is given each launch that ended alone, and may raise: then no other one follows.
@@ -85,14 +85,14 @@ class Pairing:
             both = self._launcher.run_pair(starts, rule)
             if both.failure is None and both.first is not None and both.second is not None:
                 if not both.first.error and not both.second.error:
-                    return TakenPair(both.first, both.second, both.ratio)
+                    return MeasuredPair(both.first, both.second, both.ratio)
             in_turn = _why_in_turn(both)
         launches = []
         for start in starts:
             launches.append(self._launcher.run(start, rule))
             refuse(launches[-1])
         self.in_turn = in_turn
-        return TakenPair(launches[0], launches[1])
+        return MeasuredPair(launches[0], launches[1])
 
 
 def obstacle(first: Sequence[Launch], mode: Mode) -> str:

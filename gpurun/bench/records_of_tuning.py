@@ -108,7 +108,7 @@ def _launch(
 # -- what a comparison says of them ----------------------------------------------------------------
 
 
-class Queried(Protocol):
+class RecordQuery(Protocol):
     """The part of a store that is needed here."""
 
     def query(
@@ -117,7 +117,7 @@ class Queried(Protocol):
         """The records that fit, oldest first."""
 
 
-def tuned_note(store: Queried, benchmark: Benchmark) -> str | None:
+def tuned_note(store: RecordQuery, benchmark: Benchmark) -> str | None:
     """A note that faster settings are known for this very command; None if none are known."""
     try:
         records = store.query(benchmark.name, purposes=(BenchmarkPurpose.OPTIMIZE,))

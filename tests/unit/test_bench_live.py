@@ -11,7 +11,7 @@ import pytest
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher, LivePair, Start
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
-from gpurun.bench.live_or_in_turn import Pairing, obstacle
+from gpurun.bench.live_or_in_turn import PairLauncher, obstacle
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
 from gpurun.isolation.isolation_mode import Mode
@@ -207,7 +207,7 @@ def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Pa
     over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
     launcher.run_pair = lambda *_: LivePair(ended, ended, None, over)  # type: ignore[method-assign]
     start = Start(BASELINE, tmp_path, Path("/usr/bin/python"), {})
-    pairing = Pairing(launcher)
+    pairing = PairLauncher(launcher)
     taken = pairing.take((start, replace(start, name=CURRENT)), first_rule(12))
     assert (launcher.turns, taken.ratio) == ("bc", None)
     assert pairing.in_turn == "the script is over before a live pair is measured"

@@ -34,7 +34,7 @@ from gpurun.bench.bisect.commit_range import CommitRange, branch_of, commit_rang
 from gpurun.bench.bisect.culprit_decision import next_action
 from gpurun.bench.compare.compare_commits import preparation_of
 from gpurun.bench.compare.pair_runner import MOST_AGAIN, Tell
-from gpurun.bench.live_or_in_turn import TakenPair
+from gpurun.bench.live_or_in_turn import MeasuredPair
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import Sides, single_side
 from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
@@ -288,7 +288,7 @@ class BisectRunner:
             self._measuring.remember(f"a pair counts although {cause}: this happened too often")
         self._count(action, taken, terms)
 
-    def _count(self, action: Measure, taken: TakenPair, terms: LaunchTerms) -> None:
+    def _count(self, action: Measure, taken: MeasuredPair, terms: LaunchTerms) -> None:
         """Keep the pair: its records first, so that a kill in between loses nothing."""
         against, of = taken.first, taken.second
         before = _throughput(action.against, against, terms)

@@ -126,7 +126,7 @@ class Suspect:
 
 
 @dataclass(frozen=True)
-class Another:
+class SecondDrop:
     """A second drop in the same range: how sure, where most likely, how large (a fraction)."""
 
     probability: float
@@ -153,7 +153,7 @@ class Done:
     bad_slowdown: float | None = None
     """Throughput that BAD loses against GOOD, a fraction: the median of their pairs. Less than the
     culprit's where part of its loss was made good later in the range."""
-    another: Another | None = None
+    another: SecondDrop | None = None
     """Another drop in the range, if that is more likely than not."""
 
     @property

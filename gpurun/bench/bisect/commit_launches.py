@@ -15,7 +15,7 @@ from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_state import LaunchTerms
 from gpurun.bench.compare.pair_runner import Tell
-from gpurun.bench.live_or_in_turn import Pairing, TakenPair
+from gpurun.bench.live_or_in_turn import MeasuredPair, PairLauncher
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.trees.git import short
 from gpurun.bench.trees.module_origins import check_origins
@@ -118,7 +118,7 @@ class CommitLauncher:
         tell: Tell,
     ) -> None:
         self.terms: LaunchTerms | None = None
-        self.pairing = Pairing(launcher)
+        self.pairing = PairLauncher(launcher)
         self.notes: list[str] = []
         self._benchmark = benchmark
         self._launcher = launcher
@@ -155,7 +155,7 @@ class CommitLauncher:
         self.pairing.consider((launch, launch))
         return launch
 
-    def pair(self, one: str, other: str, terms: LaunchTerms) -> TakenPair:
+    def pair(self, one: str, other: str, terms: LaunchTerms) -> MeasuredPair:
         """A pair of both commits: live, or launched in this order with equal numbers of steps."""
         trees = [self._tree(commit) for commit in (one, other)]
         names = [sides.current.name for sides in trees]

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpurun.bench.bisect.bisect_state import (
-    Another,
     Bisection,
     Confirm,
     Done,
     Measure,
     Outcome,
     Pair,
+    SecondDrop,
     Suspect,
 )
 from gpurun.stats.descriptive import median
@@ -163,7 +163,7 @@ def _found(
     another = None
     if more.probability > 0.5:
         suspects = _suspects(places, [float(p) for p in more.places], 0.9)
-        another = Another(more.probability, suspects, -math.expm1(-more.size))
+        another = SecondDrop(more.probability, suspects, -math.expm1(-more.size))
     ends = [p.slowdown for p in _own_pairs(state, state.commits[-1], state.good)]
     middle, low, high = (-math.expm1(-x) for x in posterior.jump(top + 1))
     return Done(

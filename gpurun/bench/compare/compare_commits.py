@@ -45,7 +45,7 @@ class CompareRequest:
 
 
 @dataclass(frozen=True)
-class Comparands:
+class ComparisonPlan:
     """The two sides of a comparison. `sides` readies both for the time of a block; it is given the
     run folder, for the output of what it runs.
 
@@ -61,11 +61,11 @@ class Comparands:
 
 
 def compare(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGuard) -> Comparison:
-    """Hold the user's tree against the commit that is its baseline; see `compare_sides`."""
+    """Compare the user's tree with the commit that is its baseline; see `compare_sides`."""
     return compare_sides(benchmark, asked, interruption, lambda: _with_baseline(benchmark, asked))
 
 
-def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> Comparands:
+def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> ComparisonPlan:
     repository = open_repository(benchmark.folder)
     baseline = choose_baseline(repository, asked.ref)
     compared = _versions(repository, baseline.commit)
@@ -77,7 +77,7 @@ def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> Comparands:
             repository, baseline.commit, asked.home, preparation, folder, tell=asked.tell
         )
 
-    return Comparands(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
+    return ComparisonPlan(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
 
 
 def preparation_of(benchmark: Benchmark) -> Preparation:
@@ -91,7 +91,7 @@ def compare_sides(
     benchmark: Benchmark,
     asked: CompareRequest,
     interruption: SignalGuard,
-    prepare: Callable[[], Comparands],
+    prepare: Callable[[], ComparisonPlan],
     findings: Findings | None = None,
 ) -> Comparison:
     """Compare, keep the records of both sides, and say what was found, in `findings` too.
@@ -148,7 +148,7 @@ def _launch(
     asked: CompareRequest,
     findings: Findings,
     interruption: SignalGuard,
-    contest: Comparands,
+    contest: ComparisonPlan,
 ) -> None:
     """Everything that is launched; at its end nothing may cut the cleaning short."""
     mode, imperfection = require(sides.current.folder, in_place=asked.in_place)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpurun.arguments import settings_file
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import Comparands, CompareRequest, compare_sides
-from gpurun.bench.compare.comparison_document import Compared, Labelled
+from gpurun.bench.compare.compare_commits import CompareRequest, ComparisonPlan, compare_sides
+from gpurun.bench.compare.comparison_document import Compared, LabelledSettings
 from gpurun.bench.record_of_launches import version_here
 from gpurun.bench.single_tree import users_variables
 from gpurun.bench.trees.installed_packages import Tree
@@ -73,7 +73,7 @@ def _contest(
     labels: tuple[str, str],
     both: tuple[AppliedSettings, AppliedSettings],
     may_train: bool,
-) -> Comparands:
+) -> ComparisonPlan:
     version = version_here(benchmark.folder)
     tree = Tree(benchmark.folder.resolve())
     baseline, current = (
@@ -88,8 +88,9 @@ def _contest(
         )
         for name, one in zip((BASELINE, CURRENT), both, strict=True)
     )
-    labelled = [Labelled(*pair) for pair in zip(labels, (s.settings for s in both), strict=True)]
-    return Comparands(
+    settings = (s.settings for s in both)
+    labelled = [LabelledSettings(*pair) for pair in zip(labels, settings, strict=True)]
+    return ComparisonPlan(
         Compared(version, version, settings=(labelled[0], labelled[1])),
         lambda _: nullcontext(Sides(baseline, current, tree)),
         BenchmarkPurpose.SETTINGS,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.compare_commits import CompareRequest
-from gpurun.bench.compare.compare_with_history import HistoryCourse
+from gpurun.bench.compare.compare_with_history import HistoryComparison
 from gpurun.bench.compare.comparison_document import Compared
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.past_records import no_baseline, usable
@@ -74,7 +74,7 @@ def compare_stored(
     """
     started = time.monotonic()
     version = Version(current.commit, current.branch, current.dirty)
-    course = HistoryCourse(benchmark, asked, store, None, undecided=UNDECIDED)
+    course = HistoryComparison(benchmark, asked, store, None, undecided=UNDECIDED)
     course.compared = Compared(Version(), version, (None, current))
 
     def judge() -> None:

@@ -66,12 +66,12 @@ def compare_with_history(
     `launches`: None for as many as the records have. It reports its end as `compare` does.
     """
     started = time.monotonic()
-    course = HistoryCourse(benchmark, asked, store, launches)
+    course = HistoryComparison(benchmark, asked, store, launches)
     return course.document(started, lambda: course.run(interruption), interruption)
 
 
 @dataclass
-class HistoryCourse:
+class HistoryComparison:
     """The findings so far; they stay here, whatever ends the comparison.
 
     `used`: the baseline's records in the order of commits. `undecided`: what to do where one run

@@ -39,7 +39,7 @@ SPEED = (Metric.THROUGHPUT, Metric.STEP_TIME)
 
 
 @dataclass(frozen=True)
-class Labelled:
+class LabelledSettings:
     """The settings of a side, and the name that they have for the user."""
 
     label: str
@@ -58,7 +58,7 @@ class Compared:
     current: Version
     records: tuple[BenchmarkRecord | None, BenchmarkRecord | None] = (None, None)
     commits: tuple[str, ...] = ()
-    settings: tuple[Labelled, Labelled] | None = None
+    settings: tuple[LabelledSettings, LabelledSettings] | None = None
 
 
 def comparison(

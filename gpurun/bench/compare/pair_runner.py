@@ -16,7 +16,7 @@ from gpurun.bench.benchmark_launcher import Launch, Launcher, Start, warm_up_rul
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
-from gpurun.bench.live_or_in_turn import Pairing
+from gpurun.bench.live_or_in_turn import PairLauncher
 from gpurun.bench.trees.module_origins import check_origins
 from gpurun.bench.trees.prepared_sides import Side, Sides
 from gpurun.bench.workload import (
@@ -161,7 +161,7 @@ class PairRunner:
         self._tell = tell
         self._deadline = deadline
         self._batch_may_differ = batch_may_differ
-        self._pairing = Pairing(launcher)
+        self._pairing = PairLauncher(launcher)
         self._again = 0
 
     def run(self) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.compare_commits import (
-    Comparands,
     CompareRequest,
+    ComparisonPlan,
     compare_sides,
     preparation_of,
 )
@@ -46,7 +46,7 @@ UNTRUSTED = "do not trust the gate with this benchmark here until that is fixed;
 
 
 @dataclass
-class _Course:
+class _Progress:
     """The findings so far; they stay here, whatever ends the selftest."""
 
     started: float = field(default_factory=time.monotonic)
@@ -64,14 +64,14 @@ def selftest(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGu
     interruption. Other errors are raised. No signal interrupts any more afterwards, until
     `interruption.release`.
     """
-    course = _Course()
+    progress = _Progress()
     unfinished: Unfinished | None = None
     try:
-        course.threshold = _threshold(benchmark)
-        _carry_through(benchmark, FACTOR * course.threshold, asked, interruption, course)
-        unfinished = _ended(course.parts)
+        progress.threshold = _threshold(benchmark)
+        _carry_through(benchmark, FACTOR * progress.threshold, asked, interruption, progress)
+        unfinished = _ended(progress.parts)
     except KeyboardInterrupt:
-        done = f"interrupted in its comparison {len(course.parts) + 1} of 3"
+        done = f"interrupted in its comparison {len(progress.parts) + 1} of 3"
         unfinished = Unfinished("interrupted", interruption.exit_code, done, "run it again")
     except (GpurunError, OSError) as error:
         if isinstance(error, GpurunError) and error.code not in ANSWERS:
@@ -79,34 +79,34 @@ def selftest(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGu
         unfinished = failure(error, benchmark.name)
     finally:
         interruption.hold()
-    return _document(benchmark, asked, course, unfinished)
+    return _document(benchmark, asked, progress, unfinished)
 
 
 def not_tried(benchmark: Benchmark, asked: CompareRequest, unfinished: Unfinished) -> Selftest:
     """The document of a benchmark of which nothing is known but why."""
-    return _document(benchmark, asked, _Course(), unfinished)
+    return _document(benchmark, asked, _Progress(), unfinished)
 
 
 def _document(
-    benchmark: Benchmark, asked: CompareRequest, course: _Course, unfinished: Unfinished | None
+    benchmark: Benchmark, asked: CompareRequest, progress: _Progress, unfinished: Unfinished | None
 ) -> Selftest:
     """`unfinished`: None where all three comparisons came to a verdict."""
-    verdict = verdict_of(course.parts) if unfinished is None else unfinished.verdict
-    undecided = [p.comparison.recommendation for p in course.parts if p.right is None]
+    verdict = verdict_of(progress.parts) if unfinished is None else unfinished.verdict
+    undecided = [p.comparison.recommendation for p in progress.parts if p.right is None]
     todo = {"pass": TRUSTED, "wrong": UNTRUSTED}.get(verdict, (undecided or [""])[0])
     return Selftest(
         benchmark=benchmark.name,
         command=(benchmark.script, *benchmark.args),
         verdict=verdict,
         exit_code=int(EXIT_CODES[verdict]) if unfinished is None else unfinished.exit_code,
-        commit=course.commit,
-        dirty=course.dirty,
-        threshold=course.threshold,
+        commit=progress.commit,
+        dirty=progress.dirty,
+        threshold=progress.threshold,
         max_pairs=asked.plan.looks[-1],
-        parts=tuple(course.parts),
+        parts=tuple(progress.parts),
         recommendation=todo if unfinished is None else unfinished.todo or "run it again",
-        seconds=time.monotonic() - course.started,
-        notes=tuple(course.notes),
+        seconds=time.monotonic() - progress.started,
+        notes=tuple(progress.notes),
         error=None if unfinished is None else unfinished.error,
     )
 
@@ -151,29 +151,29 @@ def _carry_through(
     slowdown: float,
     asked: CompareRequest,
     interruption: SignalGuard,
-    course: _Course,
+    progress: _Progress,
 ) -> None:
     repository = open_repository(benchmark.folder)
-    head = course.commit = repository.head()
-    _look_at_changes(repository, course, asked)
+    head = progress.commit = repository.head()
+    _look_at_changes(repository, progress, asked)
     folder = new_run(asked.home)
     preparation = preparation_of(benchmark)
     with compared_sides(
         repository, head, asked.home, preparation, folder, current=head, tell=asked.tell
     ) as sides:
         try:
-            _compare_thrice(benchmark, slowdown, sides, asked, interruption, course)
+            _compare_thrice(benchmark, slowdown, sides, asked, interruption, progress)
         finally:
             interruption.hold()  # nothing may cut the removal of the worktrees short
 
 
-def _look_at_changes(repository: Repository, course: _Course, asked: CompareRequest) -> None:
+def _look_at_changes(repository: Repository, progress: _Progress, asked: CompareRequest) -> None:
     changes = repository.changes()
-    course.dirty = changes.dirty
-    asked.tell(f"both sides are HEAD, {short(course.commit or '')}, in worktrees of their own")
+    progress.dirty = changes.dirty
+    asked.tell(f"both sides are HEAD, {short(progress.commit or '')}, in worktrees of their own")
     if changes.dirty or changes.untracked_python:
         note = "uncommitted changes are left out: the selftest works on the commit"
-        course.notes.append(note)
+        progress.notes.append(note)
         asked.tell(note)
 
 
@@ -183,7 +183,7 @@ def _compare_thrice(
     sides: Sides,
     asked: CompareRequest,
     interruption: SignalGuard,
-    course: _Course,
+    progress: _Progress,
 ) -> None:
     """Each comparison of its own, as long as the one before came to an end."""
 
@@ -193,10 +193,10 @@ def _compare_thrice(
         asked.tell(f"{number} of 3: {what}")
         findings = Findings()
         compared = _versions(sides, edited=plan.part == MODULE)
-        contest = Comparands(compared, lambda _: nullcontext(tried), BenchmarkPurpose.SELFTEST)
+        contest = ComparisonPlan(compared, lambda _: nullcontext(tried), BenchmarkPurpose.SELFTEST)
         found = compare_sides(benchmark, asked, interruption, lambda: contest, findings)
         launches = (findings.launches(BASELINE), findings.launches(CURRENT))
-        course.parts.append(judged(plan, slowdown, found, *launches))
+        progress.parts.append(judged(plan, slowdown, found, *launches))
         return None if found.verdict in ("failed", "interrupted") else findings
 
     first = compare(1, Plan(UNCHANGED), sides, "nothing differs")
