@@ -212,7 +212,9 @@ class Slow:
     def __getstate__(self):
         time.sleep(0.3)
         return {}
+import pickle
 torch.save(model.state_dict(), "model.pt")
+assert pickle.loads(pickle.dumps(torch.save)) is torch.save  # as a spawned process gets it
 torch.save(Slow(), "slow.pt")
 try:
     torch.save(model, "no/such/folder.pt")

@@ -22,10 +22,11 @@ class SaveTimes:
         self._saving: set[int] = set()
 
     def install(self) -> None:
-        """Watch `torch.save`."""
+        """Watch `torch.save`, which pickles as the function of its module."""
         import torch
 
-        replace(torch, "save", self._watch)
+        if replace(torch.serialization, "save", self._watch):
+            torch.save = torch.serialization.save
 
     def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
         saving = self._saving
