@@ -55,8 +55,8 @@ class TrialSpec:
     process writes `control/first_step` in the run folder and waits for `control/go`, so that the
     launcher can keep what the script wrote until then. `planted_seconds` are added to each step, a
     slow-down on purpose. With `rounded` parameters are rounded to bfloat16 once, before they train,
-    and without gradients also what each layer takes and returns. With `ceilings` the training
-    loader hands out one batch again and again, and at the end the loader runs alone.
+    and without gradients also what each layer takes and returns. With `ceilings` it
+    measures the script, then the script on one batch again and again, then the loader alone.
     """
 
     stop: StopRule

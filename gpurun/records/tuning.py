@@ -101,7 +101,7 @@ class TrialRecord:
 
     `purpose`: "probe", "screen", "pair baseline", "pair candidate", "share" (one side of a pair
     with and without one change), "rounding" (the script as it is, parameters rounded), or
-    "ceilings" (model and loader each alone: its speed is the model's)."""
+    "ceilings" (model and loader each alone: it has no speed of its own)."""
 
     number: int
     purpose: str
@@ -212,8 +212,9 @@ class Unproven:
 class Ceilings:
     """The speed of each side of the training alone, with the script's own settings.
 
-    Samples a second. The model alone trains on one batch, copied to the device anew in each step;
-    the loader alone has all the processor. None where that was not measured, and `reason` says why.
+    Samples a second, all three in one process. The model alone trains on one batch, copied to the
+    device anew in each step; the loader alone has all the processor. None where that was not
+    measured, and `reason` says why.
     `gain_upper_bound`: of all that only makes data come faster, a factor (1.0: none).
     """
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 
 from gpurun.knobs.api import Skip
 from gpurun.knobs.loading.loader_need import data_wait
+from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.training_clock import step_clock, sum_known
+from gpurun.records.events import StepRow
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import Ceilings
-from gpurun.tuner.trial_length import MEASURED_STEPS, SHORTEST_SECONDS
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 PURPOSE = "ceilings"
+WINDOW_SECONDS = 1.0
+"""Each of its three windows lasts so long at least."""
 
 
 def not_needed(facts: Facts) -> str:
@@ -34,23 +39,30 @@ def ceilings_of(
     `rule`: of the other trials; this one is shorter, and audits nothing. `launch`: None where the
     budget has no room for it.
     """
-    script = facts.result.samples_per_second
     why = not_needed(facts)
     if launch is None or why:
-        return Ceilings(None, None, script, None, why or "the budget has no room for it")
-    short = replace(
-        rule,
-        audit_steps=0,
-        min_steps=rule.warmup_steps + MEASURED_STEPS,
-        min_seconds=SHORTEST_SECONDS,
-    )
+        return Ceilings(None, None, None, None, why or "the budget has no room for it")
+    short = replace(rule, audit_steps=0, min_seconds=WINDOW_SECONDS)
     trial = launch(TrialRequest(PURPOSE, facts.current, short, ceilings=True))
     seen = None if trial.log is None else trial.log.ceilings
-    if seen is None:
+    if trial.log is None or seen is None:
         why = trial.record.reason or "the script ended before it was seen"
-        return Ceilings(None, None, script, None, why)
-    model = trial.result.samples_per_second if trial.result is not None and seen.resident else None
-    reasons = [] if seen.resident else ["no batch could be kept"]
+        return Ceilings(None, None, None, None, why)
+    script = samples_per_second(trial.log, seen.script_ns)
+    model = samples_per_second(trial.log, seen.model_ns)
+    reasons = [] if model is not None else ["no batch could be kept"]
     reasons += [seen.detail] if seen.detail else []
     bound = max(model / script, 1.0) if model and script else None
     return Ceilings(seen.loader_samples_per_second, model, script, bound, "; ".join(reasons))
+
+
+def samples_per_second(log: ProcessLog, window_ns: tuple[int, int] | None) -> float | None:
+    """Of the steps that ended in a window of the process's clock; None where none did."""
+    clock = step_clock(log)
+    if clock is None or window_ns is None:
+        return None
+    begin, end = window_ns
+    ends = clock.steps[StepRow.END_NS]
+    samples = clock.samples[bisect_right(ends, begin) : bisect_right(ends, end)]
+    handed_out = sum_known(samples)
+    return handed_out / ((end - begin) / 1e9) if handed_out else None

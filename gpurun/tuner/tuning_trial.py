@@ -103,7 +103,7 @@ class TrialRequest:
     rounded: bool = False
     """True if parameters are rounded before the first step."""
     ceilings: bool = False
-    """True if model and loader run alone in it: its speed is not the script's."""
+    """True if model and loader run alone in it: it has no speed of its own."""
     in_turns: bool = False
     """True if it takes turns with the reference, if there is one."""
     following: Sequence[Mapping[str, Any]] = ()

@@ -11,14 +11,16 @@ from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.api import require
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.spec import StopRule, TrialSpec
+from gpurun.runtime.trial.ceilings import LEAST_STEPS
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.outcome import Outcome
 from gpurun.trials.trial_launcher import TrialLauncher
+from gpurun.tuner.ceiling_trial import samples_per_second
 
 BATCH = 4
 LOADS, COMPUTES = 0.03, 0.015
 """Seconds that a batch takes at least: in the loader, and in the rest of a step."""
-STOP = StopRule(min_steps=16, min_seconds=0.5, max_steps=200, warmup_steps=4, audit_steps=0)
+STOP = StopRule(min_steps=16, min_seconds=0.5, max_steps=400, warmup_steps=4, audit_steps=0)
 
 SCRIPT = f"""
 import itertools, time, torch
@@ -65,7 +67,7 @@ for batch in DataLoader(Stream(rows[i % 48] for i in itertools.count()), batch_s
 """
 ENDING_STREAM = """
 rows = Rows()
-for batch in DataLoader(Stream(rows[i] for i in range(24)), batch_size=4):
+for batch in DataLoader(Stream(rows[i % 48] for i in range(80)), batch_size=4):
     step(batch)
 """
 NO_LOADER = """
@@ -123,21 +125,42 @@ def handed_out(outcome: Outcome) -> list[str]:
 def test_each_side_runs_at_its_own_pace(launch: Launch, text: str) -> None:
     outcome = launch(text)
     event = seen(outcome)
-    model, loader = outcome.result.samples_per_second, event.loader_samples_per_second
-    assert (event.resident, event.detail) == (True, "")
+    assert outcome.log is not None
+    script = samples_per_second(outcome.log, event.script_ns)
+    model = samples_per_second(outcome.log, event.model_ns)
+    loader = event.loader_samples_per_second
+    assert event.detail == ""
+    assert script is not None
     assert model is not None
     assert loader is not None
-    workers = 2 if text == LASTING_WORKERS else 1
-    # the loader's or the model's sleep is missing, and nothing else
-    assert BATCH / (LOADS + COMPUTES) < model < BATCH / COMPUTES
-    assert BATCH / (LOADS + COMPUTES) < loader < workers * BATCH / LOADS * 1.1
-    first, kept, *rest = handed_out(outcome)
-    assert first != kept
-    assert set(rest) == {kept}
+    if text == LASTING_WORKERS:  # two of them load while the model computes
+        assert script < model < BATCH / COMPUTES
+        assert loader < 2 * BATCH / LOADS * 1.1
+    else:  # sleeps do not overlap: each side's own is missing, and nothing else
+        assert script < BATCH / (LOADS + COMPUTES)
+        assert script < model < BATCH / COMPUTES
+        assert script < loader < BATCH / LOADS
+    batches = handed_out(outcome)
+    assert len(set(batches[:8])) == 8
+    assert len(set(batches[-LEAST_STEPS:])) == 1
+
+
+def test_a_script_that_evaluates_first_is_measured_while_it_trains(launch: Launch) -> None:
+    evaluation = """
+with torch.no_grad():
+    for _ in range(30):
+        model(torch.randn(4, 8))
+"""
+    outcome = launch(evaluation + NEW_EACH_EPOCH)
+    event = seen(outcome)
+    assert outcome.log is not None
+    script = samples_per_second(outcome.log, event.script_ns)
+    assert script is not None
+    assert script < BATCH / (LOADS + COMPUTES)
 
 
 @pytest.mark.parametrize(
-    ("text", "resident", "why"),
+    ("text", "model", "why"),
     [
         (ENDING_STREAM, True, "no further batches"),
         (NO_LOADER, False, "no loaders feed the training"),
@@ -145,8 +168,9 @@ def test_each_side_runs_at_its_own_pace(launch: Launch, text: str) -> None:
     ],
 )
 def test_what_cannot_be_measured_has_a_reason(
-    launch: Launch, text: str, resident: bool, why: str
+    launch: Launch, text: str, model: bool, why: str
 ) -> None:
     event = seen(launch(text))
-    assert (event.resident, event.loader_samples_per_second) == (resident, None)
+    assert (event.model_ns is not None, event.loader_samples_per_second) == (model, None)
+    assert event.script_ns is not None
     assert why in event.detail

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpurun.formatting.ceilings_text import ceilings_sentence
+from gpurun.measure.run_events import read_run
 from gpurun.records.events import CeilingsEvent
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import Ceilings
+from gpurun.report.trial_text import outcome_text
 from gpurun.report.tuning_verdict import remarks
 from gpurun.tuner.ceiling_trial import ceilings_of
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts
 from tests.unit.knob_facts import result as step_of
+from tests.unit.recorded_runs import MS, START_NS, loader, row, steps, write_events
 from tests.unit.report_records import run_result, trial, tuning_report
 
 
@@ -25,37 +29,51 @@ def waiting(wait_ms: float, **changes: Any) -> Facts:
     return facts(result=step_of(wait_ms, samples_per_second=400.0, **changes))
 
 
+SCRIPT, MODEL = (START_NS, START_NS + 1000 * MS), (START_NS + 1000 * MS, START_NS + 2000 * MS)
+"""Windows in which `Launcher` takes 50 and 175 steps of 8 samples."""
+
+
 class Launcher:
     """Answers with what a trial for the ceilings recorded."""
 
-    def __init__(self, event: CeilingsEvent | None) -> None:
-        self.event = event
+    def __init__(self, folder: Path, event: CeilingsEvent | None) -> None:
+        ends = [20.0 * (i + 1) for i in range(50)] + [
+            1000 + 1000 / 175 * (i + 1) for i in range(175)
+        ]
+        events = [loader(), steps([row(end) for end in ends])]
+        write_events(folder, [*events, event] if event is not None else events)
+        (self.log,) = read_run(folder).processes
         self.requests: list[TrialRequest] = []
 
     def __call__(self, request: TrialRequest) -> Trial:
         self.requests.append(request)
-        log: Any = type("Log", (), {"ceilings": self.event})()
-        result = run_result(samples_per_second=1400.0)
-        record = trial(3, dict(request.settings), 1400.0)
-        return Trial(record, result, log, None, 0)
+        return Trial(trial(3, {}, 1400.0), run_result(), self.log, None, 0)
 
 
-def test_the_trial_bounds_what_faster_loading_can_gain() -> None:
-    launch = Launcher(CeilingsEvent(True, 900.0))
+def test_the_trial_bounds_what_faster_loading_can_gain(tmp_path: Path) -> None:
+    launch = Launcher(tmp_path, CeilingsEvent(SCRIPT, MODEL, 900.0))
     found = ceilings_of(waiting(10.0), PROBE, launch)
-    assert found == Ceilings(900.0, 1400.0, 400.0, 3.5, "")
+    assert found == Ceilings(900.0, pytest.approx(1400), pytest.approx(400), pytest.approx(3.5), "")
     (request,) = launch.requests
     assert (request.ceilings, request.stop.audit_steps) == (True, 0)
 
 
-def test_a_side_that_was_not_measured_is_null_with_its_reason() -> None:
-    found = ceilings_of(waiting(10.0), PROBE, Launcher(CeilingsEvent(True, None, "it is over")))
-    assert found == Ceilings(None, 1400.0, 400.0, 3.5, "it is over")
-    found = ceilings_of(waiting(10.0), PROBE, Launcher(CeilingsEvent(False, 900.0)))
-    assert found == Ceilings(900.0, None, 400.0, None, "no batch could be kept")
-    found = ceilings_of(waiting(10.0), PROBE, Launcher(None))
-    assert found.gain_upper_bound is None
-    assert found.reason
+@pytest.mark.parametrize(
+    ("event", "model", "bound", "why"),
+    [
+        (CeilingsEvent(SCRIPT, MODEL, None, "it is over"), 1400, 3.5, "it is over"),
+        (CeilingsEvent(SCRIPT, None, 900.0), None, None, "no batch could be kept"),
+        (CeilingsEvent(MODEL, SCRIPT, 900.0), 400, 1.0, ""),
+        (None, None, None, "the script ended"),
+    ],
+)
+def test_a_side_that_was_not_measured_is_null_with_its_reason(
+    tmp_path: Path, event: CeilingsEvent | None, model: float | None, bound: float | None, why: str
+) -> None:
+    found = ceilings_of(waiting(10.0), PROBE, Launcher(tmp_path, event))
+    assert found.model_samples_per_second == (None if model is None else pytest.approx(model))
+    assert found.gain_upper_bound == (None if bound is None else pytest.approx(bound))
+    assert why in found.reason
 
 
 @pytest.mark.parametrize(
@@ -66,8 +84,8 @@ def test_a_side_that_was_not_measured_is_null_with_its_reason() -> None:
         (replace(waiting(10.0), training_loaders=()), "no DataLoader"),
     ],
 )
-def test_nothing_is_launched_that_would_tell_nothing(seen: Facts, why: str) -> None:
-    launch = Launcher(CeilingsEvent(True, 900.0))
+def test_nothing_is_launched_that_would_tell_nothing(tmp_path: Path, seen: Facts, why: str) -> None:
+    launch = Launcher(tmp_path, None)
     found = ceilings_of(seen, PROBE, launch)
     assert launch.requests == []
     assert (found.loader_samples_per_second, found.model_samples_per_second) == (None, None)
@@ -89,3 +107,11 @@ def test_the_report_tells_what_was_measured_and_no_more() -> None:
     half = ceilings_sentence(Ceilings(900.0, None, 410.0, None, "no batch could be kept"))
     assert half == "loader alone 900 samples/s; the script 410 samples/s"
     assert ceilings_sentence(Ceilings(None, None, 410.0, None, "no DataLoader")) == ""
+
+
+def test_a_trial_for_the_ceilings_ends_well_without_a_speed() -> None:
+    ended = trial(3, {}, None, purpose="ceilings", status="stopped")
+    assert outcome_text(ended) == ""
+    assert outcome_text(replace(ended, status="failed", reason="it fell over")) == (
+        "failed: it fell over"
+    )

@@ -11,11 +11,13 @@ from gpurun.records.record import record
 class CeilingsEvent:
     """The outcome of a trial for the ceilings.
 
-    `resident`: one batch fed its measured steps, which are those of the model alone.
+    `script_ns`, `model_ns`: begin and end of its steps with the script as it is, and with one batch
+    that the loader hands out again and again; None where there were none.
     `loader_samples_per_second`: of the loader alone; None where that failed, and `detail` says why.
     """
 
     kind: ClassVar[str] = "ceilings"
-    resident: bool
+    script_ns: tuple[int, int] | None
+    model_ns: tuple[int, int] | None
     loader_samples_per_second: float | None
     detail: str = ""

@@ -76,6 +76,10 @@ class Recorder:
         """Write a flat event record (no record inside) at the next flush: for what comes often."""
         self._later.append(record)
 
+    def drop_later(self) -> None:
+        """Drop the events that wait for the next flush."""
+        self._later.clear()
+
     def hook_failed(self, name: str, error: BaseException) -> None:
         """Record that a hook of ours raised."""
         self.event(HookEvent(hook=name, error=error_text(error)))

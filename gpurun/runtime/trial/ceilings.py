@@ -1,8 +1,9 @@
 """How fast each side of a training is alone: the model without its loader, the loader alone.
 
-In a trial for this the training loader hands out one batch again and again, so that the steps are
-those of a model that never waits. When they are measured, the script's own loader is iterated with
-nothing else to do, and the trial ends.
+A trial for this has three windows, one after the other: the script as it is; the same while the
+training loader hands out one batch again and again, so that the model never waits; the script's own
+loader with nothing else to do. They lie in one process, because launches of different minutes
+differ by more than what is to be told apart.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ from gpurun.runtime.observe.loaders import LOADERS, count_indices
 from gpurun.runtime.observe.root_inputs import first_tensor
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
 
-LEAST_BATCHES = 12
-LONGEST_SECONDS = 10.0
-"""The loader alone is given up after so long, with what it handed out by then."""
+LEAST_STEPS, FEWEST_STEPS = 12, 4
+"""Of a window, and of one that is already `PATIENCE` times as long as it should be."""
+PATIENCE = 4.0
+SETTLE_STEPS = 4
+"""Between the first two windows: what was read ahead is used up."""
 
 now = time.perf_counter_ns
 
@@ -39,7 +42,7 @@ class ResidentBatch:
     """
 
     def __init__(self) -> None:
-        self.in_use = False
+        self.wanted = self.in_use = False
         self._kept: dict[int, tuple[object, object]] = {}
         """Batch and indices, by the loader's number."""
 
@@ -57,7 +60,7 @@ class ResidentBatch:
             kept = None if state is None else self._kept.get(state.number)
             if kept is None:
                 batch = original(iterator)
-                if state is not None and state.training_batches:
+                if self.wanted and state is not None and state.training_batches:
                     keep(state, iterator, batch)
                 return batch
             if waiting is not None:
@@ -73,21 +76,48 @@ class ResidentBatch:
 
     def forget(self) -> None:
         """Have loaders hand out their own batches again."""
+        self.wanted = self.in_use = False
         self._kept.clear()
 
 
+class Window:
+    """So many steps in so much time, from one step or batch to another."""
+
+    def __init__(self, seconds: float, count: int, begin_ns: int) -> None:
+        self.begin_ns = begin_ns
+        self._seconds = seconds
+        self._first = count
+
+    def is_over(self, count: int, end_ns: int) -> bool:
+        """True once there are enough of them."""
+        done, seconds = count - self._first, (end_ns - self.begin_ns) / 1e9
+        if seconds >= PATIENCE * self._seconds:
+            return done >= FEWEST_STEPS
+        return done >= LEAST_STEPS and seconds >= self._seconds
+
+
 class Ceilings:
-    """Both measurements of this process. `rule`: of its trial."""
+    """The three windows of this process. `rule`: of its trial."""
 
     def __init__(self, rule: StopRule) -> None:
-        self._seconds = rule.min_seconds
+        self._rule = rule
         self._resident = ResidentBatch()
         self._opened: dict[int, DataLoader[Any]] = {}
         """By number: a script may hold the iterator alone."""
         self._samples = 0
+        self._restart()
+
+    def _restart(self) -> None:
+        """A better clock was found, or the first: steps are counted anew."""
+        self._count_before = 0
+        self._window: Window | None = None
+        self._begin_at = self._rule.warmup_steps
+        self._measured: list[tuple[int, int]] = []
+        """Begin and end of the windows that are over."""
+        self._resident.forget()
 
     def begin(self) -> None:
-        """The steps from now on are those of the model alone."""
+        """Watch the loaders."""
         self._resident.install()
         replace(DataLoader, "__iter__", self._watch_iter)
 
@@ -102,17 +132,37 @@ class Ceilings:
 
         return __iter__
 
+    def enough(self, count: int, end_ns: int) -> str | None:
+        """After each step: why the trial has seen enough, None if it has not."""
+        if count <= self._count_before:
+            self._restart()
+        self._count_before = count
+        if count >= self._rule.max_steps:
+            return "max_steps"
+        if self._window is None:
+            if count >= self._begin_at:
+                if self._measured and not self._resident.in_use:
+                    return "enough"  # nothing hands out batches
+                self._window = Window(self._rule.min_seconds, count, end_ns)
+        elif self._window.is_over(count, end_ns):
+            self._measured.append((self._window.begin_ns, end_ns))
+            self._window, self._begin_at = None, count + SETTLE_STEPS
+            self._resident.wanted = True
+        return "enough" if len(self._measured) == 2 else None
+
     def finish(self) -> None:
         """The steps are over: measure the loader and write what was found."""
-        resident = self._resident.in_use
         self._resident.forget()
         fed = [self._opened[n] for n in CLOCK.loaders_of_step() if n in self._opened]
         if len(fed) == 1:
+            RECORDER.flush()
             LOADERS.on_batch = self._count
             rate, why = self._loader_alone(fed[0])
+            RECORDER.drop_later()  # these passes over the loader are no epochs of the script
         else:
             rate, why = None, f"{len(fed) or 'no'} loaders feed the training"
-        RECORDER.event(CeilingsEvent(resident, rate, why))
+        script, model = (*self._measured, None, None)[:2]
+        RECORDER.event(CeilingsEvent(script, model, rate, why))
 
     def _loader_alone(self, loader: DataLoader[Any]) -> tuple[float | None, str]:
         """Samples a second; None and why, where there are none."""
@@ -121,21 +171,17 @@ class Ceilings:
             batches = _for_ever(loader)
             for _ in range(ahead + 1):  # made before anybody asked for them
                 next(batches)
-            began, taken, self._samples = now(), 0, 0
-            while not self._enough(taken, (now() - began) / 1e9):
+            taken, self._samples, end_ns = 0, 0, now()
+            window = Window(self._rule.min_seconds, taken, end_ns)
+            while not window.is_over(taken, end_ns):
                 next(batches)
-                taken += 1
-            seconds = (now() - began) / 1e9
+                taken, end_ns = taken + 1, now()
+            seconds = (end_ns - window.begin_ns) / 1e9
         except StopIteration:
             return None, "the loader has no further batches"
         except Exception as error:
             return None, f"the loader failed when it was read again: {error_text(error)}"
         return (self._samples / seconds, "") if self._samples else (None, "samples are not counted")
-
-    def _enough(self, taken: int, seconds: float) -> bool:
-        if seconds > LONGEST_SECONDS:
-            return taken > 0
-        return taken >= LEAST_BATCHES and seconds >= self._seconds
 
     def _count(self, state: LoaderState, indices: object, batch: object) -> None:
         first = first_tensor((batch,), {})

@@ -53,7 +53,7 @@ def install(spec: RunSpec) -> None:
 
         ceilings = Ceilings(spec.trial.stop)
         ceilings.begin()
-        trial.before_exit = guarded("ceilings", ceilings.finish)
+        trial.enough, trial.before_exit = ceilings.enough, guarded("ceilings", ceilings.finish)
     guarded("look for attention", manual_attention.watch)()
     atexit.register(trial.finish)  # the script may end before the trial has seen enough
     CLOCK.listeners.append(guarded("trial", trial.step))
@@ -72,6 +72,8 @@ class _Trial:
         self.control = control
         self.before_exit: Callable[[], None] = lambda: None
         """Called when enough was seen, before the process ends."""
+        self.enough: Callable[[int, int], str | None] = self._enough
+        """Why it has seen enough after a step (its number, its end), None if it has not."""
         self._as_it_is = as_it_is
         self._rule: StopRule = spec.stop
         self._ranks = trial_exit.StopAgreement(control)
@@ -134,7 +136,7 @@ class _Trial:
         if self._turns is not None and audited >= before:
             self._take_turns(self._turns, count)
             return
-        reason = self._enough(count, end)
+        reason = self.enough(count, end)
         if reason != "max_steps":  # every rank stops there by itself, at the same step
             reason = self._ranks.agreed(count, reason)
         if reason is not None:
