@@ -96,6 +96,35 @@ with torch.inference_mode():
 
 
 UNCOUNTED = {
+    "a recurrent layer": (
+        """
+class Both(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.recurrent, self.net = nn.LSTM(WIDTH, WIDTH), Net()
+    def forward(self, x):
+        return self.net(self.recurrent(x)[0])
+model = Both()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+        + TRAINING,
+        "rnn",
+    ),
+    "an operator of the script's own": (
+        """
+@torch.library.custom_op("mine::product", mutates_args=())
+def product(x: torch.Tensor) -> torch.Tensor:
+    return x @ x.T
+class Own(Net):
+    def forward(self, x):
+        product(x.detach())
+        return super().forward(x)
+model = Own()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+"""
+        + TRAINING,
+        "mine.product",
+    ),
     "compiled": ("model = torch.compile(model, backend='eager')" + TRAINING, "compile"),
     "gradients by hand": (
         TRAINING.replace(".backward()", "; torch.autograd.backward([loss], [torch.ones(())])")

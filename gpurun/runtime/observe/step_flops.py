@@ -30,6 +30,22 @@ COUNTED_STEP = 3
 LATEST_STEP = 64
 """A script that evaluates first has a better clock later, whose step counts; or it has none."""
 NAME = "FLOPs of a step"
+CHEAP_LIBRARIES = (
+    "aten",
+    "prim",
+    "prims",
+    "c10d",
+    "c10d_functional",
+    "_c10d_functional",
+    "profiler",
+)
+"""Of operators that are no matrix products, as far as they have no formula. Others may be any."""
+UNCOUNTED = (
+    "mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn", "_transformer_encoder_layer_fwd",
+    "_native_multi_head_attention", "_addmm_activation", "_int_mm", "mkldnn_linear",
+    "_grouped_mm", "_scaled_grouped_mm",
+)  # fmt: skip
+"""Torch's own operators that multiply matrices and have no formula."""
 HIDE_OPERATORS = ("compile", "data_parallel")
 """Traits of scripts whose operators a mode of this thread does not see, or would run otherwise."""
 
@@ -144,10 +160,19 @@ class _Counting(TorchDispatchMode):
         except BaseException as error:
             drop_frame(error)
             raise
+        if formula is None:
+            self._look_at(func)
         # with gradients enabled a backward pass only repeats a forward one: a checkpoint
-        if formula is not None and not (self.backward and torch.is_grad_enabled()):
+        elif not (self.backward and torch.is_grad_enabled()):
             self._count(formula, args, kwargs, result)
         return result
+
+    def _look_at(self, func: Any) -> None:
+        """An operator without a formula: most are cheap, those of `UNCOUNTED` are not."""
+        name = str(getattr(func, "_overloadpacket", func))
+        library, _, operator = name.partition(".")
+        if library not in CHEAP_LIBRARIES or operator.startswith(UNCOUNTED):
+            self.error = f"there is no formula for {name}"
 
     def _count(
         self,
