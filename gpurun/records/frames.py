@@ -7,15 +7,38 @@ were not there. Runtime and knobs both wrap, so it lies where both may import it
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Any, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-def drop_frame(error: BaseException) -> None:
-    """Take the innermost handler's frame off the error's traceback; follow with a bare `raise`."""
+def transparent(wrapper: F) -> F:
+    """The wrapper, which does all this by itself. It costs a further call: not for hot paths."""
+
+    @functools.wraps(wrapper)
+    def call(*args: object, **kwargs: object) -> Any:
+        try:
+            return wrapper(*args, **kwargs)
+        except BaseException as error:
+            drop_frame(error, 2)  # no traceback in a variable: it would keep this frame alive
+            raise
+
+    return cast(F, call)
+
+
+def drop_frame(error: BaseException, count: int = 1) -> None:
+    """Take the innermost handler's frame off the error's traceback; follow with a bare `raise`.
+
+    `count`: so many frames, those that it called among them.
+    """
     trace = error.__traceback__
     if trace is not None:
-        error.__traceback__ = trace.tb_next
+        for _ in range(count):
+            trace = None if trace is None else trace.tb_next
+        error.__traceback__ = trace
         if sys.version_info < (3, 11):
             _restore_with(error)
 

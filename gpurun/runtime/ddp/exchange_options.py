@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.records.spec import Exchange
 from gpurun.runtime.core.patching import replace
 
@@ -34,14 +34,11 @@ def _with_options(
 ) -> Callable[..., None]:
     signature = inspect.signature(make)
 
+    @transparent
     def __init__(wrapper: DistributedDataParallel, *args: object, **kwargs: object) -> None:
-        try:
-            said = signature.bind_partial(wrapper, *args, **kwargs).arguments
-            mine = {name: value for name, value in given.items() if name not in said}
-            make(wrapper, *args, **kwargs, **mine)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        said = signature.bind_partial(wrapper, *args, **kwargs).arguments
+        mine = {name: value for name, value in given.items() if name not in said}
+        make(wrapper, *args, **kwargs, **mine)
         if compression is not None:
             if compression == "bf16" and torch.distributed.get_backend() == "gloo":
                 raise TypeError("compression=bf16 needs NCCL; fp16 goes over gloo, too")

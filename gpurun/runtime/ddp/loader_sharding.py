@@ -21,7 +21,7 @@ import torch
 from torch.optim import Optimizer
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler, get_worker_info
 
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import drop_frame, transparent
 from gpurun.records.spec import Share
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.ddp.batch_shards import (
@@ -130,31 +130,25 @@ class LoaderSharding:
         return not isinstance(sampler, SequentialSampler)
 
     def _watch_built(self, original: Callable[..., None]) -> Callable[..., None]:
+        @transparent
         def __init__(loader: DataLoader[Any], *args: object, **kwargs: object) -> None:
-            try:
-                original(loader, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            original(loader, *args, **kwargs)
             self._shuffled = self._shuffled or self._draws_order(loader)
 
         return __init__
 
     def _watch_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
         def __iter__(loader: DataLoader[Any]) -> Any:
+            if not self._active():
+                return original(loader)
+            self._local.shards = deque() if self.trains(loader) else None
+            self._local.loader_pass = self._new_pass(loader)
+            self._rng.draw_alike()
             try:
-                if not self._active():
-                    return original(loader)
-                self._local.shards = deque() if self.trains(loader) else None
-                self._local.loader_pass = self._new_pass(loader)
-                self._rng.draw_alike()
-                try:
-                    return original(loader)
-                finally:
-                    self._local.shards = self._local.loader_pass = None
-            except BaseException as error:
-                drop_frame(error)
-                raise
+                return original(loader)
+            finally:
+                self._local.shards = self._local.loader_pass = None
 
         return __iter__
 
@@ -200,20 +194,17 @@ class LoaderSharding:
         return self._roles.opened(loader, not self._draws_order(loader), _in_training(), shared)
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
         def _next_index(iterator: ShardedIterator) -> Any:
-            try:
-                shards = iterator._gpurun_shards
-                take = None
-                if shards is not None:
-                    take = functools.partial(self._shared, iterator, shards, original)
-                if not iterator._gpurun_aligned:
-                    return take() if take is not None else original(iterator)
-                iterator._gpurun_aligned = _draws_later(iterator._index_sampler)
-                with self._rng.alike_inside():
-                    return take() if take is not None else original(iterator)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            shards = iterator._gpurun_shards
+            take = None
+            if shards is not None:
+                take = functools.partial(self._shared, iterator, shards, original)
+            if not iterator._gpurun_aligned:
+                return take() if take is not None else original(iterator)
+            iterator._gpurun_aligned = _draws_later(iterator._index_sampler)
+            with self._rng.alike_inside():
+                return take() if take is not None else original(iterator)
 
         return _next_index
 
@@ -328,35 +319,29 @@ class LoaderSharding:
         return batches - int(iterator._gpurun_handed)
 
     def _watch_fetch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
         def fetch(fetcher: StreamFetcher, places: object) -> Any:
-            try:
-                if not isinstance(places, StreamShard):
-                    return original(fetcher, places)
-                samples, found = fetcher.dataset_iter, None
-                if not fetcher.ended:
-                    # each rank reads the whole stream, which may draw its order
-                    alike = self._rng.alike_inside() if get_worker_info() is None else nullcontext()
-                    with alike:
-                        found = read_shard(samples, places, fetcher.drop_last)
-                if found is None:
-                    fetcher.ended = True
-                    raise StopIteration
-                share, repeated = found
-                batch = fetcher.collate_fn(share)
-                return RepeatedBatch(batch) if repeated else batch
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            if not isinstance(places, StreamShard):
+                return original(fetcher, places)
+            samples, found = fetcher.dataset_iter, None
+            if not fetcher.ended:
+                # each rank reads the whole stream, which may draw its order
+                alike = self._rng.alike_inside() if get_worker_info() is None else nullcontext()
+                with alike:
+                    found = read_shard(samples, places, fetcher.drop_last)
+            if found is None:
+                fetcher.ended = True
+                raise StopIteration
+            share, repeated = found
+            batch = fetcher.collate_fn(share)
+            return RepeatedBatch(batch) if repeated else batch
 
         return fetch
 
     def _watch_len(self, original: Callable[..., int]) -> Callable[..., int]:
+        @transparent
         def __len__(loader: DataLoader[Any]) -> int:
-            try:
-                batches = original(loader)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            batches = original(loader)
             shared = self._active() and loader._dataset_kind != STREAM and self.trains(loader)
             # with fewer batches than ranks the first one stops the rank: see `_in_turn`
             return (

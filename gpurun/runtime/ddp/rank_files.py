@@ -12,7 +12,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import drop_frame, transparent
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.ddp import rank_layer
@@ -60,17 +60,14 @@ def _watch_mkdir(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _watch_symlink(original: Callable[..., Any]) -> Callable[..., Any]:
+    @transparent
     def symlink(src: Any, dst: Any, *args: Any, **kwargs: Any) -> Any:
         try:
-            try:
-                return original(src, dst, *args, **kwargs)
-            except FileExistsError:
-                if kwargs.get("dir_fd") is not None or not rank_layer.hide_entry(dst):
-                    raise
             return original(src, dst, *args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        except FileExistsError:
+            if kwargs.get("dir_fd") is not None or not rank_layer.hide_entry(dst):
+                raise
+        return original(src, dst, *args, **kwargs)
 
     return symlink
 
@@ -84,26 +81,20 @@ def _torch_is_here(module: ModuleType) -> None:
 
 
 def _watch_rmtree(original: Callable[..., Any]) -> Callable[..., Any]:
+    @transparent
     def rmtree(path: str | os.PathLike[str], *args: object, **kwargs: object) -> Any:
-        try:
-            folder = os.path.isdir(path) and not os.path.islink(path)
-            if folder and kwargs.get("dir_fd") is None and rank_layer.delete_tree(path):
-                return None
-            return original(path, *args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        folder = os.path.isdir(path) and not os.path.islink(path)
+        if folder and kwargs.get("dir_fd") is None and rank_layer.delete_tree(path):
+            return None
+        return original(path, *args, **kwargs)
 
     return rmtree
 
 
 def _watch_load(original: Callable[..., Any]) -> Callable[..., Any]:
+    @transparent
     def load(*args: object, **kwargs: object) -> Any:
         rank_layer.see_rank_zero()
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        return original(*args, **kwargs)
 
     return load

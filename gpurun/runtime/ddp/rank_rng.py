@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.post_import import when_imported
 
@@ -108,12 +108,9 @@ class RankRNG:
     def _watch(self, original: Callable[..., Any], name: str) -> Callable[..., Any]:
         note = guarded("seed of ranks", self._seeded)
 
+        @transparent
         def seed(*args: object, **kwargs: object) -> Any:
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            result = original(*args, **kwargs)
             value = args[0] if args else next(iter(kwargs.values()), None)
             if isinstance(value, int):
                 note(name, value)

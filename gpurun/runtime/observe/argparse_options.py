@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from gpurun.records.events import ArgumentsEvent
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.post_import import when_imported
 from gpurun.runtime.core.recorder import RECORDER
@@ -28,14 +28,11 @@ def _argparse_is_here(argparse: ModuleType) -> None:
 def _watch_parse(original: Callable[..., Any]) -> Callable[..., Any]:
     write = guarded("arguments", _write)
 
+    @transparent
     def parse_known_args(
         parser: ArgumentParser, args: Sequence[str] | None = None, namespace: object = None
     ) -> Any:
-        try:
-            result = original(parser, args, namespace)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        result = original(parser, args, namespace)
         if args is None:
             write(parser, result[0])
         return result

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from gpurun.records.events import OriginsEvent
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.records.spec import Trees
 from gpurun.runtime.core.patching import guarded, replace
 from gpurun.runtime.core.recorder import RECORDER
@@ -128,25 +128,19 @@ def write_all() -> None:
 def _by_loader(
     original: Callable[..., Any], seen: Callable[[str, str], None]
 ) -> Callable[..., Any]:
+    @transparent
     def load(loader: object, *args: object, **kwargs: object) -> Any:
         seen(getattr(loader, "name", ""), getattr(loader, "path", ""))
-        try:
-            return original(loader, *args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        return original(loader, *args, **kwargs)
 
     return load
 
 
 def _by_runpy(original: Callable[..., Any], seen: Callable[[str, str], None]) -> Callable[..., Any]:
+    @transparent
     def get_code(*args: Any, **kwargs: object) -> Any:
         seen("", os.path.abspath(os.fsdecode(args[-1])))  # the argument before the file is its name
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        return original(*args, **kwargs)
 
     return get_code
 

@@ -21,7 +21,7 @@ from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import LoaderCall
 from gpurun.knobs.callers import is_ours
 from gpurun.records.events import EpochEvent, LoaderEvent
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import drop_frame, transparent
 from gpurun.runtime.core.batch_size_source import batch_size_expression
 from gpurun.runtime.core.knob_outcomes import OUTCOMES
 from gpurun.runtime.core.patching import Settle, build_edited, guarded, replace, switched_off
@@ -149,12 +149,9 @@ class Loaders:
     def _watch_iter(self, original: Callable[..., Any]) -> Callable[..., Any]:
         opened = guarded("loader opened", self._opened)
 
+        @transparent
         def __iter__(loader: DataLoader[Any]) -> Any:
-            try:
-                iterator = original(loader)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            iterator = original(loader)
             opened(loader, iterator)
             return iterator
 
@@ -179,14 +176,11 @@ class Loaders:
         look = guarded("first batch", self._first)
         reading = weakref.ref(iterator)  # an iterator that holds itself would keep its workers
 
+        @transparent
         def _next_data() -> Any:
             iterator: Any = reading()  # torch asks it for a batch: it is there
             del iterator._next_data
-            try:
-                batch = iterator._next_data()
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            batch = iterator._next_data()
             look(batch, key)
             return batch
 
@@ -197,12 +191,9 @@ class Loaders:
             TRAITS.note_loader("cuda_batches", key)
 
     def _watch_next_index(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
         def _next_index(iterator: LoaderIterator) -> Any:
-            try:
-                indices = original(iterator)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            indices = original(iterator)
             # multi-worker iterators read ahead while they are built, before `__iter__` returns
             waiting = iterator._gpurun_indices
             if waiting is None:
@@ -213,14 +204,11 @@ class Loaders:
         return _next_index
 
     def _watch_reset(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
         def _reset(iterator: LoaderIterator, *args: object, **kwargs: object) -> Any:
             # an epoch left early leaves read-ahead batches of persistent workers behind
             iterator._gpurun_indices = None
-            try:
-                return original(iterator, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            return original(iterator, *args, **kwargs)
 
         return _reset
 

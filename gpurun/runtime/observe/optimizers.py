@@ -9,7 +9,7 @@ import torch
 from torch.optim import Optimizer
 
 from gpurun.records.events import OptimizerEvent
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.step_clock import CLOCK
@@ -39,14 +39,12 @@ class Optimizers:
         building = self._building
         finished = guarded("optimizer built", self._finished)
 
+        @transparent
         def __init__(optimizer: Optimizer, *args: object, **kwargs: object) -> None:
             outermost = id(optimizer) not in building
             building.add(id(optimizer))
             try:
                 original(optimizer, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
             finally:
                 if outermost:
                     building.discard(id(optimizer))

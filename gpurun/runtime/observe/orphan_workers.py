@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
 
@@ -38,13 +38,10 @@ def guard(worker: ModuleType) -> None:
 
 
 def _guarded(original: Callable[..., Any]) -> Callable[..., Any]:
+    @transparent
     def worker_loop(*args: object, **kwargs: object) -> Any:
         end_with_parent()
-        try:
-            return original(*args, **kwargs)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        return original(*args, **kwargs)
 
     return worker_loop
 

@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from gpurun.records.events import GradientEvent
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.ddp.loss_scaling import shard_of_loss
@@ -87,23 +87,20 @@ class GradientSketches:
             )
 
     def _watch(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
         def backward(tensors: Tensors, *args: object, **kwargs: object) -> Any:
-            try:
-                if self._pass() != -1:
-                    return original(tensors, *args, **kwargs)
-                if os.getpid() != self._pid:
-                    self._in_child()
-                shard = shard_of_loss(tensors, self._partial_batches.shard)
-                before = [(p, p.grad) for _, p in self._parameters()]
-                for parameter, _ in before:
-                    parameter.grad = None
-                result = original(tensors, *args, **kwargs)
-                self._partial_batches.went_back()
-                self._write(shard.repeated)
-                self._add_back(before)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            if self._pass() != -1:
+                return original(tensors, *args, **kwargs)
+            if os.getpid() != self._pid:
+                self._in_child()
+            shard = shard_of_loss(tensors, self._partial_batches.shard)
+            before = [(p, p.grad) for _, p in self._parameters()]
+            for parameter, _ in before:
+                parameter.grad = None
+            result = original(tensors, *args, **kwargs)
+            self._partial_batches.went_back()
+            self._write(shard.repeated)
+            self._add_back(before)
             self._count += 1
             if self._count >= MOST_PASSES or not len(CLOCK.optimizers):
                 self._end("enough")
@@ -112,12 +109,9 @@ class GradientSketches:
         return backward
 
     def _watch_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @transparent
         def grad(*args: object, **kwargs: object) -> Any:
-            try:
-                result = original(*args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            result = original(*args, **kwargs)
             if not kwargs.get("create_graph") and self._pass() == -1 and not self._count:
                 self._gradients += 1
                 if self._gradients > MOST_GRADIENTS:

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data import dataloader as torch_loaders
 
 from gpurun.knobs.loading.marked_true import MarkedTrue
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 
 Loader = DataLoader[Any]
 
@@ -27,15 +27,12 @@ def keep_draws() -> None:
     original = iterator._reset
 
     @functools.wraps(original)
+    @transparent
     def _reset(
         self: torch_loaders._BaseDataLoaderIter, loader: Loader, first_iter: bool = False
     ) -> None:
         if not first_iter and isinstance(loader.persistent_workers, MarkedTrue):
             torch.empty((), dtype=torch.int64).random_(generator=loader.generator)
-        try:
-            original(self, loader, first_iter)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        original(self, loader, first_iter)
 
     iterator._reset = _reset

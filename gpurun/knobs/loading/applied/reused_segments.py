@@ -17,7 +17,7 @@ from gpurun.knobs.loading.applied.segment_lender import Lender
 from gpurun.knobs.loading.applied.segment_returns import Returns
 from gpurun.knobs.loading.applied.shared_segments import TOKEN, holders_when_alone
 from gpurun.knobs.loading.marked_true import MarkedTrue
-from gpurun.records.frames import drop_frame
+from gpurun.records.frames import transparent
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -58,14 +58,12 @@ class ReusedSegments:
         here = self._here
 
         @functools.wraps(original)
+        @transparent
         def __init__(iterator: T, loader: Loader) -> None:
             if isinstance(loader.pin_memory, MarkedTrue):
                 here.lender = self._guarded(lambda: self._lender(loader.prefetch_factor or 2))
             try:
                 original(iterator, loader)
-            except BaseException as error:
-                drop_frame(error)
-                raise
             finally:
                 here.lender = None
 
@@ -78,6 +76,7 @@ class ReusedSegments:
         here = self._here
 
         @functools.wraps(original)
+        @transparent
         def _new_shared(
             cls: type[Storage], size: int, *, device: str | torch.device = "cpu"
         ) -> Storage:
@@ -86,11 +85,7 @@ class ReusedSegments:
                 lent = self._guarded(lambda: lender.lend(size))
                 if lent is not None:
                     return lent
-            try:
-                return original(cls, size, device=device)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            return original(cls, size, device=device)
 
         return _new_shared
 
@@ -100,13 +95,10 @@ class ReusedSegments:
         here = self._here
 
         @functools.wraps(original)
+        @transparent
         def _pin_memory_loop(in_queue: Queue, /, *args: P.args, **kwargs: P.kwargs) -> None:
             here.returns = self._guarded(lambda: Returns(self._token, self._holders))
-            try:
-                original(_Arrivals(in_queue, self._give_back), *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
+            original(_Arrivals(in_queue, self._give_back), *args, **kwargs)
 
         return _pin_memory_loop
 
@@ -123,6 +115,7 @@ class ReusedSegments:
         here = self._here
 
         @functools.wraps(original)
+        @transparent
         def pin_memory(data: object, /, *args: P.args, **kwargs: P.kwargs) -> R:
             if here.returns is None:
                 return original(data, *args, **kwargs)
@@ -132,9 +125,6 @@ class ReusedSegments:
             here.depth += 1
             try:
                 pinned = original(data, *args, **kwargs)
-            except BaseException as error:
-                drop_frame(error)
-                raise
             finally:
                 here.depth -= 1
                 here.foreign = foreign
@@ -182,10 +172,7 @@ class _Arrivals:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queue, name)
 
+    @transparent
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         self._done()
-        try:
-            return self._queue.get(block, timeout)
-        except BaseException as error:
-            drop_frame(error)
-            raise
+        return self._queue.get(block, timeout)
