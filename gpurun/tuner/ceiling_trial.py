@@ -9,6 +9,7 @@ from dataclasses import replace
 from gpurun.knobs.api import Skip
 from gpurun.knobs.loading.loader_need import data_wait
 from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_table import UNKNOWN
 from gpurun.measure.training_clock import step_clock, sum_known
 from gpurun.records.events import StepRow
 from gpurun.records.facts import Facts
@@ -57,12 +58,16 @@ def ceilings_of(
 
 
 def samples_per_second(log: ProcessLog, window_ns: tuple[int, int] | None) -> float | None:
-    """Of the steps that ended in a window of the process's clock; None where none did."""
+    """Of the steps that ended in a window of the process's clock; None where none did.
+
+    By the device's clock where that took longer: the host may run ahead of it.
+    """
     clock = step_clock(log)
     if clock is None or window_ns is None:
         return None
     begin, end = window_ns
     ends = clock.steps[StepRow.END_NS]
-    samples = clock.samples[bisect_right(ends, begin) : bisect_right(ends, end)]
-    handed_out = sum_known(samples)
-    return handed_out / ((end - begin) / 1e9) if handed_out else None
+    inside = slice(bisect_right(ends, begin), bisect_right(ends, end))
+    samples, device = sum_known(clock.samples[inside]), clock.steps[StepRow.DEVICE_NS][inside]
+    took_ns = max(end - begin, 0 if UNKNOWN in device else sum(device))
+    return samples / (took_ns / 1e9) if samples else None

@@ -15,7 +15,7 @@ from gpurun.records.facts import Facts
 from gpurun.records.tuning import Ceilings
 from gpurun.report.trial_text import outcome_text
 from gpurun.report.tuning_verdict import remarks
-from gpurun.tuner.ceiling_trial import ceilings_of
+from gpurun.tuner.ceiling_trial import ceilings_of, samples_per_second
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts
@@ -107,6 +107,13 @@ def test_the_report_tells_what_was_measured_and_no_more() -> None:
     half = ceilings_sentence(Ceilings(900.0, None, 410.0, None, "no batch could be kept"))
     assert half == "loader alone 900 samples/s; the script 410 samples/s"
     assert ceilings_sentence(Ceilings(None, None, 410.0, None, "no DataLoader")) == ""
+
+
+def test_a_device_that_lags_behind_the_host_sets_the_pace(tmp_path: Path) -> None:
+    rows = [row(20.0 * (i + 1), device_ms=40.0) for i in range(50)]
+    write_events(tmp_path, [loader(), steps(rows)])
+    (log,) = read_run(tmp_path).processes
+    assert samples_per_second(log, SCRIPT) == pytest.approx(200)
 
 
 def test_a_trial_for_the_ceilings_ends_well_without_a_speed() -> None:
