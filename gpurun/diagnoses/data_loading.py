@@ -13,6 +13,7 @@ SENTENCES = {
     Cause.WORKERS: "too few worker processes prepare batches",
     Cause.TRANSFORMS: "the processor is busy with transforms of the samples",
     Cause.STORAGE: "the loader waits, for storage or network, while processors are idle",
+    Cause.SAMPLER: "the sampler takes long to choose samples, in the main process",
 }
 ADVICE = {
     Cause.WORKERS: (
@@ -29,6 +30,10 @@ ADVICE = {
         "read ahead in worker processes: waits of several workers pass at the same time",
         "keep the data on a local disk or in memory, in few large files in place of many small",
     ),
+    Cause.SAMPLER: (
+        "draw the indices of an epoch at once, with torch.multinomial or torch.randperm",
+        "worker processes do not help: DataLoader asks the sampler in the main process",
+    ),
 }
 FIRST_GAP_SHARE = 0.02
 """Share of the step; a shorter pause before the first kernel hardly costs anything."""
@@ -39,7 +44,7 @@ class DataLoading(Diagnosis):
 
     Triggered by a wait for data above 5 % of the step, or by an idle device for more than 5 ms
     before the first kernel of a step. Workers, CPU use and the host profile tell the cause: too few
-    workers, transforms that keep the CPU busy, or storage.
+    workers, transforms that keep the CPU busy, storage, or a slow sampler.
     """
 
     type: ClassVar[FindingType] = FindingType.DATA_LOADING
@@ -62,9 +67,7 @@ class DataLoading(Diagnosis):
             [EvidenceFigure("cause", cause.value, "diagnosis"), *_figures(evidence, share, gap)],
             ADVICE[cause],
             location=_location(evidence),
-            knob="loader_workers"
-            if cause is not Cause.TRANSFORMS or _has_cores(evidence)
-            else None,
+            knob="loader_workers" if _workers_help(cause, evidence) else None,
             gain=gain_without(share),
         )
 
@@ -74,6 +77,12 @@ def _first_gap(evidence: Evidence) -> float | None:
     gap = None if figures is None or figures.idle is None else figures.idle.before_first_kernel_ms
     step = evidence.step_ms
     return gap if gap is not None and step and gap >= FIRST_GAP_SHARE * step else None
+
+
+def _workers_help(cause: Cause, evidence: Evidence) -> bool:
+    if cause is Cause.SAMPLER:
+        return False
+    return cause is not Cause.TRANSFORMS or _has_cores(evidence)
 
 
 def _has_cores(evidence: Evidence) -> bool:

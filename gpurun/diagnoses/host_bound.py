@@ -23,13 +23,17 @@ ADVICE_WRITING = (
     "keep figures in memory, or hand them to a thread that writes them",
 )
 WRITES = (
-    "write", "writelines", "flush", "fsync", "print", "emit", "dump", "dumps", "save", "open",
-    "writerow", "add_scalar", "close", "_log", "info",
+    "write", "writelines", "flush", "fsync", "print", "emit", "dump", "dumps", "save", "_save",
+    "open", "writerow", "add_scalar", "close", "_log", "info",
 )  # fmt: skip
 """Functions in which a step writes or logs."""
 WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(")
 MODEL = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 """Phases that other diagnoses answer for."""
+LOSS_AND_PROFILER = (
+    "/torch/nn/", "/torch/_ops.py", "/torch/profiler/", "/torch/autograd/",
+)  # fmt: skip
+"""Files of torch that belong to the training itself, or to the profiler."""
 WRITING = 0.5
 """Share of the Python outside the model; longer writing is named as the cause."""
 
@@ -37,9 +41,10 @@ WRITING = 0.5
 class HostBound(Diagnosis):
     """Python code between the model's operators takes a part of the step.
 
-    Triggered by Python functions outside the loader, model and optimizer above 10 % of the step, as
-    far as the device idles meanwhile. Logging and writing to files in each step are named. Without
-    a host profile, only the unexplained rest of the step is known, and 30 % of it is a warning.
+    Triggered by Python functions outside the loader, model, loss and optimizer above 10 % of the
+    step, as far as the device idles meanwhile. What they compute with torch counts, too. Logging
+    and writing to files in each step are named. Without a host profile, only the unexplained rest
+    of the step is known, and 30 % of it is a warning.
     """
 
     type: ClassVar[FindingType] = FindingType.HOST_BOUND
@@ -118,8 +123,9 @@ class HostBound(Diagnosis):
 
 
 def _between(function: HostFunction) -> bool:
-    """It runs outside the model, and is not torch's own computation."""
-    return function.phase not in MODEL and "/torch/" not in function.file.replace("\\", "/")
+    """It runs outside the model, and computes no loss."""
+    file = function.file.replace("\\", "/")
+    return function.phase not in MODEL and not any(part in file for part in LOSS_AND_PROFILER)
 
 
 def _idle_for_host(evidence: Evidence) -> float:

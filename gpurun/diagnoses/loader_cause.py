@@ -1,4 +1,4 @@
-"""Why a loader is slow: too few workers, transforms that compute, or storage that is waited for."""
+"""Why a loader is slow: few workers, transforms that compute, slow storage, or a slow sampler."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ COMPUTES = 0.5
 """Share of the wait in which a processor works, from which on the wait is computation."""
 MOST = 0.6
 """A function that holds this part of a time is the place to look at."""
+SAMPLER_FILE = "torch/utils/data/sampler.py"
+"""torch's own samplers call those of the user."""
 WAITING = (
     "sleep", "read", "recv", "open", "poll", "select", "acquire", "wait", "readinto", "get",
     "readline", "seek", "stat", "connect", "fsync",
@@ -27,6 +29,7 @@ class Cause(enum.Enum):
     WORKERS = "workers"
     TRANSFORMS = "transforms"
     STORAGE = "storage"
+    SAMPLER = "sampler"
 
 
 def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
@@ -35,6 +38,8 @@ def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
     While other programs use the cores, a thread that waits for one looks like one that waits for
     storage, and neither tells.
     """
+    if _samples_slowly(evidence):
+        return Cause.SAMPLER
     if evidence.crowded:
         return Cause.WORKERS
     if evidence.workers:
@@ -58,6 +63,13 @@ def innermost(functions: Sequence[HostFunction]) -> HostFunction | None:
     most = MOST * sum(f.seconds_self for f in functions)
     holding = [f for f in functions if f.users_own and f.seconds_total >= most]
     return min(holding, key=lambda f: (f.seconds_total, -f.seconds_self), default=None)
+
+
+def _samples_slowly(evidence: Evidence) -> bool:
+    """The sampler takes most of the wait; it runs in the main process, whatever the workers."""
+    functions = [f for f in evidence.host_functions if f.phase is Phase.DATA]
+    sampling = [f.seconds_total for f in functions if f.file.endswith(SAMPLER_FILE)]
+    return max(sampling, default=0.0) > MOST * sum(f.seconds_self for f in functions)
 
 
 def _behind_workers(evidence: Evidence) -> Cause:

@@ -179,6 +179,41 @@ def test_a_host_profile_names_the_line_in_the_data_set() -> None:
     assert {e.name: e.value for e in finding.evidence}["cause"] == "storage"
 
 
+def test_workers_are_no_cure_for_a_slow_sampler() -> None:
+    sampler = "/lib/torch/utils/data/sampler.py"
+    functions = [
+        function("Weighted.__iter__", 0.6, 0.7, Phase.DATA, line=19),
+        function("BatchSampler.__iter__", 0.0, 0.7, Phase.DATA, users_own=False, file=sampler),
+        function("Data.__getitem__", 0.2, 0.2, Phase.DATA, line=8),
+    ]
+    finding = first(cpu_bound_data(1.0, 0, functions))
+    assert finding.location == Location("/home/me/train.py", 19, "Weighted.__iter__")
+    assert {e.name: e.value for e in finding.evidence}["cause"] == "sampler"
+    assert finding.knob is None
+    functions[0] = function("Weighted.__iter__", 0.1, 0.1, Phase.DATA, line=19)
+    functions[1] = function("next", 0.0, 0.1, Phase.DATA, users_own=False, file=sampler)
+    assert first(cpu_bound_data(1.0, 0, functions)).knob == "loader_workers"
+
+
+def test_what_a_step_does_with_torch_outside_the_model_counts_but_the_loss_does_not() -> None:
+    inside = function(
+        "Linear.forward", 0.5, 0.5, Phase.FORWARD, users_own=False, file="/torch/nn/l"
+    )
+    saves = function("_save", 0.4, 0.4, users_own=False, file="/lib/torch/serialization.py")
+    loss = function("cross_entropy", 0.4, 0.4, users_own=False, file="/lib/torch/nn/functional.py")
+    main = function("main", 0.1, 0.5, line=25)
+    finding = found(healthy_cpu(timeline=profiled([inside, saves, main])), FindingType.HOST_BOUND)
+    assert finding is not None
+    assert (finding.location, finding.gain_upper_bound) == (
+        Location("/home/me/train.py", 25, "main"),
+        pytest.approx(2.0),
+    )
+    assert "writes or logs" in finding.description
+    quiet = found(healthy_cpu(timeline=profiled([inside, loss, main])), FindingType.HOST_BOUND)
+    assert quiet is not None
+    assert quiet.gain_upper_bound == pytest.approx(1 / 0.9, abs=0.001)
+
+
 def test_a_wait_names_its_line_and_the_knob_only_where_one_helps() -> None:
     waits = replace(idle(total=0.3, sync=0.25), syncs=SyncFigures(0.4, 2, (("train.py:57", 0.3),)))
     finding = first(healthy_gpu(waits))
