@@ -123,9 +123,13 @@ class Evidence:
 
     @property
     def cores_used(self) -> float | None:
-        """Cores that the script's processes kept busy; None too where too few samples tell 0."""
+        """Cores that the script's processes kept busy; None too where too few samples tell 0.
+
+        In the measured steps where that is known: starts, and pauses of a live pair, do not count.
+        """
         host = None if self.result is None else self.result.host
-        return None if host is None or not host.cpu_percent else host.cpu_percent / 100
+        used = None if host is None else host.steady_cpu_percent or host.cpu_percent
+        return used / 100 if used else None
 
     @property
     def cores_available(self) -> float | None:

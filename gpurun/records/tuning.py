@@ -279,7 +279,7 @@ class TuningReport:
     findings: tuple[Finding, ...] = ()
     """What held the script back as it is, the most severe first."""
     proof_seconds: float | None = None
-    """From the beginning to the end of the first proof."""
+    """From the beginning until a gain was first significant."""
     findings_left: tuple[Finding, ...] = ()
     """What holds it back under the settings that were chosen."""
     schema: str = TUNING_SCHEMA

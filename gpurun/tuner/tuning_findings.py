@@ -42,7 +42,7 @@ class TuningFindings:
     rejections: list[Rejection] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     proof_seconds: float | None = None
-    """From the beginning to the end of the first proof."""
+    """From the beginning until a gain was first significant."""
     unproven: Unproven | None = None
     ceilings: Ceilings | None = None
     verdict: str = "interrupted"

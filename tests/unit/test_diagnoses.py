@@ -160,6 +160,13 @@ def test_threads_that_a_setting_of_gpurun_chose_are_no_finding() -> None:
     assert found(healthy_cpu(switches=switches, result=chosen), FindingType.ENVIRONMENT) is None
 
 
+def test_pauses_of_a_live_pair_do_not_make_busy_workers_look_idle() -> None:
+    split = StepSplit(8.0, None, 1.0, 0.6, 0.2, 0.2)
+    host = HostUse(90.0, 2.0, 1, 4, steady_cpu_percent=190.0)
+    finding = first(healthy_cpu(result=result(split, host=host), loaders=(loader(3),)))
+    assert {e.name: e.value for e in finding.evidence}["cause"] == "transforms"
+
+
 def test_neighbours_that_take_the_cores_leave_the_cause_open() -> None:
     split = StepSplit(8.0, None, 1.0, 0.6, 0.2, 0.2)
     host = HostUse(10.0, 2.0, 1, 1, others_cpu_percent=185.0)

@@ -162,6 +162,16 @@ def test_a_rejected_finalist_with_nothing_to_save_leaves_the_script_as_it_is(
     assert "loss guard" in tuning.findings.ladder[0].reason
 
 
+def test_when_a_gain_was_proven_is_kept_and_nothing_where_none_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    proven = prove(monkeypatch, steady(loader_workers=2.0), {"loader_workers": 4})
+    assert proven.findings.proof_seconds is not None
+    assert 0 < proven.findings.proof_seconds < 600
+    without = prove(monkeypatch, steady(), {"loader_workers": 4})
+    assert without.findings.proof_seconds is None
+
+
 def test_a_settled_proof_survives_a_baseline_that_fails_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -56,12 +56,17 @@ class ProofLaunches:
         baseline = self._findings.baseline = Finalist("baseline", self._findings.base)
         if not finalists:
             return baseline
-        live, update = self._live(finalists), self._view.proof_update
+        live = self._live(finalists)
+
+        def update(line: str) -> None:
+            self._view.proof_update(line)
+            if any(finalist.look().significant for finalist in finalists):
+                self._findings.proof_seconds = self._findings.proof_seconds or self._time.spent
+
         self._time.live = live is not None
         self._round_seconds = self._time.round_of(best)
         seconds = self._round_seconds / 2
         prove(baseline, finalists, self._launch_side, self._no_room, update, seconds, live)
-        self._findings.proof_seconds = self._findings.proof_seconds or self._time.spent
         for note in () if live is None else live.notes:
             self._decide(note)
         if baseline.failure is not None:
