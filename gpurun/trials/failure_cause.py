@@ -24,7 +24,7 @@ ENDED_BADLY = ("failed", "killed", "crashed")
 """Statuses of a launch that did not end as it should."""
 COMPILER_SHARE = 0.5
 """A trial that spent so much of its time in torch's compiler was given up for that."""
-NOT_FOR_MEMORY = "killed from outside (SIGKILL), and not by the kernel for want of memory"
+NOT_FOR_MEMORY = "killed from outside (SIGKILL), and not by the kernel for lack of memory"
 WORTH_A_WORD = 0.05
 """Of the measured time: compiling that took less of it is not why a change gains nothing."""
 SHOWN_LINES = 5
@@ -60,7 +60,7 @@ def outcome_status(
 def failure_of(
     logs: Sequence[ProcessLog], run_dir: Path, result: RunResult, knobs: Collection[str] = ()
 ) -> Failure | None:
-    """Why a launch that ended by itself is of no use; None if it was measured.
+    """Reason why a launch that ended by itself is of no use; None if it was measured.
 
     `knobs`: the names of those that were set.
     """
@@ -72,7 +72,7 @@ def failure_of(
 
 
 def refusal(logs: Sequence[ProcessLog]) -> str | None:
-    """Why the script cannot be run as one rank of several, in a line; None if no rank said so."""
+    """Reason why the script cannot be one rank of several; None if no rank said so."""
     told = (x.detail for log in logs for x in log.traits if x.trait == PARALLEL_REFUSED)
     detail = next(told, None)
     return None if detail is None else detail.splitlines()[0].removeprefix("gpurun: ")
@@ -162,7 +162,7 @@ def rank_logs(run_dir: Path) -> dict[int, Path]:
 
 
 def while_compiling(logs: Sequence[ProcessLog], now_ns: int, given_up: Failure) -> Failure:
-    """Why a launch was given up: for torch's compiler if that took the time; else as it stands.
+    """Reason why a launch was given up: for torch's compiler if that took the time, else as it is.
 
     `now_ns`: the wall clock's time at its end.
     """

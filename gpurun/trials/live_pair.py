@@ -1,6 +1,6 @@
 """A live pair: two launches that take turns of a few steps, one frozen while the other trains.
 
-What both sides share (a busy host above all) hits neighbouring turns alike and cancels in their
+Disturbances that both sides share hit neighbouring turns alike and cancel in their
 ratio. Duet benchmarking: Bulej et al., ICPE 2020 (arXiv 2001.05811).
 """
 

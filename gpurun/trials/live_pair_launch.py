@@ -43,7 +43,7 @@ class PairSide:
 
 @dataclass(frozen=True)
 class TurnLimits:
-    """How long turns go on, unless the fewest rounds take longer.
+    """The length of all turns, unless the fewest rounds take longer.
 
     `seconds`: at most. `epoch_seconds`: at most, where enough epochs begin on both sides meanwhile.
     `error`: turns end sooner once the standard error of the ratio's logarithm is below it.
@@ -74,7 +74,7 @@ class TurnLimits:
 
 @dataclass(frozen=True)
 class PairEnd:
-    """How a live pair ended. `ratio`: step time of the second over the first side's, by turns.
+    """The end of a live pair. `ratio`: step time of the second over the first side's, by turns.
 
     `exit_codes` and `seconds`: of both sides. `failure`: why there is no ratio, "" where there is.
     `notes`: what disturbed the GPU meanwhile, a clause each.
@@ -165,7 +165,7 @@ def _epochs_seconds(rounds: Sequence[Round]) -> float:
 
 
 def _exit_code(sandbox: Sandbox) -> int | None:
-    """How a side left; None for one that had to be killed."""
+    """The exit code of a side; None for one that had to be killed."""
     deadline = time.monotonic() + EXIT_SECONDS
     while (code := sandbox.poll()) is None:
         if time.monotonic() > deadline:

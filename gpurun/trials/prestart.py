@@ -30,7 +30,7 @@ MEMORY_EACH = 4 << 30
 
 
 def prestart_slots() -> int:
-    """How many processes may wait on this machine at a time."""
+    """The number of processes that may wait on this machine at a time."""
     by_cores = max(1, int(available_cores() / CORES_EACH))
     return min(MOST, by_cores, max(1, available_memory() // MEMORY_EACH))
 

@@ -1,4 +1,4 @@
-"""How far a running trial is, from its growing event files and its output."""
+"""The progress of a running trial, from its growing event files and its output."""
 
 from __future__ import annotations
 

@@ -23,13 +23,13 @@ LIMITS = TurnLimits(seconds=4.0, epoch_seconds=8.0, error=0.01)
 STRETCH_SECONDS = 1.0
 """A candidate first has the machine for so long without a break: its throughput and memory."""
 NAME = "the reference"
-"""What messages call it, and no other launch."""
+"""Messages call it so, and no other launch."""
 
 
 class Reference:
     """Launches `side` at once. `lost`: why it takes no further turn, "" while it does.
 
-    `close` ends it. What the launch raises ends it too.
+    `close` ends it. An error of the launch ends it too.
     """
 
     def __init__(self, side: PairSide) -> None:

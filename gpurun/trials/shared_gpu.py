@@ -18,7 +18,7 @@ MPS_PID = "nvidia-cuda-mps-control.pid"
 
 
 def sharing_obstacle(environment: Mapping[str, str]) -> str:
-    """Why two processes cannot take turns on the visible GPUs, "" if they can."""
+    """Reason why two processes cannot take turns on the visible GPUs, "" if they can."""
     mode = exclusive_gpu()
     if mode:
         return f"the GPU is in {mode} mode, which lets in one process only"

@@ -172,7 +172,7 @@ class TrialLauncher:
         )
 
     def in_turn_reason(self, *, ranks: bool) -> str:
-        """Why two launches cannot be a live pair, "" if they can. `ranks`: they run in several."""
+        """Reason why two launches cannot be a live pair, or "". `ranks`: they run in several."""
         if ranks:
             return "the script runs in several ranks"
         if self.mode is Mode.IN_PLACE:
@@ -372,7 +372,7 @@ def _with_turns(look: Look, turns: BesideReference) -> Look:
 
 
 def _given_up(end: PairEnd, side: int) -> Failure | None:
-    """Why a side of a failed pair was ended, None for one that ended by itself."""
+    """Reason why a side of a failed pair was ended, None for one that ended by itself."""
     if not end.failure or end.exit_codes[side] is not None:
         return None
     partner_ended = end.exit_codes[1 - side] is not None
@@ -380,7 +380,7 @@ def _given_up(end: PairEnd, side: int) -> Failure | None:
 
 
 def _pair_failure(end: PairEnd, outcomes: list[Outcome]) -> Failure | None:
-    """Why there is no ratio: what befell the side that failed first."""
+    """Reason why there is no ratio: what befell the side that failed first."""
     if end.failure:
         failures = [x.failure for x in outcomes if x.failure is not None]
         own = [x for x in failures if x.kind is not FailureKind.PARTNER_ENDED]

@@ -23,7 +23,7 @@ WINDOW_SECONDS = 1.0
 
 
 def not_needed(facts: Facts) -> str:
-    """Why the ceilings would tell nothing of a script; "" where they would."""
+    """Reason why the ceilings would tell nothing of a script; "" where they would."""
     if facts.result.ranks > 1:
         return "the script runs in several ranks"
     wait = data_wait(facts)

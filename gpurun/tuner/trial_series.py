@@ -122,7 +122,7 @@ class TrialSeries:
 
     @property
     def in_turn_only(self) -> str:
-        """Why trials of this tuning cannot be live pairs, "" if they can."""
+        """Reason why trials of this tuning cannot be live pairs, "" if they can."""
         return self.launcher.in_turn_reason(ranks=self._ranks(self.folder) is not None)
 
     @property
@@ -287,7 +287,7 @@ def trial_of(
 
 
 def _reason(request: TrialRequest, outcome: Outcome) -> str:
-    """Why a trial is of no use, "" where it was measured."""
+    """Reason why a trial is of no use, "" where it was measured."""
     failure, result = outcome.failure, outcome.result
     if failure is None:
         return ""

@@ -28,7 +28,7 @@ class Trial:
     exit_code: int | None
     objective: Objective = Objective.THROUGHPUT
     failure: Failure | None = None
-    """Why it is of no use; None where it was measured."""
+    """Reason why it is of no use; None where it was measured."""
     late: bool = False
     """True if it was ended because it took all the time that it might."""
 

@@ -98,7 +98,7 @@ def test_a_rank_that_exits_without_a_word_is_told_by_its_agent(tmp_path: Path) -
     ("since", "status", "words"),
     [
         (None, "oom", "most likely"),
-        (0, "failed", "not by the kernel for want of memory"),
+        (0, "failed", "not by the kernel for lack of memory"),
         (1, "oom", "most likely"),
     ],
 )

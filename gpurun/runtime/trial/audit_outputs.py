@@ -116,7 +116,7 @@ class OutputsAudit:
         return [(b, self._sampler.values(b, BUFFER_VALUES)) for b in islice(found, MOST_BUFFERS)]
 
     def _wanted(self, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a later call is looked at: at each power of two, or of an unusual size."""
+        """True if a later call is looked at: at each power of two, or of an unusual size."""
         if number & (number - 1) == 0:
             return True
         if self._others >= OTHER_SIZES or self._size(args, kwargs) == self._usual:

@@ -91,7 +91,7 @@ class SamplesAudit:
                 seen.moments[str(index)] = moments
 
     def fed(self, value: object) -> int | None:
-        """Which batch (counted over all loaders) a tensor is a part of; None if of none."""
+        """The batch that a tensor is a part of, counted over all loaders; None if of none."""
         return self._handed.get(checksum(value))
 
     def finish(self) -> None:

@@ -252,7 +252,7 @@ def _model_copies(roots: list[nn.Module]) -> Iterator[tuple[str, Side]]:
 
 
 def _is_table(thing: dict[Any, Any], shapes: dict[str, Any], roots: list[nn.Module]) -> bool:
-    """Whether a dict holds tensors of its own under the names of a root's parameters."""
+    """True if a dict holds tensors of its own under the names of a root's parameters."""
     if len(thing) < 2 or not all(type(k) is str and k in shapes for k in thing):
         return False
     if not all(is_tensor(t) and t.shape == shapes[k] for k, t in thing.items()):

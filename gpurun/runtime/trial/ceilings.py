@@ -1,4 +1,4 @@
-"""How fast each side of a training is alone: the model without its loader, the loader alone.
+"""The speed of each side of a training alone: the model without its loader, the loader alone.
 
 A trial for this has three windows, one after the other: the script as it is; the same while the
 training loader hands out one batch again and again, so that the model never waits; the script's own

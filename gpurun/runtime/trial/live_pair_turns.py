@@ -99,7 +99,7 @@ class Turns:
         self._began_ns, self._began_event = now(), self._mark()
 
     def _is_whole(self) -> bool:
-        """Whether the turn may end here: with whole epochs, else with the stock as it began."""
+        """True if the turn may end here: with whole epochs, else with the stock as it began."""
         assert self._order is not None
         longer = self._steps - self._order.least_steps
         if self._short_epochs:
@@ -138,7 +138,7 @@ class Turns:
         )
 
     def _judge_epochs(self, elapsed: int) -> None:
-        """Whether epochs are short; a start among few steps would make them look longer."""
+        """True if epochs are short; a start among few steps would make them look longer."""
         if self._epoch_steps and (self._steps >= self._epoch_steps or not self._epoch_starts):
             most = SHORT_EPOCH_NS * (2 if self._short_epochs else 1)
             self._short_epochs = self._epoch_steps * elapsed <= most * self._steps

@@ -72,7 +72,7 @@ class _Planted:
 
 
 def _cycles_per_second(torch: ModuleType) -> float:
-    """How fast the device counts what its sleeping kernel waits for. Waits for the device, once."""
+    """The pace at which the device counts for its sleeping kernel. Waits for the device, once."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda._sleep(CALIBRATION_CYCLES)  # loads the kernel, and wakes up the clocks
     begin.record()

@@ -1,4 +1,4 @@
-"""How a trial ends: every rank at the same step, and the processes that started them with it."""
+"""The end of a trial: every rank at the same step, and the processes that started them with it."""
 
 from __future__ import annotations
 

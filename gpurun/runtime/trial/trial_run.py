@@ -73,7 +73,7 @@ class _Trial:
         self.before_exit: Callable[[], None] = lambda: None
         """Called when enough was seen, before the process ends."""
         self.enough: Callable[[int, int], str | None] = self._enough
-        """Why it has seen enough after a step (its number, its end), None if it has not."""
+        """Reason why it has seen enough after a step (its number, its end), None if it has not."""
         self._as_it_is = as_it_is
         self._rule: StopRule = spec.stop
         self._ranks = trial_exit.StopAgreement(control)
@@ -161,7 +161,7 @@ class _Trial:
             trial_exit.end_at_once(lambda: self._write_exit("enough", count, end), self.control)
 
     def _enough(self, count: int, end: int) -> str | None:
-        """Why this process has seen enough, None if it has not."""
+        """Reason why this process has seen enough, None if it has not."""
         if count >= self._rule.max_steps:
             return "max_steps"
         if self._began is None or count < self._rule.min_steps + self._outputs_steps():

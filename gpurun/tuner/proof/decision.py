@@ -36,7 +36,7 @@ class JudgedFinalist:
 
     @property
     def objection(self) -> str:
-        """Why it is not chosen, in a clause."""
+        """Reason why it is not chosen, in a clause."""
         if self.finalist.failure is not None:
             return self.finalist.failure
         if not self.guard.accepted:

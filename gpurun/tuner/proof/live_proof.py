@@ -50,7 +50,7 @@ class LiveProof:
         self._finished = finished
 
     def obstacle(self, facts: Facts, finalists: Sequence[Mapping[str, Any]]) -> str:
-        """Why these finalists cannot be measured live beside the baseline, "" if they can."""
+        """Reason why these finalists cannot be measured live beside the baseline, or ""."""
         if self._series.in_turn_only:
             return self._series.in_turn_only
         step = facts.result.step_time_ms
@@ -96,7 +96,7 @@ class LiveProof:
 
 
 def _text(trials: TrialPair) -> str:
-    """Why a pair is of no use: the turns of both sides, or what one of them measured by itself."""
+    """Reason why a pair is of no use: its turns, or what one side measured."""
     sides = (trials.first, trials.second)
     failures = (trials.failure, *(side.failure for side in sides if side is not None))
     said = next((failure.text for failure in failures if failure is not None), "")
@@ -104,7 +104,7 @@ def _text(trials: TrialPair) -> str:
 
 
 def _gain(trials: TrialPair, objective: Objective) -> float | None:
-    """How many times better the second side is; None if that was not measured."""
+    """The factor by which the second side is better; None if that was not measured."""
     first, second = trials.first, trials.second
     if trials.ratio is None or first is None or second is None:
         return None

@@ -66,9 +66,9 @@ class Finalist:
     pairs: list[tuple[float, float]] = field(default_factory=list)
     failure: str | None = None
     live_pairs: int = 0
-    """How many of the pairs were live."""
+    """The number of live pairs among them."""
     earlier_pairs: int = 0
-    """How many of them, the first ones, an earlier tuning measured."""
+    """The number of them, the first ones, that an earlier tuning measured."""
 
     @property
     def live(self) -> bool:

@@ -113,7 +113,7 @@ class ProofLaunches:
         return self._launch(request)
 
     def _live(self, finalists: Sequence[Finalist]) -> LiveProof | None:
-        """How a live pair is measured; None, with the reason noted, where launches take turns."""
+        """Measures live pairs; None, with the reason noted, where launches take turns."""
         facts = self._findings.facts
         if facts is None:
             return None

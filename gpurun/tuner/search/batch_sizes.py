@@ -1,4 +1,4 @@
-"""Which other batch sizes a tuning may try."""
+"""The other batch sizes that a tuning may try."""
 
 from __future__ import annotations
 

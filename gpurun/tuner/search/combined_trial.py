@@ -133,7 +133,7 @@ class CombinedTrial:
     def _safer(
         self, group: Sequence[CombinedChange], trial: Trial, state: SearchState
     ) -> list[CombinedChange]:
-        """What is left of a set that is of no use: first what starts slowly goes, for it is the
+        """The rest of a set that is of no use: first what starts slowly goes, for it is the
         likeliest to fail, then all that changes numbers; nothing is left in the end.
         """
         dear = self._dearest(group, state)

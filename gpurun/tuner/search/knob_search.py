@@ -36,7 +36,8 @@ from gpurun.tuner.tuning_trial import Trial
 
 BETTER = "a better value was found"
 PASSES = 3
-"""What gains changes what others are worth: the rest is gone through again, so often at most."""
+"""A change that gains alters the worth of others, so the rest is gone through again, at most so
+often."""
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class Screening:
         return why is not None
 
     def end(self, state: SearchState) -> str | None:
-        """Why there is room for no further trial; None if there is."""
+        """Reason why there is room for no further trial; None if there is."""
         if self._left <= 0:
             return f"{self._granted} trials are used up" if self._granted else "no trial is left"
         if self._limits.out_of_time(state.best, StartupSeconds()):
@@ -155,14 +155,14 @@ class Screening:
         return None
 
     def too_slow(self, knob: Knob, state: SearchState) -> str | None:
-        """Why there is room for no launch with this knob; None if there is."""
+        """Reason why there is room for no launch with this knob; None if there is."""
         startup = self.startup([knob], state)
         if not self._limits.out_of_time(state.best, startup):
             return None
         return f"it takes about {startup.first:.0f} s more to start, and {self.no_time}"
 
     def too_slow_without(self, knob: Knob, state: SearchState) -> str | None:
-        """Why there is room for no launch that leaves this knob out; None if there is.
+        """Reason why there is room for no launch that leaves this knob out; None if there is.
 
         What computes otherwise without it is compiled anew, but for what is left out itself.
         """
@@ -220,7 +220,7 @@ class Screening:
     def objection(
         self, effect: Effect, trial: Trial, state: SearchState
     ) -> tuple[str | None, GuardVerdict | None]:
-        """Why what a trial ran under cannot be kept (None: it can), and what the guard says.
+        """Reason why the settings of a trial cannot be kept, or None, and the guard's verdict.
 
         `effect`: of what was turned last; what was kept before counts too.
         """
@@ -256,7 +256,7 @@ class Screening:
 
 
 def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:
-    """How long a trial that only rounds runs: as far as anything is compared with it.
+    """The length of a trial that only rounds: as far as anything is compared with it.
 
     A training that evaluates does so at any time. A script that only infers has its first calls
     looked at; with fewer of them the reference would miss calls that rounding moves most.
@@ -275,7 +275,7 @@ def strongest_effect(effects: Iterable[Effect]) -> Effect:
 
 
 def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:
-    """Why a setting had no effect in its own trial, None if it had one.
+    """Reason why a setting had no effect in its own trial, None if it had one.
 
     `argv`: the script's arguments without any setting.
     """
@@ -300,7 +300,7 @@ def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:
 
 
 def too_small_part(knob: Knob, facts: Facts) -> str | None:
-    """Why the part of the step that a knob acts on is too small to bother, None if it is not."""
+    """Reason why the part of the step that a knob acts on is too small, or None."""
     step, split = facts.result.step_time_ms, facts.result.split
     if step is None or split is None or facts.objective != Objective.THROUGHPUT.value:
         return None
@@ -338,7 +338,7 @@ def gains(trial: Trial, other: Trial) -> bool:
 
 
 def no_gain(trial: Trial, without: Trial) -> str:
-    """Why a change is not kept, with what both trials measured: no ratio, for each is but one."""
+    """Reason why a change is not kept, with what both trials measured: each is but one."""
     why = recompiled(trial.log)
     return f"no gain: {why}" if why else f"no gain: {compared(trial, without)} without it"
 
