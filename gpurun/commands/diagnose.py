@@ -15,6 +15,7 @@ from gpurun.diagnoses.diagnosis_report import diagnosis_report
 from gpurun.diagnoses.run_evidence import evidence_of_run, evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
+from gpurun.measure.run_summary import RunRecords, read_records
 from gpurun.profilers.nvidia_reports import exported
 from gpurun.profilers.recorded_profiles import (
     RecordedProfile,
@@ -77,7 +78,7 @@ def examine(paths: list[Path]) -> DiagnosisReport:
         return diagnosis_report(evidence_of_timelines(_recorded(paths), thresholds), subject)
     if len(paths) > 1:
         raise GpurunError(f"{folder} is a folder beside other paths", "name one folder alone")
-    return _of_run(folder, thresholds)
+    return diagnose_run(folder, read_records(folder))
 
 
 def _recorded(paths: Sequence[Path]) -> tuple[Timeline, ...]:
@@ -86,14 +87,18 @@ def _recorded(paths: Sequence[Path]) -> tuple[Timeline, ...]:
         return read_recordings([exported(path, Path(folder)) for path in paths])
 
 
-def _of_run(folder: Path, thresholds: Thresholds) -> DiagnosisReport:
-    """The diagnosis of a run, with what was recorded of each rank if it was profiled."""
-    profiles = recorded_profiles(folder)
+def diagnose_run(folder: Path, records: RunRecords) -> DiagnosisReport:
+    """The diagnosis of a run, with the recordings of each rank if it was profiled.
+
+    `records`: those of the folder. `GpurunError` if no process recorded anything.
+    """
+    thresholds = Thresholds(load_config(Path.cwd()).diagnose)
+    profiles = recorded_profiles(folder, records.run)
     timelines = [profile.timeline for profile in profiles]
     overheads = [p.overhead_percent for p in profiles if p.overhead_percent is not None]
     failures = dict.fromkeys(failure for profile in profiles for failure in profile.failures)
     return diagnosis_report(
-        evidence_of_run(folder, thresholds, timelines),
+        evidence_of_run(folder, thresholds, timelines, records),
         str(folder),
         overhead_percent=max(overheads, default=None),
         notes=(*_window_notes(folder, profiles), *failures),

@@ -11,9 +11,8 @@ from gpurun.diagnoses.evidence import Evidence
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import GpurunError
 from gpurun.measure.measured_window import Window, measured_window
-from gpurun.measure.resource_use import read_samples
-from gpurun.measure.run_events import ProcessLog, decode_lenient, read_run
-from gpurun.measure.run_summary import summarise_run
+from gpurun.measure.run_events import ProcessLog, decode_lenient
+from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.records.codec import RecordError
 from gpurun.records.events import LoaderEvent
 from gpurun.records.result import RunResult
@@ -26,13 +25,20 @@ RESULT_FILE = "result.json"
 
 
 def evidence_of_run(
-    folder: Path, thresholds: Thresholds, timelines: Sequence[Timeline] = ()
+    folder: Path,
+    thresholds: Thresholds,
+    timelines: Sequence[Timeline] = (),
+    records: RunRecords | None = None,
 ) -> Evidence:
-    """The evidence of a run folder, with the timelines of its ranks if it was profiled."""
-    run = read_run(folder)
+    """The evidence of a run folder, with the timelines of its ranks if it was profiled.
+
+    `records`: those of the folder, where they were read already.
+    """
+    records = read_records(folder) if records is None else records
+    run = records.run
     if not run.processes:
         raise GpurunError(f"{folder} holds no record of a run", "name a folder below .gpurun/runs")
-    result = read_result(folder)
+    result = read_result(folder, records)
     windows = _training(run.processes, result)
     logs = [window.log for window in windows] or list(run.processes)
     splits = [window.split() for window in windows]
@@ -45,7 +51,7 @@ def evidence_of_run(
         rank=seen.rank,
         rank_figures=seen.rank_figures,
         rank_splits=tuple(split for split in splits if split is not None),
-        device_samples=_samples(folder, windows),
+        device_samples=_samples(records.samples.device, windows),
         loaders=_training_loaders(windows),
         roots=tuple(root for log in logs for root in log.roots),
         reads=None if waits is None else waits.reads,
@@ -75,11 +81,11 @@ def evidence_of_timelines(timelines: Sequence[Timeline], thresholds: Thresholds)
     )
 
 
-def read_result(folder: Path) -> RunResult:
+def read_result(folder: Path, records: RunRecords | None = None) -> RunResult:
     """The result of a run; of one that crashed, what its events tell."""
     path = folder / RESULT_FILE
     if not path.exists():
-        return summarise_run(folder, exit_code=None, wall_seconds=0.0)
+        return summarise_run(folder, exit_code=None, wall_seconds=0.0, records=records)
     try:
         return decode_lenient(RunResult, json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, RecordError, AttributeError) as error:
@@ -107,9 +113,10 @@ def _training_loaders(windows: Sequence[Window]) -> tuple[LoaderEvent, ...]:
     return tuple(by_number[n] for n in windows[0].clock.training_loaders if n in by_number)
 
 
-def _samples(folder: Path, windows: Sequence[Window]) -> tuple[DeviceSample, ...]:
+def _samples(
+    samples: tuple[DeviceSample, ...], windows: Sequence[Window]
+) -> tuple[DeviceSample, ...]:
     """The devices' samples while all ranks were measured."""
-    samples = read_samples(folder).device
     if not windows:
         return samples
     begin = max(window.bounds_ns[0] for window in windows)

@@ -8,6 +8,7 @@ everything that could not be read or written.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections import Counter
 from collections.abc import Iterable
@@ -95,8 +96,13 @@ def read_run(run_dir: Path) -> RunLog:
 
 def decode_lenient(cls: type[T], document: dict[str, Any]) -> T:
     """Build a record from a line, ignoring fields that this version does not know."""
-    names = {f.name for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    names = _field_names(cls)  # type: ignore[arg-type]
     return from_json(cls, {k: v for k, v in document.items() if k in names})
+
+
+@functools.cache
+def _field_names(cls: type[Any]) -> frozenset[str]:
+    return frozenset(f.name for f in dataclasses.fields(cls))
 
 
 class _Reader:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from gpurun.measure.measured_window import NS, Window, measured_window
 from gpurun.measure.optional_figures import known, mean
 from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
-from gpurun.measure.run_events import ProcessLog, read_run
+from gpurun.measure.run_events import ProcessLog, RunLog, read_run
 from gpurun.measure.training_clock import CLOCKS
 from gpurun.records.events import PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
@@ -30,6 +31,19 @@ WORST_FIRST = ("failed", "revoked", "applied", "skipped")
 """If a knob has several outcomes, the first of these counts; a revoked knob counts as skipped."""
 
 
+@dataclass(frozen=True)
+class RunRecords:
+    """The events and the samples of a run folder, read once for all who look at them."""
+
+    run: RunLog
+    samples: Samples
+
+
+def read_records(run_dir: Path) -> RunRecords:
+    """Read both; nothing in the folder makes this raise."""
+    return RunRecords(read_run(run_dir), read_samples(run_dir))
+
+
 def summarise_run(
     run_dir: Path,
     *,
@@ -37,14 +51,16 @@ def summarise_run(
     wall_seconds: float,
     status: str | None = None,
     command: tuple[str, ...] | None = None,
+    records: RunRecords | None = None,
 ) -> RunResult:
     """Read a run folder and sum it up.
 
     `exit_code` is the launcher's (128+n for a signal); `status` overrides what it and the events
-    say; `command` defaults to the first process's arguments.
+    say; `command` defaults to the first process's arguments; `records`: those of the folder, where
+    they were read already.
     """
-    run = read_run(run_dir)
-    samples = read_samples(run_dir)
+    records = read_records(run_dir) if records is None else records
+    run, samples = records.run, records.samples
     windows = [w for w in map(measured_window, run.processes) if w is not None]
     group, apart = _trained_together(windows)
     logs = [w.log for w in group] or list(run.processes)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.measure.run_events import ProcessLog, read_run
+from gpurun.measure.run_events import ProcessLog, RunLog, read_run
 from gpurun.measure.training_clock import step_clock
 from gpurun.profilers import all_profilers
 from gpurun.records.events import StepRow
@@ -45,9 +45,13 @@ class RecordedProfile:
         return self.log.process.rank
 
 
-def recorded_profiles(run_dir: Path) -> tuple[RecordedProfile, ...]:
-    """The windows of a run in the order of the ranks; empty where none was profiled."""
-    logs = [log for log in read_run(run_dir).processes if log.profile is not None]
+def recorded_profiles(run_dir: Path, run: RunLog | None = None) -> tuple[RecordedProfile, ...]:
+    """The windows of a run in the order of the ranks; empty where none was profiled.
+
+    `run`: the events of the folder, where they were read already.
+    """
+    run = read_run(run_dir) if run is None else run
+    logs = [log for log in run.processes if log.profile is not None]
     found = [_recorded(log, run_dir / FOLDER) for log in logs]
     return tuple(sorted(found, key=lambda each: each.rank or 0))
 

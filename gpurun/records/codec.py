@@ -53,6 +53,9 @@ def _decoder(kind: Any) -> Decoder:
     if kind is Any:
         return lambda value, where: value
     if origin in (Union, types.UnionType):
+        options = [option for option in typing.get_args(kind) if option is not type(None)]
+        if len(options) == 1:
+            return functools.partial(_decode_optional, _decoder(options[0]))
         return functools.partial(_decode_union, typing.get_args(kind))
     if origin in (tuple, list):
         return functools.partial(_decode_sequence, origin, typing.get_args(kind))
@@ -76,6 +79,10 @@ def _decode_choice(kind: type[enum.Enum], value: JsonValue, where: str) -> Any:
         return kind(value)
     except ValueError as error:
         raise RecordError(f"{where}: {error}") from None
+
+
+def _decode_optional(decoder: Decoder, value: JsonValue, where: str) -> Any:
+    return None if value is None else decoder(value, where)
 
 
 def _decode_union(options: tuple[Any, ...], value: JsonValue, where: str) -> Any:
@@ -128,6 +135,8 @@ def _fields(cls: type) -> tuple[dict[str, Decoder], tuple[str, ...]]:
 
 
 def _decode_scalar(kind: Any, value: JsonValue, where: str) -> Any:
+    if type(value) is kind:
+        return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if kind in (int, float, str) and (not isinstance(value, kind) or isinstance(value, bool)):
