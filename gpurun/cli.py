@@ -25,6 +25,7 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and record the 
        gpurun bench --compare main [script.py ...]       is this commit slower? (bench --help)
        gpurun profile [flags] script.py ...              why it is not faster (profile --help)
        gpurun diagnose FOLDER|TRACE                      why a recorded run is not faster
+       gpurun report [RUN...]                            a page about a run, or runs side by side
        gpurun doctor                                     what is installed, permitted, missing
 
 Flags stand before the script; everything after it belongs to the script. --optimize can choose
@@ -136,11 +137,19 @@ def _profile(argv: list[str]) -> int:
     return profile(argv)
 
 
+def _report(argv: list[str]) -> int:
+    from gpurun.arguments.report_flags import parse_report
+    from gpurun.commands.report_command import report
+
+    return report(parse_report(argv))
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "bench": _bench,
     "diagnose": _diagnose,
     "doctor": _doctor,
     "profile": _profile,
+    "report": _report,
 }
 
 

@@ -31,6 +31,27 @@ def find_home(cwd: Path, out: str | None = None) -> Path:
         return _prepared(_state_folder())
 
 
+def existing_home(cwd: Path, out: str | None = None) -> Path:
+    """The folder of all records as `find_home` has it; nothing is made, it may be missing."""
+    asked = out or os.environ.get("GPURUN_HOME")
+    if asked:
+        return cwd / asked
+    here = cwd / FOLDER
+    return here if here.is_dir() else _state_folder()
+
+
+def newest_run(home: Path) -> Path | None:
+    """The latest run folder; None if there is none. Names begin with the second of the start."""
+    try:
+        runs = [entry for entry in os.scandir(home / "runs") if entry.is_dir()]
+    except OSError:
+        return None
+    begun = max((entry.name[:15] for entry in runs), default="")
+    latest = [entry for entry in runs if entry.name[:15] == begun]
+    newest = max(latest, key=lambda entry: entry.stat().st_mtime_ns, default=None)
+    return None if newest is None else Path(newest.path)
+
+
 def own_folder(home: Path, name: str) -> Path:
     """The folder `name` of the records, made if missing, which version control passes over."""
     folder = home / name

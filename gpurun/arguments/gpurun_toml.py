@@ -88,6 +88,18 @@ class BenchConfig(BenchmarkConfig):
 
 
 @dataclass(frozen=True)
+class ReportConfig:
+    """`[report]`: what a page needs to speak of money and CO₂. None: it does not.
+
+    `price_per_hour`: of one GPU; of the machine where there is none.
+    """
+
+    price_per_hour: float | None = field(default=None, metadata=POSITIVE)
+    currency: str = "$"
+    grams_co2_per_kwh: float | None = field(default=None, metadata=POSITIVE)
+
+
+@dataclass(frozen=True)
 class Config:
     """The values of the configuration file, else the defaults.
 
@@ -98,6 +110,7 @@ class Config:
     optimize: OptimizeConfig = OptimizeConfig()
     run: RunConfig = RunConfig()
     bench: BenchConfig = BenchConfig()
+    report: ReportConfig = ReportConfig()
     diagnose: dict[str, tuple[float, float]] = field(default_factory=dict)
     """`[diagnose]`: thresholds by name, each as [warning, critical]."""
     knobs: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gpurun.errors import GpurunError
 
-NOT_YET = ("report", "monitor")
+NOT_YET = ("monitor",)
 """Commands that are planned and not built."""
 BELOW_BENCH = ("accept", "bisect", "export", "history", "import", "selftest")
 

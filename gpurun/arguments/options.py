@@ -139,6 +139,19 @@ class DiagnoseOptions:
 
 
 @record
+class ReportOptions:
+    """The flags of `gpurun report`. `runs`: run folders, their names, or documents of `--json`; the
+    newest run if there are none. `html`: None for a file in the folder of the first run."""
+
+    runs: tuple[str, ...] = ()
+    html: str | None = None
+    markdown: str | None = None
+    out: str | None = None
+    quiet: bool = False
+    help: bool = False
+
+
+@record
 class BenchOptions:
     """The flags of `gpurun bench`; None where nobody said anything.
 

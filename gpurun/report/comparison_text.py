@@ -97,10 +97,10 @@ def _bounds(metric: MetricComparison) -> str | None:
 
 def comparison_lines(found: Comparison) -> list[str]:
     """The closing report."""
-    grid = _grid(found)
+    grid = figures_grid(found)
     lines = [f"  {line}" for line in grid.lines()] if grid.rows else []
-    lines += _of_method(found)
-    if (training := _training(found)) is not None:
+    lines += method_lines(found)
+    if (training := training_line(found)) is not None:
         lines.append(training)
     lines.append(verdict_line(found))
     if found.verdict != "pass":
@@ -108,7 +108,7 @@ def comparison_lines(found: Comparison) -> list[str]:
     return lines
 
 
-def _of_method(found: Comparison) -> list[str]:
+def method_lines(found: Comparison) -> list[str]:
     """Why pairs were no live ones; what their interval takes for granted where they were."""
     method = found.method
     if method is None or found.error is not None:
@@ -125,7 +125,7 @@ def _of_method(found: Comparison) -> list[str]:
     ]
 
 
-def _training(found: Comparison) -> str | None:
+def training_line(found: Comparison) -> str | None:
     """A line about the loss curves, a warning if they differ; None if the comparison is
     incomplete."""
     if found.training is None or found.error is not None:
@@ -142,13 +142,13 @@ def comparison_markdown(found: Comparison) -> str:
 def _section(found: Comparison) -> str:
     """The verdict, the table, and what else is to be said."""
     parts = [f"### gpurun bench: {escaped(_headline(found, _changed))}"]
-    parts += [table(grid) for grid in (_gated(found), _grid(found)) if grid.rows]
+    parts += [table(grid) for grid in (gated_grid(found), figures_grid(found)) if grid.rows]
     if found.verdict != "pass":
         parts.append(escaped(one_line(found.recommendation)))
-    if (training := _training(found)) is not None:
+    if (training := training_line(found)) is not None:
         differs = found.training is not None and found.training.differs
         parts.append(f"**{escaped(training)}**" if differs else escaped(training))
-    parts += [f"- {escaped(line)}" for line in _of_method(found)]
+    parts += [f"- {escaped(line)}" for line in method_lines(found)]
     parts += [f"- {escaped(one_line(note))}" for note in found.notes]
     sides = f"baseline `{_commit(found.baseline)}`, current `{_commit(found.current)}`"
     parts.append(f"{sides}, {_ground(found)} in {duration(found.seconds)}")
@@ -161,7 +161,7 @@ def _proof(metric: MetricComparison) -> list[str]:
     return [p_value(metric.p_value)]
 
 
-def _gated(found: Comparison) -> Grid:
+def gated_grid(found: Comparison) -> Grid:
     """The judged metrics and their thresholds; nothing if the comparison did not come to its
     end."""
     columns = (
@@ -180,7 +180,7 @@ def _gated(found: Comparison) -> Grid:
     return Grid(columns, tuple(rows))
 
 
-def _grid(found: Comparison) -> Grid:
+def figures_grid(found: Comparison) -> Grid:
     """Every figure that both sides have; those of half a comparison would read like a finding.
 
     For live pairs, the current speed is the baseline's times the ratio that the turns measured,

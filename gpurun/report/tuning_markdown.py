@@ -57,7 +57,7 @@ def tuning_markdown(report: TuningReport) -> str:
         grid = _pairs_grid(report.proof, byte_size if memory else number)
         parts += ["## Proof", f"By {compared}:", table(grid)]
     if report.trials:
-        parts += ["## Trials", table(_trials_grid(report.trials))]
+        parts += ["## Trials", table(trials_grid(report.trials))]
     if report.decisions:
         parts += ["## Decisions", _bullets([escaped(one_line(d)) for d in report.decisions])]
     parts.append(_footer(report))
@@ -94,7 +94,8 @@ def _pairs_grid(proof: Proof, shown: Callable[[float], str]) -> Grid:
     return Grid(_PAIR_COLUMNS, rows)
 
 
-def _trials_grid(trials: Sequence[TrialRecord]) -> Grid:
+def trials_grid(trials: Sequence[TrialRecord]) -> Grid:
+    """Every trial with its figures; columns in which nothing was measured are left out."""
     return Grid(_TRIAL_COLUMNS, tuple(_trial_row(t) for t in trials)).without_empty_columns()
 
 

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from gpurun.arguments.flag_values import parse_duration, parse_fraction
-from gpurun.arguments.gpurun_toml import BenchConfig, Config, OptimizeConfig, RunConfig, load_config
+from gpurun.arguments.gpurun_toml import (
+    BenchConfig,
+    Config,
+    OptimizeConfig,
+    ReportConfig,
+    RunConfig,
+    load_config,
+)
 from gpurun.errors import GpurunError
 from gpurun.knobs.api import Effect
 
@@ -206,8 +213,20 @@ def test_what_is_no_fraction_is_refused(text: str) -> None:
 def test_the_file_in_the_repository_shows_every_key_with_its_default() -> None:
     path = Path(__file__).resolve().parents[2] / "gpurun.toml"
     assert replace(load_config(path.parent), source=None) == Config()
-    for section in (Config, OptimizeConfig, RunConfig, BenchConfig):
+    for section in (Config, OptimizeConfig, RunConfig, BenchConfig, ReportConfig):
         for field in fields(section):
-            assert field.name in ("source", "run", "optimize", "bench", "diagnose") or re.search(
-                rf"^(# )?{field.name} = ", path.read_text(), re.MULTILINE
-            ), field.name
+            assert field.name in (
+                "source",
+                "run",
+                "optimize",
+                "bench",
+                "diagnose",
+                "report",
+            ) or re.search(rf"^(# )?{field.name} = ", path.read_text(), re.MULTILINE), field.name
+
+
+def test_a_price_is_a_number_above_zero(tmp_path: Path) -> None:
+    write(tmp_path / "gpurun.toml", '[report]\nprice_per_hour = 3\ncurrency = "€"\n')
+    assert load_config(tmp_path).report == ReportConfig(price_per_hour=3.0, currency="€")
+    assert "is not above 0" in error_in(tmp_path, "[report]\nprice_per_hour = 0\n").what
+    assert "grams_co2_per_kwh" in error_in(tmp_path, "[report]\ngrams_co2 = 300\n").todo

@@ -1,0 +1,108 @@
+"""`gpurun report`: one page about a run, or about several side by side."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpurun.arguments.gpurun_toml import load_config
+from gpurun.arguments.options import ReportOptions
+from gpurun.commands.diagnose import diagnose_run
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode, GpurunError
+from gpurun.rundir import check_output, existing_home, newest_run, write_whole
+
+HELP = """\
+usage: gpurun report [flags] [RUN...]     a page about a run, or several side by side
+
+RUN is a run folder, its name below .gpurun/runs, or a document that --json wrote. Without one,
+the page shows the newest run. It is one HTML file that needs neither network nor JavaScript.
+
+  --html FILE      write the page there (default: report.html in the run folder; of several runs
+                   side-by-side.html in the folder of the first)
+  --markdown FILE  write the same as Markdown, too; pictures become sentences
+  --out DIR        look for runs there (default .gpurun; also GPURUN_HOME)
+  --quiet          print nothing but errors and the closing verdict line
+
+[report] of gpurun.toml has price_per_hour, currency and grams_co2_per_kwh; without a price the page
+does not speak of money. The exit code is 0, whatever the page says.
+"""
+
+
+def report(options: ReportOptions) -> int:
+    """Read the runs and write the page; exit code 0 whatever stands in it."""
+    if options.help:
+        sys.stdout.write(HELP)
+        return int(ExitCode.OK)
+    config = load_config(Path.cwd())
+    paths = find_runs(options.runs, existing_home(Path.cwd(), options.out or config.run.out))
+    html = Path(options.html) if options.html is not None else default_page(paths)
+    check_output("--html", html)
+    if options.markdown is not None:
+        check_output("--markdown", Path(options.markdown))
+
+    from gpurun.report.page.html_page import html_page
+    from gpurun.report.page.markdown_page import markdown_page
+    from gpurun.report.page.run_contents import read_contents
+    from gpurun.report.page.run_page import run_page
+
+    contents = [read_contents(path, diagnose_run) for path in paths]
+    page = run_page(contents, config.report)
+    _write("--html", html, lambda: html_page(page))
+    if options.markdown is not None:
+        _write("--markdown", Path(options.markdown), lambda: markdown_page(page))
+    if not options.quiet:
+        _tell(html, [line for run in contents for line in run.missing])
+    missing = sum(len(run.missing) for run in contents)
+    print_verdict("ok", int(ExitCode.OK), runs=len(paths), missing=missing, page=html)
+    return int(ExitCode.OK)
+
+
+def find_runs(names: Sequence[str], home: Path) -> list[Path]:
+    """The folders or documents of these names; the newest run if there are none."""
+    if not names:
+        newest = newest_run(home)
+        if newest is None:
+            raise GpurunError(
+                f"there is no run below {home / 'runs'}", "run a script under gpurun, or name a run"
+            )
+        return [newest]
+    return [_find_run(name, home) for name in names]
+
+
+def _find_run(name: str, home: Path) -> Path:
+    for path in (Path(name), home / "runs" / name):
+        if path.exists():
+            return path
+    raise GpurunError(
+        f"there is no run {name!r}", f"name a run folder, or one of those in {home / 'runs'}"
+    )
+
+
+def default_page(paths: Sequence[Path]) -> Path:
+    """Where the page goes unless the user says so."""
+    first = paths[0]
+    if first.is_file():
+        return first.with_suffix(".html")
+    return first / ("report.html" if len(paths) == 1 else "side-by-side.html")
+
+
+def _write(flag: str, path: Path, text: Callable[[], str]) -> None:
+    try:
+        write_whole(path, text())
+    except OSError as error:
+        raise GpurunError(
+            f"{path} cannot be written: {error.strerror or error}", f"name another file with {flag}"
+        ) from None
+
+
+def _tell(page: Path, missing: Sequence[str]) -> None:
+    from gpurun.formatting.number_text import byte_size
+    from gpurun.formatting.one_line import one_line
+    from gpurun.report.terminal_output import PREFIX, VERBATIM, write_lines
+
+    size = byte_size(page.stat().st_size)
+    lines = [[("missing: ", "yellow"), (one_line(line), "")] for line in missing]
+    lines.append([("page: ", "dim"), (str(page), VERBATIM), (f" ({size})", "dim")])
+    write_lines([[(PREFIX, "bold cyan"), *line] for line in lines])

@@ -1,0 +1,84 @@
+"""Horizontal bars: one a row, or the parts of a whole one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpurun.report.page.svg_elements import WIDTH, element, svg_picture, text
+
+ROW, WORDS, BAR, TITLE = 44.0, 22.0, 14.0, 26.0
+"""Height of a row (its words and its bar), of words alone, of a bar, and of the title."""
+LEGEND_ROW, LEGEND_COLUMNS = 19.0, 3
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A row. `value`: None where there is no bar to draw. `bounds`: its interval, a thin line."""
+
+    name: str
+    told: str
+    value: float | None
+    bounds: tuple[float, float] | None = None
+    strong: bool = False
+
+
+def bar_chart(title: str, bars: Sequence[Bar], mark: float | None = None) -> str:
+    """The bars on one scale that begins at 0; `mark`: a line through all of them."""
+    reach = [b.value or 0.0 for b in bars] + [b.bounds[1] for b in bars if b.bounds]
+    scale = WIDTH / (max([*reach, mark or 0.0]) or 1.0)
+    drawn, y = [text(title, 0, 15, "h")], TITLE
+    for bar in bars:
+        drawn += _words(bar, y)
+        if bar.value is not None:
+            drawn += _bar(bar, bar.value, y + WORDS, scale)
+            drawn += [] if mark is None else [_mark(min(mark * scale, WIDTH - 1), y + WORDS)]
+        y += WORDS if bar.value is None else ROW
+    return svg_picture(title, y, drawn)
+
+
+def _words(bar: Bar, y: float) -> list[str]:
+    kind = "b" if bar.strong else "t"
+    return [text(bar.name, 0, y + 16, kind), text(bar.told, WIDTH, y + 16, kind, "end")]
+
+
+def _bar(bar: Bar, value: float, y: float, scale: float) -> list[str]:
+    drawn = [_rectangle(0, y, value * scale, "f1" if bar.strong else "f0")]
+    if bar.bounds is not None:
+        (low, high), middle = bar.bounds, y + BAR / 2
+        line = element("line", x1=low * scale, x2=high * scale, y1=middle, y2=middle, class_="w")
+        drawn.append(line)
+    return drawn
+
+
+def _mark(x: float, y: float) -> str:
+    return element("line", x1=x, x2=x, y1=y - 3, y2=y + BAR + 3, class_="m")
+
+
+def stacked_bars(
+    title: str, rows: Sequence[tuple[str, str, Sequence[float]]], names: Sequence[str]
+) -> str:
+    """Rows of (name, figure, parts), parts in the order of `names`; all rows on one scale."""
+    scale = WIDTH / (max(sum(parts) for _, _, parts in rows) or 1.0)
+    drawn = [text(title, 0, 15, "h")]
+    for number, (name, told, parts) in enumerate(rows):
+        y, x = TITLE + ROW * number, 0.0
+        drawn += [text(name, 0, y + 16), text(told, WIDTH, y + 16, "t", "end")]
+        for index, part in enumerate(parts):
+            drawn.append(_rectangle(x, y + WORDS, part * scale, f"f{index}"))
+            x += part * scale
+    below = TITLE + ROW * len(rows) + 6
+    drawn += [_legend_entry(name, index, below) for index, name in enumerate(names)]
+    legend_rows = -(-len(names) // LEGEND_COLUMNS)
+    return svg_picture(title, below + LEGEND_ROW * legend_rows, drawn)
+
+
+def _legend_entry(name: str, index: int, y: float) -> str:
+    row, column = divmod(index, LEGEND_COLUMNS)
+    x, y = column * WIDTH / LEGEND_COLUMNS, y + row * LEGEND_ROW
+    swatch = element("rect", x=x, y=y + 2, width=12, height=12, class_=f"f{index}")
+    return swatch + text(name, x + 18, y + 13)
+
+
+def _rectangle(x: float, y: float, width: float, colour: str) -> str:
+    return element("rect", x=x, y=y, width=max(width, 0.5), height=BAR, class_=colour)

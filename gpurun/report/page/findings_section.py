@@ -1,0 +1,59 @@
+"""What slows a training down, with the user's line, the evidence and the bound."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Sequence
+
+from gpurun.formatting.number_text import times
+from gpurun.records.finding import Finding, Location
+from gpurun.report.finding_lines import advice, evidence_text, largest_gain, place
+from gpurun.report.page.page_blocks import Block, Card, Paragraph, Section
+from gpurun.report.page.run_contents import RunContents
+
+LINE_LENGTH = 160
+
+SourceLine = Callable[[Location], str]
+"""The text of the line at a place; "" where it is not to be had."""
+
+
+def line_of(location: Location) -> str:
+    """The line as the file has it now, if the file is there."""
+    if location.line is None:
+        return ""
+    return linecache.getline(location.file, location.line).strip()[:LINE_LENGTH]
+
+
+def findings_sections(contents: RunContents, source: SourceLine = line_of) -> list[Section]:
+    """Findings of the script as it is, of the chosen settings, and of the run."""
+    groups: list[tuple[str, Sequence[Finding]]] = []
+    if contents.tuning is not None:
+        groups.append(("Findings before tuning", contents.tuning.findings))
+        groups.append(("Findings that are left", contents.tuning.findings_left))
+    if contents.diagnosis is not None:
+        groups.append(("Findings", contents.diagnosis.findings))
+    return [_section(title, findings, source) for title, findings in groups if findings]
+
+
+def _section(title: str, findings: Sequence[Finding], source: SourceLine) -> Section:
+    blocks: list[Block] = [_card(finding, source) for finding in findings]
+    gain = largest_gain(findings)
+    if gain is not None:
+        bound = f"Estimated improvement: up to {times(gain)}"
+        blocks.append(Paragraph(f"{bound} (upper bound; bounds do not add up)."))
+    return Section(title, tuple(blocks))
+
+
+def _card(finding: Finding, source: SourceLine) -> Card:
+    lines, code = [], ""
+    if finding.location is not None:
+        lines.append(f"where: {place(finding.location)}")
+        code = source(finding.location)
+    if finding.evidence:
+        lines.append(f"evidence: {evidence_text(finding.evidence)}")
+    lines += [f"do: {tip}" for tip in advice(finding)]
+    if finding.gain_upper_bound is not None:
+        lines.append(f"gain: up to {times(finding.gain_upper_bound)}")
+    said = finding.description[:1].upper() + finding.description[1:]
+    title = f"{said} ({finding.type.value}, severity {finding.severity:.2f})"
+    return Card(title, finding.level, tuple(lines), code)

@@ -1,0 +1,80 @@
+"""The first section of a run: the outcome in one sentence, the settings, the figures."""
+
+from __future__ import annotations
+
+import shlex
+
+from gpurun.formatting.knob_text import knob_change
+from gpurun.formatting.number_text import count, duration, milliseconds, number
+from gpurun.records.result import RunResult
+from gpurun.records.tuning import APPLICABLE, TuningReport
+from gpurun.report.comparison_text import verdict_line
+from gpurun.report.page.figure_table import figure_grid
+from gpurun.report.page.page_blocks import Block, Bullets, Code, Paragraph, Section, Table
+from gpurun.report.page.run_contents import RunContents
+from gpurun.report.scaling_text import title as scaling_title
+from gpurun.report.tuning_verdict import larger_batch_sentences, remarks, verdict_sentence
+
+
+def headline_section(contents: RunContents) -> Section:
+    """What happened, how sure that is, and what was measured."""
+    blocks: list[Block] = []
+    if contents.command:
+        blocks.append(Code("Command", shlex.join(contents.command)))
+    if contents.tuning is not None:
+        blocks += _of_tuning(contents.tuning)
+    if contents.comparison is not None:
+        blocks.append(Paragraph(verdict_line(contents.comparison), strong=True))
+    if contents.scaling is not None:
+        blocks.append(Paragraph(scaling_title(contents.scaling), strong=True))
+    if contents.tuning is None and contents.recordings:
+        blocks += _of_run(contents.recordings[-1].result)
+    launches = [(r.label or "the run", r.result) for r in contents.recordings if r.result]
+    if launches:
+        blocks.append(Table(figure_grid([(name, result) for name, result in launches])))
+    if contents.tuning is not None and any(r.folder for r in contents.recordings):
+        trials = ", ".join(f"{r.label}: {r.folder}" for r in contents.recordings if r.folder)
+        means = "Speed, step, memory and GPU activity are means over all launches of a side."
+        blocks.append(Paragraph(f"{means} The other figures are of one trial each ({trials})."))
+    return Section("Summary", tuple(blocks))
+
+
+def _of_tuning(report: TuningReport) -> list[Block]:
+    blocks: list[Block] = [Paragraph(verdict_sentence(report), strong=True)]
+    if report.chosen is not None and report.chosen.knobs:
+        effects = {row.knob: row.effect for row in report.ladder}
+        changes = [
+            f"{knob_change(knob, value)}{f' ({effects[knob]})' if knob in effects else ''}"
+            for knob, value in report.chosen.knobs.items()
+        ]
+        blocks += [Paragraph("Changed, with the effect of each:"), Bullets(tuple(changes))]
+    told = [*remarks(report), *(line.strip() for line in larger_batch_sentences(report))]
+    if told:
+        blocks.append(Bullets(tuple(told)))
+    if report.verdict in APPLICABLE and report.invocation:
+        words = "With these settings, without trials:"
+        blocks.append(Code(words, shlex.join(report.invocation)))
+    spent = f"{count(len(report.trials), 'trial')} in {duration(report.tuning_seconds)}"
+    isolation = f", isolation: {report.isolation}" if report.isolation else ""
+    return [*blocks, Paragraph(f"{spent}{isolation}.")]
+
+
+def _of_run(result: RunResult | None) -> list[Block]:
+    if result is None:
+        return [Paragraph("No result was recorded.", strong=True)]
+    parts = []
+    if result.samples_per_second is not None:
+        parts.append(f"{number(result.samples_per_second)} samples/s")
+    if result.step_time_ms is not None:
+        name = "latency" if result.clock == "forward" else "step"
+        parts.append(f"{name} {milliseconds(result.step_time_ms.mean)}")
+    if result.gpu_utilization_percent is not None:
+        parts.append(f"GPU activity {result.gpu_utilization_percent:.0f} %")
+    if result.clock is None:
+        parts.append("No training was seen")
+    if result.status not in ("completed", "stopped"):
+        code = "" if result.exit_code is None else f" (exit code {result.exit_code})"
+        parts.append(f"the script {result.status}{code}")
+    blocks: list[Block] = [Paragraph(", ".join(parts), strong=True)] if parts else []
+    notes = (*result.notes, *(f"hook switched off: {error}" for error in result.hook_errors))
+    return [*blocks, Bullets(notes)] if notes else blocks

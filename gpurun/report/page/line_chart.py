@@ -1,0 +1,107 @@
+"""Lines over time, over steps or over devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpurun.report.page.axis_ticks import spread, tick_text, ticks
+from gpurun.report.page.svg_elements import WIDTH, element, svg_picture, text
+from gpurun.report.page.thinning import Point
+
+LEFT, RIGHT, BOTTOM, PLOT = 62.0, 14.0, 42.0, 150.0
+"""Units around the plot, and its height."""
+HEADING, ROW = 32.0, 17.0
+"""Height of the title, and of a line of the legend."""
+COLOURS = 8
+NAME_LENGTH = 54
+
+
+@dataclass(frozen=True)
+class Line:
+    """A named series. `dashed`: no measurement; `dots`: each point is marked."""
+
+    name: str
+    points: Sequence[Point]
+    dashed: bool = False
+    dots: bool = False
+
+
+def line_chart(
+    title: str,
+    lines: Sequence[Line],
+    x_name: str,
+    from_zero: bool = True,
+    x_ticks: Sequence[float] = (),
+    x_from: float | None = None,
+) -> str:
+    """The picture of lines that have points; `from_zero`: the vertical axis includes 0.
+
+    `x_from`: where the horizontal axis begins at the latest.
+    """
+    legend = list(lines) if len(lines) > 1 else []
+    top = HEADING + ROW * len(legend)
+    xs = [x for line in lines for x, _ in line.points] + ([] if x_from is None else [x_from])
+    ys = [y for line in lines for _, y in line.points] + ([0.0] if from_zero else [])
+    low, high = spread(ys)
+    levels = ticks(max(low, 0.0) if from_zero and min(ys) >= 0 else low, high)
+    frame = _Frame((min(xs), max(xs)), (levels[0], levels[-1]), top)
+    drawn = [text(title, 0, 15, "h")]
+    drawn += [_legend_entry(line, n, 22.0 + ROW * n) for n, line in enumerate(legend)]
+    drawn += [_level(frame, level) for level in levels]
+    drawn += _horizontal_axis(frame, x_name, x_ticks)
+    for number, line in enumerate(lines):
+        drawn += _line(frame, line, number)
+    return svg_picture(title, top + PLOT + BOTTOM, drawn)
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where values lie in the picture."""
+
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    top: float
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        share = (value - low) / (high - low) if high > low else 0.5
+        return LEFT + share * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_range
+        return self.top + PLOT * (high - value) / (high - low)
+
+
+def _legend_entry(line: Line, number: int, y: float) -> str:
+    swatch = _path([(0.0, y + 8), (26.0, y + 8)], number, line.dashed)
+    return swatch + text(line.name[:NAME_LENGTH], 34, y + 12)
+
+
+def _level(frame: _Frame, level: float) -> str:
+    y = frame.y(level)
+    rule = element("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y, class_="g")
+    return rule + text(tick_text(level), LEFT - 6, y + 4, "t", "end")
+
+
+def _horizontal_axis(frame: _Frame, name: str, marks: Sequence[float]) -> list[str]:
+    low, high = frame.x_range
+    if not marks and high > low:
+        marks = [x for x in ticks(low, high, 5) if low <= x <= high]
+    below = frame.top + PLOT
+    drawn = [text(tick_text(x), frame.x(x), below + 17, "t", "middle") for x in marks or (low,)]
+    return [*drawn, text(name, (LEFT + WIDTH - RIGHT) / 2, below + 36, "t", "middle")]
+
+
+def _line(frame: _Frame, line: Line, number: int) -> list[str]:
+    places = [(frame.x(x), frame.y(y)) for x, y in line.points]
+    dots = places if line.dots or len(places) == 1 else []
+    colour = f"f{number % COLOURS}"
+    drawn = [_path(places, number, line.dashed)] if len(places) > 1 else []
+    return drawn + [element("circle", cx=x, cy=y, r=3.5, class_=colour) for x, y in dots]
+
+
+def _path(places: Sequence[Point], number: int, dashed: bool) -> str:
+    told = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
+    kind = f"l s{number % COLOURS}{' d' if dashed else ''}"
+    return element("polyline", points=told, class_=kind)

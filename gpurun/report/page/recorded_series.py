@@ -1,0 +1,159 @@
+"""Series of a run over steps and over time: loss, activity, memory, power, use of the processor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from gpurun.measure.resource_use import Samples
+from gpurun.measure.training_clock import StepClock
+from gpurun.records.samples import DeviceSample, HostSample
+from gpurun.report.page.thinning import Point, thinned
+
+GIB = 1024.0**3
+NS = 1e9
+LEAST_SECONDS = 0.2
+"""Use of the processor is counted in hundredths of a second: shorter spans are joined."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """A thinned series; `mean`, `low` and `high` are those of all its values."""
+
+    name: str
+    points: tuple[Point, ...]
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Gauge:
+    """Series that belong into one picture, over seconds since the first sample."""
+
+    title: str
+    unit: str
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True)
+class LossCurve:
+    """The loss by step, where it was looked at. `not_finite`: steps whose loss was NaN or inf."""
+
+    series: Series
+    not_finite: int
+
+
+def series_of(name: str, points: Sequence[Point]) -> Series | None:
+    """The series of finite values; None if there is none."""
+    finite = [(x, y) for x, y in points if math.isfinite(y)]
+    if not finite:
+        return None
+    values = [y for _, y in finite]
+    mean = math.fsum(values) / len(values)
+    return Series(name, thinned(finite), mean, min(values), max(values))
+
+
+def loss_curve(clock: StepClock) -> LossCurve | None:
+    """The loss that a process looked at, by the number of the step; None if it never did."""
+    losses = clock.steps.loss
+    series = series_of("loss", [(n, loss) for n, loss in enumerate(losses, 1) if loss == loss])
+    infinite = sum(1 for loss in losses if math.isinf(loss))
+    return None if series is None else LossCurve(series, infinite)
+
+
+def gauges_of(samples: Samples) -> tuple[Gauge, ...]:
+    """The pictures that the samples of a run allow."""
+    devices: dict[str, list[DeviceSample]] = {}
+    for sample in samples.device:
+        devices.setdefault(sample.uuid, []).append(sample)
+    groups = list(devices.values())
+    found = [
+        _activity(groups),
+        _of_devices(groups, "GPU memory", "GiB", lambda s: _gib(s.memory_used_bytes)),
+        _of_devices(groups, "GPU power", "W", lambda s: s.power_watts),
+    ]
+    if not groups:
+        found += _of_host(samples.host)
+    return tuple(gauge for gauge in found if gauge is not None)
+
+
+def _activity(groups: Sequence[Sequence[DeviceSample]]) -> Gauge | None:
+    """Activity by device; of a single device also by unit."""
+    if len(groups) != 1:
+        return _of_devices(groups, "GPU activity", "%", _busy)
+    (samples,) = groups
+    figures: tuple[tuple[str, Callable[[DeviceSample], float | None]], ...] = (
+        ("SM activity", lambda s: s.sm_activity_percent),
+        ("tensor cores", lambda s: s.tensor_activity_percent),
+        ("DRAM", lambda s: s.dram_activity_percent),
+    )
+    if all(s.sm_activity_percent is None for s in samples):
+        figures = (("NVML utilisation", lambda s: s.utilization_percent),)
+    return _gauge("GPU activity", "%", [_over_time(name, samples, f) for name, f in figures])
+
+
+def _busy(sample: DeviceSample) -> float | None:
+    activity = sample.sm_activity_percent
+    return sample.utilization_percent if activity is None else activity
+
+
+def _gib(count: int | None) -> float | None:
+    return None if count is None else count / GIB
+
+
+def _of_devices(
+    groups: Sequence[Sequence[DeviceSample]],
+    title: str,
+    unit: str,
+    figure: Callable[[DeviceSample], float | None],
+) -> Gauge | None:
+    names = [f"GPU {_index(group[0], n)}: {group[0].name}" for n, group in enumerate(groups)]
+    told = [_over_time(n, group, figure) for n, group in zip(names, groups, strict=True)]
+    return _gauge(title, unit, told)
+
+
+def _index(sample: DeviceSample, number: int) -> int:
+    return number if sample.cuda_index is None else sample.cuda_index
+
+
+def _over_time(
+    name: str, samples: Sequence[DeviceSample], figure: Callable[[DeviceSample], float | None]
+) -> Series | None:
+    begin = samples[0].unix_time_ns
+    points = [
+        ((s.unix_time_ns - begin) / NS, value) for s in samples if (value := figure(s)) is not None
+    ]
+    return series_of(name, points)
+
+
+def _of_host(samples: Sequence[HostSample]) -> list[Gauge | None]:
+    """Cores and memory that the script's processes use, of a run without a GPU."""
+    if len(samples) < 2:
+        return []
+    begin = samples[0].unix_time_ns
+    memory = [((s.unix_time_ns - begin) / NS, s.rss_bytes / GIB) for s in samples]
+    cores = series_of("cores in use", _cores(samples))
+    return [
+        _gauge("Processor", "cores", [cores]),
+        _gauge("Memory of the processes", "GiB", [series_of("memory", memory)]),
+    ]
+
+
+def _cores(samples: Sequence[HostSample]) -> list[Point]:
+    begin, points = samples[0].unix_time_ns, []
+    kept = samples[0]
+    for sample in samples[1:]:
+        span = (sample.unix_time_ns - kept.unix_time_ns) / NS
+        if span < LEAST_SECONDS:
+            continue
+        used = max(sample.cpu_seconds - kept.cpu_seconds, 0.0) / span
+        points.append(((sample.unix_time_ns - begin) / NS, used))
+        kept = sample
+    return points
+
+
+def _gauge(title: str, unit: str, series: Iterable[Series | None]) -> Gauge | None:
+    measured = tuple(one for one in series if one is not None)
+    return Gauge(title, unit, measured) if measured else None

@@ -1,0 +1,259 @@
+"""All that a run folder holds for a page; what cannot be read is named, never raised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gpurun.errors import GpurunError
+from gpurun.measure.resource_use import SAMPLES_FILE
+from gpurun.measure.run_events import ProcessLog, decode_lenient
+from gpurun.measure.run_summary import RunRecords, read_records
+from gpurun.measure.training_clock import CLOCKS, StepClock, step_clock
+from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
+from gpurun.records.codec import RecordError
+from gpurun.records.diagnosis import DiagnosisReport
+from gpurun.records.result import RESULT_SCHEMA, RunResult
+from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
+from gpurun.records.tuning import TUNING_SCHEMA, Candidate, TrialRecord, TuningReport
+from gpurun.report.page.planned_work import PlannedWork, planned_work
+from gpurun.report.page.recorded_series import Gauge, LossCurve, gauges_of, loss_curve
+
+T = TypeVar("T")
+
+Examine = Callable[[Path, RunRecords], DiagnosisReport]
+"""Diagnoses a run folder with its records; `GpurunError` where it cannot."""
+
+MEASURED = ("stopped", "completed")
+"""The statuses of trials that measured all they had to."""
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One measured launch: "before" or "after" of a tuning, or the run itself ("")."""
+
+    label: str
+    result: RunResult | None = None
+    loss: LossCurve | None = None
+    gauges: tuple[Gauge, ...] = ()
+    work: PlannedWork | None = None
+    folder: str = ""
+    """The folder of the trial, for a tuning."""
+
+
+@dataclass(frozen=True)
+class RunContents:
+    """A run; None and () stand for what it does not have. `missing`: a line for each fault."""
+
+    name: str
+    command: tuple[str, ...] = ()
+    tuning: TuningReport | None = None
+    scaling: ScalingReport | None = None
+    comparison: Comparison | None = None
+    diagnosis: DiagnosisReport | None = None
+    recordings: tuple[Recording, ...] = ()
+    trials: tuple[TrialRecord, ...] = ()
+    missing: tuple[str, ...] = ()
+
+
+@dataclass
+class _Reader:
+    """Reads documents and collects what is missing."""
+
+    missing: list[str] = field(default_factory=list)
+
+    def document(self, path: Path, cls: type[T]) -> T | None:
+        """A document of a run folder; None if it is not there or cannot be read."""
+        return self.decoded(self.plain(path), cls, path.name) if path.exists() else None
+
+    def plain(self, path: Path) -> Any:
+        """Its JSON value; None if it has none."""
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            self.missing.append(f"{path.name} cannot be read: {error}")
+            return None
+
+    def decoded(self, document: Any, cls: type[T], name: str) -> T | None:
+        """The record in a JSON value; None if another version of gpurun wrote it otherwise."""
+        if document is None:
+            return None
+        try:
+            return decode_lenient(cls, document)
+        except (RecordError, AttributeError, TypeError) as error:
+            self.missing.append(f"{name} has another shape than this gpurun reads: {error}")
+            return None
+
+
+def read_contents(path: Path, examine: Examine) -> RunContents:
+    """The contents of a run folder, or of one document that `--json` wrote.
+
+    `GpurunError` if it is neither.
+    """
+    contents = _of_document(path) if path.is_file() else _of_folder(path, examine)
+    if not any((contents.tuning, contents.scaling, contents.comparison, contents.recordings)):
+        if not contents.trials and not contents.missing:
+            raise GpurunError(
+                f"{path} holds no record of a run", "name a folder below .gpurun/runs"
+            )
+    return contents
+
+
+def _of_document(path: Path) -> RunContents:
+    reader = _Reader()
+    document = reader.plain(path)
+    schema = document.get("schema") if isinstance(document, dict) else None
+    contents = RunContents(path.stem)
+    if schema == TUNING_SCHEMA:
+        tuning = reader.decoded(document, TuningReport, path.name)
+        contents = replace(contents, tuning=tuning)
+    elif schema == SCALING_SCHEMA:
+        scaling = reader.decoded(document, ScalingReport, path.name)
+        contents = replace(contents, scaling=scaling)
+    elif schema == COMPARISON_SCHEMA:
+        comparison = reader.decoded(document, Comparison, path.name)
+        contents = replace(contents, comparison=comparison)
+    elif schema == RESULT_SCHEMA:
+        result = reader.decoded(document, RunResult, path.name)
+        recordings = () if result is None else (Recording("", result),)
+        contents = replace(contents, recordings=recordings)
+    return _finished(contents, reader)
+
+
+def _of_folder(folder: Path, examine: Examine) -> RunContents:
+    reader = _Reader()
+    tuning = reader.document(folder / "tuning.json", TuningReport)
+    recordings = _tuned(folder, tuning, reader) if tuning is not None else []
+    diagnosis = None
+    if any(folder.glob("events-*.jsonl")) or (folder / "result.json").exists():
+        records = read_records(folder)
+        diagnosis = _diagnosis(folder, records, examine, reader)
+        recordings.append(_recording(folder, "", reader, records, diagnosis))
+    contents = RunContents(
+        folder.resolve().name,
+        tuning=tuning,
+        scaling=reader.document(folder / "scaling.json", ScalingReport),
+        comparison=reader.document(folder / "comparison.json", Comparison),
+        diagnosis=diagnosis,
+        recordings=tuple(recordings),
+        trials=_trials(folder, tuning, reader),
+    )
+    return _finished(contents, reader)
+
+
+def _finished(contents: RunContents, reader: _Reader) -> RunContents:
+    documents = (contents.tuning, contents.scaling, contents.comparison)
+    commands = [document.command for document in documents if document is not None]
+    commands += [r.result.command for r in contents.recordings if r.result is not None]
+    command = next((command for command in commands if command), ())
+    return replace(contents, command=command, missing=tuple(dict.fromkeys(reader.missing)))
+
+
+def _diagnosis(
+    folder: Path, records: RunRecords, examine: Examine, reader: _Reader
+) -> DiagnosisReport | None:
+    try:
+        return examine(folder, records)
+    except GpurunError as error:
+        reader.missing.append(f"no diagnosis: {error.what}")
+        return None
+
+
+def _trials(folder: Path, tuning: TuningReport | None, reader: _Reader) -> tuple[TrialRecord, ...]:
+    """The trials of a tuning, also of one that did not come to its end."""
+    if tuning is not None:
+        return tuning.trials
+    paths = sorted(folder.glob("trials/*/trial.json"))
+    if paths:
+        reader.missing.append("tuning.json: the tuning did not come to its end")
+    found = [reader.document(path, TrialRecord) for path in paths]
+    return tuple(trial for trial in found if trial is not None)
+
+
+def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recording]:
+    """The last measured trials of the script as it is, and with the settings chosen."""
+    sides = [("before", tuning.baseline), ("after", tuning.chosen)]
+    if tuning.baseline is not None and tuning.chosen is not None:
+        if tuning.baseline.knobs == tuning.chosen.knobs:
+            sides = sides[:1]
+    found = []
+    for label, side in sides:
+        trial = None if side is None else _last_trial(tuning, side)
+        if side is None or trial is None or not _inside(folder, trial.run_dir):
+            continue
+        if not (folder / trial.run_dir).is_dir():
+            reader.missing.append(f"{trial.run_dir}: the folder of a trial is gone")
+            continue
+        launch = folder / trial.run_dir
+        recording = _recording(launch, label, reader, read_records(launch))
+        found.append(replace(_with_means(recording, side), folder=trial.run_dir))
+    return found
+
+
+def _last_trial(tuning: TuningReport, side: Candidate) -> TrialRecord | None:
+    """The last one of the proof, else the last one at all."""
+    of_side = [t for t in tuning.trials if t.knobs == side.knobs and t.status in MEASURED]
+    plain = [t for t in of_side if t.purpose in ("probe", "screen")]
+    paired = [t for t in of_side if t.purpose.startswith("pair ")]
+    return next(iter([*reversed(paired), *reversed(plain)]), None)
+
+
+def _inside(folder: Path, inner: str) -> bool:
+    return (folder / inner).resolve().is_relative_to(folder.resolve())
+
+
+def _with_means(recording: Recording, side: Candidate) -> Recording:
+    """The figures of a side are means over its launches, as the verdict has them."""
+    if recording.result is None:
+        return recording
+    result = replace(
+        recording.result,
+        samples_per_second=side.samples_per_second,
+        step_time_ms=side.step_time_ms,
+        peak_memory_bytes=side.peak_memory_bytes,
+        gpu_utilization_percent=side.gpu_utilization_percent,
+    )
+    return replace(recording, result=result)
+
+
+def _recording(
+    folder: Path,
+    label: str,
+    reader: _Reader,
+    records: RunRecords,
+    diagnosis: DiagnosisReport | None = None,
+) -> Recording:
+    """What one launch recorded; a launch that was killed has events and no result."""
+    result = reader.document(folder / "result.json", RunResult)
+    if not (folder / "result.json").exists():
+        reader.missing.append(f"{_named('result.json', folder, label)}: the run was cut off")
+    if result is None and diagnosis is not None:
+        result = diagnosis.result
+    if not (folder / SAMPLES_FILE).exists():
+        reader.missing.append(f"{_named(SAMPLES_FILE, folder, label)}: no series over time")
+    notes = records.run.notes
+    reader.missing += [f"of {_named('the events', folder, label)}: {note}" for note in notes]
+    main = _main_process(records.run.processes)
+    ranks = 1 if result is None else result.ranks
+    return Recording(
+        label,
+        result,
+        loss=None if main is None else loss_curve(main[1]),
+        gauges=gauges_of(records.samples),
+        work=None if main is None else planned_work(*main, ranks),
+    )
+
+
+def _named(what: str, folder: Path, label: str) -> str:
+    return f"{what} of trial {folder.name}" if label else what
+
+
+def _main_process(processes: tuple[ProcessLog, ...]) -> tuple[ProcessLog, StepClock] | None:
+    """The first rank of those that train by the best clock."""
+    clocked = [(log, clock) for log in processes if (clock := step_clock(log)) is not None]
+    best = min((CLOCKS.index(clock.kind) for _, clock in clocked), default=0)
+    training = [(log, clock) for log, clock in clocked if CLOCKS.index(clock.kind) == best]
+    return min(training, key=lambda x: (x[0].process.rank or 0, -len(x[1].steps)), default=None)

@@ -1,0 +1,87 @@
+"""The page of one run, or of several side by side."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from gpurun.arguments.gpurun_toml import ReportConfig
+from gpurun.formatting.number_text import factor
+from gpurun.formatting.one_line import one_line
+from gpurun.records.result import RunResult
+from gpurun.report.page.comparison_section import comparison_sections
+from gpurun.report.page.cost_section import cost_section
+from gpurun.report.page.figure_table import figure_grid
+from gpurun.report.page.findings_section import findings_sections
+from gpurun.report.page.headline_section import headline_section
+from gpurun.report.page.measured_sections import (
+    Named,
+    gauges_section,
+    loss_section,
+    step_section,
+)
+from gpurun.report.page.page_blocks import Block, Page, Paragraph, Part, Section, Table
+from gpurun.report.page.run_contents import RunContents
+from gpurun.report.page.scaling_section import scaling_section
+from gpurun.report.page.tuning_sections import trials_section, tuning_sections
+
+TITLE_LENGTH = 80
+
+
+def run_page(runs: Sequence[RunContents], config: ReportConfig) -> Page:
+    """The page; of several runs the comparison comes first."""
+    parts = [_part(run, config) for run in runs]
+    if len(runs) == 1:
+        words = shlex.join(runs[0].command) or runs[0].name
+        return Page(f"gpurun: {one_line(words, TITLE_LENGTH)}", tuple(parts))
+    return Page(f"gpurun: {len(runs)} runs side by side", (_side_by_side(runs), *parts))
+
+
+def _part(run: RunContents, config: ReportConfig) -> Part:
+    """Every section that the run has data for."""
+    launches: list[Named] = [(r.label, r) for r in run.recordings]
+    named: list[Named] = [(name or "the run", recording) for name, recording in launches]
+    sections: list[Section | None] = [headline_section(run), *tuning_sections(run)]
+    sections.append(step_section(named))
+    if run.scaling is not None:
+        sections.append(scaling_section(run.scaling))
+    if run.comparison is not None:
+        sections += comparison_sections(run.comparison)
+    sections += findings_sections(run)
+    sections += [gauges_section(launches), loss_section(launches)]
+    sections += [cost_section(run, config), trials_section(run)]
+    kept = tuple(section for section in sections if section is not None)
+    return Part(f"Run {run.name}", kept, run.missing)
+
+
+def _side_by_side(runs: Sequence[RunContents]) -> Part:
+    """Figures, step parts and loss curves of all runs together."""
+    named: list[Named] = [
+        (f"{run.name} {recording.label}".strip(), recording)
+        for run in runs
+        for recording in run.recordings
+    ]
+    launches = [(name, r.result) for name, r in named if r.result is not None]
+    blocks: list[Block] = []
+    if launches:
+        blocks = [*_faster(launches), Table(figure_grid(launches))]
+    sections = [
+        Section("Figures", tuple(blocks)) if blocks else None,
+        step_section(named),
+        loss_section(named),
+    ]
+    return Part("Side by side", tuple(section for section in sections if section is not None))
+
+
+def _faster(launches: Sequence[tuple[str, RunResult]]) -> list[Block]:
+    """The last launch against the first, with what that is worth."""
+    (first, before), (last, after) = launches[0], launches[-1]
+    if not before.samples_per_second or not after.samples_per_second or len(launches) < 2:
+        return []
+    ratio = factor(after.samples_per_second / before.samples_per_second)
+    said = f"{last} has {ratio} the throughput of {first}."
+    apart = (
+        "The runs were launched apart, so this factor has no interval. "
+        "`gpurun bench --compare` and `gpurun --optimize` prove a difference."
+    )
+    return [Paragraph(said, strong=True), Paragraph(apart)]

@@ -1,0 +1,119 @@
+"""Sections of a tuning: the ladder with its picture, the ceilings, the loss guard, the trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpurun.formatting.knob_text import knob_change
+from gpurun.formatting.number_text import factor, interval, number
+from gpurun.records.tuning import PROVEN, Ceilings, LadderRow, LossCurves, TuningReport
+from gpurun.report.ladder import CHOSEN, ladder_grid, rejection_line, rejections_on_the_way
+from gpurun.report.page.bar_chart import Bar, bar_chart
+from gpurun.report.page.line_chart import Line, line_chart
+from gpurun.report.page.page_blocks import Block, Bullets, Paragraph, Picture, Section, Table
+from gpurun.report.page.recorded_series import series_of
+from gpurun.report.page.run_contents import RunContents
+from gpurun.report.tuning_markdown import trials_grid
+
+
+def tuning_sections(contents: RunContents) -> Iterator[Section]:
+    """The sections that the tuning has data for."""
+    report = contents.tuning
+    if report is not None:
+        if report.ladder:
+            yield _ladder(report)
+        if report.ceilings is not None and (picture := ceilings_picture(report.ceilings)):
+            yield Section("Ceilings", (picture,))
+        if guard := _guard(report):
+            yield Section("Loss guard", tuple(guard))
+
+
+def trials_section(contents: RunContents) -> Section | None:
+    """Every trial, and the decisions of the search; None where there are no trials."""
+    if not contents.trials:
+        return None
+    blocks: list[Block] = [Table(trials_grid(contents.trials))]
+    if contents.tuning is not None and contents.tuning.decisions:
+        blocks += [Paragraph("Decisions:"), Bullets(contents.tuning.decisions)]
+    return Section("Trials", tuple(blocks))
+
+
+def _ladder(report: TuningReport) -> Section:
+    blocks: list[Block] = []
+    picture = ladder_picture(report)
+    if picture is not None:
+        blocks.append(picture)
+    blocks.append(Table(ladder_grid(report)))
+    if report.verdict in PROVEN:
+        blocks.append(
+            Paragraph(
+                "The gain of a change compares all that is kept with the same settings without it. "
+                "Only the last row is proven."
+            )
+        )
+    return Section("Ladder", tuple(blocks))
+
+
+def ladder_picture(report: TuningReport) -> Picture | None:
+    """The measured gains as bars; None where none was measured."""
+    whole, rows = report.speedup, [row for row in report.ladder if row.kept]
+    if whole is None or report.verdict not in PROVEN:
+        return None
+    bounds = report.speedup_confidence_interval
+    within = interval(bounds)
+    bars = [Bar("script as it is", factor(1.0), 1.0), *map(_bar, rows)]
+    told = f"{factor(whole)}{f' ({within})' if within else ''}"
+    bars.append(Bar(CHOSEN, told, whole, bounds if within else None, strong=True))
+    title = "Gain of each change that is kept (factor of throughput)"
+    sentence = "The dashed mark is ×1.00, the script as it is. The table has the same figures."
+    return Picture(bar_chart(title, bars, mark=1.0), sentence)
+
+
+def _bar(row: LadderRow) -> Bar:
+    told = "alone: not measured" if row.speedup is None else factor(row.speedup)
+    return Bar(knob_change(row.knob, row.value), told, row.speedup)
+
+
+def ceilings_picture(ceilings: Ceilings) -> Picture | None:
+    """The speed of loader, model and script as bars; None where neither side was measured."""
+    rates = (
+        ("loader alone", ceilings.loader_samples_per_second),
+        ("model alone", ceilings.model_samples_per_second),
+        ("the script", ceilings.script_samples_per_second),
+    )
+    if rates[0][1] is None and rates[1][1] is None:
+        return None
+    bars = [Bar(name, f"{number(r)} samples/s", r) for name, r in rates if r is not None]
+    sentence = "; ".join(f"{bar.name}: {bar.told}" for bar in bars)
+    bound = ceilings.gain_upper_bound
+    most = "" if bound is None else f" Faster loading gains at most {factor(bound)}."
+    return Picture(bar_chart("Each side of the training alone", bars), f"{sentence}.{most}")
+
+
+def _guard(report: TuningReport) -> list[Block]:
+    """The rejections, each with both loss curves where they were compared."""
+    blocks: list[Block] = []
+    guard = report.guard
+    if guard is not None and not guard.accepted:
+        blocks.append(Paragraph(f"Rejected: {'; '.join(guard.reasons)}", strong=True))
+        blocks += _curves(guard.curves)
+    for rejection in rejections_on_the_way(report):
+        blocks.append(Paragraph(rejection_line(rejection)))
+        blocks += _curves(rejection.guard.curves)
+    return blocks
+
+
+def _curves(curves: LossCurves | None) -> list[Block]:
+    if curves is None:
+        return []
+    told = [
+        series_of(name, [(float(n), v) for n, v in enumerate(values, 1) if v is not None])
+        for name, values in (("baseline", curves.baseline), ("candidate", curves.candidate))
+    ]
+    series = [one for one in told if one is not None]
+    if not series:
+        return []
+    lines = [Line(one.name, one.points) for one in series]
+    ends = "; ".join(f"{one.name} ends at {number(one.points[-1][1])}" for one in series)
+    picture = line_chart("Loss by step of a rejected change", lines, "step", from_zero=False)
+    return [Picture(picture, f"{ends}.")]

@@ -1,0 +1,115 @@
+"""Series and pictures of a page: peaks stay, pictures have sizes, foreign text is text."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from gpurun.report.page.axis_ticks import tick_text, ticks
+from gpurun.report.page.bar_chart import Bar, bar_chart, stacked_bars
+from gpurun.report.page.line_chart import Line, line_chart
+from gpurun.report.page.recorded_series import series_of
+from gpurun.report.page.thinning import thinned
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = '<script>alert("1")</script>\n]]>&\x00'
+
+
+def texts(svg: str) -> list[str]:
+    return [node.text or "" for node in ET.fromstring(svg).iter(f"{SVG}text")]
+
+
+def numbers(node: ET.Element, *names: str) -> list[float]:
+    return [float(node.attrib[name]) for name in names]
+
+
+def test_a_thinned_series_keeps_its_ends_and_every_peak() -> None:
+    points = [(float(n), 0.0) for n in range(100_000)]
+    points[31_415], points[77_777] = (31_415.0, 9.0), (77_777.0, -9.0)
+    kept = thinned(points)
+    assert len(kept) <= 400
+    assert kept[0] == points[0]
+    assert kept[-1] == points[-1]
+    assert {points[31_415], points[77_777]} <= set(kept)
+    assert list(kept) == sorted(kept)
+
+
+def test_a_short_series_stays_whole() -> None:
+    points = [(float(n), float(n % 7)) for n in range(400)]
+    assert thinned(points) == tuple(points)
+
+
+def test_the_figures_of_a_series_are_those_of_all_its_values() -> None:
+    series = series_of("x", [(float(n), float(n % 10 == 0)) for n in range(10_000)])
+    assert series is not None
+    assert (series.mean, series.low, series.high) == (0.1, 0.0, 1.0)
+    assert series_of("x", [(1.0, float("nan")), (2.0, float("inf"))]) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "wanted"),
+    [
+        (0.0, 95.0, (0.0, 25.0, 50.0, 75.0, 100.0)),
+        (0.0, 1.0, (0.0, 0.25, 0.5, 0.75, 1.0)),
+        (2.28, 2.31, (2.28, 2.29, 2.3, 2.31)),
+    ],
+)
+def test_ticks_are_round_and_enclose_the_range(
+    low: float, high: float, wanted: tuple[float, ...]
+) -> None:
+    assert ticks(low, high) == pytest.approx(wanted)
+
+
+def test_ticks_are_written_without_false_zeros() -> None:
+    assert [tick_text(x) for x in (0.0, 0.5, 40_000.0, 2.29)] == ["0", "0.5", "40,000", "2.29"]
+
+
+def test_lines_lie_inside_their_picture() -> None:
+    svg = line_chart("Loss", [Line("a", [(1, -5.0), (2, 7.0), (9, 1e6)])], "step", from_zero=False)
+    root = ET.fromstring(svg)
+    width, height = numbers(root, "width", "height")
+    assert root.attrib["role"] == "img"
+    assert root.attrib["aria-label"] == "Loss"
+    (line,) = root.iter(f"{SVG}polyline")
+    for place in line.attrib["points"].split():
+        x, y = map(float, place.split(","))
+        assert 0 <= x <= width
+        assert 0 <= y <= height
+
+
+@pytest.mark.parametrize("points", [[(3.0, 4.0)], [(1.0, 2.0), (1.0, 2.0)], [(0.0, 0.0)]])
+def test_a_line_without_extent_is_drawn(points: list[tuple[float, float]]) -> None:
+    assert "nan" not in line_chart("t", [Line("a", points)], "x")
+
+
+def test_several_lines_have_a_legend_and_one_has_none() -> None:
+    lines = [Line("first", [(0, 1), (1, 2)]), Line("second", [(0, 2), (1, 1)])]
+    assert "second" in texts(line_chart("t", lines, "x"))
+    assert "first" not in texts(line_chart("t", lines[:1], "x"))
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    svg = bar_chart("t", [Bar("a", "×1", 1.0), Bar("b", "none", None), Bar("c", "×4", 4.0)])
+    bars = list(ET.fromstring(svg).iter(f"{SVG}rect"))
+    short, long = (numbers(bar, "width")[0] for bar in bars)
+    assert long == pytest.approx(4 * short)
+
+
+def test_parts_of_a_bar_follow_one_another() -> None:
+    svg = stacked_bars("t", [("before", "10 ms", [4.0, 6.0]), ("after", "5 ms", [1.0, 4.0])], "ab")
+    bars = [numbers(r, "x", "width", "y") for r in ET.fromstring(svg).iter(f"{SVG}rect")][:4]
+    assert bars[1][0] == pytest.approx(bars[0][0] + bars[0][1])
+    assert bars[3][0] == pytest.approx(bars[2][0] + bars[2][1])
+    assert bars[0][1] + bars[1][1] == pytest.approx(2 * (bars[2][1] + bars[3][1]), abs=0.2)
+
+
+def test_foreign_text_is_text_in_every_picture() -> None:
+    line = [Line(HOSTILE, [(0, 1), (1, 2)]), Line("b", [(0, 1)])]
+    for svg in (
+        line_chart(HOSTILE, line, HOSTILE),
+        bar_chart(HOSTILE, [Bar(HOSTILE, HOSTILE, 1.0, (0.5, 2.0))], mark=1.0),
+        stacked_bars(HOSTILE, [(HOSTILE, HOSTILE, [1.0])], [HOSTILE]),
+    ):
+        assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
+        assert any(said.startswith("<script>alert") for said in texts(svg))
