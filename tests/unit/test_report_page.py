@@ -151,6 +151,7 @@ def test_scaling_is_a_curve_with_a_table() -> None:
     )  # fmt: skip
     page = page_of(RunContents("s", ("train.py",), scaling=report))
     assert "Speedup by devices" in html_page(page)
+    assert "**2 devices: 1.90× the throughput of 1, efficiency 95.0 %" in markdown_page(page)
     assert "2 devices: ×1.90, efficiency 95.0 %" in markdown_page(page)
     assert "4: out of memory" in markdown_page(page)
 
@@ -244,6 +245,21 @@ def test_trials_outside_of_the_run_folder_are_not_read(tmp_path: Path) -> None:
     run.mkdir()
     (run / "tuning.json").write_text(json.dumps(to_json(report)))
     assert contents_of(run).recordings == ()
+
+
+def test_a_trial_that_ran_alone_is_preferred_to_one_that_took_turns(tmp_path: Path) -> None:
+    run = unpacked("gpt124m_tuning", tmp_path)
+    alone = contents_of(run)
+    assert [r.folder for r in alone.recordings] == ["trials/02", "trials/03"]
+    assert all(r.gauges for r in alone.recordings)
+    told = json.loads((run / "tuning.json").read_text())
+    told["trials"] = [t for t in told["trials"] if t["purpose"].startswith("pair ")]
+    told["proof"]["live"] = True
+    (run / "tuning.json").write_text(json.dumps(told))
+    paired = contents_of(run)
+    assert [r.gauges for r in paired.recordings] == [(), ()]
+    assert all(r.result is not None and r.result.devices == () for r in paired.recordings)
+    assert len(paired.missing) == 2
 
 
 def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpurun.formatting.one_line import one_line
 from gpurun.report.page.svg_elements import WIDTH, element, svg_picture, text
 
 ROW, WORDS, BAR, TITLE = 44.0, 22.0, 14.0, 26.0
 """Height of a row (its words and its bar), of words alone, of a bar, and of the title."""
 LEGEND_ROW, LEGEND_COLUMNS = 19.0, 3
+NAME_LENGTH = 38
+"""Characters of a name that leave room for the figure on the other side."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ def bar_chart(title: str, bars: Sequence[Bar], mark: float | None = None) -> str
 
 def _words(bar: Bar, y: float) -> list[str]:
     kind = "b" if bar.strong else "t"
-    return [text(bar.name, 0, y + 16, kind), text(bar.told, WIDTH, y + 16, kind, "end")]
+    name = one_line(bar.name, NAME_LENGTH)
+    return [text(name, 0, y + 16, kind), text(bar.told, WIDTH, y + 16, kind, "end")]
 
 
 def _bar(bar: Bar, value: float, y: float, scale: float) -> list[str]:
@@ -58,23 +62,32 @@ def _mark(x: float, y: float) -> str:
 def stacked_bars(
     title: str, rows: Sequence[tuple[str, str, Sequence[float]]], names: Sequence[str]
 ) -> str:
-    """Rows of (name, figure, parts), parts in the order of `names`; all rows on one scale."""
+    """Rows of (name, figure, parts), parts in the order of `names`; all rows on one scale.
+
+    A part that no row has is left out, and leaves the colours of the others as they are.
+    """
     scale = WIDTH / (max(sum(parts) for _, _, parts in rows) or 1.0)
     drawn = [text(title, 0, 15, "h")]
     for number, (name, told, parts) in enumerate(rows):
         y, x = TITLE + ROW * number, 0.0
-        drawn += [text(name, 0, y + 16), text(told, WIDTH, y + 16, "t", "end")]
+        drawn += [
+            text(one_line(name, NAME_LENGTH), 0, y + 16),
+            text(told, WIDTH, y + 16, "t", "end"),
+        ]
         for index, part in enumerate(parts):
+            if not part:
+                continue
             drawn.append(_rectangle(x, y + WORDS, part * scale, f"f{index}"))
             x += part * scale
     below = TITLE + ROW * len(rows) + 6
-    drawn += [_legend_entry(name, index, below) for index, name in enumerate(names)]
-    legend_rows = -(-len(names) // LEGEND_COLUMNS)
+    used = [i for i in range(len(names)) if any(parts[i] for _, _, parts in rows)]
+    drawn += [_legend_entry(names[i], i, place, below) for place, i in enumerate(used)]
+    legend_rows = -(-len(used) // LEGEND_COLUMNS)
     return svg_picture(title, below + LEGEND_ROW * legend_rows, drawn)
 
 
-def _legend_entry(name: str, index: int, y: float) -> str:
-    row, column = divmod(index, LEGEND_COLUMNS)
+def _legend_entry(name: str, index: int, place: int, y: float) -> str:
+    row, column = divmod(place, LEGEND_COLUMNS)
     x, y = column * WIDTH / LEGEND_COLUMNS, y + row * LEGEND_ROW
     swatch = element("rect", x=x, y=y + 2, width=12, height=12, class_=f"f{index}")
     return swatch + text(name, x + 18, y + 13)

@@ -30,7 +30,10 @@ def cost_section(contents: RunContents, config: ReportConfig) -> Section | None:
         Table(cost_grid(costs, config)),
         Paragraph(basis_sentence(work)),
     ]
-    return Section("Energy and cost" if not priced else "Time, energy and cost", tuple(blocks))
+    energy = ["energy"] if any(cost.joules is not None for cost in costs) else []
+    words = ["time", *energy, *(["cost"] if priced else [])]
+    title = f"{', '.join(words[:-1])} and {words[-1]}".capitalize()
+    return Section(title, tuple(blocks))
 
 
 def _pace(recording: Recording) -> Pace | None:

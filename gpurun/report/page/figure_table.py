@@ -16,6 +16,8 @@ from gpurun.formatting.number_text import (
 from gpurun.records.result import RunResult
 from gpurun.report.terminal_table import Column, Grid
 
+USUAL = ("completed", "stopped")
+"""The statuses of launches that came to their end, trials included."""
 SOURCES = {"gpm_sm_activity": "SM activity", "nvml": "NVML utilisation"}
 
 
@@ -62,7 +64,7 @@ def _devices(result: RunResult) -> str:
 
 
 FIGURES: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
-    ("status", lambda r: r.status),
+    ("status", lambda r: "" if r.status in USUAL else r.status),
     ("devices", _devices),
     ("samples/s", lambda r: _shown(number, r.samples_per_second)),
     ("tokens/s", lambda r: _shown(number, r.tokens_per_second)),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 
 from gpurun.formatting.knob_text import knob_change
-from gpurun.formatting.number_text import count, duration, milliseconds, number
+from gpurun.formatting.number_text import count, duration, milliseconds, number, percent, times
 from gpurun.records.result import RunResult
+from gpurun.records.scaling import ScalingReport
 from gpurun.records.tuning import APPLICABLE, TuningReport
 from gpurun.report.comparison_text import verdict_line
 from gpurun.report.page.figure_table import figure_grid
@@ -14,6 +15,7 @@ from gpurun.report.page.page_blocks import Block, Bullets, Code, Paragraph, Sect
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.scaling_text import title as scaling_title
 from gpurun.report.tuning_verdict import larger_batch_sentences, remarks, verdict_sentence
+from gpurun.stats.intervals import says_nothing
 
 
 def headline_section(contents: RunContents) -> Section:
@@ -26,7 +28,7 @@ def headline_section(contents: RunContents) -> Section:
     if contents.comparison is not None:
         blocks.append(Paragraph(verdict_line(contents.comparison), strong=True))
     if contents.scaling is not None:
-        blocks.append(Paragraph(scaling_title(contents.scaling), strong=True))
+        blocks += _of_scaling(contents.scaling)
     if contents.tuning is None and contents.recordings:
         blocks += _of_run(contents.recordings[-1].result)
     launches = [(r.label or "the run", r.result) for r in contents.recordings if r.result]
@@ -50,13 +52,33 @@ def _of_tuning(report: TuningReport) -> list[Block]:
         blocks += [Paragraph("Changed, with the effect of each:"), Bullets(tuple(changes))]
     told = [*remarks(report), *(line.strip() for line in larger_batch_sentences(report))]
     if told:
-        blocks.append(Bullets(tuple(told)))
+        blocks += [Paragraph("Also measured:"), Bullets(tuple(told))]
     if report.verdict in APPLICABLE and report.invocation:
         words = "With these settings, without trials:"
         blocks.append(Code(words, shlex.join(report.invocation)))
     spent = f"{count(len(report.trials), 'trial')} in {duration(report.tuning_seconds)}"
     isolation = f", isolation: {report.isolation}" if report.isolation else ""
     return [*blocks, Paragraph(f"{spent}{isolation}.")]
+
+
+def _of_scaling(report: ScalingReport) -> list[Block]:
+    """The largest count that was measured against the smallest."""
+    measured = [p for p in report.points if p.speedup is not None and p.efficiency is not None]
+    blocks: list[Block] = []
+    if len(measured) > 1:
+        first, last = measured[0], measured[-1]
+        assert last.speedup is not None
+        assert last.efficiency is not None
+        bounds = last.efficiency_confidence_interval
+        within = ""
+        if bounds is not None and not says_nothing(bounds):
+            within = f" (95 % interval {percent(bounds[0])} to {percent(bounds[1])})"
+        whole = (
+            f"{count(last.gpus, 'device')}: {times(last.speedup)} the throughput of {first.gpus}"
+        )
+        said = f"{whole}, efficiency {percent(last.efficiency)}{within}"
+        blocks.append(Paragraph(said, strong=True))
+    return [*blocks, Paragraph(scaling_title(report))]
 
 
 def _of_run(result: RunResult | None) -> list[Block]:

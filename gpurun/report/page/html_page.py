@@ -124,4 +124,4 @@ def _name(column: Column, index: int) -> str:
 
 
 def _text(words: str) -> str:
-    return escape(one_line(words), quote=True)
+    return escape(one_line(words), quote=True).replace(" %", "\N{NO-BREAK SPACE}%")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpurun.formatting.one_line import one_line
 from gpurun.report.page.axis_ticks import spread, tick_text, ticks
 from gpurun.report.page.svg_elements import WIDTH, element, svg_picture, text
 from gpurun.report.page.thinning import Point
@@ -14,7 +15,9 @@ LEFT, RIGHT, BOTTOM, PLOT = 62.0, 14.0, 42.0, 150.0
 HEADING, ROW = 32.0, 17.0
 """Height of the title, and of a line of the legend."""
 COLOURS = 8
-NAME_LENGTH = 54
+LETTER = 9.0
+"""Width of a digit, at most."""
+NAME_LENGTH = 44
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class _Frame:
 
 def _legend_entry(line: Line, number: int, y: float) -> str:
     swatch = _path([(0.0, y + 8), (26.0, y + 8)], number, line.dashed)
-    return swatch + text(line.name[:NAME_LENGTH], 34, y + 12)
+    return swatch + text(one_line(line.name, NAME_LENGTH), 34, y + 12)
 
 
 def _level(frame: _Frame, level: float) -> str:
@@ -89,8 +92,18 @@ def _horizontal_axis(frame: _Frame, name: str, marks: Sequence[float]) -> list[s
     if not marks and high > low:
         marks = [x for x in ticks(low, high, 5) if low <= x <= high]
     below = frame.top + PLOT
-    drawn = [text(tick_text(x), frame.x(x), below + 17, "t", "middle") for x in marks or (low,)]
+    places = _apart([(frame.x(x), tick_text(x)) for x in marks or (low,)])
+    drawn = [text(told, x, below + 17, "t", "middle") for x, told in places]
     return [*drawn, text(name, (LEFT + WIDTH - RIGHT) / 2, below + 36, "t", "middle")]
+
+
+def _apart(places: list[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Labels from left to right without those that would touch the next one."""
+    kept = places[-1:]
+    for x, told in reversed(places[:-1]):
+        if kept[0][0] - x >= LETTER * (len(told) + len(kept[0][1])) / 2 + LETTER:
+            kept.insert(0, (x, told))
+    return kept
 
 
 def _line(frame: _Frame, line: Line, number: int) -> list[str]:

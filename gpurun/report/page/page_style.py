@@ -27,7 +27,10 @@ th,td{padding:.35rem .6rem;text-align:left;vertical-align:top;border-bottom:1px 
 th{color:var(--soft);font-weight:600}
 td{min-width:5.5rem}
 td.r,th.r{text-align:right;font-variant-numeric:tabular-nums;min-width:0}
-.wide td.r,.wide th.r{white-space:nowrap}
+.wide td.r{white-space:nowrap}
+.wide th{min-width:6rem}
+.wide td:first-child:not(.r){min-width:9rem}
+.wide td:last-child:not(.r){min-width:10rem}
 tr.dim td{color:var(--soft)}
 tr.bold td{font-weight:650}
 .pictures{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:1.5rem}
@@ -52,10 +55,12 @@ margin:.75rem 0;break-inside:avoid}
 .level{font-size:.8rem;text-transform:uppercase;letter-spacing:.04em;color:var(--soft)}
 @media (max-width:40rem){
 body{padding-top:1rem}
+svg text{font-size:15px}
 table.wide,table.wide tbody,table.wide tr,table.wide td{display:block;width:100%}
 table.wide thead{position:absolute;width:1px;height:1px;overflow:hidden;clip-path:inset(50%)}
 table.wide tr{border-bottom:2px solid var(--line);padding:.5rem 0}
-table.wide td,table.wide td.r{border:0;padding:.1rem 0;text-align:left;white-space:normal}
+table.wide td,table.wide td.r{min-width:0!important;border:0;padding:.1rem 0;
+text-align:left;white-space:normal}
 table.wide td:first-child{font-weight:650}
 table.wide td:empty{display:none}
 table.wide td[data-name]::before{content:attr(data-name) ": ";color:var(--soft);font-weight:400}

@@ -27,6 +27,8 @@ T = TypeVar("T")
 Examine = Callable[[Path, RunRecords], DiagnosisReport]
 """Diagnoses a run folder with its records; `GpurunError` where it cannot."""
 
+PAIR = "pair "
+"""The purposes of trials of the proof begin so."""
 MEASURED = ("stopped", "completed")
 """The statuses of trials that measured all they had to."""
 
@@ -174,7 +176,7 @@ def _trials(folder: Path, tuning: TuningReport | None, reader: _Reader) -> tuple
 
 
 def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recording]:
-    """The last measured trials of the script as it is, and with the settings chosen."""
+    """Trials of the script as it is, and with the settings chosen."""
     sides = [("before", tuning.baseline), ("after", tuning.chosen)]
     if tuning.baseline is not None and tuning.chosen is not None:
         if tuning.baseline.knobs == tuning.chosen.knobs:
@@ -189,16 +191,27 @@ def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recordin
             continue
         launch = folder / trial.run_dir
         recording = _recording(launch, label, reader, read_records(launch))
+        if trial.purpose.startswith(PAIR) and tuning.proof is not None and tuning.proof.live:
+            told = f"{label}: {trial.run_dir} took turns with another launch"
+            reader.missing.append(f"{told}; its figures of devices are left out")
+            recording = _without_devices(recording)
         found.append(replace(_with_means(recording, side), folder=trial.run_dir))
     return found
 
 
 def _last_trial(tuning: TuningReport, side: Candidate) -> TrialRecord | None:
-    """The last one of the proof, else the last one at all."""
+    """The last one that ran alone; one of a pair shared its device in turns."""
     of_side = [t for t in tuning.trials if t.knobs == side.knobs and t.status in MEASURED]
     plain = [t for t in of_side if t.purpose in ("probe", "screen")]
-    paired = [t for t in of_side if t.purpose.startswith("pair ")]
-    return next(iter([*reversed(paired), *reversed(plain)]), None)
+    paired = [t for t in of_side if t.purpose.startswith(PAIR)]
+    return next(iter([*reversed(plain), *reversed(paired)]), None)
+
+
+def _without_devices(recording: Recording) -> Recording:
+    if recording.result is None:
+        return replace(recording, gauges=())
+    result = replace(recording.result, devices=(), energy_joules=None, joules_per_sample=None)
+    return replace(recording, result=result, gauges=())
 
 
 def _inside(folder: Path, inner: str) -> bool:

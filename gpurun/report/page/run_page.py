@@ -82,6 +82,6 @@ def _faster(launches: Sequence[tuple[str, RunResult]]) -> list[Block]:
     said = f"{last} has {ratio} the throughput of {first}."
     apart = (
         "The runs were launched apart, so this factor has no interval. "
-        "`gpurun bench --compare` and `gpurun --optimize` prove a difference."
+        "A difference is proven by gpurun bench --compare and by gpurun --optimize."
     )
     return [Paragraph(said, strong=True), Paragraph(apart)]
