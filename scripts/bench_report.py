@@ -69,6 +69,10 @@ def write_events(path: Path, steps: int) -> None:
          "length": 31_250, "batch_size": 32, "workers": 4, "prefetch_factor": 2,
          "persistent_workers": False, "pin_memory": True, "drop_last": False, "iterable": False,
          "custom_batch_sampler": False, "start_method": None, "batch_size_argument": None},
+        {"event": "root", "root": 0, "class_name": "Net", "parameters": 10**8,
+         "parameter_bytes": 4 * 10**8, "dtypes": ["float32"], "device": "cuda:0",
+         "module_types": {}, "input_shape": [32, 3, 64, 64], "input_dtype": "float32",
+         "compiled": False},
     ]  # fmt: skip
     with path.open("w") as file:
         file.writelines(json.dumps(line) + "\n" for line in head)

@@ -27,6 +27,7 @@ from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
 from tests.unit.recorded_runs import row, steps, write_events
 from tests.unit.report_records import run_result, trial, tuning_report
+from tests.unit.test_bench_trends import history, shown, stepping
 
 HOSTILE = '"><script>alert(1)</script>|`x`[a](javascript:b)\n# h\n|\x1b[31m\udcff'
 PRICE = ReportConfig(price_per_hour=2.0)
@@ -163,6 +164,16 @@ def test_a_document_of_a_comparison_is_a_page(name: str) -> None:
     assert any(title.startswith("Comparison: ") for title in headings(page_of(contents)))
 
 
+def test_a_history_is_a_picture_a_trend_with_its_changes(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    path.write_text(json.dumps(to_json(history(shown(stepping())))))
+    page = page_of(contents_of(path))
+    assert "History" in headings(page)
+    told = markdown_page(page)
+    assert "24 records, samples/s: newest" in told
+    assert "* regression −10." in told
+
+
 def test_foreign_text_stays_text_in_html_and_markdown() -> None:
     report = tuning_report(
         command=(HOSTILE,),
@@ -273,3 +284,11 @@ def test_the_document_of_a_run_is_a_page(tmp_path: Path) -> None:
     contents = contents_of(path)
     assert contents.recordings[0].result == from_json(RunResult, json.loads(path.read_text()))
     assert "1,234" in html_page(page_of(contents)) or "1,235" in html_page(page_of(contents))
+
+
+@pytest.mark.parametrize("text", ["print('a script')", "[]", '{"schema": "gpurun/tuning@1"}', "\0"])
+def test_a_file_that_is_no_document_of_ours_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(text)
+    with pytest.raises(GpurunError, match="holds no record of a run"):
+        contents_of(path)

@@ -6,10 +6,12 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from gpurun.measure.resource_use import Samples
+from gpurun.records.samples import DeviceSample
 from gpurun.report.page.axis_ticks import tick_text, ticks
 from gpurun.report.page.bar_chart import Bar, bar_chart, stacked_bars
 from gpurun.report.page.line_chart import Line, line_chart
-from gpurun.report.page.recorded_series import series_of
+from gpurun.report.page.recorded_series import gauges_of, series_of
 from gpurun.report.page.thinning import thinned
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -113,3 +115,27 @@ def test_foreign_text_is_text_in_every_picture() -> None:
     ):
         assert not list(ET.fromstring(svg).iter(f"{SVG}script"))
         assert any(said.startswith("<script>alert") for said in texts(svg))
+
+
+def sample(second: int, gpu: int, activity: float) -> DeviceSample:
+    return DeviceSample(
+        second * 10**9, f"GPU-{gpu}", "H200", gpu, 100.0, 2**30, 2**37, 300.0, None, None, None,
+        (), None, None, activity, None, None,
+    )  # fmt: skip
+
+
+def test_many_gpus_are_drawn_as_the_lowest_the_highest_and_their_mean() -> None:
+    samples = [sample(n, gpu, 80.0 + gpu - 40.0 * (gpu == 5)) for n in range(9) for gpu in range(8)]
+    activity, memory, power = gauges_of(Samples((), tuple(samples)))
+    assert [s.name for s in activity.series] == ["lowest GPU", "highest GPU", "mean of 8 GPUs"]
+    assert [s.mean for s in activity.series] == pytest.approx([45.0, 87.0, 78.5])
+    assert activity.means == pytest.approx([80, 81, 82, 83, 84, 45, 86, 87])
+    assert (memory.unit, power.series[0].mean) == ("GiB", 300.0)
+
+
+def test_few_gpus_have_a_line_each_and_one_has_lines_by_unit() -> None:
+    two = [sample(n, gpu, 50.0) for n in range(3) for gpu in range(2)]
+    names = [s.name for s in gauges_of(Samples((), tuple(two)))[0].series]
+    assert names == ["GPU 0: H200", "GPU 1: H200"]
+    one = gauges_of(Samples((), tuple(two[::2])))[0]
+    assert [s.name for s in one.series] == ["SM activity"]

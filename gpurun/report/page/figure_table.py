@@ -32,6 +32,12 @@ def figure_grid(launches: Sequence[tuple[str, RunResult]]) -> Grid:
     return Grid(columns, tuple(rows))
 
 
+def _status(result: RunResult) -> str:
+    if result.status in USUAL:
+        return ""
+    return "end not known" if result.status == "crashed" else result.status
+
+
 def _shown(show: Callable[[float], str], value: float | None) -> str:
     return "" if value is None else show(value)
 
@@ -64,7 +70,7 @@ def _devices(result: RunResult) -> str:
 
 
 FIGURES: tuple[tuple[str, Callable[[RunResult], str]], ...] = (
-    ("status", lambda r: "" if r.status in USUAL else r.status),
+    ("status", _status),
     ("devices", _devices),
     ("samples/s", lambda r: _shown(number, r.samples_per_second)),
     ("tokens/s", lambda r: _shown(number, r.tokens_per_second)),

@@ -79,7 +79,8 @@ def gauges_section(launches: Sequence[Named]) -> Section | None:
 def _gauge_picture(title: str, gauge: Gauge) -> Picture:
     lines = [Line(series.name, series.points) for series in gauge.series]
     sentence = "; ".join(_summary(series, gauge.unit) for series in gauge.series)
-    return Picture(line_chart(title, lines, "seconds", x_from=0.0), f"{sentence}.")
+    by_device = f"; mean of each: {', '.join(map(number, gauge.means))}" if gauge.means else ""
+    return Picture(line_chart(title, lines, "seconds", x_from=0.0), f"{sentence}{by_device}.")
 
 
 def _summary(series: Series, unit: str) -> str:

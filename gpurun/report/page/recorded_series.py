@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpurun.measure.resource_use import Samples
 from gpurun.measure.training_clock import StepClock
@@ -13,6 +13,8 @@ from gpurun.report.page.thinning import Point, thinned
 
 GIB = 1024.0**3
 NS = 1e9
+MOST_DEVICES = 3
+"""More devices than these are drawn as the lowest, the highest and the mean of them."""
 LEAST_SECONDS = 0.2
 """Use of the processor is counted in hundredths of a second: shorter spans are joined."""
 
@@ -35,6 +37,8 @@ class Gauge:
     title: str
     unit: str
     series: tuple[Series, ...]
+    means: tuple[float, ...] = ()
+    """The mean of each device, where the series are of all devices together."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,9 @@ def _activity(groups: Sequence[Sequence[DeviceSample]]) -> Gauge | None:
     )
     if all(s.sm_activity_percent is None for s in samples):
         figures = (("NVML utilisation", lambda s: s.utilization_percent),)
-    return _gauge("GPU activity", "%", [_over_time(name, samples, f) for name, f in figures])
+    return _gauge(
+        "GPU activity", "%", [series_of(name, _points(samples, f)) for name, f in figures]
+    )
 
 
 def _busy(sample: DeviceSample) -> float | None:
@@ -110,22 +116,42 @@ def _of_devices(
     figure: Callable[[DeviceSample], float | None],
 ) -> Gauge | None:
     names = [f"GPU {_index(group[0], n)}: {group[0].name}" for n, group in enumerate(groups)]
-    told = [_over_time(n, group, figure) for n, group in zip(names, groups, strict=True)]
-    return _gauge(title, unit, told)
+    points = [_points(group, figure) for group in groups]
+    if len(groups) > MOST_DEVICES:
+        return _of_many(points, title, unit)
+    return _gauge(title, unit, map(series_of, names, points))
+
+
+def _of_many(devices: Sequence[Sequence[Point]], title: str, unit: str) -> Gauge | None:
+    """The lowest, the highest and the mean device at each sample."""
+    measured = [points for points in devices if points]
+    ticks = list(zip(*measured, strict=False))
+    figures: tuple[tuple[str, Callable[[list[float]], float]], ...] = (
+        ("lowest GPU", min),
+        ("highest GPU", max),
+        (f"mean of {len(measured)} GPUs", lambda values: sum(values) / len(values)),
+    )
+    told = [
+        series_of(name, [(tick[0][0], figure([value for _, value in tick])) for tick in ticks])
+        for name, figure in figures
+    ]
+    gauge = _gauge(title, unit, told)
+    means = tuple(math.fsum(v for _, v in points) / len(points) for points in measured)
+    return None if gauge is None else replace(gauge, means=means)
 
 
 def _index(sample: DeviceSample, number: int) -> int:
     return number if sample.cuda_index is None else sample.cuda_index
 
 
-def _over_time(
-    name: str, samples: Sequence[DeviceSample], figure: Callable[[DeviceSample], float | None]
-) -> Series | None:
+def _points(
+    samples: Sequence[DeviceSample], figure: Callable[[DeviceSample], float | None]
+) -> list[Point]:
+    """The figure over seconds since the first sample, where it was measured."""
     begin = samples[0].unix_time_ns
-    points = [
+    return [
         ((s.unix_time_ns - begin) / NS, value) for s in samples if (value := figure(s)) is not None
     ]
-    return series_of(name, points)
 
 
 def _of_host(samples: Sequence[HostSample]) -> list[Gauge | None]:

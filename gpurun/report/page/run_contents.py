@@ -14,6 +14,7 @@ from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records
 from gpurun.measure.training_clock import CLOCKS, StepClock, step_clock
 from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
+from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import RecordError
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
@@ -55,6 +56,7 @@ class RunContents:
     tuning: TuningReport | None = None
     scaling: ScalingReport | None = None
     comparison: Comparison | None = None
+    history: History | None = None
     diagnosis: DiagnosisReport | None = None
     recordings: tuple[Recording, ...] = ()
     trials: tuple[TrialRecord, ...] = ()
@@ -96,12 +98,22 @@ def read_contents(path: Path, examine: Examine) -> RunContents:
     `GpurunError` if it is neither.
     """
     contents = _of_document(path) if path.is_file() else _of_folder(path, examine)
-    if not any((contents.tuning, contents.scaling, contents.comparison, contents.recordings)):
-        if not contents.trials and not contents.missing:
-            raise GpurunError(
-                f"{path} holds no record of a run", "name a folder below .gpurun/runs"
-            )
-    return contents
+    documents = (contents.tuning, contents.scaling, contents.comparison, contents.history)
+    if any((*documents, contents.recordings, contents.trials)):
+        return contents
+    if path.is_dir() and contents.missing:
+        return contents
+    why = f": {contents.missing[0]}" if contents.missing else ""
+    raise GpurunError(f"{path} holds no record of a run{why}", "name a folder below .gpurun/runs")
+
+
+DOCUMENTS: dict[str, tuple[str, type[Any]]] = {
+    TUNING_SCHEMA: ("tuning", TuningReport),
+    SCALING_SCHEMA: ("scaling", ScalingReport),
+    COMPARISON_SCHEMA: ("comparison", Comparison),
+    HISTORY_SCHEMA: ("history", History),
+}
+"""By schema, the field of `RunContents` that a document of `--json` fills, and its record."""
 
 
 def _of_document(path: Path) -> RunContents:
@@ -109,15 +121,10 @@ def _of_document(path: Path) -> RunContents:
     document = reader.plain(path)
     schema = document.get("schema") if isinstance(document, dict) else None
     contents = RunContents(path.stem)
-    if schema == TUNING_SCHEMA:
-        tuning = reader.decoded(document, TuningReport, path.name)
-        contents = replace(contents, tuning=tuning)
-    elif schema == SCALING_SCHEMA:
-        scaling = reader.decoded(document, ScalingReport, path.name)
-        contents = replace(contents, scaling=scaling)
-    elif schema == COMPARISON_SCHEMA:
-        comparison = reader.decoded(document, Comparison, path.name)
-        contents = replace(contents, comparison=comparison)
+    if schema in DOCUMENTS:
+        name, cls = DOCUMENTS[schema]
+        read: dict[str, Any] = {name: reader.decoded(document, cls, path.name)}
+        contents = replace(contents, **read)
     elif schema == RESULT_SCHEMA:
         result = reader.decoded(document, RunResult, path.name)
         recordings = () if result is None else (Recording("", result),)

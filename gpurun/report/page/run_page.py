@@ -14,6 +14,7 @@ from gpurun.report.page.cost_section import cost_section
 from gpurun.report.page.figure_table import figure_grid
 from gpurun.report.page.findings_section import findings_sections
 from gpurun.report.page.headline_section import headline_section
+from gpurun.report.page.history_section import history_section
 from gpurun.report.page.measured_sections import (
     Named,
     gauges_section,
@@ -47,10 +48,12 @@ def _part(run: RunContents, config: ReportConfig) -> Part:
         sections.append(scaling_section(run.scaling))
     if run.comparison is not None:
         sections += comparison_sections(run.comparison)
+    if run.history is not None:
+        sections.append(history_section(run.history))
     sections += findings_sections(run)
     sections += [gauges_section(launches), loss_section(launches)]
     sections += [cost_section(run, config), trials_section(run)]
-    kept = tuple(section for section in sections if section is not None)
+    kept = tuple(section for section in sections if section is not None and section.blocks)
     return Part(f"Run {run.name}", kept, run.missing)
 
 
