@@ -7,7 +7,7 @@ from types import FrameType
 
 from gpurun.knobs import USER_PACKAGE
 
-OURS = ("gpurun.runtime.", "gpurun.knobs.", f"{USER_PACKAGE}.")
+OURS = ("gpurun.runtime.", "gpurun.knobs.", "gpurun.records.", f"{USER_PACKAGE}.")
 """Packages whose modules act for a knob; the last is the one of users' own knobs."""
 STANDARD = os.path.dirname(os.__file__) + os.sep
 

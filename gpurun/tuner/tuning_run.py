@@ -43,7 +43,6 @@ from gpurun.tuner.search.screening import (
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
 from gpurun.tuner.trial_length import (
-    LEAST_LAUNCHES,
     PROBE,
     needed_steps,
     patience,
@@ -131,7 +130,8 @@ class TuningRun:
             self._go_on(state, before)
             return
         if self._objective is Objective.THROUGHPUT:
-            room = self._time.left > LEAST_LAUNCHES * self._time.usual
+            beside = StartupSeconds(first=2 * self._time.usual)  # of a trial of the search
+            room = not self._time.no_room_to_search(state.best, beside)
             launch = self._launch if room else None
             found = self.findings.ceilings = ceilings_of(state.facts, self._rule, launch)
             self._decide(ceilings_sentence(found) or f"ceilings: not measured: {found.reason}")

@@ -59,4 +59,5 @@ def test_the_doctor_says_it_with_what_to_do(gpurun: Gpurun, environment: dict[st
     done = gpurun("doctor", "--quiet", "--json", "-", env=environment)
     checks = {check["what"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["torch"]["state"] == "limited"
-    assert checks["torch"]["cost"] == f"{SAID}; install torch's CUDA build"
+    assert checks["torch"]["cost"] == SAID
+    assert checks["torch"]["todo"] == "install torch's CUDA build"

@@ -6,7 +6,7 @@ layer give the same figures in other rounding.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,15 +26,22 @@ def is_pair(layer: nn.Module, norm: nn.Module) -> bool:
     return type(layer) in (*CONVOLUTIONS, nn.Linear) and type(norm) in NORMS
 
 
+class _Fold(NamedTuple):
+    """Folded weights, and the tensors and versions that they were made of."""
+
+    made_of: tuple[int, ...]
+    weight: Tensor
+    bias: Tensor
+
+
 class FoldedLayer:
     """One layer and the normalisation behind it, with the weights of both in one."""
 
     def __init__(self, layer: Any, norm: Any) -> None:
         self.norm = norm
         self._layer = layer
-        self._made_of: tuple[int, ...] = ()
-        self._weight: Tensor | None = None
-        self._bias: Tensor | None = None
+        self._fold: _Fold | None = None
+        """Set as a whole: other threads may evaluate, or forget it, at the same moment."""
         self._agrees: bool | None = None
         """True if the first input gave the same figures both ways, None before it."""
 
@@ -48,9 +55,10 @@ class FoldedLayer:
         if _is_watched(self._layer) or _is_watched(self.norm):
             return None
         try:
-            if not self._prepare(writes):
+            fold = self._prepared(writes)
+            if fold is None:
                 return None
-            output = self._computed(x)
+            output = self._computed(x, fold)
             if self._agrees is None:
                 self._compare(x, output)
         except Exception:
@@ -59,27 +67,27 @@ class FoldedLayer:
 
     def forget(self) -> None:
         """Free the folded weights; the next evaluation folds anew."""
-        self._made_of, self._weight, self._bias = (), None, None
+        self._fold = None
 
-    def _prepare(self, writes: int) -> bool:
+    def _prepared(self, writes: int) -> _Fold | None:
         layer, norm = self._layer, self.norm
         tensors = layer.weight, layer.bias, norm.running_mean, norm.running_var
         present = [t for t in (*tensors, norm.weight, norm.bias) if t is not None]
         if norm.running_mean is None or any(map(_changes_unseen, present)):
-            return False
+            return None
         made_of = (writes, *(n for t in present for n in (t.data_ptr(), t._version)))
-        if made_of != self._made_of:
+        fold = self._fold
+        if fold is None or made_of != fold.made_of:
             fuse = fuse_linear_bn_weights if type(layer) is nn.Linear else fuse_conv_bn_weights
             gain = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight
             shift = torch.zeros_like(norm.running_var) if norm.bias is None else norm.bias
-            self._weight, self._bias = fuse(*tensors, norm.eps, gain, shift)
-            self._made_of = made_of
-        return True
+            self._fold = fold = _Fold(made_of, *fuse(*tensors, norm.eps, gain, shift))
+        return fold
 
-    def _computed(self, x: Tensor) -> Tensor:
+    def _computed(self, x: Tensor, fold: _Fold) -> Tensor:
         if type(self._layer) is nn.Linear:
-            return nn.functional.linear(x, self._weight, self._bias)  # type: ignore[arg-type]
-        output: Tensor = self._layer._conv_forward(x, self._weight, self._bias)
+            return nn.functional.linear(x, fold.weight, fold.bias)
+        output: Tensor = self._layer._conv_forward(x, fold.weight, fold.bias)
         return output
 
     def _compare(self, x: Tensor, output: Tensor) -> None:
