@@ -118,8 +118,8 @@ class TestOtherLoaderKnobs:
         assert proposed("loader_persistent", ground) == [True]
 
     def test_where_workers_and_model_keep_all_cores_busy_no_more_work_is_asked_for(self) -> None:
-        def seen(steady: float | None) -> dict[str, Any]:
-            host = HostUse(700.0, 8.0, GIB, 3, steady_cpu_percent=steady)
+        def seen(steady: float | None, others: float | None = None) -> dict[str, Any]:
+            host = HostUse(700.0, 8.0, GIB, 3, others, steady_cpu_percent=steady)
             return {"result": result(10, 20, host=host), "machine": replace(H200, cores=8.0)}
 
         for steady in (None, 750.0):
@@ -129,6 +129,9 @@ class TestOtherLoaderKnobs:
         for knob in ("loader_workers", "loader_prefetch"):
             assert "all cores busy (7.8 of 8)" in skipped(
                 knob, facts(**loader(workers=2), **seen(780.0))
+            )
+            assert "(7.9 of 8, with other programs)" in skipped(
+                knob, facts(**loader(workers=2), **seen(750.0, 40.0))
             )
         alone = facts(**seen(780.0))
         assert proposed("loader_workers", alone), "the model computes what workers could load"

@@ -50,11 +50,14 @@ def not_fed_from_host(facts: Facts) -> Skip | None:
 def no_core_left(facts: Facts) -> Skip | None:
     """Why workers that do more find no core to do it on, None if one is idle at times."""
     host, cores = facts.result.host, facts.machine.cores
-    used = None if host is None else host.steady_cpu_percent
-    if not workers_now(facts) or used is None or used < 100 * ALL_BUSY * cores:
+    if not workers_now(facts) or host is None or host.steady_cpu_percent is None:
+        return None
+    used = host.steady_cpu_percent + (host.others_cpu_percent or 0.0)
+    if used < 100 * ALL_BUSY * cores:
         return None
     busy = f"{used / 100:.1f} of {cores:g}"
-    return Skip(f"the workers and the model keep all cores busy ({busy})")
+    beside = ", with other programs" if host.others_cpu_percent else ""
+    return Skip(f"the workers and the model keep all cores busy ({busy}{beside})")
 
 
 def pinned_batches(facts: Facts) -> dict[str, bool]:
