@@ -34,6 +34,8 @@ def byte_size(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """A time span: "340 ms", "12.3 s", "2 min 05 s", "1 h 02 min"."""
+    if not math.isfinite(seconds):
+        return f"{seconds} s"
     if seconds < 1:
         return milliseconds(seconds * 1e3)
     if seconds < 59.95:

@@ -145,7 +145,7 @@ class _Reader:
             return
         if kind == records.StepsEvent.kind:
             self._step_rows(document)
-        elif kind in EVENT_TYPES:
+        elif isinstance(kind, str) and kind in EVENT_TYPES:
             self._record(kind, document)
         else:
             self._problems[f"unknown event {kind!r}"] += 1

@@ -71,6 +71,7 @@ class StepTable:
             loss = _loss(row[StepRow.LOSS])
             seen = row[StepRow.SAMPLES] or {}
             samples = [(int(k), int(v[0]), int(v[1])) for k, v in seen.items()]
+            array("q", (*figures.values(), *(n for sample in samples for n in sample)))
         except (TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a step row: {error}") from None
         number = len(self)

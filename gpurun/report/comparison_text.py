@@ -56,7 +56,7 @@ def metric_line(metric: MetricComparison) -> str:
 
 
 def _headline(found: Comparison, told: Callable[[MetricComparison], str]) -> str:
-    title = f"{TITLES[found.verdict]} {found.benchmark}"
+    title = f"{TITLES.get(found.verdict, found.verdict)} {found.benchmark}"
     if found.error is not None:
         return f"{title}: {one_line(found.error)}"
     grounds = [told(metric) for metric in found.metrics if metric.slowdown is not None]
@@ -71,7 +71,9 @@ def _changed(metric: MetricComparison) -> str:
 
 
 def _name(metric: MetricComparison) -> str:
-    return "speed by step time" if metric.metric == "step_time" else NAMES[metric.metric]
+    if metric.metric == "step_time":
+        return "speed by step time"
+    return NAMES.get(metric.metric, metric.metric)
 
 
 def _sign(metric: MetricComparison) -> int:

@@ -42,7 +42,7 @@ def title(history: History) -> str:
     """The title of the table."""
     better = "higher" if any(t.higher_is_better for t in history.trends) else "lower"
     branch = "" if history.branch is None else f" on {history.branch}"
-    return f"{NAMES[history.metric]}{branch} ({better} is better)"
+    return f"{NAMES.get(history.metric, history.metric)}{branch} ({better} is better)"
 
 
 def history_grid(history: History) -> Grid:
@@ -129,8 +129,11 @@ def shown(value: float, unit: str) -> str:
 
 
 def day(time: str) -> str:
-    """The date of a record's time."""
-    return f"{utc_moment(time):%Y-%m-%d}"
+    """The date of a record's time; a text that is no time stays as it is."""
+    try:
+        return f"{utc_moment(time):%Y-%m-%d}"
+    except ValueError:
+        return one_line(time)
 
 
 def reference_text(reference: HistoryReference) -> str:

@@ -40,7 +40,8 @@ def title(report: ScalingReport) -> str:
     """The title of the table."""
     over = ", shared by more ranks" if report.oversubscribed else ""
     nodes = "" if report.nodes == 1 else f" on {report.nodes} nodes"
-    return f"{KIND[report.mode]} ({count(report.devices, 'device')}{nodes}: {report.device}{over})"
+    devices = f"{count(report.devices, 'device')}{nodes}: {report.device}{over}"
+    return f"{KIND.get(report.mode, report.mode)} ({devices})"
 
 
 def grid(report: ScalingReport) -> Grid:

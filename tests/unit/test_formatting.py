@@ -35,6 +35,7 @@ def test_numbers_have_three_significant_digits_and_keep_their_integer_part(
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
+        (float("inf"), "inf s"),
         (0.34, "340 ms"),
         (12.34, "12.3 s"),
         (59.96, "1 min"),

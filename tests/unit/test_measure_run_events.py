@@ -64,6 +64,22 @@ def test_a_spoilt_row_is_left_out_and_said(tmp_path: Path) -> None:
     assert run.notes == ("events-100.jsonl: a step row is unreadable (2 times)",)
 
 
+def test_figures_and_kinds_that_no_writer_writes_are_left_out_and_said(tmp_path: Path) -> None:
+    path = write_events(tmp_path, [steady(3)])
+    huge = list(row(2000))
+    huge[StepRow.DATA_NS] = 10**30
+    odd = [{"event": "steps", "clock": "optimizer", "rows": [huge]}, {"event": ["steps"]}]
+    path.write_text(path.read_text() + "".join(f"{json.dumps(line)}\n" for line in odd))
+    run = read_run(tmp_path)
+    table = run.processes[0].steps["optimizer"]
+    assert len(table) == 3
+    assert {len(column) for column in table.columns.values()} == {3}
+    assert run.notes == (
+        "events-100.jsonl: a step row is unreadable",
+        "events-100.jsonl: unknown event ['steps']",
+    )
+
+
 def test_a_process_that_replaced_itself_has_a_log_for_each_life(tmp_path: Path) -> None:
     first = write_events(tmp_path, [steady(3)]).read_text()
     second = write_events(tmp_path, [steady(5)], start_ms=50).read_text()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from tests.unit.recorded_runs import row, steps, write_events
 from tests.unit.report_records import run_result, trial, tuning_report
 from tests.unit.test_bench_trends import history, shown, stepping
 
+COMPARED = "tests/data/h200/comparison_planted.json"
 HOSTILE = '"><script>alert(1)</script>|`x`[a](javascript:b)\n# h\n|\x1b[31m\udcff'
 PRICE = ReportConfig(price_per_hour=2.0)
 
@@ -140,17 +142,20 @@ def test_ceilings_are_shown_as_bars_with_words() -> None:
     assert "Faster loading gains at most ×1.10." in markdown_page(page)
 
 
-def test_scaling_is_a_curve_with_a_table() -> None:
+def scaled() -> ScalingReport:
     points = (
         ScalingPoint(1, 100.0, 1.0, 1.0, None, None, None, None),
         ScalingPoint(2, 190.0, 1.9, 0.95, (0.9, 1.0), None, None, None),
         ScalingPoint(4, None, None, None, None, None, None, None, error="out of memory"),
     )
-    report = ScalingReport(
+    return ScalingReport(
         "weak", "failed", 5, ("train.py",), "NVIDIA H200", 4, False, None, 3, None, points, (),
         None, 60.0,
     )  # fmt: skip
-    page = page_of(RunContents("s", ("train.py",), scaling=report))
+
+
+def test_scaling_is_a_curve_with_a_table() -> None:
+    page = page_of(RunContents("s", ("train.py",), scaling=scaled()))
     assert "Speedup by devices" in html_page(page)
     assert "**2 devices: 1.90× the throughput of 1, efficiency 95.0 %" in markdown_page(page)
     assert "2 devices: ×1.90, efficiency 95.0 %" in markdown_page(page)
@@ -292,3 +297,42 @@ def test_a_file_that_is_no_document_of_ours_is_refused(tmp_path: Path, text: str
     path.write_text(text)
     with pytest.raises(GpurunError, match="holds no record of a run"):
         contents_of(path)
+
+
+def replaced(value: Any, odd: object) -> Iterator[Any]:
+    """The document with one leaf replaced, for each of its leaves."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from ({**value, key: changed} for changed in replaced(inner, odd))
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            before, after = value[:index], value[index + 1 :]
+            yield from ([*before, changed, *after] for changed in replaced(inner, odd))
+    else:
+        yield odd
+
+
+@pytest.mark.parametrize("odd", ["another word", 1e308, float("inf"), None])
+@pytest.mark.parametrize("kind", ["scaling", "comparison", "history"])
+def test_no_odd_value_in_a_document_ends_in_a_traceback(
+    tmp_path: Path, kind: str, odd: object
+) -> None:
+    documents = {
+        "scaling": to_json(scaled()),
+        "comparison": json.loads((REPOSITORY / COMPARED).read_text()),
+        "history": to_json(history(shown(stepping()[8:16]))),
+    }
+    path = tmp_path / "document.json"
+    pages = refusals = 0
+    for document in replaced(documents[kind], odd):
+        path.write_text(json.dumps(document))
+        try:
+            contents = contents_of(path)
+        except GpurunError:
+            refusals += 1
+            continue
+        assert html_page(page_of(contents))
+        assert markdown_page(page_of(contents))
+        pages += 1
+    assert pages > 0
+    assert pages + refusals > 50

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpurun.formatting.one_line import one_line
 from gpurun.report.page.svg_elements import WIDTH, element, svg_picture, text
@@ -27,7 +28,11 @@ class Bar:
 
 
 def bar_chart(title: str, bars: Sequence[Bar], mark: float | None = None) -> str:
-    """The bars on one scale that begins at 0; `mark`: a line through all of them."""
+    """The bars on one scale that begins at 0; `mark`: a line through all of them.
+
+    A value that is not finite has no bar.
+    """
+    bars = [bar if _drawable(bar) else replace(bar, value=None, bounds=None) for bar in bars]
     reach = [b.value or 0.0 for b in bars] + [b.bounds[1] for b in bars if b.bounds]
     scale = WIDTH / (max([*reach, mark or 0.0]) or 1.0)
     drawn, y = [text(title, 0, 15, "h")], TITLE
@@ -38,6 +43,10 @@ def bar_chart(title: str, bars: Sequence[Bar], mark: float | None = None) -> str
             drawn += [] if mark is None else [_mark(min(mark * scale, WIDTH - 1), y + WORDS)]
         y += WORDS if bar.value is None else ROW
     return svg_picture(title, y, drawn)
+
+
+def _drawable(bar: Bar) -> bool:
+    return all(map(math.isfinite, (bar.value or 0.0, *(bar.bounds or ()))))
 
 
 def _words(bar: Bar, y: float) -> list[str]:

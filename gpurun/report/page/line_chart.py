@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpurun.formatting.one_line import one_line
 from gpurun.report.page.axis_ticks import spread, tick_text, ticks
@@ -38,11 +39,14 @@ def line_chart(
     x_ticks: Sequence[float] = (),
     x_from: float | None = None,
 ) -> str:
-    """The picture of lines that have points; `from_zero`: the vertical axis includes 0.
+    """The picture of the finite points of lines; `from_zero`: the vertical axis includes 0.
 
     `x_from`: where the horizontal axis begins at the latest.
     """
-    legend = list(lines) if len(lines) > 1 else []
+    lines = [line for each in lines if (line := _finite(each)).points]
+    if not lines:
+        return svg_picture(title, HEADING, [text(title, 0, 15, "h")])
+    legend = lines if len(lines) > 1 else []
     top = HEADING + ROW * len(legend)
     xs = [x for line in lines for x, _ in line.points] + ([] if x_from is None else [x_from])
     ys = [y for line in lines for _, y in line.points] + ([0.0] if from_zero else [])
@@ -74,6 +78,10 @@ class _Frame:
     def y(self, value: float) -> float:
         low, high = self.y_range
         return self.top + PLOT * (high - value) / (high - low)
+
+
+def _finite(line: Line) -> Line:
+    return replace(line, points=[p for p in line.points if all(map(math.isfinite, p))])
 
 
 def _legend_entry(line: Line, number: int, y: float) -> str:

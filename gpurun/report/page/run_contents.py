@@ -121,7 +121,7 @@ def _of_document(path: Path) -> RunContents:
     document = reader.plain(path)
     schema = document.get("schema") if isinstance(document, dict) else None
     contents = RunContents(path.stem)
-    if schema in DOCUMENTS:
+    if isinstance(schema, str) and schema in DOCUMENTS:
         name, cls = DOCUMENTS[schema]
         read: dict[str, Any] = {name: reader.decoded(document, cls, path.name)}
         contents = replace(contents, **read)
@@ -145,7 +145,6 @@ def _of_folder(folder: Path, examine: Examine) -> RunContents:
         folder.resolve().name,
         tuning=tuning,
         scaling=reader.document(folder / "scaling.json", ScalingReport),
-        comparison=reader.document(folder / "comparison.json", Comparison),
         diagnosis=diagnosis,
         recordings=tuple(recordings),
         trials=_trials(folder, tuning, reader),
