@@ -102,6 +102,8 @@ def test_a_recorded_tuning_has_every_section_of_its_data(tmp_path: Path) -> None
     assert "9.73× faster" in told
     assert "GPU activity, %: after" in told
     assert contents.missing == ()
+    activity = [r.gauges[0].series[0] for r in contents.recordings]
+    assert [series.mean for series in activity] == pytest.approx([95, 85], abs=3)
     for picture in re.findall(r"<svg[^>]*>", html_page(page)):
         assert re.search(r' width="\d+".* height="[\d.]+".* role="img" aria-label="[^"]+"', picture)
 
@@ -265,12 +267,14 @@ def test_trials_outside_of_the_run_folder_are_not_read(tmp_path: Path) -> None:
 
 def test_a_trial_that_ran_alone_is_preferred_to_one_that_took_turns(tmp_path: Path) -> None:
     run = unpacked("gpt124m_tuning", tmp_path)
-    alone = contents_of(run)
-    assert [r.folder for r in alone.recordings] == ["trials/02", "trials/03"]
-    assert all(r.gauges for r in alone.recordings)
+    in_turn = contents_of(run)
+    assert [r.folder for r in in_turn.recordings] == ["trials/09", "trials/10"]
+    assert all(r.gauges for r in in_turn.recordings)
     told = json.loads((run / "tuning.json").read_text())
-    told["trials"] = [t for t in told["trials"] if t["purpose"].startswith("pair ")]
     told["proof"]["live"] = True
+    (run / "tuning.json").write_text(json.dumps(told))
+    assert [r.folder for r in contents_of(run).recordings] == ["trials/02", "trials/03"]
+    told["trials"] = [t for t in told["trials"] if t["purpose"].startswith("pair ")]
     (run / "tuning.json").write_text(json.dumps(told))
     paired = contents_of(run)
     assert [r.gauges for r in paired.recordings] == [(), ()]

@@ -73,7 +73,10 @@ def gauges_section(launches: Sequence[Named]) -> Section | None:
         for name, recording in launches
         for gauge in recording.gauges
     ]
-    return Section("Devices over time", (Pictures(tuple(pictures)),)) if pictures else None
+    if not pictures:
+        return None
+    spans = "Means are over the measured steps, lowest and highest values over the whole launch."
+    return Section("Devices over time", (Pictures(tuple(pictures)), Paragraph(spans)))
 
 
 def _gauge_picture(title: str, gauge: Gauge) -> Picture:

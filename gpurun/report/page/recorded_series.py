@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from gpurun.measure.resource_use import Samples
 from gpurun.measure.training_clock import StepClock
@@ -21,7 +22,10 @@ LEAST_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Series:
-    """A thinned series; `mean`, `low` and `high` are those of all its values."""
+    """A thinned series; `low` and `high` are those of all its values.
+
+    `mean`: of its values while steps were measured, else of all.
+    """
 
     name: str
     points: tuple[Point, ...]
@@ -49,14 +53,24 @@ class LossCurve:
     not_finite: int
 
 
-def series_of(name: str, points: Sequence[Point]) -> Series | None:
-    """The series of finite values; None if there is none."""
+def series_of(name: str, points: Sequence[Point], steady: Point | None = None) -> Series | None:
+    """The series of finite values; None if there is none. `steady`: where the mean is taken."""
     finite = [(x, y) for x, y in points if math.isfinite(y)]
     if not finite:
         return None
     values = [y for _, y in finite]
-    mean = math.fsum(values) / len(values)
-    return Series(name, thinned(finite), mean, min(values), max(values))
+    return Series(name, thinned(finite), _mean(finite, steady), min(values), max(values))
+
+
+def _mean(points: Sequence[Point], steady: Point | None) -> float:
+    """The mean by time between two ends, each value holding since the one before; else of all."""
+    begin, end = steady or (math.inf, -math.inf)
+    inside = [(x, y) for x, y in points if begin <= x <= end]
+    if inside and inside[-1][0] > inside[0][0]:
+        weighted = math.fsum(y * (x - earlier) for (earlier, _), (x, y) in pairwise(inside))
+        return weighted / (inside[-1][0] - inside[0][0])
+    values = [y for _, y in inside or points]
+    return math.fsum(values) / len(values)
 
 
 def loss_curve(clock: StepClock) -> LossCurve | None:
@@ -67,26 +81,31 @@ def loss_curve(clock: StepClock) -> LossCurve | None:
     return None if series is None else LossCurve(series, infinite)
 
 
-def gauges_of(samples: Samples) -> tuple[Gauge, ...]:
-    """The pictures that the samples of a run allow."""
+def gauges_of(samples: Samples, bounds_ns: tuple[int, int] | None = None) -> tuple[Gauge, ...]:
+    """The pictures that the samples of a run allow.
+
+    `bounds_ns`: the wall clock at both ends of the measured steps.
+    """
     devices: dict[str, list[DeviceSample]] = {}
     for sample in samples.device:
         devices.setdefault(sample.uuid, []).append(sample)
     groups = list(devices.values())
     found = [
-        _activity(groups),
-        _of_devices(groups, "GPU memory", "GiB", lambda s: _gib(s.memory_used_bytes)),
-        _of_devices(groups, "GPU power", "W", lambda s: s.power_watts),
+        _activity(groups, bounds_ns),
+        _of_devices(groups, "GPU memory", "GiB", lambda s: _gib(s.memory_used_bytes), bounds_ns),
+        _of_devices(groups, "GPU power", "W", lambda s: s.power_watts, bounds_ns),
     ]
     if not groups:
-        found += _of_host(samples.host)
+        found += _of_host(samples.host, bounds_ns)
     return tuple(gauge for gauge in found if gauge is not None)
 
 
-def _activity(groups: Sequence[Sequence[DeviceSample]]) -> Gauge | None:
+def _activity(
+    groups: Sequence[Sequence[DeviceSample]], bounds_ns: tuple[int, int] | None
+) -> Gauge | None:
     """Activity by device; of a single device also by unit."""
     if len(groups) != 1:
-        return _of_devices(groups, "GPU activity", "%", _busy)
+        return _of_devices(groups, "GPU activity", "%", _busy, bounds_ns)
     (samples,) = groups
     figures: tuple[tuple[str, Callable[[DeviceSample], float | None]], ...] = (
         ("SM activity", lambda s: s.sm_activity_percent),
@@ -95,9 +114,9 @@ def _activity(groups: Sequence[Sequence[DeviceSample]]) -> Gauge | None:
     )
     if all(s.sm_activity_percent is None for s in samples):
         figures = (("NVML utilisation", lambda s: s.utilization_percent),)
-    return _gauge(
-        "GPU activity", "%", [series_of(name, _points(samples, f)) for name, f in figures]
-    )
+    steady = _steady(samples, bounds_ns)
+    told = [series_of(name, _points(samples, figure), steady) for name, figure in figures]
+    return _gauge("GPU activity", "%", told)
 
 
 def _busy(sample: DeviceSample) -> float | None:
@@ -114,30 +133,48 @@ def _of_devices(
     title: str,
     unit: str,
     figure: Callable[[DeviceSample], float | None],
+    bounds_ns: tuple[int, int] | None,
 ) -> Gauge | None:
+    if not groups:
+        return None
+    steady = _steady(groups[0], bounds_ns)
     names = [f"GPU {_index(group[0], n)}: {group[0].name}" for n, group in enumerate(groups)]
     points = [_points(group, figure) for group in groups]
     if len(groups) > MOST_DEVICES:
-        return _of_many(points, title, unit)
-    return _gauge(title, unit, map(series_of, names, points))
+        return _of_many(points, title, unit, steady)
+    return _gauge(
+        title, unit, [series_of(n, p, steady) for n, p in zip(names, points, strict=True)]
+    )
 
 
-def _of_many(devices: Sequence[Sequence[Point]], title: str, unit: str) -> Gauge | None:
+def _of_many(
+    devices: Sequence[Sequence[Point]], title: str, unit: str, steady: Point | None
+) -> Gauge | None:
     """The lowest, the highest and the mean device at each sample."""
     measured = [points for points in devices if points]
-    ticks = list(zip(*measured, strict=False))
+    ticks = [(t[0][0], [value for _, value in t]) for t in zip(*measured, strict=False)]
     figures: tuple[tuple[str, Callable[[list[float]], float]], ...] = (
         ("lowest GPU", min),
         ("highest GPU", max),
         (f"mean of {len(measured)} GPUs", lambda values: sum(values) / len(values)),
     )
     told = [
-        series_of(name, [(tick[0][0], figure([value for _, value in tick])) for tick in ticks])
+        series_of(name, [(second, figure(values)) for second, values in ticks], steady)
         for name, figure in figures
     ]
     gauge = _gauge(title, unit, told)
-    means = tuple(math.fsum(v for _, v in points) / len(points) for points in measured)
+    means = tuple(_mean(points, steady) for points in measured)
     return None if gauge is None else replace(gauge, means=means)
+
+
+def _steady(
+    samples: Sequence[DeviceSample] | Sequence[HostSample], bounds_ns: tuple[int, int] | None
+) -> Point | None:
+    """Both ends of the measured steps in seconds since the first sample."""
+    if bounds_ns is None:
+        return None
+    begin = samples[0].unix_time_ns
+    return (bounds_ns[0] - begin) / NS, (bounds_ns[1] - begin) / NS
 
 
 def _index(sample: DeviceSample, number: int) -> int:
@@ -154,16 +191,18 @@ def _points(
     ]
 
 
-def _of_host(samples: Sequence[HostSample]) -> list[Gauge | None]:
+def _of_host(
+    samples: Sequence[HostSample], bounds_ns: tuple[int, int] | None
+) -> list[Gauge | None]:
     """Cores and memory that the script's processes use, of a run without a GPU."""
     if len(samples) < 2:
         return []
-    begin = samples[0].unix_time_ns
+    begin, steady = samples[0].unix_time_ns, _steady(samples, bounds_ns)
     memory = [((s.unix_time_ns - begin) / NS, s.rss_bytes / GIB) for s in samples]
-    cores = series_of("cores in use", _cores(samples))
+    cores = series_of("cores in use", _cores(samples), steady)
     return [
         _gauge("Processor", "cores", [cores]),
-        _gauge("Memory of the processes", "GiB", [series_of("memory", memory)]),
+        _gauge("Memory of the processes", "GiB", [series_of("memory", memory, steady)]),
     ]
 
 

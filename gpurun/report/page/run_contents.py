@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpurun.errors import GpurunError
+from gpurun.measure.measured_window import measured_window
 from gpurun.measure.resource_use import SAMPLES_FILE
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records
@@ -189,8 +190,8 @@ def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recordin
             sides = sides[:1]
     found = []
     for label, side in sides:
-        trial = None if side is None else _last_trial(tuning, side)
-        if side is None or trial is None or not _inside(folder, trial.run_dir):
+        trial = None if side is None else _trial_of(folder, tuning, side)
+        if side is None or trial is None:
             continue
         if not (folder / trial.run_dir).is_dir():
             reader.missing.append(f"{trial.run_dir}: the folder of a trial is gone")
@@ -205,12 +206,25 @@ def _tuned(folder: Path, tuning: TuningReport, reader: _Reader) -> list[Recordin
     return found
 
 
-def _last_trial(tuning: TuningReport, side: Candidate) -> TrialRecord | None:
-    """The last one that ran alone; one of a pair shared its device in turns."""
-    of_side = [t for t in tuning.trials if t.knobs == side.knobs and t.status in MEASURED]
+def _trial_of(folder: Path, tuning: TuningReport, side: Candidate) -> TrialRecord | None:
+    """The last trial of a side whose energy was measured, else the last one.
+
+    Trials that ran alone come first; those of live pairs shared their device in turns.
+    """
+    trials = [t for t in tuning.trials if t.status in MEASURED and _inside(folder, t.run_dir)]
+    of_side = [t for t in trials if t.knobs == side.knobs]
     plain = [t for t in of_side if t.purpose in ("probe", "screen")]
     paired = [t for t in of_side if t.purpose.startswith(PAIR)]
-    return next(iter([*reversed(plain), *reversed(paired)]), None)
+    live = tuning.proof is not None and tuning.proof.live
+    alone = plain if live else [*plain, *paired]
+    candidates = list(reversed(alone or paired))
+    told = (t for t in candidates if _energy_was_measured(folder / t.run_dir / "result.json"))
+    return next(told, candidates[0] if candidates else None)
+
+
+def _energy_was_measured(path: Path) -> bool:
+    result = _Reader().document(path, RunResult)
+    return result is not None and result.joules_per_sample is not None
 
 
 def _without_devices(recording: Recording) -> Recording:
@@ -256,12 +270,13 @@ def _recording(
     notes = records.run.notes
     reader.missing += [f"of {_named('the events', folder, label)}: {note}" for note in notes]
     main = _main_process(records.run.processes)
+    window = None if main is None else measured_window(main[0])
     ranks = 1 if result is None else result.ranks
     return Recording(
         label,
         result,
         loss=None if main is None else loss_curve(main[1]),
-        gauges=gauges_of(records.samples),
+        gauges=gauges_of(records.samples, None if window is None else window.bounds_ns),
         work=None if main is None else planned_work(*main, ranks),
     )
 
