@@ -24,7 +24,7 @@ STRETCH_SECONDS = 2.0
 cannot be told from turns of some milliseconds."""
 TURN_SECONDS = 8.0
 EPOCH_SECONDS = 16.0
-SMALL_ERROR = 0.004
+SMALL_ERROR = 0.007
 """Turns of a pair end sooner once their ratio is known so well: launches differ by more."""
 EXIT_SECONDS = 30.0
 """A side whose turns are over writes its record and leaves within this time."""
