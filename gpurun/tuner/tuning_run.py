@@ -119,7 +119,12 @@ class TuningRun:
         self.findings.seen = self._diagnoses.of(state.best.record)
         for finding in serious(self.findings.seen):
             self._decide(finding_sentence(finding))
+        as_it_is = state.facts
         self._settle(state)
+        if self._objective is Objective.THROUGHPUT:
+            launch = self._launch if self._time.left > 2 * self._time.usual else None
+            found = self.findings.ceilings = ceilings_of(as_it_is, self._rule, launch)
+            self._decide(ceilings_sentence(found) or f"ceilings: not measured: {found.reason}")
         if self.findings.verdict == "faster" and self.findings.chosen is not None:
             self.findings.left = self._diagnoses.under(self.findings.chosen.settings)
 
@@ -129,12 +134,6 @@ class TuningRun:
         if before is not None and self._time.budget <= MUCH_LARGER * before.budget_seconds:
             self._go_on(state, before)
             return
-        if self._objective is Objective.THROUGHPUT:
-            beside = StartupSeconds(first=2 * self._time.usual)  # of a trial of the search
-            room = not self._time.no_room_to_search(state.best, beside)
-            launch = self._launch if room else None
-            found = self.findings.ceilings = ceilings_of(state.facts, self._rule, launch)
-            self._decide(ceilings_sentence(found) or f"ceilings: not measured: {found.reason}")
         untouched = state.branch()
         search = self._search(state)
         larger = self._larger_batch(state, search) if Effect.TRAINING in self._allowed else None
