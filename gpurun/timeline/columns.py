@@ -8,7 +8,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 import numpy as np
@@ -19,9 +18,6 @@ if TYPE_CHECKING:
     Times = NDArray[np.int64]
 
 T = TypeVar("T")
-
-LONGEST_BITS = 44
-"""No event of a trace takes 2^44 ns, five hours, or more."""
 
 
 class Columns(Sequence[T], Generic[T]):
@@ -63,16 +59,10 @@ class Columns(Sequence[T], Generic[T]):
 
     def sorted(self) -> Sequence[T]:
         """The same records by their begin; of those that begin together the longest first."""
-        begins, ends = self._times()
-        if all(before < after for before, after in pairwise(begins)):
+        begins, ends = self.numbers("begin_ns"), self.numbers("end_ns")
+        if (begins[1:] > begins[:-1]).all():
             return self
-        order = sorted(
-            range(self._length), key=lambda i: (begins[i] << LONGEST_BITS) + begins[i] - ends[i]
-        )
-        arranged = Columns(self._kind)
-        for index in order:
-            arranged.add(*(column[index] for column in self._columns()))
-        return arranged
+        return self.at(np.lexsort((begins - ends, begins)))
 
     def shift(self, ns: int) -> None:
         """Add `ns` to every time."""
@@ -89,20 +79,13 @@ class Columns(Sequence[T], Generic[T]):
             raise TypeError(f"{name} is no column of numbers")
         return np.frombuffer(column, dtype=np.int64)
 
-    def where(self, keep: NDArray[np.bool_]) -> Columns[T]:
-        """The records of which this is true."""
+    def at(self, places: NDArray[np.intp]) -> Columns[T]:
+        """The records at these places, in their order."""
         found: Columns[T] = Columns(self._kind)
-        found._numbers = [None if c is None else _where(c, keep) for c in self._numbers]
-        found._references = [None if r is None else r.where(keep) for r in self._references]
-        found._length = int(keep.sum())
+        found._numbers = [None if c is None else _at(c, places) for c in self._numbers]
+        found._references = [None if r is None else r.at(places) for r in self._references]
+        found._length = len(places)
         return found
-
-    def _times(self) -> tuple[array[int], array[int]]:
-        names = [field.name for field in fields(self._kind)]  # type: ignore[arg-type]
-        begins, ends = (self._numbers[names.index(name)] for name in ("begin_ns", "end_ns"))
-        assert begins is not None
-        assert ends is not None
-        return begins, ends
 
     def _columns(self) -> list[Any]:
         return [
@@ -124,10 +107,10 @@ class _References:
             self._values.append(value)
         self._rows.append(number)
 
-    def where(self, keep: NDArray[np.bool_]) -> _References:
+    def at(self, places: NDArray[np.intp]) -> _References:
         found = _References()
         found._values, found._numbers = self._values, self._numbers
-        found._rows = _where(self._rows, keep)
+        found._rows = _at(self._rows, places)
         return found
 
     def __getitem__(self, index: int) -> Any:
@@ -137,8 +120,8 @@ class _References:
         return map(self._values.__getitem__, self._rows)
 
 
-def _where(column: array[int], keep: NDArray[np.bool_]) -> array[int]:
-    return array(column.typecode, np.frombuffer(column, dtype=column.typecode)[keep].tobytes())
+def _at(column: array[int], places: NDArray[np.intp]) -> array[int]:
+    return array(column.typecode, np.frombuffer(column, dtype=column.typecode)[places].tobytes())
 
 
 def numbers_of(records: Sequence[Any], name: str) -> Times:
@@ -153,5 +136,5 @@ def selected(records: Sequence[T], keep: NDArray[np.bool_]) -> Sequence[T]:
     if keep.all():
         return records
     if isinstance(records, Columns):
-        return records.where(keep)
+        return records.at(np.flatnonzero(keep))
     return [record for record, kept in zip(records, keep, strict=True) if kept]
