@@ -120,3 +120,28 @@ print(json.dumps(rows[-1][12]))
 """)
         == 1_500_000
     )
+
+
+def test_a_forked_worker_destroys_no_event_of_its_parent() -> None:
+    """It would abort: CUDA cannot be called there."""
+    assert (
+        run("""
+import os
+parent = os.getpid()
+
+def destroyed(event):
+    if os.getpid() != parent:
+        os._exit(3)
+
+Event.__del__ = destroyed
+for _ in range(10):
+    step(copy)
+copy()
+worker = os.fork()
+if worker == 0:
+    copy()
+    os._exit(0)
+print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])))
+""")
+        == 0
+    )

@@ -26,6 +26,8 @@ FIRST_STEP, LAST_STEP = 9, 32
 MOVES = {"to", "cuda", "copy_"}
 """Where a knob or the script stands in one of them, nothing is measured: it may ask who calls."""
 NAME = "copies to the device"
+_PARENTS: list[object] = []
+"""The parent's events in a forked child, which aborts where it destroys one."""
 
 
 class CopiesToDevice:
@@ -62,7 +64,12 @@ class CopiesToDevice:
         for name in MOVES:
             self._stand_ins.put(name, self._stand_in)
         CLOCK.device.on_mark = guarded(NAME, self._step_marked)
-        os.register_at_fork(after_in_child=self._end)
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        _PARENTS.append(self._spans)
+        self._spans = []
+        self._end()
 
     def _end(self) -> None:
         self._looking = False
