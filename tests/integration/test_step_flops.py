@@ -126,6 +126,11 @@ optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         "mine.product",
     ),
     "compiled": ("model = torch.compile(model, backend='eager')" + TRAINING, "compile"),
+    "a compiled part": (
+        "import torch._dynamo\n"
+        "model.block = torch._dynamo.optimize('eager')(model.block)" + TRAINING,
+        "a part of the step is compiled",
+    ),
     "gradients by hand": (
         TRAINING.replace(".backward()", "; torch.autograd.backward([loss], [torch.ones(())])")
         .replace("    model", "    loss = model"),

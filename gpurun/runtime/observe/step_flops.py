@@ -8,6 +8,7 @@ the script's own code could end in a `with` of the script's.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -91,6 +92,8 @@ class StepFlops:
             return "no module is called"
         if self._compiles or any(map(_compiled, roots)):
             return "the model is compiled"
+        if _dynamo_has_compiled():
+            return "a part of the step is compiled"
         for trait in HIDE_OPERATORS:
             if trait in TRAITS.seen:
                 return f"the script uses {trait}: {TRAITS.seen[trait]}"
@@ -208,6 +211,15 @@ _CPU_ATTENTION: dict[str, Callable[..., int]] = {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
 }
 """Formulas that torch's registry lacks."""
+
+
+def _dynamo_has_compiled() -> bool:
+    """True if there is compiled code: called inside a mode, torch may run it uncompiled ever after.
+
+    So does `convert_frame` of torch 2.11 with a function whose guards fail there.
+    """
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and utils.counters["frames"]["total"] > 0
 
 
 def _compiled(module: nn.Module) -> bool:
