@@ -35,7 +35,7 @@ from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence, evidence
-from gpurun.tuner.search.screening import rounding_rule
+from gpurun.tuner.training_judge import rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
@@ -217,6 +217,8 @@ def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -
     if asked:
         screening = judge_training([*plain[:2], *asked], candidates[:1], case.effect)
     proof = judge_training([*plain, *asked], candidates, case.effect)
+    if may_be_rounding(proof, case.effect) and not asked:
+        proof = judge_training([*plain, *rounded], candidates, case.effect)
     return Judged(case, screening.reasons, proof.reasons)
 
 

@@ -38,9 +38,9 @@ from gpurun.tuner.search.screening import (
     SearchState,
     StartupSeconds,
     ladder_row,
-    rounding_rule,
 )
 from gpurun.tuner.time_budget import TimeBudget
+from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
 from gpurun.tuner.trial_length import (
     PROBE,
@@ -98,7 +98,6 @@ class TuningRun:
         self._most_trials = options.max_trials or MOST_TRIALS + more
         self._rule = PROBE
         self._prefetch = 2
-        self._evidence: list[Evidence] = []
         self._proofs = ProofLaunches(
             self.findings,
             trials,
@@ -140,7 +139,7 @@ class TuningRun:
         self._reference.end()
         if before is not None and before.knobs != state.settings:
             before = None  # its pairs are of other settings
-        selection = self._selection()
+        selection = self._selection(state.judge)
         if Effect.TRAINING in self._allowed:
             selection.settle(state, larger, before)
             self._proofs.shares(state.best, self._companions)
@@ -155,9 +154,10 @@ class TuningRun:
         assert probe.result is not None
         assert probe.log is not None
         facts = gather_facts(self.options, machine(), probe.result, probe.log)
-        facts = replace(facts, current=dict(self.findings.base), objective=self._objective.value)
+        base = self.findings.base
+        facts = replace(facts, current=dict(base), objective=self._objective.value)
         self.findings.facts = facts
-        state = SearchState(dict(self.findings.base), probe, facts, [])
+        state = SearchState(dict(base), probe, facts, self._judge([], base))
         self._time.baseline(probe, bool(self._trials.standby_modules))
         in_turn = self._proofs.pairs_against(state.settings).obstacle(facts, [])
         self._time.live = not in_turn
@@ -256,7 +256,8 @@ class TuningRun:
             f"after {self._rule.audit_steps} audited ones"
         )
         self._import_early(facts)
-        coming = (self._first_set(SearchState(dict(base), probe, facts, [])),) * MOST
+        as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
+        coming = (self._first_set(as_it_is),) * MOST
         trial = self._launch(TrialRequest("screen", base, self._rule, following=coming))
         if trial.throughput is None and self._trials.layered:
             self._decide(
@@ -276,15 +277,18 @@ class TuningRun:
             raise TuningEnded(*unusable(trial))
         self._time.baseline(trial, bool(self._trials.standby_modules), probe)
         self._time.live = not self._proofs.pairs_against(base).obstacle(facts, [])
-        self._evidence = [t.evidence for t in (probe, trial) if t.evidence is not None]
+        shown = [t.evidence for t in (probe, trial) if t.evidence is not None]
         return SearchState(
             settings=dict(base),
             best=trial,
             facts=replace(facts, result=trial.result),
-            baselines=self._evidence,
+            judge=self._judge(shown, base),
             ladder=self.findings.ladder,
             rejections=self.findings.rejections,
         )
+
+    def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
+        return TrainingJudge(shown, self._launch, self._decide, self._rule, base)
 
     def _import_early(self, facts: Facts) -> None:
         """Let the processes on standby import what only some settings need, if they are several."""
@@ -352,16 +356,13 @@ class TuningRun:
         self._decide(f"continues the proof of an earlier tuning{pairs}")
         self._time.longest = before.launch_seconds
         if before.rounded:
-            rule = rounding_rule(self._rule, state.baselines)
-            trial = self._launch(TrialRequest("rounding", {}, rule, rounded=True))
-            if trial.evidence is not None:
-                state.baselines.append(trial.evidence)
+            state.judge.learn_rounding()
         record = state.best.record
         best = replace(record, knobs=before.knobs, seconds=before.launch_seconds)
         state.ladder += before.ladder
         finalist = state.branch()
         finalist.move(dict(before.knobs), replace(state.best, record=best, result=None))
-        self._selection().settle(finalist, None, before)
+        self._selection(state.judge).settle(finalist, None, before)
         self._proofs.shares(finalist.best, self._companions)
 
     def _companions(self, row: LadderRow) -> Sequence[str]:
@@ -398,13 +399,12 @@ class TuningRun:
         if batch is not None:
             selection.settle_larger(batch)
 
-    def _selection(self) -> FinalSelection:
+    def _selection(self, judge: TrainingJudge) -> FinalSelection:
         def effect_of(knob: str) -> Effect:
             return self._knob(knob).effect
 
-        found, seen = self.findings, self._evidence
         return FinalSelection(
-            found, seen, self._allowed, effect_of, self._proofs.prove, self._decide
+            self.findings, judge, self._allowed, effect_of, self._proofs.prove, self._decide
         )
 
     def trial_folder(self, record: TrialRecord) -> Path:

@@ -15,7 +15,7 @@ from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.runtime.trial.tensor_figures import MOST_VALUES, ROTATIONS, places
 from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.search.screening import rounding_rule
+from gpurun.tuner.training_judge import rounding_rule
 
 CALLS = 20
 Change = Callable[[float], float]

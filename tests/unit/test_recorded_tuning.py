@@ -32,6 +32,7 @@ from tests.recordings import CORES, assert_close, document, unpacked
 from tests.unit.knob_facts import facts
 from tests.unit.recorded_tunings import concluded, report_of
 from tests.unit.report_records import ladder_lines
+from tests.unit.tuner_trials import judge_of
 
 ALLOWED = frozenset({Effect.PIPELINE, Effect.NUMERICS})
 
@@ -74,11 +75,11 @@ def settled(told: TuningReport, trials: list[Trial]) -> TuningFindings:
         return findings.baseline
 
     assert told.chosen is not None
-    state = SearchState(dict(told.chosen.knobs), screened[3], facts(), [])
-    shown = [t.evidence for t in screened[:2] if t.evidence is not None]
+    judge = judge_of(*(t.evidence for t in screened[:2]))
+    state = SearchState(dict(told.chosen.knobs), screened[3], facts(), judge)
     effect_of = {row.knob: Effect(row.effect) for row in told.ladder}
     selection = FinalSelection(
-        findings, shown, ALLOWED, effect_of.__getitem__, proven, lambda _: None
+        findings, judge, ALLOWED, effect_of.__getitem__, proven, lambda _: None
     )
     selection.settle(state, None)
     assert not waiting, "every recorded launch was asked for"

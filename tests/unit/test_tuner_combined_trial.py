@@ -19,7 +19,7 @@ from gpurun.tuner.search.screening import Screening, SearchLimits, SearchState, 
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import MACHINE, facts
-from tests.unit.tuner_trials import trial
+from tests.unit.tuner_trials import judge_of, trial
 
 
 class Likely(Knob):
@@ -77,7 +77,7 @@ def searched(
 
     base = trial(100.0)
     assert base.evidence is not None
-    state = SearchState({}, base, facts(), [base.evidence, base.evidence])
+    state = SearchState({}, base, facts(), judge_of(base.evidence, base.evidence))
     limits = SearchLimits(trials, late, frozenset(Effect))
     KnobSearch(launch, notes.append, PROBE, limits).run(knobs, state)
     return state, asked, notes
@@ -244,7 +244,7 @@ def test_what_goes_with_a_change_is_set_and_left_out_with_it() -> None:
 
     base = trial(100.0)
     assert base.evidence is not None
-    state = SearchState({}, base, of_two, [base.evidence, base.evidence])
+    state = SearchState({}, base, of_two, judge_of(base.evidence, base.evidence))
     limits = SearchLimits(99, lambda best, startup: False, frozenset(Effect))
     knobs = [Workers(), Second(), CpuThreads()]
     KnobSearch(launch, lambda note: None, PROBE, limits).run(knobs, state)
@@ -295,9 +295,9 @@ def test_a_knob_may_be_likely_for_some_scripts_alone() -> None:
 
 
 def test_changed_numerics_are_compiled_anew_and_a_changed_pipeline_is_not() -> None:
-    state = SearchState({"compiled": True}, trial(100.0), facts(), [])
+    state = SearchState({"compiled": True}, trial(100.0), facts(), judge_of())
     screening = Screening(lambda request: trial(1.0), print, PROBE, no_limits())
-    screening.know([Likely(), Rounding(), Compiled()], {})
+    screening.know([Likely(), Rounding(), Compiled()])
     assert screening.startup([Likely()], state) == StartupSeconds(0.0, 0.0)
     anew = screening.startup([Rounding()], state)
     assert (anew.first, anew.later) == (pytest.approx(20.0), 0.0), "the first time only"

@@ -13,14 +13,14 @@ from gpurun.knobs.api import Effect, Hooks, Knob, Skip
 from gpurun.records.facts import Facts
 from gpurun.records.result import KnobOutcome, StepTime
 from gpurun.records.tuning import GuardVerdict
+from gpurun.tuner import training_judge
 from gpurun.tuner.guard.training_evidence import Evidence, RoundingReason
-from gpurun.tuner.search import screening
 from gpurun.tuner.search.knob_search import KnobSearch
 from gpurun.tuner.search.screening import SearchLimits, SearchState, StartupSeconds
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts
-from tests.unit.tuner_trials import trial
+from tests.unit.tuner_trials import judge_of, trial
 
 ALL = frozenset(Effect)
 
@@ -90,7 +90,8 @@ def searched(
     notes: list[str] = []
     base = base or trial(100.0)
     assert base.evidence is not None
-    state = SearchState({}, base, facts(argv=argv), [base.evidence, base.evidence])
+    judge = judge_of(base.evidence, base.evidence, launch=launch, note=notes.append)
+    state = SearchState({}, base, facts(argv=argv), judge)
     limits = SearchLimits(trials, lambda best, startup: late, allowed)
     KnobSearch(launch, notes.append, PROBE, limits).run(knobs, state)
     return state, notes
@@ -218,7 +219,7 @@ def test_a_knob_that_only_edits_an_argument_has_an_effect_where_there_is_one() -
 def test_why_a_search_ended_is_said_once_however_often_it_goes_on() -> None:
     notes: list[str] = []
     base = trial(100.0)
-    state = SearchState({}, base, facts(), [])
+    state = SearchState({}, base, facts(), judge_of())
     limits = SearchLimits(1, lambda best, startup: False, ALL)
     search = KnobSearch(by_value({2: 90.0, 4: 90.0}), notes.append, PROBE, limits)
     search.run([Planted([2, 4])], state)
@@ -238,7 +239,7 @@ def test_a_knob_that_starts_too_slowly_for_the_rest_of_the_budget_leaves_room_fo
     notes: list[str] = []
     base = trial(100.0)
     assert base.evidence is not None
-    state = SearchState({}, base, facts(), [base.evidence, base.evidence])
+    state = SearchState({}, base, facts(), judge_of(base.evidence, base.evidence))
     asked: list[float] = []
 
     def late(best: Trial, startup: StartupSeconds) -> bool:
@@ -357,7 +358,7 @@ def test_where_gradients_point_elsewhere_the_script_is_launched_once_with_rounde
         told = any(b.rounded for b in baselines)
         return GuardVerdict(told, 0.0, 0.0, () if told else (elsewhere,), None)
 
-    monkeypatch.setattr(screening, "judge_training", judge)
+    monkeypatch.setattr(training_judge, "judge_training", judge)
     asked: list[TrialRequest] = []
 
     def launch(request: TrialRequest) -> Trial:

@@ -13,6 +13,7 @@ from gpurun.tuner.search.screening import SearchState, compared, gain_over, gain
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts, result
+from tests.unit.tuner_trials import judge_of
 from tests.unit.tuner_trials import trial as finished
 
 SCREEN = TrialRequest("screen", {"tf32": True}, PROBE)
@@ -68,7 +69,7 @@ def started(series: Series, launches: Launches) -> tuple[LiveReference, Trial, l
     notes: list[str] = []
     any_series: Any = series
     reference = LiveReference(any_series, launches, notes.append)
-    state = SearchState({}, finished(90.0), facts(loaders=(), training_loaders=()), [])
+    state = SearchState({}, finished(90.0), facts(loaders=(), training_loaders=()), judge_of())
     reference.start(state, PROBE, 60.0, "")
     return reference, state.best, notes
 
@@ -142,6 +143,6 @@ def test_slow_steps_and_what_keeps_two_apart_leave_trials_alone() -> None:
         notes: list[str] = []
         series: Any = Series()
         reference = LiveReference(series, Launches(), notes.append)
-        reference.start(SearchState({}, finished(90.0), known, []), PROBE, 60.0, obstacle)
+        reference.start(SearchState({}, finished(90.0), known, judge_of()), PROBE, 60.0, obstacle)
         assert series.started == 0
         assert why in notes[0]

@@ -13,7 +13,7 @@ from gpurun.tuner.search.screening import SearchState
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.tuning_preview import PreviewInputs, preview_lines
 from tests.unit.knob_facts import facts
-from tests.unit.tuner_trials import trial
+from tests.unit.tuner_trials import judge_of, trial
 
 MIB = 1 << 20
 
@@ -70,7 +70,7 @@ def told(
     times = TimeBudget(time.monotonic() + budget, lambda knob: False, cores=16)
     times.live = not in_turn
     times.baseline(probe, started_early=False)
-    state = SearchState({}, probe, facts(), [])
+    state = SearchState({}, probe, facts(), judge_of())
     return preview_lines(
         PreviewInputs(knobs, allowed, state, BATCHES, in_turn, most_trials=15), times
     )

@@ -16,6 +16,7 @@ from gpurun.knobs import find
 from gpurun.knobs.api import Effect, Hooks, Knob
 from gpurun.records.facts import BatchFlag, Facts
 from gpurun.records.tuning import GuardVerdict, LadderRow, TrialRecord, Unproven
+from gpurun.tuner import training_judge
 from gpurun.tuner import tuning_run as tuning_module
 from gpurun.tuner.proof import final_selection
 from gpurun.tuner.proof.decision import BATCH
@@ -30,6 +31,7 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from gpurun.tuner.tuning_view import TuningView
 from tests.unit.knob_facts import facts
 from tests.unit.report_records import run_result
+from tests.unit.tuner_trials import judge_of
 
 SOUND = GuardVerdict(accepted=True, loss_deviation=0.0, noise=0.0, reasons=())
 BROKEN = GuardVerdict(accepted=False, loss_deviation=0.3, noise=0.0, reasons=("the loss is off",))
@@ -96,17 +98,17 @@ def prove(
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True, allow=allow)
     stand_in = StandIn(rates, shows=True)
     tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
-    monkeypatch.setattr(final_selection, "judge_training", judge)
+    monkeypatch.setattr(training_judge, "judge_training", judge)
     best = stand_in.run(TrialRequest("screen", settings, PROBE))
-    state = SearchState(settings, best, facts(), [])
+    state = SearchState(settings, best, facts(), judge_of())
     side = None
     if batch is not None:
-        side = SearchState({**settings, "batch_size": batch}, best, facts(), [])
+        side = SearchState({**settings, "batch_size": batch}, best, facts(), judge_of())
     for knob, value in {**settings, **({"batch_size": batch} if batch else {})}.items():
         tuning.findings.ladder.append(
             LadderRow(knob, value, "pipeline", 200.0, 2.0, None, None, None, True, "")
         )
-    tuning._selection().settle(state, side)
+    tuning._selection(state.judge).settle(state, side)
     return tuning
 
 
@@ -258,7 +260,7 @@ def test_batch_sizes_that_the_user_lists_are_the_only_ones_tried() -> None:
     stand_in = StandIn(steady())
     tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
     best = stand_in.run(TrialRequest("screen", {}, PROBE))
-    state = SearchState({}, best, facts(batch_flag=BatchFlag("--batch-size", 32)), [])
+    state = SearchState({}, best, facts(batch_flag=BatchFlag("--batch-size", 32)), judge_of())
     assert tuning._larger_batch(state, tuning._search(state)) is None
     assert "batch size: not tried: --batch-size is tuned" in tuning.findings.decisions
     tried = [trial.knobs.get("--batch-size") for trial in stand_in.trials]
@@ -272,7 +274,7 @@ def test_a_launch_of_the_search_that_hangs_leaves_time_for_the_shortest_proof() 
     best = stand_in.run(TrialRequest("screen", {}, PROBE))
     slow = replace(best, record=replace(best.record, seconds=20.0))
     tuning._time.baseline(slow, started_early=False)
-    tuning._search(SearchState({}, slow, facts(), []))
+    tuning._search(SearchState({}, slow, facts(), judge_of()))
     limits = [request.limit_seconds for request in stand_in.requests[1:]]
     assert limits
     assert max(limits) <= 0.4 * 200 + 1
@@ -294,7 +296,7 @@ def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
         def apply(self, value: int, hooks: Hooks) -> None:
             raise AssertionError("nothing is launched here")
 
-    monkeypatch.setattr(final_selection, "judge_training", lambda *_: SOUND)
+    monkeypatch.setattr(training_judge, "judge_training", lambda *_: SOUND)
     monkeypatch.setattr(Screening, "objection", lambda *_: (None, SOUND))
     monkeypatch.setattr(tuning_module, "all_knobs", lambda *_: [Gains(), find(BATCH)])
     monkeypatch.setattr(search_module, "not_applied", lambda *_: None)
@@ -303,7 +305,7 @@ def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
     tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 1e6)  # type: ignore[arg-type]
     base = stand_in.run(TrialRequest("screen", {}, PROBE))
     known = facts(batch_flag=BatchFlag("--batch-size", 32))
-    state = SearchState({}, base, known, [], ladder=tuning.findings.ladder)
+    state = SearchState({}, base, known, judge_of(), ladder=tuning.findings.ladder)
     monkeypatch.setattr(tuning, "_knob", lambda name: Gains() if name == "gains" else find(name))
     tuning._settle(state)
     order = [(r.purpose.split()[0], "batch_size" in r.knobs) for r in stand_in.trials[1:]]
@@ -323,7 +325,7 @@ def test_a_batch_size_that_may_not_be_applied_is_tried_after_the_proof(
 def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(final_selection, "judge_training", lambda *_: SOUND)
+    monkeypatch.setattr(training_judge, "judge_training", lambda *_: SOUND)
     row = LadderRow("loader_workers", 4, "pipeline", 200.0, None, None, None, None, True, "")
     options = Options(Target(TargetKind.SCRIPT, "train.py"), optimize=True)
 
@@ -338,7 +340,7 @@ def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_ag
         )
         base = stand_in.run(TrialRequest("screen", {}, PROBE))
         tuning._time.baseline(base, started_early=False)
-        tuning._settle(SearchState({}, base, facts(), [], ladder=tuning.findings.ladder))
+        tuning._settle(SearchState({}, base, facts(), judge_of(), ladder=tuning.findings.ladder))
         assert all(request.purpose.startswith("pair") for request in stand_in.requests[1:])
         return tuning
 
@@ -355,11 +357,10 @@ def test_a_proof_that_the_budget_cut_off_is_gone_on_with_and_not_searched_for_ag
 
 
 def test_the_pairs_of_an_earlier_tuning_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(final_selection, "judge_training", lambda *_: SOUND)
+    monkeypatch.setattr(training_judge, "judge_training", lambda *_: SOUND)
     earlier = Unproven({"a": 1}, ((100.0, 201.0), (100.0, 202.0)), (), 1.0, rounded=False)
-    state = SearchState(
-        {"a": 1}, StandIn(steady()).run(TrialRequest("screen", {"a": 1}, PROBE)), facts(), []
-    )
+    best = StandIn(steady()).run(TrialRequest("screen", {"a": 1}, PROBE))
+    state = SearchState({"a": 1}, best, facts(), judge_of())
     findings = TuningFindings()
     asked: list[Finalist] = []
 
@@ -369,7 +370,7 @@ def test_the_pairs_of_an_earlier_tuning_count(monkeypatch: pytest.MonkeyPatch) -
 
     effects = frozenset(Effect)
     end = final_selection.FinalSelection(
-        findings, [], effects, lambda _: Effect.PIPELINE, prove_none, print
+        findings, state.judge, effects, lambda _: Effect.PIPELINE, prove_none, print
     )
     end.settle(state, None, earlier)
     assert asked[0].done
@@ -409,7 +410,7 @@ def test_a_much_larger_budget_searches_again_and_counts_pairs_of_the_same_finali
         stand_in = StandIn(steady())
         tuning = TuningRun(options, stand_in, TuningView(), time.monotonic() + 600, before)  # type: ignore[arg-type]
         base = stand_in.run(TrialRequest("screen", {}, PROBE))
-        tuning._settle(SearchState({}, base, facts(), []))
+        tuning._settle(SearchState({}, base, facts(), judge_of()))
     assert asked == [same, None]
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpurun.records.result import KnobOutcome
 from gpurun.records.tuning import TrialRecord
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.tuning_trial import Trial
+from gpurun.tuner.training_judge import TrainingJudge
+from gpurun.tuner.trial_length import PROBE
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import result
 
 
@@ -37,3 +39,17 @@ def trial(
     losses = tuple(1.0 - 0.01 * n for n in range(20))
     shown = Evidence(seed=0, losses=losses, microbatches=(1,) * 20)
     return Trial(record, measured, None, shown, 0 if rate is not None else 1)
+
+
+def no_launch(request: TrialRequest) -> Trial:
+    """For a judge that is not to ask for a trial which only rounds."""
+    raise AssertionError(f"{request} was launched")
+
+
+def judge_of(
+    *baselines: Evidence | None,
+    launch: Callable[[TrialRequest], Trial] = no_launch,
+    note: Callable[[str], None] = lambda _: None,
+) -> TrainingJudge:
+    """One that knows these trials of the script as it is."""
+    return TrainingJudge([b for b in baselines if b is not None], launch, note, PROBE, {})

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from gpurun.knobs.api import Effect
 from gpurun.records.tuning import Rejection, Unproven
-from gpurun.tuner.guard.guard_verdict import judge_training
-from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.proof.decision import APPLY_TRAINING, BATCH, JudgedFinalist, decide, final_ladder
 from gpurun.tuner.proof.paired_proof import Finalist
 from gpurun.tuner.search.screening import SearchState, strongest_effect
+from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
 
@@ -21,19 +20,19 @@ Prove = Callable[[list[Finalist], Trial], Finalist]
 
 
 class FinalSelection:
-    """Writes the outcome into `findings`. `evidence`: how the script trains as it is."""
+    """Writes the outcome into `findings`. `judge`: knows how the script trains as it is."""
 
     def __init__(
         self,
         findings: TuningFindings,
-        evidence: Sequence[Evidence],
+        judge: TrainingJudge,
         allowed: frozenset[Effect],
         effect_of: Callable[[str], Effect],
         prove: Prove,
         note: Callable[[str], None],
     ) -> None:
         self.findings = findings
-        self._evidence = evidence
+        self._judge = judge
         self._allowed = allowed
         self._effect_of = effect_of
         self._prove = prove
@@ -82,7 +81,7 @@ class FinalSelection:
             pairs=tuple(finalist.pairs) if finalist.live else (),
             ladder=tuple(self.findings.ladder),
             launch_seconds=state.best.record.seconds,
-            rounded=any(evidence.rounded for evidence in self._evidence),
+            rounded=any(shown.rounded for shown in self._judge.baselines),
         )
 
     def settle_larger(self, batch: SearchState) -> None:
@@ -108,7 +107,7 @@ class FinalSelection:
 
     def _judged(self, baseline: Finalist, finalist: Finalist) -> JudgedFinalist:
         effect = strongest_effect(map(self._effect_of, finalist.settings))
-        guard = judge_training([*self._evidence, *baseline.shown], finalist.shown, effect)
+        guard = self._judge.judge(finalist.shown, effect, baseline.shown)
         if not guard.accepted:
             self.findings.rejections.append(Rejection(dict(finalist.settings), guard))
         return JudgedFinalist(finalist, guard)

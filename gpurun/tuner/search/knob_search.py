@@ -75,9 +75,9 @@ class KnobSearch:
 
     def run(self, knobs: Sequence[Knob], state: SearchState) -> None:
         """Keep what gains: sets of likely changes as long as there are any, then the rest."""
-        self._screening.know(knobs, state.settings)
+        self._screening.know(knobs)
         open_knobs = []
-        unseen = incomparable(state.baselines)
+        unseen = incomparable(state.judge.baselines)
         for knob in knobs:
             if knob.effect not in self._allowed:
                 self._note(f"{knob.name}: not tried ({knob.effect.value} changes not allowed)")

@@ -14,14 +14,13 @@ from gpurun.arguments.options import Objective
 from gpurun.formatting.number_text import byte_size, duration, number
 from gpurun.knobs.api import Effect, Knob
 from gpurun.records.facts import Facts
-from gpurun.records.spec import OUTPUT_CALLS, StopRule
+from gpurun.records.spec import StopRule
 from gpurun.records.tuning import GuardVerdict, LadderRow, Rejection
 from gpurun.trials.failure_cause import recompiled
 from gpurun.tuner import knob_calls
-from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
-from gpurun.tuner.guard.training_evidence import Evidence
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.script_facts import facts_under
+from gpurun.tuner.training_judge import TrainingJudge
 from gpurun.tuner.trial_length import (
     COMPILED_ALREADY,
     SCREEN_SHARE,
@@ -52,7 +51,7 @@ class SearchState:
     settings: dict[str, Any]
     best: Trial
     facts: Facts
-    baselines: list[Evidence]
+    judge: TrainingJudge
     ladder: list[LadderRow] = field(default_factory=list)
     rejections: list[Rejection] = field(default_factory=list)
 
@@ -108,8 +107,6 @@ class Screening:
         self._granted = self._left = limits.trials
         self._told: set[str] = set()
         self._knobs: dict[str, Knob] = {}
-        self._base: dict[str, Any] = {}
-        self._rounded = False
         self.given_up: set[str] = set()
         """The knobs whose trials were given up: no further one is launched."""
 
@@ -117,10 +114,9 @@ class Screening:
         """Let so many further trials be launched, whatever is left of the earlier ones."""
         self._granted = self._left = trials
 
-    def know(self, knobs: Iterable[Knob], base: Mapping[str, Any]) -> None:
-        """Learn which knobs the settings of this search are about, and where it starts."""
+    def know(self, knobs: Iterable[Knob]) -> None:
+        """Learn which knobs the settings of this search are about."""
         self._knobs = {knob.name: knob for knob in knobs}
-        self._base = dict(base)
 
     def startup(self, knobs: Iterable[Knob], state: SearchState) -> StartupSeconds:
         """Seconds that these knobs add to the start on top of the settings so far.
@@ -230,42 +226,11 @@ class Screening:
             return trial.record.reason or f"the trial ended as {trial.record.status}", None
         if trial.evidence is None:
             return "the trial showed nothing of its training", None
-        verdict = judge_training(state.baselines, [trial.evidence], effect)
-        if may_be_rounding(verdict, effect) and self._round(state):
-            verdict = judge_training(state.baselines, [trial.evidence], effect)
+        verdict = state.judge.judge([trial.evidence], effect)
         if not verdict.accepted:
             state.rejections.append(Rejection(trial.record.knobs, verdict))
         reason = None if verdict.accepted else "; ".join(verdict.reasons)
         return reason, verdict
-
-    def _round(self, state: SearchState) -> bool:
-        """Have a baseline trial with rounded parameters, once; whether one is new.
-
-        It takes some steps only, and without it there may be nothing left to prove: it is launched
-        even where the rest of the budget is kept for the proof.
-        """
-        if self._rounded or self._left <= 0:
-            return False
-        self._rounded = True
-        self.note("is it rounding alone? a trial of the script that only rounds tells")
-        rule = rounding_rule(self._rule, state.baselines)
-        trial = self._launch(TrialRequest("rounding", self._base, rule, rounded=True))
-        if trial.evidence is not None:
-            state.baselines.append(trial.evidence)
-        return trial.evidence is not None
-
-
-def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:
-    """The length of a trial that only rounds: as far as anything is compared with it.
-
-    A training that evaluates does so at any time. A script that only infers has its first calls
-    looked at; with fewer of them the reference would miss calls that rounding moves most.
-    """
-    if any(e.trained for b in baselines for e in b.outputs):
-        return rule
-    looked = OUTPUT_CALLS if any(b.forward_only for b in baselines) else 0
-    steps = max(rule.audit_steps, looked) + 1
-    return replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)
 
 
 def strongest_effect(effects: Iterable[Effect]) -> Effect:
