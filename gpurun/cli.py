@@ -40,6 +40,7 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --objective GOAL      throughput (the default), or memory: the least peak memory
   --allow EFFECTS       changes to allow, a list of pipeline,numerics,training
   --tuned               apply settings that an earlier --optimize found here, without trials
+  --without KNOBS       with --tuned or --settings: leave these out, a list of names
   --save-settings FILE  write the settings found; --settings FILE applies them
   --scale COUNTS        measure the script on so many devices in turn: table, JSON, --plot FILE.png.
                         Each device keeps the script's batch; with --strong they share it.

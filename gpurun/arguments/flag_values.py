@@ -90,6 +90,16 @@ def allow_of(text: str | None) -> tuple[str, ...] | None:
     return chosen
 
 
+def names_of(flag: str, text: str | None) -> tuple[str, ...]:
+    """The names of a flag that takes a list of them; none without it."""
+    if text is None:
+        return ()
+    names = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not names:
+        raise GpurunError(f"--{flag} {text!r} is no list of names", f"write --{flag} NAME,NAME")
+    return names
+
+
 def threshold_of(text: str | None, flag: str = "--threshold") -> float | None:
     """The fraction of a flag such as `--threshold`."""
     if text is None:

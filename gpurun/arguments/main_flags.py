@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpurun.arguments.ddp_options import ddp_options
 from gpurun.arguments.flag_parser import Flags, Words, filled, split
-from gpurun.arguments.flag_values import EFFECTS, allow_of, budget_of, choice_of
+from gpurun.arguments.flag_values import EFFECTS, allow_of, budget_of, choice_of, names_of
 from gpurun.arguments.options import Objective, Options, Target, TargetKind
 from gpurun.arguments.scale_flags import scale_options
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES, asks_for_ranks
@@ -24,7 +24,7 @@ OWN_SWITCHES = (
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
     "scale", "rounds", "steps", "plot", "ddp-options",
-    "loss-reduction",
+    "loss-reduction", "without",
 )  # fmt: skip
 NEEDS = {
     **dict.fromkeys(("max-trials", "objective", "save-settings", "dry-run"), ("optimize",)),
@@ -32,6 +32,7 @@ NEEDS = {
     **dict.fromkeys(("strong", "rounds", "steps", "plot"), ("scale",)),
     **dict.fromkeys(("shared-writes", "loss-reduction"), ("ddp",)),
     **dict.fromkeys(("oversubscribe", "ddp-options"), ("ddp", "scale")),
+    "without": ("tuned", "settings"),
 }
 """By flag, the modes of which it needs one."""
 AGAINST_SCALE = ("ddp", "optimize", "tune-only", "tuned", "settings", "allow")
@@ -71,6 +72,7 @@ def options_of(words: Words, environment: Mapping[str, str]) -> Options:
         budget_seconds=budget_of(own.get("budget")),
         objective=choice_of("objective", own.get("objective"), Objective),
         allow=allow_of(own.get("allow")),
+        without=names_of("without", own.get("without")),
         scale=scale_options(own),
     )
     _refuse_idle(options, own)
@@ -84,7 +86,13 @@ def options_of(words: Words, environment: Mapping[str, str]) -> Options:
 
 def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
     """Refuse a flag that has no effect beside the others, or that contradicts one."""
-    modes = {"optimize": options.optimize, "ddp": options.ddp, "scale": options.scale is not None}
+    modes = {
+        "optimize": options.optimize,
+        "ddp": options.ddp,
+        "scale": options.scale is not None,
+        "tuned": options.tuned,
+        "settings": options.settings is not None,
+    }
     for flag, needed in NEEDS.items():
         if flag in own and not any(modes[mode] for mode in needed):
             wanted = " or ".join(f"--{mode}" for mode in needed)

@@ -57,7 +57,8 @@ class Options:
     sets their exchange of gradients, and `loss_reduction` the reduction of the loss. None stands
     for an option that nobody set; `budget_seconds` and `allow` are always set under `optimize`.
     `target` is the script as it is; `tuned_arguments` are those of its arguments that were typed as
-    `@tune:` words. `profile`: the window of steps that `gpurun profile` records."""
+    `@tune:` words. `without`: knobs to leave out of the stored settings. `profile`: the window of
+    steps that `gpurun profile` records."""
 
     target: Target
     torchrun: tuple[str, ...] = ()
@@ -77,6 +78,7 @@ class Options:
     allow: tuple[str, ...] | None = None
     tuned: bool = False
     settings: str | None = None
+    without: tuple[str, ...] = ()
     save_settings: str | None = None
     trials_in_place: bool = False
     json: str | None = None

@@ -90,7 +90,11 @@ def _faults(document: Any) -> list[str]:
     if schema != SETTINGS_SCHEMA:
         return [f"its schema is {schema!r}, not {SETTINGS_SCHEMA!r}"]
     hints = typing.get_type_hints(SavedSettings)
-    needed = [f.name for f in fields(SavedSettings) if f.default is MISSING]
+    needed = [
+        f.name
+        for f in fields(SavedSettings)
+        if f.default is MISSING and f.default_factory is MISSING
+    ]
     missing = [f"{name!r} is missing" for name in needed if name not in document]
     wrong = [
         f"{name!r} takes {type_in_words(hints[name])}"

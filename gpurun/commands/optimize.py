@@ -20,7 +20,7 @@ from gpurun.commands.verdict_line import print_verdict
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import files_open_for_writing, require, snapshot
-from gpurun.knobs import all_knobs
+from gpurun.knobs import all_knobs, find
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.records.codec import to_json
 from gpurun.records.tuned_argument import TunedArgument
@@ -39,6 +39,7 @@ from gpurun.rundir import (
 )
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner import saved_settings
+from gpurun.tuner.knob_calls import companions_among
 from gpurun.tuner.trial_series import TrialSeries
 from gpurun.tuner.tuning_document import tuning_document
 from gpurun.tuner.tuning_findings import TuningEnded
@@ -68,6 +69,8 @@ class TuningOutcome:
     training_loaders: tuple[str, ...]
     changes: tuple[str, ...]
     tuned_arguments: tuple[TunedArgument, ...]
+    companions: dict[str, tuple[str, ...]]
+    """By chosen knob, the settings that go with it."""
     failure: Exception | None
 
     @property
@@ -88,6 +91,7 @@ class TuningOutcome:
             baseline_samples_per_second=(
                 report.baseline.samples_per_second if report.baseline is not None else None
             ),
+            companions=self.companions,
         )
 
     @property
@@ -228,8 +232,24 @@ def _tune(options: Options, interruption: SignalGuard) -> TuningOutcome:
         view.close()
     changes = untouched.differences(FolderState(options, folder.parent.parent))
     return TuningOutcome(
-        report, folder, series.training_loaders, changes, options.tuned_arguments, failure
+        report,
+        folder,
+        series.training_loaders,
+        changes,
+        options.tuned_arguments,
+        _companions(report, tuning),
+        failure,
     )
+
+
+def _companions(report: TuningReport, tuning: TuningRun) -> dict[str, tuple[str, ...]]:
+    facts, options = tuning.findings.facts, tuning.options
+    if report.chosen is None or facts is None:
+        return {}
+    knobs = [
+        find(name, options.knob_paths, options.tuned_arguments) for name in report.chosen.knobs
+    ]
+    return companions_among(knobs, facts, report.chosen.knobs)
 
 
 def _carry_through(tuning: TuningRun, view: TuningView) -> Exception | None:

@@ -171,8 +171,22 @@ def chosen_settings(options: Options) -> SavedSettings | None:
     from gpurun.tuner import saved_settings
 
     if options.settings is not None:
-        return settings_file.load(Path(options.settings))
-    return saved_settings.load_tuned(find_home(Path.cwd(), options.out), options)
+        saved = settings_file.load(Path(options.settings))
+    else:
+        saved = saved_settings.load_tuned(find_home(Path.cwd(), options.out), options)
+    return _reduced(saved, options) if options.without else saved
+
+
+def _reduced(saved: SavedSettings, options: Options) -> SavedSettings:
+    """The settings without those that `--without` names, said in one line."""
+    from gpurun.tuner.settings_parts import without
+
+    rest, others = without(saved, options.without)
+    if not options.quiet:
+        along = f" and {', '.join(others)}, which went with it" if others else ""
+        left = ", ".join(rest.settings) or "none"
+        _note(f"without {', '.join(options.without)}{along}; settings applied: {left}")
+    return rest
 
 
 def _settled(options: Options, saved: SavedSettings | None) -> tuple[Options, dict[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 from gpurun.records.failure import FailureKind
@@ -303,4 +304,6 @@ class SavedSettings:
     baseline_samples_per_second: float | None = None
     """Figures of the script as it is, in the proof: a run under these settings is compared with
     them."""
+    companions: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """By knob, the settings that were made for its sake: they are left out together."""
     schema: str = SETTINGS_SCHEMA

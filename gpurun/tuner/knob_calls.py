@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from gpurun.knobs.api import Knob, Skip
@@ -47,6 +47,19 @@ def companion_names(knob: Knob, facts: Facts, value: Any) -> tuple[str, ...]:
         return tuple(companions(knob, facts, value))
     except KnobRaised:
         return ()
+
+
+def companions_among(
+    knobs: Sequence[Knob], facts: Facts, settings: Mapping[str, Any]
+) -> dict[str, tuple[str, ...]]:
+    """By knob, those of the `settings` that go with its value; only knobs that have any."""
+    found: dict[str, tuple[str, ...]] = {}
+    for knob in knobs:
+        names = companion_names(knob, facts, settings[knob.name])
+        among = tuple(name for name in names if name in settings)
+        if among:
+            found[knob.name] = among
+    return found
 
 
 def is_likely(knob: Knob, facts: Facts) -> bool:

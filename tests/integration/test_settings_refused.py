@@ -135,3 +135,26 @@ def test_a_result_that_cannot_be_written_is_told_before_the_script_starts(
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"--json: there is no folder nowhere" in done.stderr.splitlines()[0]
     assert not (tmp_path / ".gpurun").exists()
+
+
+def test_stored_settings_apply_without_the_named_knobs(tmp_path: Path, gpurun: Gpurun) -> None:
+    settings(tmp_path, {"batch_size": BATCH, "tf32": True, "cpu_threads": 1})
+    done = gpurun(
+        "--settings", "kept.json", "--without", "batch_size,tf32", "--json", "r.json", "script.py"
+    )
+    assert done.returncode == 0
+    assert done.stdout == b"[]\n"  # the batch size would have come as an argument, and by consent
+    assert b"gpurun: without batch_size, tf32; settings applied: cpu_threads\n" in done.stderr
+
+
+def test_a_knob_to_leave_out_must_be_set(tmp_path: Path, in_process: Gpurun) -> None:
+    settings(tmp_path, {"tf32": True})
+    done = in_process("--settings", "kept.json", "--without", "compile", "script.py")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[:2] == [
+        b"gpurun: --without compile: it is not set",
+        b"gpurun: set are: tf32",
+    ]
+    alone = in_process("--without", "tf32", "script.py")
+    assert alone.returncode == 2
+    assert b"--without needs --tuned or --settings" in alone.stderr
