@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from gpurun.diagnoses.run_evidence import evidence_of_run, evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.run_summary import RunRecords, read_records
-from gpurun.profilers.nvidia_reports import exported
 from gpurun.profilers.recorded_profiles import (
     RecordedProfile,
     recorded_profiles,
@@ -26,7 +24,6 @@ from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import CRITICAL, WARNING
 from gpurun.rundir import check_output, write_json, write_whole
-from gpurun.timeline.model import Timeline
 from gpurun.timeline.recordings import KINDS, read_recordings
 
 HELP = """\
@@ -75,16 +72,10 @@ def examine(paths: list[Path]) -> DiagnosisReport:
     folder = next((path for path in paths if path.is_dir()), None)
     if folder is None:
         subject = ", ".join(path.name for path in paths)
-        return diagnosis_report(evidence_of_timelines(_recorded(paths), thresholds), subject)
+        return diagnosis_report(evidence_of_timelines(read_recordings(paths), thresholds), subject)
     if len(paths) > 1:
         raise GpurunError(f"{folder} is a folder beside other paths", "name one folder alone")
     return diagnose_run(folder, read_records(folder))
-
-
-def _recorded(paths: Sequence[Path]) -> tuple[Timeline, ...]:
-    """The timelines of recordings; reports that only their own tool reads are exported first."""
-    with tempfile.TemporaryDirectory(prefix="gpurun-") as folder:
-        return read_recordings([exported(path, Path(folder)) for path in paths])
 
 
 def diagnose_run(folder: Path, records: RunRecords) -> DiagnosisReport:

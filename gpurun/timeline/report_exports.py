@@ -16,6 +16,10 @@ from pathlib import Path
 from gpurun.errors import GpurunError
 
 EXPORT_SECONDS = 600
+BY_HAND = {
+    "nsys": "nsys export -t sqlite --lazy=false -o report.sqlite REPORT",
+    "ncu": "ncu --import REPORT --csv --page raw --print-units base > kernels.csv",
+}
 
 
 @contextmanager
@@ -59,7 +63,7 @@ def _converted(report: Path, command: Sequence[str], tool: str) -> subprocess.Co
     except FileNotFoundError:
         raise GpurunError(
             f"{report.name} cannot be read: {command[0]} is not installed",
-            f"install {tool} and put {command[0]} on PATH",
+            f"install {tool}, or name its export from elsewhere: {BY_HAND[command[0]]}",
         ) from None
     except subprocess.TimeoutExpired:
         raise GpurunError(

@@ -205,25 +205,13 @@ def test_a_report_is_exported_by_the_tool_that_wrote_it(
     tool(
         tmp_path / "bin", "nsys", f'while [ "$1" != -o ]; do shift; done; cp {_named("2025")} "$2"'
     )
-    tool(tmp_path / "bin", "ncu", f'test "$1" = --import && cat {_ncu()}')
+    tool(tmp_path / "bin", "ncu", f'test "$1" = --import && cat {PROFILES}/h200_ncu_"$5"_mlp.csv')
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     (tmp_path / "report.nsys-rep").touch()
     (tmp_path / "kernels.ncu-rep").touch()
     found = document(tmp_path, "report.nsys-rep", "kernels.ncu-rep")
     assert found["sources"] == ["device timeline", "Nsight Compute"]
     assert found["subject"] == "report.nsys-rep, kernels.ncu-rep"
-
-
-@pytest.mark.parametrize("ends", ["echo it is damaged >&2; exit 1", "exit 0"])
-def test_a_report_that_its_tool_cannot_export_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], ends: str
-) -> None:
-    tool(tmp_path / "bin", "nsys", ends)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
-    (tmp_path / "report.nsys-rep").touch()
-    code, text = told(capsys, "report.nsys-rep")
-    assert code == 2
-    assert "nsys could not export report.nsys-rep" in text
 
 
 def test_a_report_without_its_tool_says_how_to_export_it(
@@ -233,4 +221,5 @@ def test_a_report_without_its_tool_says_how_to_export_it(
     (tmp_path / "kernels.ncu-rep").touch()
     code, text = told(capsys, "kernels.ncu-rep")
     assert code == 2
+    assert "install Nsight Compute" in text
     assert "ncu --import REPORT --csv --page raw" in text
