@@ -109,7 +109,8 @@ def _window_notes(folder: Path, profiles: Sequence[RecordedProfile]) -> tuple[st
 def write_report(report: DiagnosisReport, options: DiagnoseOptions) -> None:
     """To the screen and to the files that were asked for."""
     from gpurun.report.finding_lines import print_diagnosis
-    from gpurun.report.finding_markdown import diagnosis_markdown
+    from gpurun.report.page.findings_section import diagnosis_page
+    from gpurun.report.page.markdown_page import markdown_page
 
     if not options.quiet:
         print_diagnosis(report, options.all)
@@ -118,4 +119,5 @@ def write_report(report: DiagnosisReport, options: DiagnoseOptions) -> None:
     elif options.json is not None:
         write_json(Path(options.json), to_json(report))
     if options.markdown is not None:
-        write_whole(Path(options.markdown), diagnosis_markdown(report, options.all))
+        page = diagnosis_page(report, options.all)
+        write_whole(Path(options.markdown), markdown_page(page))

@@ -27,7 +27,6 @@ from gpurun.records.tuned_argument import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
 from gpurun.report.terminal_output import PREFIX, write_plain
-from gpurun.report.tuning_markdown import tuning_markdown
 from gpurun.report.tuning_progress import tuning_view
 from gpurun.rundir import (
     check_output,
@@ -35,7 +34,6 @@ from gpurun.rundir import (
     no_records,
     run_folder,
     write_json,
-    write_whole,
 )
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner import saved_settings
@@ -336,7 +334,6 @@ def _write(tuned: TuningOutcome, options: Options) -> list[str]:
     home = tuned.folder.parent.parent
     jobs: list[tuple[str, Callable[[], None]]] = [
         ("the record", lambda: write_json(tuned.folder / "tuning.json", body)),
-        ("the report", lambda: _write_markdown(tuned)),
     ]
     if options.json == "-":
         jobs.append(("--json", lambda: _print(json_text(body))))
@@ -371,10 +368,6 @@ def _attempt(what: str, job: Callable[[], None]) -> str | None:
     except OSError as error:
         return f"{what} could not be written: {error.strerror or error}"
     return None
-
-
-def _write_markdown(tuned: TuningOutcome) -> None:
-    write_whole(tuned.folder / "report.md", tuning_markdown(tuned.report))
 
 
 def _print(text: str) -> None:

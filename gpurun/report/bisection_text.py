@@ -8,8 +8,8 @@ from gpurun.bench.trees.git import short
 from gpurun.formatting.number_text import count, duration, percent, signed_percent
 from gpurun.formatting.one_line import one_line
 from gpurun.records.bench.bisection import BisectedCommit, BisectionReport, SuspectedCommits
+from gpurun.report.markdown_text import escaped, table
 from gpurun.report.terminal_table import Column, Grid
-from gpurun.report.tuning_markdown import escaped, table
 
 TITLES = {
     "found": "FOUND",

@@ -19,8 +19,8 @@ from gpurun.formatting.number_text import (
 )
 from gpurun.formatting.one_line import one_line
 from gpurun.records.bench.comparison import ComparedSide, Comparison, MetricComparison
+from gpurun.report.markdown_text import escaped, table
 from gpurun.report.terminal_table import Column, Grid
-from gpurun.report.tuning_markdown import escaped, table
 
 TITLES = {
     "pass": "PASS",

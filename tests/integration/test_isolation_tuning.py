@@ -82,7 +82,6 @@ def test_a_tuning_under_landlock_reaches_its_proof_and_changes_nothing(
     assert "isolation: landlock" in said[0]
     assert any("user namespaces are not permitted" in line for line in said)
     folder = run_folder(project / ".gpurun")
-    assert "landlock" in (folder / "report.md").read_text().lower()
     assert len(report["trials"]) > 4
     for trial in report["trials"]:
         assert trial["status"] in ("stopped", "completed")

@@ -144,7 +144,7 @@ def test_trials_leave_every_file_as_it_was(writer: Tuned) -> None:
 
 def test_trials_keep_nothing_but_their_records(writer: Tuned) -> None:
     folder = run_folder(writer.folder / ".gpurun")
-    assert {path.name for path in folder.iterdir()} == {"tuning.json", "report.md", "trials"}
+    assert {path.name for path in folder.iterdir()} == {"tuning.json", "trials"}
 
 
 def test_what_the_first_trial_left_behind_does_not_break_later_ones(writer: Tuned) -> None:

@@ -10,7 +10,8 @@ from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
 from gpurun.records.profile_figures import OperatorShare, ProfileFigures
 from gpurun.report.finding_lines import diagnosis_lines
-from gpurun.report.finding_markdown import diagnosis_markdown
+from gpurun.report.page.findings_section import diagnosis_page
+from gpurun.report.page.markdown_page import markdown_page
 from gpurun.report.terminal_output import plain
 from tests.unit.diagnosis_cases import FIGURES, healthy_cpu, result
 
@@ -81,17 +82,18 @@ def test_without_findings_it_says_so_and_names_what_was_not_measured() -> None:
 
 
 def test_markdown_holds_the_same() -> None:
-    shown = diagnosis_markdown(report(finding(0.9, 2.1), finding(0.5, None)))
+    shown = markdown_page(diagnosis_page(report(finding(0.9, 2.1), finding(0.5, None))))
     assert shown.startswith("# gpurun diagnosis of train.py: 6,400 samples/s, step 10.0 ms")
     assert "## Critical issues" in shown
-    assert "* where: `train.py:31 in main`" in shown
-    assert "**Estimated improvement: up to 2.10×**" in shown
+    assert "* where: train.py:31 in main" in shown
+    assert "Estimated improvement: up to 2.10×" in shown
+    assert shown.count("Estimated") == 1
 
 
 def test_a_recording_that_tells_too_little_is_not_called_fine() -> None:
     empty = diagnosis_report(Evidence(), "trace.json")
     assert "no figure was measured that a diagnosis could use" in text(empty)
-    assert "Nothing was found. Measured: nothing." in diagnosis_markdown(empty)
+    assert "Nothing was found. Measured: nothing." in markdown_page(diagnosis_page(empty))
 
 
 def test_the_longest_kernels_are_named_else_the_longest_operators() -> None:

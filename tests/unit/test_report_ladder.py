@@ -1,4 +1,4 @@
-"""The ladder, the verdict and the Markdown report of `--optimize`."""
+"""The ladder and the verdict of `--optimize`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from gpurun.records.tuning import (
     Unproven,
     WaitingLine,
 )
-from gpurun.report.tuning_markdown import tuning_markdown
 from gpurun.report.tuning_verdict import verdict_sentence
 from tests.unit.report_records import (
     GIB,
@@ -156,9 +155,8 @@ def test_an_interval_that_says_nothing_is_not_printed_anywhere() -> None:
     )  # fmt: skip
     larger = dataclasses.replace(LARGER_BATCH, proof=proof)
     for told in (report, dataclasses.replace(report, larger_batch=larger)):
-        for shown in (text(told), tuning_markdown(told)):
-            assert "189" not in shown
-            assert "0.00" not in shown
+        assert "189" not in text(told)
+        assert "0.00" not in text(told)
     assert "so far 2.30× and 3.30× in 2 pairs" in text(report)
     best = dataclasses.replace(report, verdict="no_gain", unproven=None)
     assert "189" not in text(best)
@@ -173,10 +171,8 @@ def test_pairs_of_an_earlier_tuning_are_named() -> None:
 @pytest.mark.parametrize("verdict", VERDICTS)
 def test_a_tuning_without_figures_shows_none(verdict: str) -> None:
     report = barren_report(verdict)
-    for shown in (text(report), tuning_markdown(report)):
-        assert "None" not in shown
-        assert "×" not in shown
-        assert "0.0" not in shown
+    for unknown in ("None", "×", "0.0"):
+        assert unknown not in text(report)
 
 
 def test_a_script_that_fails_by_itself_is_quoted() -> None:
@@ -245,7 +241,6 @@ def test_less_memory_is_told_with_its_proof_and_its_price() -> None:
         "Peak memory 1.90× smaller (95 % interval 1.88–1.92, p = 0.0004, 2 pairs)"
     )
     assert ", at 0.80× the throughput, same training" in told
-    assert "| 1 | 4.00 GiB | 2.00 GiB | 0.500 |" in tuning_markdown(report)
 
 
 def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:
@@ -276,13 +271,13 @@ def test_what_to_type_next_can_be_pasted_into_a_shell() -> None:
 
 def test_a_rejection_by_the_loss_guard_shows_both_curves() -> None:
     report = tuning_report(verdict="no_gain", guard=REJECTED)
-    for shown in (text(report), tuning_markdown(report)):
-        assert "loss guard: rejected: loss leaves the noise at step 2" in shown
-        assert "loss, baseline  █▅▁ 1.00" in shown
-        assert "loss, candidate ██! nan" in shown
+    shown = text(report)
+    assert "loss guard: rejected: loss leaves the noise at step 2" in shown
+    assert "loss, baseline  █▅▁ 1.00" in shown
+    assert "loss, candidate ██! nan" in shown
 
 
-def test_every_rejection_on_the_way_is_a_line_and_the_report_shows_its_curves() -> None:
+def test_every_rejection_on_the_way_is_a_line() -> None:
     finite = Rejection({"autocast": "bf16"}, REJECTED)
     unseen = Rejection({"tf32": True}, GuardVerdict(False, None, None, ("no loss was seen",)))
     report = tuning_report(rejections=(finite, unseen))
@@ -290,17 +285,12 @@ def test_every_rejection_on_the_way_is_a_line_and_the_report_shows_its_curves() 
     loss = "loss leaves the noise at step 2 (loss off by 30.0 %)"
     assert f"loss guard: rejected autocast bf16: {loss}" in lines
     assert "loss guard: rejected tf32: no loss was seen" in lines
-    shown = tuning_markdown(report)
-    assert f"loss guard: rejected autocast bf16: {loss}" in shown
-    assert "loss guard: rejected tf32: no loss was seen" in shown
-    assert "loss, candidate ██! nan" in shown
 
 
 def test_the_finalists_own_rejection_is_told_once() -> None:
     rejection = Rejection({"tf32": True}, REJECTED)
     report = tuning_report(verdict="no_gain", guard=REJECTED, rejections=(rejection,))
     assert sum("loss guard: rejected" in line for line in ladder_lines(report)) == 1
-    assert tuning_markdown(report).count("loss guard: rejected") == 1
 
 
 def test_a_larger_batch_that_the_loss_guard_rejects_is_not_offered() -> None:
@@ -308,24 +298,23 @@ def test_a_larger_batch_that_the_loss_guard_rejects_is_not_offered() -> None:
     larger = dataclasses.replace(LARGER_BATCH, guard=guard)
     rejection = Rejection(larger.knobs, guard)
     report = tuning_report(larger_batch=larger, rejections=(rejection,))
-    for shown in (text(report), tuning_markdown(report)):
-        assert "×12.5 (not proven), but the loss guard rejects it: the loss diverges" in shown
-        assert "--allow training" not in shown
-        assert shown.count("the loss diverges") == 1
+    shown = text(report)
+    assert "×12.5 (not proven), but the loss guard rejects it: the loss diverges" in shown
+    assert "--allow training" not in shown
+    assert shown.count("the loss diverges") == 1
 
 
 def test_the_load_of_other_programs_is_told_where_it_disturbs() -> None:
     said = "other programs used 1.3 of 2 cores during the trials, which can widen intervals"
     loaded = tuning_report(other_load=OtherLoad(cpu_percent=130.0, cores=2))
     assert said in text(loaded)
-    assert said in tuning_markdown(loaded)
     unproven = text(tuning_report(verdict="no_gain", proof=None, other_load=OtherLoad(130.0, 2)))
     assert "can hide small gains" in unproven
     failed = barren_report("script_failed", other_load=OtherLoad(130.0, 2))
     assert "other programs" not in text(failed)
     for quiet in (None, OtherLoad(cpu_percent=19.0, cores=2), OtherLoad(130.0, 64)):
         report = tuning_report(other_load=quiet)
-        assert "other programs" not in text(report) + tuning_markdown(report)
+        assert "other programs" not in text(report)
 
 
 def test_lines_of_the_script_that_wait_for_the_gpu_are_named_with_what_to_do() -> None:
@@ -336,27 +325,12 @@ def test_lines_of_the_script_that_wait_for_the_gpu_are_named_with_what_to_do() -
         "move it out of the loop, or run it only every n steps"
     )
     assert said in ladder_lines(report)
-    assert said in tuning_markdown(report).replace("\\", "")
     both = WaitingLine("loss.py:3", {".cpu()": 1.0, "float()": 2.5})
     shown = text(tuning_report(waits=(item, both)))
     assert "train.py:57 (.item()) and loss.py:3 (.cpu(), float() 2.5 times) wait for" in shown
     assert "move them out of the loop" in shown
     assert "train.py:57 (.item()) and 2 more wait" in text(tuning_report(waits=(item,) * 5))
     assert "waits for the GPU" not in text(tuning_report())
-
-
-def test_markdown_holds_the_raw_pairs_every_trial_and_every_decision() -> None:
-    shown = tuning_markdown(tuning_report())
-    assert "| 1 | 800 | 1,850 | 2.31 |" in shown
-    assert "| 3 | screen | loader\\_workers 8, compile default |" in shown
-    assert "failed: no C++ [31mcompiler |" in shown
-    assert "- the step waits 41 % for data" in shown
-
-
-def test_markdown_tables_survive_foreign_text() -> None:
-    bad = dataclasses.replace(LADDER[3], reason="a | b\n<script>")
-    shown = tuning_markdown(tuning_report(ladder=(bad,)))
-    assert "no: a \\| b \\<script> |" in shown
 
 
 def test_without_a_terminal_the_ladder_is_plain_on_stderr_without_rich(tmp_path: Path) -> None:
@@ -411,7 +385,6 @@ def test_other_processes_on_the_gpu_are_told_with_the_verdict() -> None:
 
     said = "other processes were on the GPU in 2 of 3 trials"
     assert said in text(shared(0, 1, 2, None))
-    assert said in tuning_markdown(shared(0, 1, 2, None))
     for alone in (shared(0, 0), shared(None)):
         assert "other processes" not in text(alone)
     failed = barren_report("script_failed", trials=shared(1).trials)

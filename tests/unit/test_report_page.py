@@ -216,6 +216,13 @@ def test_cells_of_markdown_tables_cannot_be_split() -> None:
     assert line == "| status | a\\|b c |"
 
 
+def test_markdown_holds_every_trial_and_every_decision() -> None:
+    shown = markdown_page(page_of(tuned()))
+    assert "| 3 | screen | loader\\_workers 8, compile default |" in shown
+    assert "failed: no C++ \\[31mcompiler |" in shown
+    assert "* the step waits 41 % for data" in shown
+
+
 def test_a_document_of_another_shape_is_missing_and_the_rest_is_shown(tmp_path: Path) -> None:
     run = unpacked("simplenet_as_written", tmp_path)
     (run / "tuning.json").write_text('{"verdict": "faster", "new_field": 1}')

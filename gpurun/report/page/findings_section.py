@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 
 from gpurun.formatting.number_text import times
+from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import Finding, Location
-from gpurun.report.finding_lines import advice, evidence_text, largest_gain, place
-from gpurun.report.page.page_blocks import Block, Card, Paragraph, Section
+from gpurun.report.finding_lines import (
+    HEADINGS,
+    TOP,
+    advice,
+    evidence_text,
+    headline,
+    largest_gain,
+    place,
+)
+from gpurun.report.page.page_blocks import Card, Page, Paragraph, Part, Section
 from gpurun.report.page.run_contents import RunContents
 
 LINE_LENGTH = 160
@@ -35,13 +45,33 @@ def findings_sections(contents: RunContents, source: SourceLine = line_of) -> li
     return [_section(title, findings, source) for title, findings in groups if findings]
 
 
+def diagnosis_page(report: DiagnosisReport, everything: bool = False) -> Page:
+    """A page of a diagnosis alone: the most severe five findings, or all."""
+    shown = report.findings if everything else report.findings[:TOP]
+    sections = [
+        Section(HEADINGS[level], tuple(_card(finding, line_of) for finding in group))
+        for level, group in groupby(shown, key=lambda finding: finding.level)
+    ]
+    closing = list(_bound(report.findings))
+    if hidden := len(report.findings) - len(shown):
+        closing.insert(0, Paragraph(f"{hidden} more in the JSON document."))
+    if not shown:
+        measured = ", ".join(report.sources) or "nothing"
+        closing.append(Paragraph(f"Nothing was found. Measured: {measured}."))
+    part = Part("", (*sections, Section("", tuple(closing))))
+    return Page(f"gpurun {headline(report)}", (part,))
+
+
 def _section(title: str, findings: Sequence[Finding], source: SourceLine) -> Section:
-    blocks: list[Block] = [_card(finding, source) for finding in findings]
+    cards = [_card(finding, source) for finding in findings]
+    return Section(title, (*cards, *_bound(findings)))
+
+
+def _bound(findings: Sequence[Finding]) -> Iterator[Paragraph]:
     gain = largest_gain(findings)
     if gain is not None:
         bound = f"Estimated improvement: up to {times(gain)}"
-        blocks.append(Paragraph(f"{bound} (upper bound; bounds do not add up)."))
-    return Section(title, tuple(blocks))
+        yield Paragraph(f"{bound} (upper bound; bounds do not add up).")
 
 
 def _card(finding: Finding, source: SourceLine) -> Card:

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from gpurun.formatting.knob_text import knob_change
-from gpurun.formatting.number_text import factor, interval, number
-from gpurun.records.tuning import PROVEN, Ceilings, LadderRow, LossCurves, TuningReport
+from gpurun.formatting.knob_text import knob_change, knobs_text
+from gpurun.formatting.number_text import (
+    byte_size,
+    duration,
+    factor,
+    interval,
+    milliseconds,
+    number,
+)
+from gpurun.formatting.one_line import one_line
+from gpurun.records.tuning import (
+    PROVEN,
+    Ceilings,
+    LadderRow,
+    LossCurves,
+    TrialRecord,
+    TuningReport,
+)
 from gpurun.report.ladder import CHOSEN, ladder_grid, rejection_line, rejections_on_the_way
 from gpurun.report.page.bar_chart import Bar, bar_chart
 from gpurun.report.page.line_chart import Line, line_chart
 from gpurun.report.page.page_blocks import Block, Bullets, Paragraph, Picture, Section, Table
 from gpurun.report.page.recorded_series import series_of
 from gpurun.report.page.run_contents import RunContents
-from gpurun.report.tuning_markdown import trials_grid
+from gpurun.report.terminal_table import Column, Grid
+
+_TRIAL_COLUMNS = (
+    Column("#", right=True),
+    Column("purpose"),
+    Column("settings"),
+    Column("samples/s", right=True),
+    Column("step p50", right=True),
+    Column("memory", right=True),
+    Column("took", right=True),
+    Column("state"),
+)
 
 
 def tuning_sections(contents: RunContents) -> Iterator[Section]:
@@ -32,10 +58,30 @@ def trials_section(contents: RunContents) -> Section | None:
     """Every trial, and the decisions of the search; None where there are no trials."""
     if not contents.trials:
         return None
-    blocks: list[Block] = [Table(trials_grid(contents.trials))]
+    blocks: list[Block] = [Table(_trials_grid(contents.trials))]
     if contents.tuning is not None and contents.tuning.decisions:
         blocks += [Paragraph("Decisions:"), Bullets(contents.tuning.decisions)]
     return Section("Trials", tuple(blocks))
+
+
+def _trials_grid(trials: Sequence[TrialRecord]) -> Grid:
+    """Every trial with its figures; columns in which nothing was measured are left out."""
+    return Grid(_TRIAL_COLUMNS, tuple(_trial_row(t) for t in trials)).without_empty_columns()
+
+
+def _trial_row(trial: TrialRecord) -> tuple[str, ...]:
+    rate, memory, times = trial.samples_per_second, trial.peak_memory_bytes, trial.step_time_ms
+    reason = one_line(trial.reason)
+    return (
+        str(trial.number),
+        trial.purpose,
+        knobs_text(trial.knobs),
+        number(rate) if rate is not None else "",
+        milliseconds(times.p50) if times is not None else "",
+        byte_size(memory) if memory is not None else "",
+        duration(trial.seconds),
+        f"{trial.status}: {reason}" if reason else trial.status,
+    )
 
 
 def _ladder(report: TuningReport) -> Section:
