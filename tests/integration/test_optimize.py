@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 
 from gpurun.measure.fingerprint import fingerprint
-from gpurun.records.schema import all_schemas
+from scripts.generate_schemas import all_schemas
 from tests.integration.isolation_launcher import tree
 from tests.integration.tunings import configure, launch, lines, report_of, run_folder
 from tests.once import once

@@ -11,8 +11,8 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from gpurun.records.schema import all_schemas
 from gpurun.trials.freezer import tree_below
+from scripts.generate_schemas import all_schemas
 from tests.integration.launched import (
     DEADLINE_SECONDS,
     ORPHAN_SECONDS,

@@ -19,7 +19,7 @@ from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.codec import from_json
-from gpurun.records.schema import all_schemas
+from scripts.generate_schemas import all_schemas
 from tests.repositories import commit, git, new_repository
 from tests.unit.benchmark_records import FINGERPRINT, LAUNCH, record
 

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from gpurun.cli import main
-from gpurun.records.schema import all_schemas
+from scripts.generate_schemas import all_schemas
 from tests.conftest import REPOSITORY
 from tests.recordings import unpacked
 from tests.unit.recorded_runs import loader, root, steady, write_events

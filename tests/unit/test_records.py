@@ -15,7 +15,6 @@ from gpurun.measure import summarise_run
 from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.events import KnobEvent, StopEvent
 from gpurun.records.result import DeviceUse, HostUse, RunResult
-from gpurun.records.schema import DOCUMENTS, all_schemas
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.records.tuning import (
     Candidate,
@@ -27,7 +26,7 @@ from gpurun.records.tuning import (
     TrialRecord,
     TuningReport,
 )
-from scripts.generate_schemas import FOLDER, out_of_date
+from scripts.generate_schemas import DOCUMENTS, FOLDER, all_schemas, out_of_date
 from tests.unit.recorded_runs import end, epoch, loader, root, steady, write_events
 
 SPEC = RunSpec(
@@ -178,7 +177,7 @@ def test_each_optional_figure_of_a_device_may_be_null(tmp_path: Path) -> None:
 def test_reading_a_record_needs_the_standard_library_alone() -> None:
     code = (
         "import sys; before = set(sys.modules);"
-        "import gpurun.records.schema, gpurun.records.facts;"
+        "import gpurun.records.tuning, gpurun.records.facts;"
         "print(*{m.partition('.')[0] for m in set(sys.modules) - before}"
         " - set(sys.stdlib_module_names) - {'gpurun'})"
     )

@@ -13,7 +13,6 @@ import pytest
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.result import HostUse
 from gpurun.records.scaling import ScalingReport
-from gpurun.records.schema import all_schemas
 from gpurun.records.spec import StopRule
 from gpurun.report.plots.scaling_plot import draw_scaling
 from gpurun.report.scaling_text import grid, scaling_lines, title
@@ -21,6 +20,7 @@ from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.scaling_document import document, worth_another_way
 from gpurun.scaling.scaling_findings import severity
 from gpurun.scaling.scaling_requests import PlannedLaunch
+from scripts.generate_schemas import all_schemas
 from tests.unit.scaling_launches import CPU, around, asked, failure, launch, measured, split
 
 RULE = StopRule(60, 0.0, 60, 10, 0)

@@ -15,13 +15,13 @@ from gpurun.measure.run_events import read_run
 from gpurun.records.codec import from_json, to_json
 from gpurun.records.events import ValueRead, WaitsEvent
 from gpurun.records.result import StepTime
-from gpurun.records.schema import all_schemas
 from gpurun.records.tuning import GuardVerdict, Rejection, TuningReport
 from gpurun.rundir import json_text
 from gpurun.tuner import saved_settings
 from gpurun.tuner.proof.paired_proof import Finalist
 from gpurun.tuner.tuning_document import tuning_document
 from gpurun.tuner.tuning_findings import TuningFindings
+from scripts.generate_schemas import all_schemas
 from tests.unit.knob_facts import facts
 from tests.unit.recorded_runs import write_events
 from tests.unit.report_records import run_result, trial
