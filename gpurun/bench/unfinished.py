@@ -26,3 +26,17 @@ def failure(error: GpurunError | OSError, benchmark: str) -> Unfinished:
         return Unfinished("failed", int(error.code), error.what, error.todo)
     what = f"the benchmark {benchmark} could not go on: {error}"
     return Unfinished("failed", int(ExitCode.BENCHMARK_FAILED), what)
+
+
+def ended_by(
+    error: BaseException, benchmark: str, exit_code: int, interrupted: str, todo: str = ""
+) -> Unfinished:
+    """The end that a document tells; any other error is raised again.
+
+    `exit_code`: of an interruption. `interrupted`: how far the work came.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return Unfinished("interrupted", exit_code, interrupted, todo)
+    if isinstance(error, OSError) or (isinstance(error, GpurunError) and error.code in ANSWERS):
+        return failure(error, benchmark)
+    raise error

@@ -31,8 +31,6 @@ TODO = (
     "set --loss-reduction mean or sum; or run it without --ddp"
 )
 
-Sketches = dict[str, tuple[float, ...]]
-
 
 @dataclass(frozen=True)
 class ReductionVerdict:

@@ -34,7 +34,6 @@ REFERENCES = {
     ReferenceKind.PREVIOUS_LEVEL: "the level up to",
     ReferenceKind.USUAL_LEVEL: "the usual level up to",
 }
-GLYPHS = {"improvement": "▲", "regression": "▼"}
 DIRTY = "*"
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from gpurun.stats.level_shifts import log_sum
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -101,7 +103,7 @@ class Posterior:
         own, rest = self._apart(place)
         slower = _log_mean(self._some[own].sum(axis=0), axis=0) + rest
         same = self._none[own].sum(axis=0) + rest
-        return float(1 / (1 + np.exp(_log_sum(same) - _log_sum(slower))))
+        return float(1 / (1 + np.exp(log_sum(same) - log_sum(slower))))
 
     def jump(self, place: int) -> tuple[float, float, float]:
         """The drop of `place` against the place before, if there is one: log ratios.
@@ -132,7 +134,7 @@ class Posterior:
         total = gain.reshape(-1, SIZES, SIZES, len(SCALES)) + alone.sum(axis=0) - np.log(SIZES)
         with np.errstate(divide="ignore"):
             total += self._scale_prior + np.log(by_cell)[:, None, None, None]
-        odds = _log_sum(total) - _log_sum(alone.sum(axis=0) + self._scale_prior)
+        odds = log_sum(total) - log_sum(alone.sum(axis=0) + self._scale_prior)
         weights = _normalised(total)
         share = prior / np.where(by_cell > 0, by_cell, 1.0)[self._cell]
         return Further(
@@ -184,14 +186,8 @@ def _log_density(slowdowns: Array, means: Array) -> Array:
     return density
 
 
-def _log_sum(values: Array, axis: int | None = None) -> Array:
-    top = values.max(axis=axis, keepdims=True)
-    summed: Array = np.log(np.exp(values - top).sum(axis=axis)) + top.squeeze(axis)
-    return summed
-
-
 def _log_mean(values: Array, axis: int) -> Array:
-    mean: Array = _log_sum(values, axis) - np.log(values.shape[axis])
+    mean: Array = log_sum(values, axis) - np.log(values.shape[axis])
     return mean
 
 

@@ -179,7 +179,7 @@ def noises(positions: tuple[float, ...], counts: tuple[int, ...]) -> Noises:
     return Noises(whiten, columns, gram, log_scale)
 
 
-def log_sum(values: Array, axis: int) -> Array:
+def log_sum(values: Array, axis: int | None = None) -> Array:
     """The logarithm of the sum of exponentials."""
     top = values.max(axis=axis, keepdims=True)
     summed: Array = np.log(np.exp(values - top).sum(axis=axis)) + top.squeeze(axis)

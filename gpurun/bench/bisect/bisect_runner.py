@@ -38,7 +38,7 @@ from gpurun.bench.live_or_in_turn import MeasuredPair
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import Sides, single_side
 from gpurun.bench.trees.worktrees import WORKTREES, remove_abandoned
-from gpurun.bench.unfinished import ANSWERS, Unfinished, failure
+from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.bench.workload import Work, disturbance, figure
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
@@ -93,15 +93,10 @@ def bisect(
             findings.state = state
             if not _is_over(state, asked.tell):
                 _launch(repository, benchmark, asked, file, findings, interruption)
-    except KeyboardInterrupt:
+    except BaseException as error:
         done = "interrupted; the same command continues after the last pair"
-        unfinished = Unfinished(
-            "interrupted", interruption.exit_code, done, "run it again to continue"
-        )
-    except (GpurunError, OSError) as error:
-        if isinstance(error, GpurunError) and error.code not in ANSWERS:
-            raise
-        unfinished = failure(error, benchmark.name)
+        todo = "run it again to continue"
+        unfinished = ended_by(error, benchmark.name, interruption.exit_code, done, todo)
     finally:
         interruption.hold()
     if findings.line is not None and findings.state is not None and findings.state.pairs:

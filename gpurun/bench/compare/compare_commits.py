@@ -16,7 +16,7 @@ from gpurun.bench.record_of_launches import Version, record_of, version_of
 from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
-from gpurun.bench.unfinished import ANSWERS, Unfinished, failure
+from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.isolation.api import require
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -111,14 +111,12 @@ def compare_sides(
         with contest.sides(folder) as sides:
             _launch(sides, benchmark, folder, asked, findings, interruption, contest)
     except BaseException as error:
-        unfinished = _ended_by(error, benchmark, len(findings.pairs), interruption)
-        if unfinished is None:
-            interruption.hold()
-            _keep(benchmark, findings, compared, asked, purpose)
-            raise
+        pairs = len(findings.pairs)
+        done = f"interrupted after {pairs} pair{'' if pairs == 1 else 's'}"
+        unfinished = ended_by(error, benchmark.name, interruption.exit_code, done)
     finally:
         interruption.hold()
-    compared = _keep(benchmark, findings, compared, asked, purpose)
+        compared = _keep(benchmark, findings, compared, asked, purpose)
     return comparison(
         benchmark,
         findings,
@@ -127,18 +125,6 @@ def compare_sides(
         unfinished,
         fail_on_training_change=asked.fail_on_training_change,
     )
-
-
-def _ended_by(
-    error: BaseException, benchmark: Benchmark, pairs: int, interruption: SignalGuard
-) -> Unfinished | None:
-    """The end that the document tells; None for an error that must be raised."""
-    if isinstance(error, KeyboardInterrupt):
-        done = f"interrupted after {pairs} pair{'' if pairs == 1 else 's'}"
-        return Unfinished("interrupted", interruption.exit_code, done)
-    if isinstance(error, OSError) or (isinstance(error, GpurunError) and error.code in ANSWERS):
-        return failure(error, benchmark.name)
-    return None
 
 
 def _launch(

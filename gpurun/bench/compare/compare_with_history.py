@@ -32,7 +32,7 @@ from gpurun.bench.record_of_launches import Version, version_of
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository, short
-from gpurun.bench.unfinished import ANSWERS, Unfinished, failure
+from gpurun.bench.unfinished import ended_by
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord, utc_moment
@@ -99,12 +99,9 @@ class HistoryComparison:
             work()
             if interruption.signal is not None:
                 raise KeyboardInterrupt
-        except KeyboardInterrupt:
-            unfinished = Unfinished("interrupted", interruption.exit_code, "interrupted")
-        except (GpurunError, OSError) as error:
-            if isinstance(error, GpurunError) and error.code not in ANSWERS:
-                raise
-            unfinished = failure(error, self.benchmark.name)
+        except BaseException as error:
+            name, code = self.benchmark.name, interruption.exit_code
+            unfinished = ended_by(error, name, code, "interrupted")
         finally:
             interruption.hold()
         found = comparison(

@@ -33,7 +33,7 @@ from gpurun.bench.selftest.selftest_answers import (
 )
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides, set_up
-from gpurun.bench.unfinished import ANSWERS, Unfinished, failure
+from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose
 from gpurun.records.bench.selftest import Selftest, SelftestPart
@@ -70,13 +70,10 @@ def selftest(benchmark: Benchmark, asked: CompareRequest, interruption: SignalGu
         progress.threshold = _threshold(benchmark)
         _carry_through(benchmark, FACTOR * progress.threshold, asked, interruption, progress)
         unfinished = _ended(progress.parts)
-    except KeyboardInterrupt:
+    except BaseException as error:
         done = f"interrupted in its comparison {len(progress.parts) + 1} of 3"
-        unfinished = Unfinished("interrupted", interruption.exit_code, done, "run it again")
-    except (GpurunError, OSError) as error:
-        if isinstance(error, GpurunError) and error.code not in ANSWERS:
-            raise
-        unfinished = failure(error, benchmark.name)
+        code = interruption.exit_code
+        unfinished = ended_by(error, benchmark.name, code, done, "run it again")
     finally:
         interruption.hold()
     return _document(benchmark, asked, progress, unfinished)
