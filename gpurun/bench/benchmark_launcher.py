@@ -26,10 +26,9 @@ from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import printed
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.live_pair_launch import STRETCH_SECONDS, TURN_SECONDS
-from gpurun.trials.outcome import Outcome
+from gpurun.trials.outcome import Outcome, PairOutcome
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
-from gpurun.trials.turn_ratio import TurnRatio
 
 SEED = 1234
 WARM_SHARE = 0.5
@@ -101,20 +100,6 @@ class Launch:
         return self.result.status == "completed"
 
 
-@dataclass(frozen=True)
-class LivePair:
-    """Two launches that took turns. `ratio`: step time of the second over the first one's.
-
-    `failure`: why there is no ratio; None where there is one. The launches are None where nothing
-    was launched.
-    """
-
-    first: Launch | None
-    second: Launch | None
-    ratio: TurnRatio | None
-    failure: Failure | None
-
-
 def warm_up_rule(steps: int | None) -> StopRule:
     """The rule of the launches that come before pairs: shorter than those that are judged."""
     rule = first_rule(steps)
@@ -169,7 +154,7 @@ class Launcher:
             done = self._launch(start, rule, first)
         return done
 
-    def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> LivePair:
+    def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> PairOutcome[Launch]:
         """Launch two trees as a live pair, and wait for the end of both.
 
         Only the warm-up of `rule` counts: turns last until the ratio is known.
@@ -187,7 +172,7 @@ class Launcher:
             None if outcome is None else launch_of(start, outcome)
             for start, outcome in zip(starts, (both.first, both.second), strict=True)
         )
-        return LivePair(first, second, both.ratio, both.failure)
+        return PairOutcome(first, second, both.ratio, both.failure)
 
     def forget(self, name: str) -> None:
         """Remove what launches of the tree `name` shared: the tree is no more."""

@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, LivePair, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_memory
 from gpurun.measure.optional_figures import known
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
+from gpurun.trials.outcome import PairOutcome
 from gpurun.trials.turn_ratio import TurnRatio
 
 SLOW_STEP_SECONDS = 20.0
@@ -118,7 +119,7 @@ def obstacle(first: Sequence[Launch], mode: Mode) -> str:
     return ""
 
 
-def _why_in_turn(both: LivePair) -> str:
+def _why_in_turn(both: PairOutcome[Launch]) -> str:
     """Why launches are to follow one another after a live pair that failed."""
     sides = [launch for launch in (both.first, both.second) if launch is not None]
     if any(launch.whole for launch in sides):

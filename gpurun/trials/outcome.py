@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from gpurun.measure import summarise_run
 from gpurun.measure.run_events import ProcessLog, read_run
@@ -60,19 +61,23 @@ class Outcome:
         return main_log(self.logs)
 
 
+Side = TypeVar("Side")
+"""An outcome, or what a tuning or a benchmark makes of it."""
+
+
 @dataclass(frozen=True)
-class PairOutcome:
+class PairOutcome(Generic[Side]):
     """Both sides of a live pair, and the ratio of their step times, second over first.
 
     `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
     launched. `seconds`: what the pair took. `notes`: what disturbed the GPU meanwhile.
     """
 
-    first: Outcome | None
-    second: Outcome | None
+    first: Side | None
+    second: Side | None
     ratio: TurnRatio | None
-    seconds: float
     failure: Failure | None
+    seconds: float = 0.0
     notes: tuple[str, ...] = ()
 
 

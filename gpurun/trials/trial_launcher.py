@@ -143,13 +143,13 @@ class TrialLauncher:
             self._reference.close()
             self._reference = None
 
-    def run_pair(self, first: LaunchRequest, second: LaunchRequest) -> PairOutcome:
+    def run_pair(self, first: LaunchRequest, second: LaunchRequest) -> PairOutcome[Outcome]:
         """Launch two requests as a live pair, and wait for its end.
 
         It is over by the smaller limit of both; with few turns by then it is a failure.
         """
         if in_turn := self.in_turn_reason(ranks=bool(first.ranks or second.ranks)):
-            return PairOutcome(None, None, None, 0.0, Failure(FailureKind.NOT_LIVE, in_turn))
+            return PairOutcome(None, None, None, Failure(FailureKind.NOT_LIVE, in_turn))
         requests = (first, second)
         began = time.monotonic()
         deadline = began + min(request.limit_seconds for request in requests)
@@ -159,7 +159,7 @@ class TrialLauncher:
             end = run_live_pair(sides, self.prestarted.stop, draws, deadline)
         except GpurunError as error:
             failed = Failure(FailureKind.NOT_STARTED, error.what)
-            return PairOutcome(None, None, None, time.monotonic() - began, failed)
+            return PairOutcome(None, None, None, failed, time.monotonic() - began)
         finally:
             self.prestarted.go_on()
         outcomes = [
@@ -168,7 +168,7 @@ class TrialLauncher:
         ]
         pair_failure = _pair_failure(end, outcomes)
         return PairOutcome(
-            outcomes[0], outcomes[1], end.ratio, end.seconds, pair_failure, end.notes
+            outcomes[0], outcomes[1], end.ratio, pair_failure, end.seconds, end.notes
         )
 
     def in_turn_reason(self, *, ranks: bool) -> str:

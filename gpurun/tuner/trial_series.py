@@ -21,7 +21,7 @@ from gpurun.records.spec import Exchange, Setting, TrialSpec
 from gpurun.records.tuning import TrialRecord
 from gpurun.rundir import write_json
 from gpurun.trials.launch_request import LaunchRequest, Ranks
-from gpurun.trials.outcome import Outcome
+from gpurun.trials.outcome import Outcome, PairOutcome
 from gpurun.trials.prestart import prestart_slots
 from gpurun.trials.trial_launcher import LEAST_PATIENCE, TrialLauncher
 from gpurun.tuner import knob_calls
@@ -29,7 +29,7 @@ from gpurun.tuner.guard.training_evidence import evidence
 from gpurun.tuner.hidden_rank_trials import hidden_ranks
 from gpurun.tuner.knob_calls import KnobRaised
 from gpurun.tuner.trial_length import needed_steps
-from gpurun.tuner.tuning_trial import Trial, TrialPair, TrialRequest
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 BASE_SEED = 1234
 LIMIT_SECONDS = 600.0
@@ -81,24 +81,24 @@ class TrialSeries:
         """Where a trial's records and output are."""
         return self.folder / record.run_dir
 
-    def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> TrialPair:
+    def run_pair(self, requests: tuple[TrialRequest, TrialRequest]) -> PairOutcome[Trial]:
         """Launch two trials as a live pair and wait for its end."""
         number = len(self.trials) + 1
         try:
             first, second = (self._request(number + n, r) for n, r in enumerate(requests))
         except KnobRaised as raised:
             failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
-            return TrialPair(None, None, None, failure)
+            return PairOutcome(None, None, None, failure)
         pair = self.launcher.run_pair(first, second)
         if pair.first is None or pair.second is None:
-            return TrialPair(None, None, None, pair.failure)
+            return PairOutcome(None, None, None, pair.failure)
         trials = [
             self._keep(number + n, request, outcome)
             for n, (request, outcome) in enumerate(
                 zip(requests, (pair.first, pair.second), strict=True)
             )
         ]
-        return TrialPair(trials[0], trials[1], pair.ratio, pair.failure, pair.notes)
+        return PairOutcome(trials[0], trials[1], pair.ratio, pair.failure, notes=pair.notes)
 
     def start_reference(self, request: TrialRequest, samples_a_step: float) -> str:
         """Launch what trials can take turns with; why that cannot be, "" once it waits.

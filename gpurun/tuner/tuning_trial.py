@@ -13,7 +13,6 @@ from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
 from gpurun.records.spec import StopRule
 from gpurun.records.tuning import TrialRecord
-from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner.guard.training_evidence import Evidence
 
 
@@ -69,21 +68,6 @@ class Trial:
             return self.result.samples_per_second
         mean = self.result.step_time_ms
         return None if mean is None else 1000.0 / mean.mean
-
-
-@dataclass(frozen=True)
-class TrialPair:
-    """Both sides of a live pair and the ratio of their step times, second over first.
-
-    `failure`: why there is no ratio; None where there is one. The sides are None where nothing was
-    launched. `notes`: what disturbed the GPU meanwhile.
-    """
-
-    first: Trial | None
-    second: Trial | None
-    ratio: TurnRatio | None
-    failure: Failure | None
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

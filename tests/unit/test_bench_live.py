@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, LivePair, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.live_or_in_turn import PairLauncher, obstacle
 from gpurun.bench.trees.installed_packages import Tree
@@ -22,6 +22,7 @@ from gpurun.records.spec import StopRule
 from gpurun.report.comparison_text import comparison_lines
 from gpurun.stats.gate import GatePlan, Verdict
 from gpurun.stats.loss_curve_points import curve_of
+from gpurun.trials.outcome import PairOutcome
 from gpurun.trials.stop_rules import first_rule
 from gpurun.trials.turn_ratio import TurnRatio
 from tests.unit.bench_launches import BENCHMARK, device, launch
@@ -46,18 +47,18 @@ class Live(Launcher):
         self.turns += start.name[0]
         return replace(launch(start.name, 1000.0), start=start, loss_curve=curve_of(LOST))
 
-    def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> LivePair:
+    def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> PairOutcome[Launch]:
         self.turns += f"({starts[0].name[0]}{starts[1].name[0]})"
         lift = self.lifts.pop(0) if len(self.lifts) > 1 else self.lifts[0]
         sides = [self._side(start, lift if start.name == CURRENT else 1.0) for start in starts]
         drifted = replace(sides[1], result=replace(sides[1].result, samples_per_second=700.0))
         if self.fails is not None:
             ended = replace(drifted, error=self.fails.text, failure=self.fails)
-            return LivePair(sides[0], ended, None, self.fails)
+            return PairOutcome(sides[0], ended, None, self.fails)
         log = self.logs.pop(0) if len(self.logs) > 1 else self.logs[0]
         if starts[0].name == CURRENT:
             log = -log
-        return LivePair(sides[0], drifted, TurnRatio(log, self.error, 40), None)
+        return PairOutcome(sides[0], drifted, TurnRatio(log, self.error, 40), None)
 
     def _side(self, start: Start, lift: float) -> Launch:
         times = StepTime(8.0 * lift, 8.0, 8.0, 8.0)
@@ -141,7 +142,7 @@ def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mix
     one, findings = comparing(tmp_path, launcher)
     pairs = launcher.run_pair
 
-    def run_pair(starts: tuple[Start, Start], rule: StopRule) -> LivePair:
+    def run_pair(starts: tuple[Start, Start], rule: StopRule) -> PairOutcome[Launch]:
         if launcher.turns.endswith("(bc)"):
             launcher.fails = Failure(FailureKind.EXCEPTION, "OSError: address in use", 1)
         return pairs(starts, rule)
@@ -205,7 +206,7 @@ def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Pa
     launcher = Live(tmp_path, [0.0])
     ended = launch(CURRENT, 1000.0, status="completed")
     over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
-    launcher.run_pair = lambda *_: LivePair(ended, ended, None, over)  # type: ignore[method-assign]
+    launcher.run_pair = lambda *_: PairOutcome(ended, ended, None, over)  # type: ignore[method-assign]
     start = Start(BASELINE, tmp_path, Path("/usr/bin/python"), {})
     pairing = PairLauncher(launcher)
     taken = pairing.take((start, replace(start, name=CURRENT)), first_rule(12))

@@ -12,10 +12,11 @@ import pytest
 from gpurun.arguments.options import Objective
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import StepTime
+from gpurun.trials.outcome import PairOutcome
 from gpurun.trials.turn_ratio import TurnRatio
 from gpurun.tuner.proof.live_proof import LiveProof
 from gpurun.tuner.trial_length import PROBE
-from gpurun.tuner.tuning_trial import Trial, TrialPair, TrialRequest
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import facts, result
 from tests.unit.tuner_trials import trial
 
@@ -87,13 +88,13 @@ def test_a_pair_counts_samples_where_sides_take_other_batches(batch: int, gain: 
         measured = replace(measured, samples=50 * samples_a_step, measured_steps=50)
         return replace(found, result=measured)
 
-    ends = TrialPair(side(32), side(32 * batch), TurnRatio(math.log(0.5), 0.01, 20), None)
+    ends = PairOutcome(side(32), side(32 * batch), TurnRatio(math.log(0.5), 0.01, 20), None)
     pair = proof(StandIn(ends=ends))({"a": 1}, 0)
     assert pair.gain == pytest.approx(gain)
 
 
 def test_a_pair_without_turns_says_why() -> None:
     failure = Failure(FailureKind.EXIT_CODE, "second ended with exit code 7")
-    ends = TrialPair(trial(100.0), None, None, failure)
+    ends = PairOutcome(trial(100.0), None, None, failure)
     pair = proof(StandIn(ends=ends))({"a": 1}, 0)
     assert (pair.gain, pair.failure) == (None, "second ended with exit code 7")

@@ -10,9 +10,10 @@ from typing import Any
 from gpurun.arguments.options import Objective
 from gpurun.records.facts import Facts
 from gpurun.records.tuning import TrialRecord
+from gpurun.trials.outcome import PairOutcome
 from gpurun.tuner.proof.paired_proof import PairResult
 from gpurun.tuner.trial_series import TrialSeries
-from gpurun.tuner.tuning_trial import TrialPair, TrialRequest
+from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 SLOW_STEP_SECONDS = 20.0
 """Steps that take longer make turns of minutes."""
@@ -95,7 +96,7 @@ class LiveProof:
         )
 
 
-def _text(trials: TrialPair) -> str:
+def _text(trials: PairOutcome[Trial]) -> str:
     """Reason why a pair is of no use: its turns, or what one side measured."""
     sides = (trials.first, trials.second)
     failures = (trials.failure, *(side.failure for side in sides if side is not None))
@@ -103,7 +104,7 @@ def _text(trials: TrialPair) -> str:
     return said or "a side's score was not measured"
 
 
-def _gain(trials: TrialPair, objective: Objective) -> float | None:
+def _gain(trials: PairOutcome[Trial], objective: Objective) -> float | None:
     """The factor by which the second side is better; None if that was not measured."""
     first, second = trials.first, trials.second
     if trials.ratio is None or first is None or second is None:
