@@ -14,7 +14,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.measure.fingerprint import fingerprint
-from gpurun.measure.optional_figures import known, mean
+from gpurun.measure.optional_figures import known, mean, shared
 from gpurun.records.bench.benchmark import (
     BenchmarkFingerprint,
     BenchmarkLaunch,
@@ -120,7 +120,7 @@ def record_of(
         samples_per_second=mean(r.samples_per_second for r in useful),
         step_time_ms=mean_step_time(r.step_time_ms for r in useful),
         gpu_utilization_percent=mean(r.gpu_utilization_percent for r in useful),
-        gpu_utilization_source=_common(r.gpu_utilization_source for r in useful),
+        gpu_utilization_source=shared(r.gpu_utilization_source for r in useful),
         peak_memory_bytes=max(known(r.peak_memory_bytes for r in useful), default=None),
         energy_joules=mean(r.energy_joules for r in useful),
         joules_per_sample=mean(r.joules_per_sample for r in useful),
@@ -173,8 +173,3 @@ def _fingerprint(benchmark: Benchmark, launch: Launch) -> BenchmarkFingerprint:
             **turned,
         },
     )
-
-
-def _common(values: Iterable[str | None]) -> str | None:
-    distinct = set(values)
-    return distinct.pop() if len(distinct) == 1 else None

@@ -1,4 +1,4 @@
-"""Means over figures of which some were not measured (None)."""
+"""Figures of which some were not measured (None): those that are known, their mean."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ N = TypeVar("N")
 def known(values: Iterable[N | None]) -> list[N]:
     """The figures that were measured."""
     return [v for v in values if v is not None]
+
+
+def shared(values: Iterable[N | None]) -> N | None:
+    """The one value that all share; None if they differ."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+import typing
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -33,7 +34,11 @@ EVENT_TYPES: dict[str, type[Any]] = {
 
 @dataclass(frozen=True)
 class ProcessLog:
-    """Everything one process recorded. Tuples are in the order of writing."""
+    """Everything one process recorded. Tuples are in the order of writing.
+
+    A field of type `tuple[Event, ...]` holds every event of its kind, one of type `Event | None`
+    the latest: a new kind needs a field here and nothing else.
+    """
 
     path: Path
     process: records.ProcessEvent
@@ -181,42 +186,21 @@ class _Reader:
         self._process, self._events, self._steps = None, {}, {}
 
     def _log(self, process: records.ProcessEvent) -> ProcessLog:
-        def every(cls: type[T]) -> tuple[T, ...]:
-            return tuple(self._events.get(cls.kind, ()))  # type: ignore[attr-defined]
+        found: dict[str, Any] = {}
+        for name, kind, every in _event_fields():
+            events = tuple(self._events.get(kind, ()))
+            found[name] = events if every else (events or (None,))[-1]
+        return ProcessLog(self.path, process, steps=self._steps, **found)
 
-        def latest(cls: type[T]) -> T | None:
-            found = every(cls)
-            return found[-1] if found else None
 
-        return ProcessLog(
-            path=self.path,
-            process=process,
-            torch=latest(records.TorchEvent),
-            imports=latest(records.ImportsEvent),
-            origins=every(records.OriginsEvent),
-            planted=every(records.PlantedEvent),
-            arguments=every(records.ArgumentsEvent),
-            loaders=every(records.LoaderEvent),
-            optimizers=every(records.OptimizerEvent),
-            roots=every(records.RootEvent),
-            steps=self._steps,
-            flops=every(records.FlopsEvent),
-            epochs=every(records.EpochEvent),
-            knobs=every(records.KnobEvent),
-            hooks=every(records.HookEvent),
-            compiles=every(records.CompileEvent),
-            traits=every(records.TraitEvent),
-            audits=every(records.AuditEvent),
-            samples=every(records.SamplesEvent),
-            outputs=every(records.OutputsEvent),
-            rates=latest(records.RatesEvent),
-            waits=latest(records.WaitsEvent),
-            stop=latest(records.StopEvent),
-            profile=latest(records.ProfileEvent),
-            host_samples=latest(records.HostSamplesEvent),
-            gradients=every(records.GradientEvent),
-            probe=latest(records.ProbeEvent),
-            ceilings=latest(records.CeilingsEvent),
-            cores=latest(records.CoresEvent),
-            end=latest(records.EndEvent),
-        )
+@functools.cache
+def _event_fields() -> tuple[tuple[str, str, bool], ...]:
+    """The fields of a log that hold events, by their types: the name, the kind of event, and
+    whether the field holds every one of them or the latest."""
+    hints = typing.get_type_hints(ProcessLog).items()
+    parts = {name: typing.get_args(hint) for name, hint in hints}
+    return tuple(
+        (name, part[0].kind, Ellipsis in part)
+        for name, part in parts.items()
+        if part and part[0] in EVENT_TYPES.values()
+    )

@@ -13,7 +13,7 @@ from gpurun.measure.epoch_duration import epoch_seconds
 from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.machine import available_memory
 from gpurun.measure.measured_window import NS, Window, measured_window
-from gpurun.measure.optional_figures import known, mean
+from gpurun.measure.optional_figures import known, mean, shared
 from gpurun.measure.read_attempts import read_attempts
 from gpurun.measure.resource_use import Samples, device_uses, host_use, read_samples
 from gpurun.measure.run_events import ProcessLog, RunLog, read_run
@@ -116,7 +116,7 @@ def _device_figures(
     return {
         "devices": tuple(devices),
         "gpu_utilization_percent": mean(d.gpu_utilization_percent for d in devices),
-        "gpu_utilization_source": _common(d.gpu_utilization_source for d in devices),
+        "gpu_utilization_source": shared(d.gpu_utilization_source for d in devices),
         "energy_joules": _sum(d.energy_joules for d in devices),
         "joules_per_sample": rate,
     }
@@ -345,9 +345,3 @@ def _sum(values: Iterable[N | None]) -> N | None:
 
 def _largest(values: Iterable[int | None]) -> int | None:
     return max(known(values), default=None)
-
-
-def _common(values: Iterable[str | None]) -> str | None:
-    """The one value that all share; None if they differ."""
-    distinct = set(values)
-    return distinct.pop() if len(distinct) == 1 else None

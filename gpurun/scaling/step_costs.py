@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 
-from gpurun.measure.optional_figures import mean
+from gpurun.measure.optional_figures import mean, shared
 from gpurun.records.result import StepSplit
 from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.launch_figures import LaunchFigures
@@ -56,7 +56,7 @@ def costs(measured: Measurements, gpus: int) -> StepCosts:
         imbalance=mean(x.imbalance for x in (quiet or seen)),
         own_work_ms=_own_work(unhindered) if unhindered else _parts(split),
         whole=bool(unhindered),
-        busiest=_the_same(x.busiest for x in (quiet or seen)),
+        busiest=shared(x.busiest for x in (quiet or seen)),
     )
 
 
@@ -76,11 +76,6 @@ def mean_split(splits: Iterable[StepSplit | None]) -> StepSplit | None:
         return None if None in values else sum(values) / len(values)
 
     return StepSplit(**{field.name: part(field.name) for field in fields(StepSplit)})
-
-
-def _the_same(ranks: Iterable[int | None]) -> int | None:
-    found = set(ranks)
-    return found.pop() if len(found) == 1 else None
 
 
 def _figures(launches: Iterable[FinishedLaunch]) -> list[LaunchFigures]:
