@@ -14,6 +14,7 @@ from gpurun.records.messages.ceilings_event import CeilingsEvent as CeilingsEven
 from gpurun.records.messages.flops_event import FlopsEvent as FlopsEvent
 from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
 from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
+from gpurun.records.messages.learning_rate_event import LearningRateEvent as LearningRateEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
 from gpurun.records.messages.profile_events import HostSamplesEvent as HostSamplesEvent
 from gpurun.records.messages.profile_events import ProfileEvent as ProfileEvent

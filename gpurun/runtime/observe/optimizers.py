@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
 
-from gpurun.records.events import OptimizerEvent
+from gpurun.records.events import LearningRateEvent, OptimizerEvent
 from gpurun.records.frames import transparent
 from gpurun.runtime.core.patching import guarded, replace, switched_off
 from gpurun.runtime.core.recorder import RECORDER
@@ -23,6 +24,7 @@ class Optimizers:
         self.noticed: list[Callable[[Optimizer], None]] = []
         """Our own call-backs, called after the knobs' ones."""
         self._building: set[int] = set()
+        self._rates: tuple[float | None, ...] = ()
 
     def install(self) -> None:
         """Watch every optimizer class of torch and, through the base class, everybody's own."""
@@ -34,6 +36,7 @@ class Optimizers:
 
         optimizer.register_optimizer_step_pre_hook(_unless_compiling(CLOCK.step_begins))
         optimizer.register_optimizer_step_post_hook(_unless_compiling(CLOCK.step_ends))
+        RECORDER.on_flush(guarded("learning rates", self._hand_over_rates))
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
         building = self._building
@@ -64,6 +67,19 @@ class Optimizers:
             RECORDER.event(event)
         for callback in self.noticed:
             callback(optimizer)
+
+    def _hand_over_rates(self) -> None:
+        """Write the learning rates if they have changed. Waits for no device."""
+        rates = tuple(_rate(optimizer) for optimizer in CLOCK.optimizers)
+        if rates != self._rates:
+            self._rates = rates
+            RECORDER.event(LearningRateEvent(time.perf_counter_ns(), rates))
+
+
+def _rate(optimizer: Optimizer) -> float | None:
+    groups = optimizer.param_groups
+    rate = groups[0].get("lr") if groups else None
+    return float(rate) if isinstance(rate, (int, float)) else None
 
 
 def _unless_compiling(hook: Callable[..., None]) -> Callable[..., None]:
