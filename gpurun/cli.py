@@ -13,7 +13,7 @@ from pathlib import Path
 from gpurun import __version__
 from gpurun.arguments.flag_parser import split
 from gpurun.arguments.main_flags import MAIN, parse, with_configuration
-from gpurun.arguments.mistyped_command import NOT_YET, refuse_mistyped
+from gpurun.arguments.mistyped_command import refuse_mistyped
 from gpurun.arguments.options import TargetKind
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError, ScriptFailed
@@ -26,6 +26,7 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and record the 
        gpurun profile [flags] script.py ...              why it is not faster (profile --help)
        gpurun diagnose FOLDER|TRACE                      why a recorded run is not faster
        gpurun report [RUN...]                            a page about a run, or runs side by side
+       gpurun monitor                                    GPUs and trainings under gpurun, live
        gpurun doctor                                     what is installed, permitted, missing
 
 Flags stand before the script; everything after it belongs to the script. --optimize can choose
@@ -54,6 +55,9 @@ among values of a script's argument. Write the script's own value first: --lr @t
                         without it gpurun measures this before training
   --shared-writes       with --ddp: let ranks write the same files if they cannot have
                         private layers
+  --prometheus PORT     serve figures of the run and its GPUs to Prometheus, on loopback;
+                        ADDRESS:PORT serves other machines too
+  --tensorboard DIR     write loss, learning rate, throughput and GPU figures as TensorBoard events
   --json FILE           write the result as JSON
   --out DIR             keep records there (default .gpurun; also GPURUN_HOME)
   --quiet               print nothing but errors and the closing verdict line
@@ -98,7 +102,7 @@ def _dispatch(argv: list[str]) -> int:
         return int(ExitCode.OK)
     options = with_configuration(parse(argv), Path.cwd())
     if options.target.kind is TargetKind.SCRIPT:
-        refuse_mistyped(options.target.path, (*COMMANDS, *NOT_YET))
+        refuse_mistyped(options.target.path, COMMANDS)
     if options.scale is not None:
         from gpurun.commands.scale import scale
 
@@ -132,6 +136,13 @@ def _diagnose(argv: list[str]) -> int:
     return diagnose(parse_diagnose(argv))
 
 
+def _monitor(argv: list[str]) -> int:
+    from gpurun.arguments.monitor_flags import parse_monitor
+    from gpurun.commands.monitor_command import monitor
+
+    return monitor(parse_monitor(argv))
+
+
 def _profile(argv: list[str]) -> int:
     from gpurun.commands.profile import profile
 
@@ -149,6 +160,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "bench": _bench,
     "diagnose": _diagnose,
     "doctor": _doctor,
+    "monitor": _monitor,
     "profile": _profile,
     "report": _report,
 }

@@ -35,6 +35,7 @@ from gpurun.records.bench.selftest import SELFTEST_SCHEMA, Selftest
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DIAGNOSIS_SCHEMA, DiagnosisReport
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
+from gpurun.records.monitor import MONITOR_SCHEMA, MonitorReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
 from gpurun.records.spec import SPEC_SCHEMA, RunSpec
@@ -50,6 +51,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     SETTINGS_SCHEMA: SavedSettings,
     DOCTOR_SCHEMA: DoctorReport,
     DIAGNOSIS_SCHEMA: DiagnosisReport,
+    MONITOR_SCHEMA: MonitorReport,
     BENCHMARK_SCHEMA: BenchmarkRecord,
     BASELINE_SCHEMA: AcceptedBaseline,
     EXPORT_SCHEMA: BenchmarkExport,

@@ -15,6 +15,7 @@ E = TypeVar("E", bound=enum.Enum)
 
 UNIT_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
+LOOPBACK = "127.0.0.1"
 EFFECTS = tuple(effect.value for effect in Effect)
 
 
@@ -98,6 +99,19 @@ def names_of(flag: str, text: str | None) -> tuple[str, ...]:
     if not names:
         raise GpurunError(f"--{flag} {text!r} is no list of names", f"write --{flag} NAME,NAME")
     return names
+
+
+def address_of(flag: str, text: str | None) -> tuple[str, int] | None:
+    """The host and the port of "9400" (on loopback), "0.0.0.0:9400" or "[::]:9400"."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536) or (colon and not host):
+        raise GpurunError(
+            f"--{flag} {text!r} is no port", "write a port, as in 9400, or ADDRESS:PORT"
+        )
+    return host or LOOPBACK, int(port)
 
 
 def threshold_of(text: str | None, flag: str = "--threshold") -> float | None:

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from gpurun.arguments.ddp_options import ddp_options
 from gpurun.arguments.flag_parser import Flags, Words, filled, split
-from gpurun.arguments.flag_values import EFFECTS, allow_of, budget_of, choice_of, names_of
+from gpurun.arguments.flag_values import (
+    EFFECTS,
+    address_of,
+    allow_of,
+    budget_of,
+    choice_of,
+    names_of,
+)
 from gpurun.arguments.options import Objective, Options, Target, TargetKind
 from gpurun.arguments.scale_flags import scale_options
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES, asks_for_ranks
@@ -24,7 +31,7 @@ OWN_SWITCHES = (
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
     "scale", "rounds", "steps", "plot", "ddp-options",
-    "loss-reduction", "without",
+    "loss-reduction", "without", "prometheus", "tensorboard",
 )  # fmt: skip
 NEEDS = {
     **dict.fromkeys(("max-trials", "objective", "save-settings", "dry-run"), ("optimize",)),
@@ -35,8 +42,10 @@ NEEDS = {
     "without": ("tuned", "settings"),
 }
 """By flag, the modes of which it needs one."""
-AGAINST_SCALE = ("ddp", "optimize", "tune-only", "tuned", "settings", "allow")
-"""Flags that `--scale` excludes: it applies no settings, and hides ranks by itself."""
+AGAINST_SCALE = (
+    "ddp", "optimize", "tune-only", "tuned", "settings", "allow", "prometheus", "tensorboard",
+)  # fmt: skip
+"""Flags that `--scale` excludes: it applies no settings, hides ranks by itself, only measures."""
 MAIN = Flags(
     (*OWN_SWITCHES, *TORCHRUN_SWITCHES, "module", "no-python", "help", "version"),
     (*OWN_VALUES, *TORCHRUN_VALUES),
@@ -74,6 +83,7 @@ def options_of(words: Words, environment: Mapping[str, str]) -> Options:
         allow=allow_of(own.get("allow")),
         without=names_of("without", own.get("without")),
         scale=scale_options(own),
+        prometheus=address_of("prometheus", own.get("prometheus")),
     )
     _refuse_idle(options, own)
     if tuned and not (options.optimize or options.tuned):
@@ -97,6 +107,9 @@ def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
         if flag in own and not any(modes[mode] for mode in needed):
             wanted = " or ".join(f"--{mode}" for mode in needed)
             raise GpurunError(f"--{flag} needs {wanted}", "add it, or drop the flag")
+    if options.tune_only and (options.prometheus or options.tensorboard):
+        flag = "prometheus" if options.prometheus else "tensorboard"
+        raise GpurunError(f"--{flag} is for a training, and nothing trains", f"drop --{flag}")
     if options.ddp and options.target.kind is TargetKind.COMMAND:
         raise GpurunError("--ddp needs a Python script", "drop --no-python")
     against = [name for name in AGAINST_SCALE if name in own]

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 
 from gpurun.errors import GpurunError
 
-NOT_YET = ("monitor",)
-"""Commands that are planned and not built."""
 BELOW_BENCH = ("accept", "bisect", "export", "history", "import", "selftest")
 
 
@@ -19,10 +17,6 @@ def refuse_mistyped(word: str, commands: Iterable[str], above: str = "gpurun") -
     """
     if os.path.exists(word) or not word.isalpha():
         return
-    if above == "gpurun" and word in NOT_YET:
-        raise GpurunError(
-            f"`gpurun {word}` is not built yet", f"to run a script of that name: gpurun ./{word}"
-        )
     if above == "gpurun" and word in BELOW_BENCH:
         raise GpurunError(
             f"there is no file {word!r}; did you mean `gpurun bench {word}`?", "see gpurun --help"
@@ -31,8 +25,6 @@ def refuse_mistyped(word: str, commands: Iterable[str], above: str = "gpurun") -
 
     near = get_close_matches(word.lower(), list(commands), 1, cutoff=0.7)
     if near:
-        built = near[0] not in NOT_YET
         raise GpurunError(
-            f"there is no file {word!r}; did you mean `{above} {near[0]}`?",
-            f"see {above} --help" if built else "that command is not built yet",
+            f"there is no file {word!r}; did you mean `{above} {near[0]}`?", f"see {above} --help"
         )

@@ -58,7 +58,8 @@ class Options:
     for an option that nobody set; `budget_seconds` and `allow` are always set under `optimize`.
     `target` is the script as it is; `tuned_arguments` are those of its arguments that were typed as
     `@tune:` words. `without`: knobs to leave out of the stored settings. `profile`: the window of
-    steps that `gpurun profile` records."""
+    steps that `gpurun profile` records. `prometheus`: host and port of the metrics of the run.
+    `tensorboard`: the folder of its TensorBoard events."""
 
     target: Target
     torchrun: tuple[str, ...] = ()
@@ -88,6 +89,8 @@ class Options:
     tuned_arguments: tuple[TunedArgument, ...] = ()
     scale: ScaleOptions | None = None
     profile: ProfileSpec | None = None
+    prometheus: tuple[str, int] | None = None
+    tensorboard: str | None = None
 
     @property
     def aim(self) -> Objective:
@@ -148,6 +151,19 @@ class ReportOptions:
     runs: tuple[str, ...] = ()
     html: str | None = None
     markdown: str | None = None
+    out: str | None = None
+    quiet: bool = False
+    help: bool = False
+
+
+@record
+class MonitorOptions:
+    """The flags of `gpurun monitor`. `once`: a single look, which `json` implies. `prometheus`:
+    host and port of the metrics."""
+
+    once: bool = False
+    json: str | None = None
+    prometheus: tuple[str, int] | None = None
     out: str | None = None
     quiet: bool = False
     help: bool = False

@@ -181,6 +181,10 @@ def _check(options: Options) -> None:
         raise GpurunError(
             "--json - would mix with the script's own stdout", "name a file, or add --tune-only"
         )
+    if options.prometheus is not None or options.tensorboard is not None:
+        from gpurun.commands.live_outputs import LiveOutputs
+
+        LiveOutputs(options).close()
     for flag, name in (("--json", options.json), ("--save-settings", options.save_settings)):
         if name is not None and name != "-":
             check_output(flag, Path(name))

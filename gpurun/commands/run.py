@@ -23,6 +23,7 @@ from gpurun.records.spec import Exchange, Parallel, RunSpec, Setting
 from gpurun.rundir import INCOMPLETE, check_output, find_home, lost_events, new_run, write_json
 
 if TYPE_CHECKING:
+    from gpurun.commands.live_outputs import LiveOutputs
     from gpurun.records.result import RunResult
     from gpurun.records.tuning import SavedSettings
 
@@ -64,6 +65,7 @@ def run_with(
 ) -> int:
     """Run the script under `saved` settings, record and summarise; the script's exit code."""
     options, environment = _settled(options, saved)
+    outputs = _live_outputs(options)
     if saved is not None and not saved.fingerprint and not options.quiet:
         _note(f"{options.settings} has no fingerprint: not checked against this machine")
     run_dir = _run_dir(options)
@@ -74,7 +76,9 @@ def run_with(
         run_dir, environment = _prepared(run_dir, options, saved, environment, told)
     if extension is not None and run_dir is not None:
         launched = replace(launched, target=extension.target(launched.target, run_dir))
-    sampling = RunSampling(run_dir)
+    if outputs is not None:
+        outputs.begin(run_dir, None if options.quiet else _note)
+    sampling = RunSampling(run_dir, outputs)
     started = time.monotonic()
     try:
         exit_code = _launch(launched, environment, sampling)
@@ -89,6 +93,8 @@ def run_with(
         if killed_for_memory(run_dir):
             _note("during the run the kernel killed a process of this host for lack of memory")
     outcome = RunOutcome(exit_code, time.monotonic() - started, run_dir)
+    if outputs is not None:
+        outputs.close(_note)
     try:
         _conclude(outcome, options, sampling.lost, saved)
         if extension is not None and run_dir is not None:
@@ -104,10 +110,11 @@ def run_with(
 class RunSampling:
     """The parent's periodic look at the run: samples the devices once the script uses torch."""
 
-    def __init__(self, run_dir: Path | None) -> None:
+    def __init__(self, run_dir: Path | None, outputs: LiveOutputs | None = None) -> None:
         self.lost: OSError | None = None
         """The error that kept samples from being written."""
         self._run_dir = run_dir
+        self._outputs = outputs
         self._sample: Callable[[int], None] | None = None
         self._close: Callable[[], None] | None = None
 
@@ -116,10 +123,13 @@ class RunSampling:
         if self._run_dir is None:
             return
         try:
+            if self._outputs is not None:
+                self._outputs.tick()
             if self._sample is None and uses_torch(self._run_dir):
                 from gpurun.measure.sampler import Sampler
 
-                sampler = Sampler(self._run_dir)
+                beside = () if self._outputs is None else self._outputs.beside
+                sampler = Sampler(self._run_dir, beside)
                 self._sample, self._close = sampler.tick, sampler.close
             if self._sample is not None:
                 self._sample(pid)
@@ -136,6 +146,15 @@ class RunSampling:
                 self._close()
         except Exception as error:
             _note(f"device samples are incomplete: {type(error).__name__}: {error}")
+
+
+def _live_outputs(options: Options) -> LiveOutputs | None:
+    """What serves and writes figures while the script runs; None if nobody asked."""
+    if options.prometheus is None and options.tensorboard is None:
+        return None
+    from gpurun.commands.live_outputs import LiveOutputs
+
+    return LiveOutputs(options)
 
 
 def uses_torch(run_dir: Path) -> bool:

@@ -97,6 +97,18 @@ class DeviceSampler:
         """One sample a GPU; `own_pids` are the processes that belong to the script."""
         return [self._one(gpu, own_pids) for gpu in self._gpus]
 
+    def processes(self) -> dict[str, list[tuple[int, int | None]]]:
+        """By UUID of each GPU that tells: (process id, bytes of memory) of who computes on it."""
+        told = {
+            gpu.uuid: ask(self._nvml.nvmlDeviceGetComputeRunningProcesses, gpu.handle)
+            for gpu in self._gpus
+        }
+        return {
+            uuid: [(process.pid, process.usedGpuMemory) for process in running]
+            for uuid, running in told.items()
+            if running is not None
+        }
+
     def close(self) -> None:
         """Release NVML."""
         for activity in self._activity.values():

@@ -31,6 +31,8 @@ OWNERS = {
     "psycopg": ("gpurun.bench.store.postgres",),
     "pynvml": ("gpurun.measure.nvml",),
     "psutil": ("gpurun.measure.host_sampler", "gpurun.launch"),
+    "prometheus_client": ("gpurun.report.live",),
+    "tensorboard": ("gpurun.report.live.tensorboard_events",),
 }
 """Who may import each heavy library in the launcher; knobs and runtime live beside torch anyway."""
 
@@ -78,6 +80,7 @@ afterwards and may import torch at their top."""
 
 HEAVY = (
     "torch", "rich", "scipy", "matplotlib", "numpy", "psutil", "pynvml", "sqlalchemy", "psycopg",
+    "prometheus_client", "tensorboard",
 )  # fmt: skip
 
 

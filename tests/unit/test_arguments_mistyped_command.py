@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpurun import main
-from gpurun.arguments.mistyped_command import BELOW_BENCH, NOT_YET
+from gpurun.arguments.mistyped_command import BELOW_BENCH
 from gpurun.cli import COMMANDS
 from gpurun.commands.bench import BELOW
 
@@ -35,6 +35,7 @@ def test_every_command_answers_help(
     [
         (["profil", "train.py"], "gpurun profile"),
         (["docter"], "gpurun doctor"),
+        (["monitr", "train.py"], "gpurun monitor"),
         (["Bench", "--compare", "main"], "gpurun bench"),
         (["--quiet", "benhc"], "gpurun bench"),
         (["bisect", "v1..v2"], "gpurun bench bisect"),
@@ -50,21 +51,6 @@ def test_a_mistyped_command_names_the_near_one(
     assert f"did you mean `{meant}`?" in told
     assert "there is no file" in told
     assert told.endswith("verdict=error exit=2\n")
-
-
-def test_a_near_command_that_is_not_built_is_not_recommended(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    main(["monitr", "train.py"])
-    assert "not built yet" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", NOT_YET)
-def test_a_command_that_is_not_built_says_so(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([name, "train.py"]) == 2
-    told = capsys.readouterr().err
-    assert f"`gpurun {name}` is not built yet" in told
-    assert f"gpurun ./{name}" in told
 
 
 def test_a_script_of_such_a_name_runs(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

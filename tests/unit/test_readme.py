@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 
 from gpurun.arguments.main_flags import OWN_SWITCHES, OWN_VALUES
-from gpurun.arguments.mistyped_command import NOT_YET
 from gpurun.cli import COMMANDS
 from gpurun.errors import ExitCode
 from gpurun.knobs import all_knobs
@@ -48,5 +47,4 @@ def test_every_exit_code_in_use_stands_there() -> None:
 
 def test_what_is_not_there_yet_is_not_a_command() -> None:
     missing = set(re.findall(r"`(\w+)`", section("What it does not do yet")))
-    assert missing == set(NOT_YET)
     assert missing & set(COMMANDS) == set()

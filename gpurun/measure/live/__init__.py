@@ -1,0 +1,1 @@
+"""Running trainings and the machine as they are now, for the monitor and the exporters."""

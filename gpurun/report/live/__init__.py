@@ -1,0 +1,1 @@
+"""Figures of running trainings for people and other tools: a table, Prometheus, TensorBoard."""

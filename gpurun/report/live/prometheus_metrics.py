@@ -1,0 +1,92 @@
+"""The state of GPUs and trainings as Prometheus metrics. One owner of `prometheus_client`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from gpurun.records.monitor import MonitorReport
+
+if TYPE_CHECKING:
+    from prometheus_client.core import GaugeMetricFamily
+
+SHORTEST_SECONDS = 0.5
+"""The state is looked at so seldom, however often it is scraped."""
+
+GPU_FIGURES = (
+    (
+        "gpu_utilization_percent",
+        "gpu_utilization_percent",
+        "SM activity where the GPU tells it, else NVML utilisation.",
+    ),
+    ("gpu_memory_used_bytes", "memory_used_bytes", "GPU memory in use."),
+    ("gpu_memory_total_bytes", "memory_total_bytes", "GPU memory in all."),
+    ("gpu_temperature_celsius", "temperature_celsius", "Temperature of the GPU."),
+    ("gpu_power_usage_watts", "power_watts", "Power that the GPU draws."),
+)
+"""Name, field of `GpuState`, meaning."""
+TRAINING_FIGURES = (
+    ("training_steps", "steps", "Steps since the start."),
+    ("training_step_time_seconds", "step_time_seconds", "Mean time of the latest steps."),
+    (
+        "training_samples_per_second",
+        "samples_per_second",
+        "Samples a second of this rank over the latest steps.",
+    ),
+    ("training_loss", "loss", "The latest loss; +Inf if it was not finite."),
+    ("training_learning_rate", "learning_rate", "Of the first parameter group."),
+    (
+        "training_last_step_timestamp_seconds",
+        "last_step_unix_seconds",
+        "When the latest recorded step ended, in seconds since 1970.",
+    ),
+)
+"""Name, field of `RankState`, meaning."""
+
+
+class Metrics:
+    """A collector of `prometheus_client`. `look` is called by one thread at a time."""
+
+    def __init__(self, look: Callable[[], MonitorReport]) -> None:
+        self._look = look
+        self._lock = threading.Lock()
+        self._seen: MonitorReport | None = None
+        self._due = 0.0
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """All figures; one that was not measured has no sample."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        report = self._state()
+        for name, field, meaning in GPU_FIGURES:
+            family = GaugeMetricFamily(name, meaning, labels=["gpu_id"])
+            for gpu in report.gpus:
+                _add(family, [str(gpu.gpu_id)], getattr(gpu, field))
+            yield family
+        for name, field, meaning in TRAINING_FIGURES:
+            family = GaugeMetricFamily(name, meaning, labels=["run", "script", "rank"])
+            for training in report.trainings:
+                script = _text(training.command[0] if training.command else "")
+                for rank in training.ranks:
+                    labels = [training.run, script, str(rank.rank or 0)]
+                    _add(family, labels, getattr(rank, field))
+            yield family
+
+    def _state(self) -> MonitorReport:
+        with self._lock:
+            if self._seen is None or time.monotonic() >= self._due:
+                self._seen = self._look()
+                self._due = time.monotonic() + SHORTEST_SECONDS
+            return self._seen
+
+
+def _text(name: str) -> str:
+    """A name as UTF-8 can hold it; a path may have bytes that are none."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def _add(family: GaugeMetricFamily, labels: list[str], value: float | None) -> None:
+    if value is not None:
+        family.add_metric(labels, value)

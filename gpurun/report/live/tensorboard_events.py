@@ -1,0 +1,109 @@
+"""Writes TensorBoard events of a run until standard input ends. A process of its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpurun.measure.live.followed_run import FollowedRun
+from gpurun.records.monitor import GpuState, MonitorReport, RankState
+
+if TYPE_CHECKING:
+    from tensorboard.summary import Writer
+
+SHORTEST_SECONDS = 0.5
+LONGEST_SECONDS = 30.0
+SHARE_OF_AGE = 0.01
+"""The time between points grows with the run, as that between samples."""
+
+NICENESS = 10
+"""The script comes first."""
+
+
+class EventFolders:
+    """One folder, which TensorBoard calls a run; each rank has its own where there are several."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writers: dict[Path, Writer] = {}
+        self._steps: dict[int, int] = {}
+        """The latest step that was written, by process."""
+
+    def write(self, report: MonitorReport) -> None:
+        """Write one point of each figure, if a step was taken since the last ones."""
+        for training in report.trainings:
+            for rank in training.ranks:
+                alone = len(training.ranks) == 1 and not rank.rank
+                self._rank(rank, self._folder / ("" if alone else f"rank{rank.rank or 0}"))
+            steps = max((rank.steps for rank in training.ranks), default=0)
+            for gpu in report.gpus if training.ranks else ():
+                self._gpu(gpu, steps)
+        for writer in self._writers.values():
+            writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        for writer in self._writers.values():
+            writer.close()
+
+    def _rank(self, rank: RankState, folder: Path) -> None:
+        if self._steps.get(rank.pid) == rank.steps:
+            return
+        self._steps[rank.pid] = rank.steps
+        figures = {
+            "training/loss": rank.loss,
+            "training/learning_rate": rank.learning_rate,
+            "training/step_time_seconds": rank.step_time_seconds,
+            "training/samples_per_second": rank.samples_per_second,
+        }
+        self._scalars(folder, figures, rank.steps, rank.last_step_unix_seconds)
+
+    def _gpu(self, gpu: GpuState, step: int) -> None:
+        figures = {
+            "utilization_percent": gpu.gpu_utilization_percent,
+            "memory_used_bytes": gpu.memory_used_bytes,
+            "power_watts": gpu.power_watts,
+            "temperature_celsius": gpu.temperature_celsius,
+        }
+        named = {f"gpu{gpu.gpu_id}/{name}": value for name, value in figures.items()}
+        self._scalars(self._folder, named, step, time.time())
+
+    def _scalars(
+        self, folder: Path, figures: dict[str, float | int | None], step: int, when: float
+    ) -> None:
+        from tensorboard.summary import Writer
+
+        writer = self._writers.get(folder)
+        if writer is None:
+            writer = self._writers[folder] = Writer(str(folder))
+        for tag, value in figures.items():
+            if value is not None:
+                writer.add_scalar(tag, float(value), step, wall_time=when)
+
+
+def follow(run_dir: Path, folder: Path, stop: int) -> None:
+    """Write points until the file descriptor `stop` ends, and once more then."""
+    run, events, began = FollowedRun(run_dir), EventFolders(folder), time.monotonic()
+    while True:
+        age = time.monotonic() - began
+        wait = min(max(age * SHARE_OF_AGE, SHORTEST_SECONDS), LONGEST_SECONDS)
+        ended = bool(select.select([stop], [], [], wait)[0])
+        events.write(run.report())
+        if ended:
+            break
+    events.close()
+
+
+def main(folders: Sequence[str]) -> str | int:
+    """Follow a run folder; the exit code, or the reason of a failure."""
+    os.nice(NICENESS)
+    try:
+        follow(Path(folders[0]), Path(folders[1]), sys.stdin.fileno())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return 0
