@@ -35,7 +35,7 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -48,7 +48,7 @@ from gpurun.bench.history.past_records import last_change, newest
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_text
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.gate import Verdict
-from gpurun.stats.prediction_interval import DEFAULT, NewRun, PredictionPlan, judge_new_run
+from gpurun.stats.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
 from scripts.launch_noise import INDEPENDENT, run_errors
 from scripts.simulate_gate import FALSE_PASSES, FALSE_REGRESSIONS, THRESHOLD, wilson
 
@@ -99,18 +99,18 @@ def recorded(hour: int, rates: np.ndarray) -> Measured:
     return Measured(BenchmarkRecord(**{**fields, **known}), tuple(rates.tolist()))
 
 
-def verdict_of(series: list[Measured], plan: PredictionPlan) -> Verdict | None:
+def verdict_of(series: list[Measured], most: int) -> Verdict | None:
     """What the command says of the last of these runs."""
     change = last_change(Metric.THROUGHPUT, series[:-1])
-    level = newest(series[0 if change is None else change.start : -1], plan.most)
-    if len(level) < plan.least:
+    level = newest(series[0 if change is None else change.start : -1], most)
+    if len(level) < LEAST_RUNS:
         return None
     past = [one.run for one in level]
     held = NewRun(Metric.THROUGHPUT, past, series[-1].run, THRESHOLD)
-    return judge_new_run([held], plan).verdict
+    return judge_new_run([held]).verdict
 
 
-def simulate(cell: Cell, plan: PredictionPlan, history: int, runs: int, seed: int) -> Outcome:
+def simulate(cell: Cell, most: int, history: int, runs: int, seed: int) -> Outcome:
     """The verdicts of `runs` comparisons by throughput."""
     rng = np.random.default_rng([seed, *f"{cell}".encode()])
     between = run_errors(cell.law, runs, history + 1, rng)[:, :, None]
@@ -118,7 +118,7 @@ def simulate(cell: Cell, plan: PredictionPlan, history: int, runs: int, seed: in
     logs[:, -1] += np.log(1 - cell.slowdown)
     verdicts: Counter[Verdict | None] = Counter()
     for rates in np.exp(logs):
-        verdicts[verdict_of([recorded(i, r) for i, r in enumerate(rates)], plan)] += 1
+        verdicts[verdict_of([recorded(i, r) for i, r in enumerate(rates)], most)] += 1
     return Outcome(cell, verdicts)
 
 
@@ -147,19 +147,18 @@ def main() -> int:
     """Print one line a cell; exit 1 if a bar is missed beyond chance."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=2000)
-    parser.add_argument("--records", type=int, default=DEFAULT.most, help="most that are used")
+    parser.add_argument("--records", type=int, default=MOST_RUNS, help="most that are used")
     parser.add_argument("--history", type=int, default=16, help="runs of the branch")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="fewer noises and losses")
     options = parser.parse_args()
-    plan = replace(DEFAULT, most=options.records)
-    print(f"the last {plan.most} of {options.history} runs, threshold {THRESHOLD:.0%}, "
+    print(f"the last {options.records} of {options.history} runs, threshold {THRESHOLD:.0%}, "
           f"{options.runs} comparisons a line")  # fmt: skip
     names = ("regression", "pass", "inconclusive")
     print(f"{'law':6} {'noise':>6} {'lost':>5}  {''.join(f'{n:29}' for n in names)} none")
     missed = 0
     for cell in cells(options.quick):
-        outcome = simulate(cell, plan, options.history, options.runs, options.seed)
+        outcome = simulate(cell, options.records, options.history, options.runs, options.seed)
         missed += bool(outcome.missed)
         print(line(outcome), flush=True)
     print(f"verdict={'missed' if missed else 'held'}")

@@ -25,24 +25,15 @@ from gpurun.stats.descriptive import mean, standard_deviation
 from gpurun.stats.gate import GateResult, MetricResult, Verdict
 from gpurun.stats.student_t import t_quantile, t_upper_tail
 
-
-@dataclass(frozen=True)
-class PredictionPlan:
-    """The number of records that stand for the baseline, and the verdict's error rates."""
-
-    most: int = 10
-    least: int = 4
-    regression_error: float = 0.01
-    pass_error: float = 0.05
-    irrelevant: float = 0.01
-    """A slowdown not proven above this is no regression; the threshold, where that is less."""
-    sd_floor: float = 0.002
-    """Smallest standard deviation between runs that is believed: four may agree by chance."""
-    lower_widening: float = 1.4
-    upper_widening: float = 1.25
-
-
-DEFAULT = PredictionPlan()
+MOST_RUNS, LEAST_RUNS = 10, 4
+"""The number of runs that stand for the baseline."""
+REGRESSION_ERROR, PASS_ERROR = 0.01, 0.05
+"""The verdict's error rates."""
+IRRELEVANT = 0.01
+"""A slowdown not proven above this is no regression; the threshold, where that is less."""
+SD_FLOOR = 0.002
+"""Smallest standard deviation between runs that is believed: four may agree by chance."""
+LOWER_WIDENING, UPPER_WIDENING = 1.4, 1.25
 
 
 @dataclass(frozen=True)
@@ -58,15 +49,15 @@ class NewRun:
     threshold: float
 
 
-def judge_new_run(held: Sequence[NewRun], plan: PredictionPlan = DEFAULT) -> GateResult:
+def judge_new_run(held: Sequence[NewRun]) -> GateResult:
     """The verdict over all metrics; the chance of a false regression is shared among them.
 
     One regressed metric is a regression; all must pass to pass. ValueError where a metric has
-    fewer runs than the plan asks for, or none is given.
+    fewer runs than `LEAST_RUNS`, or none is given.
     """
-    if not held or any(len(one.past) < plan.least for one in held):
-        raise ValueError(f"a run is compared with {plan.least} others or more")
-    metrics = tuple(_judged(one, plan, len(held)) for one in held)
+    if not held or any(len(one.past) < LEAST_RUNS for one in held):
+        raise ValueError(f"a run is compared with {LEAST_RUNS} others or more")
+    metrics = tuple(_judged(one, len(held)) for one in held)
     verdicts = [metric.verdict for metric in metrics]
     verdict = Verdict.PASS
     for worse in (Verdict.REGRESSION, Verdict.INCONCLUSIVE):
@@ -77,14 +68,14 @@ def judge_new_run(held: Sequence[NewRun], plan: PredictionPlan = DEFAULT) -> Gat
     return GateResult(verdict, 0, None, min(p_values, default=None), metrics)
 
 
-def _judged(held: NewRun, plan: PredictionPlan, metrics: int) -> MetricResult:
-    worse, error = _shift(held, plan)
+def _judged(held: NewRun, metrics: int) -> MetricResult:
+    worse, error = _shift(held)
     freedom = len(held.past) - 1
-    low_error, high_error = plan.lower_widening * error, plan.upper_widening * error
-    low = worse - t_quantile(freedom, 1 - plan.regression_error / metrics) * low_error
-    high = worse + t_quantile(freedom, 1 - plan.pass_error) * high_error
+    low_error, high_error = LOWER_WIDENING * error, UPPER_WIDENING * error
+    low = worse - t_quantile(freedom, 1 - REGRESSION_ERROR / metrics) * low_error
+    high = worse + t_quantile(freedom, 1 - PASS_ERROR) * high_error
     metric = held.metric
-    irrelevant = metric.log_of_slowdown(min(plan.irrelevant, held.threshold))
+    irrelevant = metric.log_of_slowdown(min(IRRELEVANT, held.threshold))
     verdict = Verdict.INCONCLUSIVE
     if high < metric.log_of_slowdown(held.threshold):
         verdict = Verdict.PASS
@@ -98,16 +89,16 @@ def _judged(held: NewRun, plan: PredictionPlan, metrics: int) -> MetricResult:
         slowdown=metric.slowdown(worse),
         interval=(metric.slowdown(low), metric.slowdown(high)),
         p_value=min(1.0, metrics * tail),
-        widening=plan.lower_widening,
+        widening=LOWER_WIDENING,
     )
 
 
-def _shift(held: NewRun, plan: PredictionPlan) -> tuple[float, float]:
+def _shift(held: NewRun) -> tuple[float, float]:
     """The logarithm by which the new run is worse than expected, and its standard error."""
     runs = (*held.past, held.current)
     logs = [[held.metric.log_worse(1.0, value) for value in run.values] for run in runs]
     *past, new = map(mean, logs)
-    spread = max(standard_deviation(past), plan.sd_floor)
+    spread = max(standard_deviation(past), SD_FLOOR)
     error = spread * math.sqrt(1 + 1 / len(past))
     return new - mean(past), math.hypot(error, math.sqrt(_unseen(logs)))
 

@@ -11,7 +11,7 @@ import pytest
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Point
 from gpurun.stats.gate import Verdict
-from gpurun.stats.prediction_interval import DEFAULT, NewRun, judge_new_run
+from gpurun.stats.prediction_interval import MOST_RUNS, NewRun, judge_new_run
 from scripts.launch_noise import paired_errors, run_errors
 from scripts.simulate_from_history import Cell, simulate
 
@@ -90,11 +90,11 @@ def test_three_records_are_too_few() -> None:
 
 @pytest.mark.parametrize("law", ["gauss", "ar 0.6"])
 def test_equal_runs_do_not_regress_and_losses_do_not_pass_whatever_the_noise(law: str) -> None:
-    equal = simulate(Cell(law, 0.05, 0.0), DEFAULT, history=10, runs=100, seed=7)
+    equal = simulate(Cell(law, 0.05, 0.0), MOST_RUNS, history=10, runs=100, seed=7)
     assert equal.verdicts[Verdict.REGRESSION] <= 3
-    worse = simulate(Cell(law, 0.02, 0.05), DEFAULT, history=10, runs=100, seed=7)
+    worse = simulate(Cell(law, 0.02, 0.05), MOST_RUNS, history=10, runs=100, seed=7)
     assert worse.verdicts[Verdict.PASS] <= 10
-    large = simulate(Cell(law, 0.005, 0.1), DEFAULT, history=10, runs=40, seed=7)
+    large = simulate(Cell(law, 0.005, 0.1), MOST_RUNS, history=10, runs=40, seed=7)
     assert large.verdicts[Verdict.REGRESSION] >= 36
 
 

@@ -24,7 +24,7 @@ from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment
 from gpurun.records.bench.comparison import Comparison
-from gpurun.stats.prediction_interval import DEFAULT
+from gpurun.stats.prediction_interval import LEAST_RUNS
 from gpurun.trials.signal_guard import SignalGuard
 
 if TYPE_CHECKING:
@@ -126,6 +126,6 @@ def _in_store(
 
 
 def _enough(past: Sequence[BenchmarkRecord], told: str) -> list[BenchmarkRecord]:
-    if len(past) < DEFAULT.least:
-        raise no_baseline(f"{told}, and {DEFAULT.least} are needed")
+    if len(past) < LEAST_RUNS:
+        raise no_baseline(f"{told}, and {LEAST_RUNS} are needed")
     return list(past)

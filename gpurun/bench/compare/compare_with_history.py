@@ -40,7 +40,7 @@ from gpurun.records.bench.comparison import Comparison, TrainingComparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.rundir import new_run
 from gpurun.stats.gate import Verdict
-from gpurun.stats.prediction_interval import DEFAULT, NewRun, judge_new_run
+from gpurun.stats.prediction_interval import LEAST_RUNS, MOST_RUNS, NewRun, judge_new_run
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
@@ -140,7 +140,7 @@ class HistoryComparison:
                 f"the whole output is in {current.launches[-1].run_dir}/output.log",
                 ExitCode.BENCHMARK_FAILED,
             )
-        same = comparable(past, current, DEFAULT.least)
+        same = comparable(past, current, LEAST_RUNS)
         if repository is not None:
             same = self._since_accepted(same, current, repository)
         self._judge(same, current)
@@ -170,10 +170,10 @@ class HistoryComparison:
         except GpurunError as error:
             raise GpurunError(error.what, error.todo, ExitCode.NO_BASELINE) from None
         past = usable(records, branch_up_to(repository, end, None))
-        if len(past) < DEFAULT.least:
+        if len(past) < LEAST_RUNS:
             raise no_baseline(
                 f"{self.benchmark.name} has {len(past)} records of commits up to {short(end)}, "
-                f"and --from-history needs {DEFAULT.least}"
+                f"and --from-history needs {LEAST_RUNS}"
             )
         return past
 
@@ -183,7 +183,7 @@ class HistoryComparison:
         mode, imperfection = require(benchmark.folder, in_place=self.asked.in_place)
         if imperfection:
             tell(imperfection)
-        usual = median_low(len(record.launches) for record in past[-DEFAULT.most :])
+        usual = median_low(len(record.launches) for record in past[-MOST_RUNS:])
         count = self.launches or min(max(usual, DEFAULT_LAUNCHES), MOST_LAUNCHES)
         version = self.compared.current
         record = measure(benchmark, new_run(self.asked.home), mode, count, tell, version)
@@ -203,8 +203,8 @@ class HistoryComparison:
             return past
         assert accepted.commit is not None
         told = f"commit {short(accepted.commit)} was accepted by {accepted.accepted_by}"
-        if len(since) < DEFAULT.least:
-            raise no_baseline(f"{told}: of {len(since)} records since, {DEFAULT.least} are needed")
+        if len(since) < LEAST_RUNS:
+            raise no_baseline(f"{told}: of {len(since)} records since, {LEAST_RUNS} are needed")
         self._remember(f"{told}: only records since then count")
         return since
 
@@ -215,15 +215,15 @@ class HistoryComparison:
         now = {m: measured(m, current) for m in self.benchmark.metrics}
         before = {m: _series(m, past) for m in self.benchmark.metrics}
         for metric, found in now.items():
-            if found is None or len(before[metric]) < DEFAULT.least:
+            if found is None or len(before[metric]) < LEAST_RUNS:
                 self._leave_out(metric, found)
                 del before[metric]
         past = self._since_change(past, before)
-        self.used = past[-DEFAULT.most :]
+        self.used = past[-MOST_RUNS:]
         held = []
         for metric, found in now.items():
-            runs = newest(_series(metric, self.used), DEFAULT.most)
-            if metric in before and found is not None and len(runs) >= DEFAULT.least:
+            runs = newest(_series(metric, self.used), MOST_RUNS)
+            if metric in before and found is not None and len(runs) >= LEAST_RUNS:
                 findings.gated[metric] = self.benchmark.thresholds[metric]
                 held.append(
                     NewRun(metric, [one.run for one in runs], found.run, findings.gated[metric])
@@ -244,10 +244,10 @@ class HistoryComparison:
             if change is None:
                 continue
             since = place[found[change.start].record.id]
-            if len(past) - since < DEFAULT.least:
+            if len(past) - since < LEAST_RUNS:
                 raise no_baseline(
                     f"{change.told()}: of {len(past) - since} records since, "
-                    f"{DEFAULT.least} are needed"
+                    f"{LEAST_RUNS} are needed"
                 )
             self._remember(f"{change.told()}: only records since then count")
             start = max(start, since)

@@ -16,7 +16,7 @@ from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.descriptive import geometric_mean
-from gpurun.stats.prediction_interval import DEFAULT
+from gpurun.stats.prediction_interval import LEAST_RUNS, MOST_RUNS
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
@@ -98,7 +98,7 @@ def accepted_change(
     found = (measured(Metric.THROUGHPUT, one) for one in before if not changed_work(one, record))
     series = [one for one in found if one is not None]
     change = last_change(Metric.THROUGHPUT, series)
-    level = newest(series[0 if change is None else change.start :], DEFAULT.most)
-    if len(level) < DEFAULT.least:
+    level = newest(series[0 if change is None else change.start :], MOST_RUNS)
+    if len(level) < LEAST_RUNS:
         return None
     return new.value / geometric_mean([one.value for one in level]) - 1
