@@ -26,8 +26,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from gpurun.bench.benchmark_launcher import STEADY_MALLOC, Launcher, Start, warm_up_rule
+from gpurun.bench.benchmark_launcher import STEADY_MALLOC, Launcher, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.api import require
 
 RECORDINGS = Path(__file__).resolve().parent / "recordings" / "live_pairs.json"
@@ -117,7 +119,7 @@ def record(kind: str, pairs: int, work: Path, own_malloc: bool) -> list[Recorded
     if own_malloc:
         STEADY_MALLOC.clear()
     starts = [
-        Start(name, folder, Path(sys.executable), dict(os.environ))
+        Side(name, "", Tree(folder), folder, Path(sys.executable), dict(os.environ))
         for name in ("baseline", "current")
     ]
     found = []

@@ -7,12 +7,13 @@ and all take the same number of steps. No file that a launch writes stays.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.bench.benchmarks import Benchmark
+from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.api import Mode
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.training_clock import step_clock
@@ -20,7 +21,7 @@ from gpurun.records.bench.benchmark import LossCurve
 from gpurun.records.events import OriginsEvent, PlantedEvent
 from gpurun.records.failure import Failure
 from gpurun.records.result import RunResult
-from gpurun.records.spec import StopRule, Trees, TrialSpec
+from gpurun.records.spec import StopRule, TrialSpec
 from gpurun.stats.loss_curve_points import curve_of
 from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import printed
@@ -45,22 +46,6 @@ PAIR_SECONDS = 2 * STRETCH_SECONDS + TURN_SECONDS
 
 
 @dataclass(frozen=True)
-class Start:
-    """Where and with what launches of one tree start. `trees`: what they record files of.
-
-    `applied`: the settings that they run with. `planted_seconds`: added to each step on purpose.
-    """
-
-    name: str
-    folder: Path
-    python: Path
-    variables: Mapping[str, str]
-    trees: Trees | None = None
-    applied: AppliedSettings | None = None
-    planted_seconds: float = 0.0
-
-
-@dataclass(frozen=True)
 class Launch:
     """A finished launch. `error`: why it is of no use, "" where it is.
 
@@ -69,7 +54,7 @@ class Launch:
     on purpose. `loss_curve`: None where no loss was seen. `failure`: the error with its kind.
     """
 
-    start: Start
+    start: Side
     result: RunResult
     error: str
     folder: Path
@@ -139,7 +124,7 @@ class Launcher:
         """Seconds that another live pair may take."""
         return self._longest_pair or WARM_SHARE * self.longest + PAIR_SECONDS
 
-    def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+    def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         """Launch, and wait for the end; KeyboardInterrupt kills it first.
 
         `first`: the launch that warms up its tree.
@@ -154,7 +139,7 @@ class Launcher:
             done = self._launch(start, rule, first)
         return done
 
-    def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> PairOutcome[Launch]:
+    def run_pair(self, starts: tuple[Side, Side], rule: StopRule) -> PairOutcome[Launch]:
         """Launch two trees as a live pair, and wait for the end of both.
 
         Only the warm-up of `rule` counts: turns last until the ratio is known.
@@ -182,7 +167,7 @@ class Launcher:
         """Remove what only launches needed."""
         self.trials.close()
 
-    def request(self, start: Start, rule: StopRule, *, first: bool = False) -> LaunchRequest:
+    def request(self, start: Side, rule: StopRule, *, first: bool = False) -> LaunchRequest:
         """The next launch of a tree, with a run folder of its own."""
         self.launched += 1
         applied = start.applied or AppliedSettings({}, self.benchmark.args, {})
@@ -203,14 +188,14 @@ class Launcher:
             keep_layer=first,
         )
 
-    def _launch(self, start: Start, rule: StopRule, first: bool) -> Launch:
+    def _launch(self, start: Side, rule: StopRule, first: bool) -> Launch:
         outcome = self.trials.run(self.request(start, rule, first=first))
         if not first:
             self._longest_later = max(self._longest_later, outcome.seconds)
         return launch_of(start, outcome)
 
 
-def launch_of(start: Start, outcome: Outcome) -> Launch:
+def launch_of(start: Side, outcome: Outcome) -> Launch:
     """The launch of a benchmark that came of a request."""
     log, failure = outcome.log, outcome.failure
     return Launch(

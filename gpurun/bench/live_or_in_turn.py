@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher
+from gpurun.bench.trees.prepared_sides import Side
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.measure.machine import available_memory
 from gpurun.measure.optional_figures import known
@@ -73,7 +74,7 @@ class PairLauncher:
 
     def take(
         self,
-        starts: tuple[Start, Start],
+        starts: tuple[Side, Side],
         rule: StopRule,
         refuse: Callable[[Launch], None] = lambda launch: None,
     ) -> MeasuredPair:

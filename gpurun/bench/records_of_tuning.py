@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import Any, Protocol
 
 from gpurun.arguments.gpurun_toml import Config, load_config
 from gpurun.arguments.options import Options, Target, TargetKind
-from gpurun.bench.benchmark_launcher import Launch, Start, parameters_of
+from gpurun.bench.benchmark_launcher import Launch, parameters_of
 from gpurun.bench.benchmarks import Benchmark, benchmarks, named
 from gpurun.bench.record_of_launches import TURNED, Version, record_of, version_here
+from gpurun.bench.single_tree import users_side
 from gpurun.bench.store.record_files import RecordFiles
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import read_run
@@ -98,9 +98,7 @@ def _launch(
     except (OSError, ValueError, RecordError):
         return None
     applied = AppliedSettings(knobs, benchmark.args, {})
-    start = Start(
-        "current", benchmark.folder, Path(sys.executable), dict(os.environ), applied=applied
-    )
+    start = replace(users_side(benchmark, dict(os.environ)), applied=applied)
     parameters = parameters_of(main_log(read_run(place).processes))
     return Launch(start, result, "", place, trial.seconds, parameters)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.compare.pair_runner import Tell
 from gpurun.bench.record_of_launches import Version, record_of
 from gpurun.bench.trees.git import without_redirection
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.prepared_sides import CURRENT, Side
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.trials.stop_rules import first_rule, later_rule
@@ -28,7 +31,7 @@ def measure(
     `folder` receives their run folders; `version` is what is measured. Nothing is set up: the
     user's environment is measured.
     """
-    start = Start("current", benchmark.folder, Path(sys.executable), users_variables(benchmark))
+    start = users_side(benchmark, users_variables(benchmark))
     launcher = Launcher(benchmark, folder, mode, tell)
     measured: list[Launch] = []
     try:
@@ -49,6 +52,12 @@ def measure(
         for line in measured[-1].printed:
             tell(f"output: {line}")
     return record_of(benchmark, measured, version, BenchmarkPurpose.BENCH)
+
+
+def users_side(benchmark: Benchmark, variables: Mapping[str, str]) -> Side:
+    """The user's own tree, as it is."""
+    folder = benchmark.folder
+    return Side(CURRENT, "", Tree(folder), folder, Path(sys.executable), variables)
 
 
 def users_variables(benchmark: Benchmark) -> dict[str, str]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gpurun.bench.benchmark_launcher import Launch, Start
+from gpurun.bench.benchmark_launcher import Launch
 from gpurun.bench.benchmarks import GATED, Benchmark
+from gpurun.bench.trees.installed_packages import Tree
+from gpurun.bench.trees.prepared_sides import Side
 from gpurun.records.events import OriginsEvent
 from gpurun.records.result import DeviceUse, RunResult, StepTime
 
@@ -48,7 +50,7 @@ def launch(
     side: str, rate: float, *, parameters: int = 100, error: str = "", **changes: Any
 ) -> Launch:
     """A launch of a side, "baseline" or "current"."""
-    start = Start(side, Path("/project"), Path("/usr/bin/python"), {})
+    start = Side(side, "", Tree(Path("/project")), Path("/project"), Path("/usr/bin/python"), {})
     made = result(rate, **changes)
     return Launch(start, made, error, Path("/runs/1"), 5.0, parameters, (OWN_TREE,))
 

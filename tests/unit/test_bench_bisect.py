@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.bisect.bisect_document import Findings, bisection_report
 from gpurun.bench.bisect.bisect_runner import BisectRunner, so_far
 from gpurun.bench.bisect.bisect_state import (
@@ -67,7 +67,7 @@ class Machine(Launcher):
         self.odd = odd
         self.turns: list[str] = []
 
-    def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+    def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         number = int(start.name[:2])
         self.turns.append(f"{number}{'*' if first else ''}")
         wobble = 1 + 0.01 * ((len(self.turns) * 7) % 5 - 2) / 2

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Side, Sides
@@ -30,7 +30,7 @@ class Recorded(Launcher):
         self.turns = ""
         self.coming = {BASELINE: baseline, CURRENT: current}
 
-    def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+    def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         self.turns += start.name[0]
         coming = self.coming[start.name]
         return coming.pop(0) if len(coming) > 1 else coming[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare.pair_runner import Findings, PairRunner
 from gpurun.bench.live_or_in_turn import PairLauncher, obstacle
 from gpurun.bench.trees.installed_packages import Tree
@@ -43,11 +43,11 @@ class Live(Launcher):
         self.lifts = [1.0]
         """By how much the mean step of current sides exceeds their median one."""
 
-    def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+    def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         self.turns += start.name[0]
         return replace(launch(start.name, 1000.0), start=start, loss_curve=curve_of(LOST))
 
-    def run_pair(self, starts: tuple[Start, Start], rule: StopRule) -> PairOutcome[Launch]:
+    def run_pair(self, starts: tuple[Side, Side], rule: StopRule) -> PairOutcome[Launch]:
         self.turns += f"({starts[0].name[0]}{starts[1].name[0]})"
         lift = self.lifts.pop(0) if len(self.lifts) > 1 else self.lifts[0]
         sides = [self._side(start, lift if start.name == CURRENT else 1.0) for start in starts]
@@ -60,7 +60,7 @@ class Live(Launcher):
             log = -log
         return PairOutcome(sides[0], drifted, TurnRatio(log, self.error, 40), None)
 
-    def _side(self, start: Start, lift: float) -> Launch:
+    def _side(self, start: Side, lift: float) -> Launch:
         times = StepTime(8.0 * lift, 8.0, 8.0, 8.0)
         made = launch(start.name, 1000.0, step_time_ms=times)
         return replace(made, start=start, loss_curve=curve_of(LOST))
@@ -142,7 +142,7 @@ def test_what_fails_beside_a_partner_is_launched_in_turn_and_figures_are_not_mix
     one, findings = comparing(tmp_path, launcher)
     pairs = launcher.run_pair
 
-    def run_pair(starts: tuple[Start, Start], rule: StopRule) -> PairOutcome[Launch]:
+    def run_pair(starts: tuple[Side, Side], rule: StopRule) -> PairOutcome[Launch]:
         if launcher.turns.endswith("(bc)"):
             launcher.fails = Failure(FailureKind.EXCEPTION, "OSError: address in use", 1)
         return pairs(starts, rule)
@@ -161,7 +161,7 @@ def test_launches_that_fail_alone_too_fail_the_benchmark(tmp_path: Path) -> None
     launcher.fails = Failure(FailureKind.EXCEPTION, "ValueError: no", 1)
     alone = launcher.run
 
-    def run(start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+    def run(start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         done = alone(start, rule, first=first)
         return done if first else replace(done, error="ValueError: no")
 
@@ -207,7 +207,7 @@ def test_a_script_that_ends_before_its_turns_do_is_launched_in_turn(tmp_path: Pa
     ended = launch(CURRENT, 1000.0, status="completed")
     over = Failure(FailureKind.TOO_FEW_STEPS, "current ended with exit code 0")
     launcher.run_pair = lambda *_: PairOutcome(ended, ended, None, over)  # type: ignore[method-assign]
-    start = Start(BASELINE, tmp_path, Path("/usr/bin/python"), {})
+    start = Side(BASELINE, "", Tree(tmp_path), tmp_path, Path("/usr/bin/python"), {})
     pairing = PairLauncher(launcher)
     taken = pairing.take((start, replace(start, name=CURRENT)), first_rule(12))
     assert (launcher.turns, taken.ratio) == ("bc", None)

@@ -10,10 +10,11 @@ from typing import ClassVar
 
 import pytest
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare import compare_commits
 from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.selftest.selftest_runner import selftest
+from gpurun.bench.trees.prepared_sides import Side
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
 from gpurun.records.bench.metrics import Metric
@@ -48,7 +49,7 @@ class OnMachine(Launcher):
     machine: ClassVar[Machine] = Machine()
     count = 0
 
-    def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+    def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         machine, module = self.machine, start.folder / "net.py"
         asked = {"runtime": start.planted_seconds} if start.planted_seconds else {}
         _, planted, rest = module.read_text().partition(".plant(")
@@ -151,7 +152,7 @@ def test_a_gate_that_is_red_on_equal_trees_is_wrong_and_no_regression(
     """By turns of the sides: the current one is slower in every pair."""
     original = OnMachine.run
 
-    def biased(self: OnMachine, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+    def biased(self: OnMachine, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         made = original(self, start, rule, first=first)
         if start.name == "baseline":
             return made

@@ -9,10 +9,11 @@ from typing import ClassVar
 
 import pytest
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.compare import compare_commits
 from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.compare.compare_settings import compare_settings, read_settings
+from gpurun.bench.trees.prepared_sides import Side
 from gpurun.bench.workload import check_workload
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
@@ -33,9 +34,9 @@ TOLD: list[str] = []
 class Turned(Launcher):
     """Launches whose batch is what their settings say, slower with a worker of their own."""
 
-    starts: ClassVar[list[Start]] = []
+    starts: ClassVar[list[Side]] = []
 
-    def run(self, start: Start, rule: StopRule, *, first: bool = False) -> Launch:
+    def run(self, start: Side, rule: StopRule, *, first: bool = False) -> Launch:
         self.starts.append(start)
         assert start.applied is not None
         settings = start.applied.settings

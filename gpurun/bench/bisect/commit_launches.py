@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, Start
+from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.bisect.bisect_state import LaunchTerms
 from gpurun.bench.compare.pair_runner import Tell
@@ -200,10 +200,8 @@ class CommitLauncher:
         assert sides is not None
         return sides
 
-    def _start(self, sides: Sides) -> Start:
-        side = sides.current
-        watched = self._pool.watched(side)
-        return Start(side.name, side.folder, side.python, side.variables, watched)
+    def _start(self, sides: Sides) -> Side:
+        return replace(sides.current, trees=self._pool.watched(sides.current))
 
     def _check(self, commit: str, sides: Sides, launch: Launch) -> None:
         if launch.error:

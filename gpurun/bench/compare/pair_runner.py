@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from gpurun.bench.benchmark_launcher import Launch, Launcher, Start, warm_up_rule
+from gpurun.bench.benchmark_launcher import Launch, Launcher, warm_up_rule
 from gpurun.bench.benchmarks import GATED, Benchmark
 from gpurun.bench.compare.compare_training import compare_training
 from gpurun.bench.compare.rare_costs import MISSED, has_rare_cost
@@ -300,16 +300,8 @@ class PairRunner:
         self._tell(self._shown(number, pair))
         return None
 
-    def _start(self, side: Side) -> Start:
-        return Start(
-            side.name,
-            side.folder,
-            side.python,
-            side.variables,
-            self._sides.watched(side),
-            side.applied,
-            side.planted_seconds,
-        )
+    def _start(self, side: Side) -> Side:
+        return replace(side, trees=self._sides.watched(side))
 
     def _refuse_failed(self, launches: Mapping[str, Launch], when: str = "") -> None:
         failed = {name: launch for name, launch in launches.items() if launch.error}

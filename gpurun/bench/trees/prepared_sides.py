@@ -53,6 +53,7 @@ class Side:
     `folder`: where launches start. `python`: what they start with. `variables`: their whole
     environment. `environment`: the side's own python environment, None without a setup command.
     `applied`: the settings that it runs with. `planted_seconds`: added to each step on purpose.
+    `trees`: those whose files its launches record, None for no record.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Side:
     environment: Path | None = None
     applied: AppliedSettings | None = None
     planted_seconds: float = 0.0
+    trees: Trees | None = None
 
 
 @dataclass(frozen=True)
