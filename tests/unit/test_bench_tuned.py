@@ -128,7 +128,7 @@ def test_records_that_cannot_be_written_cost_a_tuning_one_line(
     folder = here / "home" / "runs" / "1"
     folder.parent.mkdir()
     folder.symlink_to(recorded)
-    tuned = TuningOutcome(report, folder, (), (), (), None)
+    tuned = TuningOutcome(report, folder, (), (), (), {}, None)
     _enter(tuned, parse(["../simplenet.py"]))
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("gpurun: the tuning is not among the records of benchmarks: ")
