@@ -27,4 +27,5 @@ class Kineto(Profiler):
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
         """The trace that the process wrote at the end of its window."""
         trace = folder / f"kineto-{log.process.pid}.json"
-        return from_kineto.read(trace) if trace.is_file() else None
+        offset = log.process.unix_time_ns - log.process.clock_ns
+        return from_kineto.read(trace, offset) if trace.is_file() else None

@@ -9,11 +9,12 @@ from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import ProcessLog, RunLog, read_run
+from gpurun.measure.step_table import UNKNOWN
 from gpurun.measure.training_clock import step_clock
 from gpurun.profilers import all_profilers
 from gpurun.records.events import StepRow
 from gpurun.timeline.merge import merged
-from gpurun.timeline.model import Phase, Timeline
+from gpurun.timeline.model import Timeline
 
 FOLDER = "profile"
 """Folder of a run's folder with what profilers wrote themselves."""
@@ -91,22 +92,27 @@ def _recorded(log: ProcessLog, folder: Path) -> RecordedProfile:
 def overhead_percent(log: ProcessLog) -> float | None:
     """By how many percent the median step of the window is slower than the median one outside.
 
-    The step in which profilers start and the one in which they stop count on neither side: their
-    seconds are told apart.
+    Steps are those of the device where it marked their ends: the host may run ahead of it. The step
+    in which profilers start and the one in which they stop count on neither side: their seconds are
+    told apart.
     """
     event, clock = log.profile, step_clock(log)
     if event is None or clock is None:
         return None
     ends = clock.steps[StepRow.END_NS]
-    inside = [end - begin for name, begin, end in event.phases if name == Phase.STEP.value]
-    outside = [
-        ends[i] - ends[i - 1]
-        for i in range(SETTLED, len(ends))
-        if ends[i] < event.begin_ns or ends[i - 1] > event.end_ns + _stopping_ns(log)
-    ]
+    later = range(SETTLED, len(ends))
+    inside = [i for i in later if event.begin_ns <= ends[i - 1] and ends[i] <= event.end_ns]
+    over = event.end_ns + _stopping_ns(log)
+    outside = [i for i in later if ends[i] < event.begin_ns or ends[i - 1] > over]
     if min(len(inside), len(outside)) < FEWEST_STEPS:
         return None
-    return (statistics.median(inside) / statistics.median(outside) - 1) * 100
+    device = clock.steps[StepRow.DEVICE_NS]
+    on_device = all(device[i] != UNKNOWN for i in (*inside, *outside))
+
+    def median(steps: list[int]) -> float:
+        return statistics.median(device[i] if on_device else ends[i] - ends[i - 1] for i in steps)
+
+    return (median(inside) / median(outside) - 1) * 100
 
 
 def _stopping_ns(log: ProcessLog) -> int:

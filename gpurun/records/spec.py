@@ -126,9 +126,9 @@ class ProbeSpec:
 class ProfileSpec:
     """A window of steady steps is profiled.
 
-    `sources`: of "kineto", "host", "allocator", "nsys". The window begins after `warmup_steps` and
-    once steps are alike. It has `steps` steps, and more, up to `max_steps`, until it is
-    `min_seconds` long. `stop`: the script ends with it.
+    `sources`: of "kineto", "host", "allocator", "nsys", "ncu". The window begins after
+    `warmup_steps` and once steps are alike. It has `steps` steps, and more, up to `max_steps`,
+    until it is `min_seconds` long. `stop`: the script ends with it.
     """
 
     sources: tuple[str, ...]

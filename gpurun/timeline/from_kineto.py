@@ -30,16 +30,22 @@ from gpurun.timeline.self_times import operators_of
 Event = Mapping[str, Any]
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?", re.IGNORECASE)
 _DIRECTIONS = {"htod": CopyKind.H2D, "dtoh": CopyKind.D2H, "dtod": CopyKind.D2D}
+BASE = "baseTimeNanoseconds"
+"""Of the header: the Unix time at which the times of events begin."""
 _ELEMENT_BYTES = {"Float": 4, "Half": 2, "BFloat16": 2, "Double": 8, "Int": 4, "Long": 8, "Byte": 1}
 
 
-def read(path: Path) -> Timeline:
-    """The timeline of a trace; `GpurunError` for a file that is none, is cut off or is empty."""
+def read(path: Path, unix_offset_ns: int | None = None) -> Timeline:
+    """The timeline of a trace; `GpurunError` for a file that is none, is cut off or is empty.
+
+    `unix_offset_ns`: by how much the Unix time is ahead of the runtime's clock. It ties a trace
+    without marks (of the device alone) to that clock.
+    """
     reading = _Reading()
     trace = ChromeTrace(path)
     for event in trace.events():
         reading.take(event)
-    return reading.timeline(path, trace.header)
+    return reading.timeline(path, trace.header, unix_offset_ns)
 
 
 class _Reading:
@@ -124,11 +130,16 @@ class _Reading:
             return
         self.ranges.add(begin, end, _number(event.get("tid", 0)), phase_name(event["name"]))
 
-    def timeline(self, path: Path, header: Mapping[str, Any]) -> Timeline:
+    def timeline(
+        self, path: Path, header: Mapping[str, Any], unix_offset_ns: int | None
+    ) -> Timeline:
         """Everything that was read, on the runtime's clock where the trace is tied to it."""
         if self.begin is None:
             raise GpurunError(f"{path} holds no event of a training", "record some steps")
-        begin, end = self._shifted()
+        offset = clock_offset(self.marks)
+        if offset is None and unix_offset_ns is not None:
+            offset = int(header.get(BASE) or 0) - unix_offset_ns
+        begin, end = self._shifted(offset or 0)
         ranges, calls = self.ranges.sorted(), self.calls.sorted()
         steps = tuple(each for each in ranges if each.name == Phase.STEP.value)
         seen = self.device_seen
@@ -148,9 +159,8 @@ class _Reading:
             collectives=self.collectives.sorted() if seen else None,
         )
 
-    def _shifted(self) -> tuple[int, int]:
-        """Bring all times to the runtime's clock if a mark ties them; begin and end of all."""
-        offset = clock_offset(self.marks) or 0
+    def _shifted(self, offset: int) -> tuple[int, int]:
+        """Bring all times to the runtime's clock; begin and end of all."""
         for columns in (self.kernels, self.copies, self.calls, self.operators, self.ranges):
             columns.shift(offset)
         self.collectives.shift(offset)

@@ -1,5 +1,8 @@
 """The profiled window: begins once the steps are steady, ends after some of them.
 
+A GPU may be many steps behind the host. The window begins when it has caught up, and ends when it
+has done all that the steps of the window launched.
+
 Nothing is recorded outside of it. Where the script ends or raises inside the window, what was
 recorded until then is written.
 """
@@ -35,6 +38,9 @@ PATIENCE = 2
 """After so many times the steps of warm-up the window begins, steady or not."""
 READ_STEPS = 3
 """Early steps in which lines that read values of tensors are looked for."""
+POLL_SECONDS = 0.0005
+CATCH_UP_SECONDS = 30.0
+"""A GPU that has not done its work by then is not waited for."""
 
 now = time.perf_counter_ns
 
@@ -47,6 +53,7 @@ class ProfileWindow:
     ) -> None:
         self._spec = spec
         self._stop_script = stop
+        self._torch = torch
         self._seen = 0
         """Steps since the clock began to count."""
         self._recent: deque[int] = deque(maxlen=STEADY_OF)
@@ -56,7 +63,7 @@ class ProfileWindow:
         self._first_step = 0
         self._step_ends: list[int] = []
         self._kineto = Kineto(torch, folder / f"kineto-{os.getpid()}.json", self.finish)
-        self._nsys = NsysCapture(torch) if "nsys" in spec.sources else None
+        self._nsys = NsysCapture(torch) if {"nsys", "ncu"} & set(spec.sources) else None
         self._samples = StackSamples(PHASES)
         self._allocator = AllocatorCounts(torch)
         self._waits = DeviceSyncLines(READ_STEPS)
@@ -105,6 +112,7 @@ class ProfileWindow:
     def _begin(self, count: int) -> None:
         self._first_step = count
         self._waits.abandon()
+        self._catch_up()
         if "allocator" in self._spec.sources:
             guarded("allocator counts", self._allocator.begin)()
         if "kineto" in self._spec.sources:
@@ -118,12 +126,23 @@ class ProfileWindow:
             guarded("stack samples", self._samples.begin)()
         self._began = now()
 
+    def _catch_up(self) -> None:
+        """Wait for the GPU, without a call that a profiler takes for a wait of the script's."""
+        cuda = self._torch.cuda
+        if cuda.is_initialized() and not cuda.is_current_stream_capturing():
+            event, limit = cuda.Event(), time.monotonic() + CATCH_UP_SECONDS
+            event.record()
+            while not event.query() and time.monotonic() < limit:
+                time.sleep(POLL_SECONDS)
+
     def finish(self, why_early: str | None) -> None:
         """Stop the profilers and write the record; nothing if no window is open."""
         if self._began is None or self._done:
             return
         self._done = True
-        end = self._step_ends[-1] if self._step_ends else now()
+        guarded("device", self._catch_up)()
+        end = now()
+        self._step_ends[-1:] = [end] if self._step_ends else []
         PHASES.recording = False
         self._close_step()
         if self._nsys is not None:
