@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from functools import cache
 
 from gpurun.diagnoses.api import Diagnosis
 from gpurun.diagnoses.evidence import Evidence
-from gpurun.records.finding import Finding, FindingType
+from gpurun.records.finding import WARNING, Finding, FindingType
+
+SYMPTOM = FindingType.KERNEL_EFFICIENCY
+CAUSES = frozenset(
+    {
+        FindingType.SMALL_BATCH,
+        FindingType.OCCUPANCY,
+        FindingType.DIVERGENCE,
+        FindingType.PRECISION,
+        FindingType.MEMORY_BANDWIDTH,
+    }
+)
 
 
 @cache
@@ -22,6 +34,16 @@ def all_diagnoses() -> tuple[Diagnosis, ...]:
 
 
 def diagnose(evidence: Evidence) -> tuple[Finding, ...]:
-    """All findings, the most severe first; of equal ones that with the larger bound."""
+    """All findings, the most severe first; of equal ones that with the larger bound.
+
+    Kernels that do not fill the device are a symptom: it comes after the cause, where one is found.
+    """
     found = [finding for d in all_diagnoses() if (finding := d.find(evidence)) is not None]
-    return tuple(sorted(found, key=lambda f: (-f.severity, -(f.gain_upper_bound or 1.0))))
+    cause = max((f.severity for f in found if f.type in CAUSES), default=0.0)
+    if cause >= WARNING:
+        found = [
+            replace(f, severity=min(f.severity, cause)) if f.type is SYMPTOM else f for f in found
+        ]
+    return tuple(
+        sorted(found, key=lambda f: (-f.severity, f.type is SYMPTOM, -(f.gain_upper_bound or 1.0)))
+    )

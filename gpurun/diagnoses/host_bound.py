@@ -9,7 +9,7 @@ from typing import ClassVar
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import innermost
-from gpurun.records.finding import EvidenceFigure, Finding, FindingType, Location
+from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
 from gpurun.timeline.model import HostFunction, Phase
 
 ADVICE = (
@@ -57,8 +57,8 @@ class HostBound(Diagnosis):
         seconds = None if evidence.timeline is None else evidence.timeline.host_sampled_seconds
         if not evidence.host_functions or not seconds:
             return self._unexplained(evidence)
-        share = sum(f.seconds_self for f in functions) / seconds
-        share = min(share, _idle_for_host(evidence))
+        share = sum(f.seconds_self for f in functions) / seconds - _waiting(evidence)
+        share = max(0.0, min(share, _idle_for_host(evidence)))
         own = innermost(functions)
         writing = _writing_share(functions, evidence.source_lines)
         text = f"Python outside the model takes {percent(share)} of the step"
@@ -128,13 +128,26 @@ def _between(function: HostFunction) -> bool:
     return function.phase not in MODEL and not any(part in file for part in LOSS_AND_PROFILER)
 
 
+def _waiting(evidence: Evidence) -> float:
+    """The share of the step in which functions outside the model wait for the device."""
+    syncs = None if evidence.figures is None else evidence.figures.syncs
+    return 0.0 if syncs is None or syncs.outside_share is None else syncs.outside_share
+
+
 def _idle_for_host(evidence: Evidence) -> float:
-    """The share of the step in which the device could wait for Python; all of it on the CPU."""
+    """The share of the step in which the device could wait for Python; all of it on the CPU.
+
+    Short pauses between short kernels are the pace of launches: another diagnosis.
+    """
+    figures = evidence.figures
     if not evidence.on_gpu:
         return 1.0
-    idle = None if evidence.figures is None else evidence.figures.idle
-    if idle is not None:
-        return idle.total if idle.host is None else idle.host + (idle.launch or 0.0)
+    if figures is not None and figures.idle is not None:
+        idle, launches = figures.idle, figures.launches
+        kernel_us = None if launches is None else launches.mean_kernel_us
+        short = evidence.thresholds.severity("short_kernel_us", kernel_us) >= WARNING
+        launch = 0.0 if short else idle.launch or 0.0
+        return idle.total if idle.host is None else idle.host + launch
     active = [d.graphics_activity_percent or d.gpu_utilization_percent for d in evidence.devices]
     known = [value for value in active if value is not None]
     return 1 - min(known) / 100 if known else 0.0

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, gain_without, location_of, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.finding import Finding, FindingType
+from gpurun.records.finding import WARNING, Finding, FindingType
 
 ADVICE_PAGEABLE = (
     "pin the batches: DataLoader(pin_memory=True)",
@@ -16,15 +16,13 @@ ADVICE_PINNED = (
     "copy the next batch on a side stream while this one is computed",
     "send fewer bytes: integers in place of floats, normalised on the device",
 )
-HIDDEN = 0.01
-"""Share of the step; copies that cost less beside the kernels are well hidden."""
 
 
 class HostToDeviceCopies(Diagnosis):
     """Copies from the host to the device cost time.
 
-    Triggered by copies above 10 % of the step, by copies that no kernel hides, or by such copies
-    from memory that is not pinned, which also block the host.
+    Triggered by copies that no kernel hides, at once by such copies from memory that is not pinned,
+    which also block the host. Copies above 10 % of the step that kernels hide are a note.
     """
 
     type: ClassVar[FindingType] = FindingType.H2D_COPY
@@ -40,11 +38,13 @@ class HostToDeviceCopies(Diagnosis):
         copies = None if evidence.figures is None else evidence.figures.copies
         if copies is None:
             return None
-        seen = (copies.exposed_share or 0.0) >= HIDDEN
+        rate = evidence.thresholds.severity
+        exposed = rate("exposed_h2d_share", copies.exposed_share)
+        by_size = rate("h2d_share", copies.h2d_share)
         severity = max(
-            evidence.thresholds.severity("h2d_share", copies.h2d_share if seen else 0.0),
-            evidence.thresholds.severity("exposed_h2d_share", copies.exposed_share),
-            evidence.thresholds.severity("pageable_h2d_share", copies.pageable_exposed_share),
+            by_size if exposed >= WARNING else min(by_size, WARNING / 2),
+            exposed,
+            rate("pageable_h2d_share", copies.pageable_exposed_share),
         )
         pageable = bool(copies.pageable_exposed_share)
         memory = "memory that is not pinned" if pageable else "pinned memory"

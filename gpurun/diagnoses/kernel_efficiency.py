@@ -10,7 +10,7 @@ from gpurun.records.finding import WARNING, Finding, FindingType
 from gpurun.records.profile_figures import KernelShare
 
 ADVICE = (
-    "look at the kernel with Nsight Compute: gpurun profile --ncu",
+    "look at the kernel with Nsight Compute: gpurun profile --sources kineto,ncu",
     "torch.compile fuses small kernels into larger ones",
     "sizes that are multiples of 8 (64 for half precision) fit the device's tiles",
 )
@@ -61,8 +61,10 @@ class KernelEfficiency(Diagnosis):
 
 
 def activity_while_busy(evidence: Evidence) -> float | None:
-    """SM activity over the time in which the device has work; None where either is not known."""
-    activity, busy = evidence.sm_activity, busy_share(evidence)
+    """SM activity over the time in which kernels run; None where either is not known."""
+    activity, figures = evidence.sm_activity, evidence.figures
+    kernels = None if figures is None else figures.kernel_share
+    busy = busy_share(evidence) if kernels is None else kernels
     return None if activity is None or not busy else min(activity / busy, 1.0)
 
 

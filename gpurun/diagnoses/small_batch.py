@@ -22,8 +22,9 @@ class SmallBatch(Diagnosis):
     """The batch gives the device too little to do at a time.
 
     Triggered if less than half of the device's memory is in use and kernels are small. Kernels
-    count as small if SM activity is below 60 % while busy, or if kernels with fewer blocks than
-    multiprocessors take over 30 % of the kernels' time. Not while the training waits for data.
+    count as small if SM activity is below 60 % while busy. Where it is not measured, they do if
+    kernels with fewer blocks than multiprocessors take over 30 % of the kernels' time. Not while
+    the training waits for data.
     """
 
     type: ClassVar[FindingType] = FindingType.SMALL_BATCH
@@ -41,7 +42,7 @@ class SmallBatch(Diagnosis):
         activity, memory = activity_while_busy(evidence), evidence.memory_used_share
         severity = min(
             rate("little_memory", memory),
-            max(rate("sm_activity", activity), rate("small_grid_share", grids)),
+            rate("small_grid_share", grids) if activity is None else rate("sm_activity", activity),
         )
         batch = None if evidence.result is None else evidence.result.batch_size
         size = "the batch" if batch is None else f"a batch of {batch:g}"

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gpurun.diagnoses.api import Diagnosis, figure, percent
 from gpurun.diagnoses.evidence import Evidence, Source
-from gpurun.records.finding import EvidenceFigure, Finding, FindingType
+from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType
 from gpurun.records.samples import DeviceSample
 
 POWER_CAP = "software power cap"
@@ -25,9 +25,9 @@ ADVICE_POWER = (
 class Throttling(Diagnosis):
     """The clock of the device is held down.
 
-    Triggered by thermal, hardware or power-brake slow-downs in more than 10 % of the samples. The
-    power cap alone is usual under full load and counts by the clock that it costs: 5 % below the
-    highest clock seen.
+    Triggered by thermal, hardware or power-brake slow-downs in more than 10 % of the samples, or by
+    a clock that these hold 5 % below the highest seen. The power cap alone is usual under full load
+    and a note.
     """
 
     type: ClassVar[FindingType] = FindingType.THROTTLING
@@ -50,6 +50,7 @@ class Throttling(Diagnosis):
         share, loss = len(hot) / len(samples), _clock_loss(samples, held)
         rate = evidence.thresholds.severity
         severity = max(rate("throttled_share", share), rate("clock_loss", loss) if held else 0.0)
+        severity = severity if hot else min(severity, WARNING / 2)
         temperatures = [s.temperature_celsius for s in samples if s.temperature_celsius is not None]
         return self.finding(
             evidence,

@@ -91,13 +91,16 @@ class OperatorShare:
 
 @record
 class SyncFigures:
-    """Calls in which the host waits for the device. `share`: of the window, spent waiting."""
+    """Calls in which the host waits for the device. `share`: of the window, spent waiting;
+    `outside_share`: outside the loader, the model's passes and the optimizer.
+    """
 
     share: float
     per_step: float | None
     lines: tuple[tuple[str, float], ...]
     """The script's own lines ("file:line") and the share of the window that each waits, most first;
     empty where no source tells lines."""
+    outside_share: float | None = None
 
 
 @record

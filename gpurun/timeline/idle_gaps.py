@@ -1,10 +1,10 @@
 """Why the device had nothing to do: each of its pauses is shared out among the causes.
 
-A pause counts as wait for data as far as the script was in its loader. If the host was waiting for
-the device when the pause began, it could not launch ahead: so much of the rest as that wait lasted
-belongs to the synchronisation. Without the wait the host would be ahead by just so much. Of what
-remains, the next work was launched too late (`launch`, or `host` where the pause is long), or it
-was launched before and did not run (`other`).
+A pause counts as wait for data as far as the script was in its loader. While the host waits for the
+device it cannot launch ahead: so much of the pauses after a wait as the wait lasted belongs to the
+synchronisation. Without the wait the host would be ahead by just so much. Of what remains, the next
+work was launched too late (`launch`, or `host` where the pause is long), or it was launched before
+and did not run (`other`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def idle_time(timeline: Timeline, work: DeviceWork) -> IdleTime:
     length = pauses.end - pauses.start
     data = _data_waits(timeline, pauses)
     rest = length if data is None else length - data
-    sync = _sync_part(timeline, pauses, rest)
+    sync = _sync_part(timeline, work, pauses, rest)
     rest = rest if sync is None else rest - sync
     late = _launched_late(timeline, work, pauses)
     short = length <= LAUNCH_NS
@@ -71,17 +71,20 @@ def _data_waits(timeline: Timeline, pauses: Intervals) -> Times | None:
     return None if ranges is None else intervals(ranges).covered(pauses.start, pauses.end)
 
 
-def _sync_part(timeline: Timeline, pauses: Intervals, rest: Times) -> Times | None:
-    """How much of each pause a synchronisation answers for: at most as long as the host waited."""
+def _sync_part(
+    timeline: Timeline, work: DeviceWork, pauses: Intervals, rest: Times
+) -> Times | None:
+    """How much of each pause synchronisations answer for: all of them, as long as the host waited
+    before.
+    """
     if timeline.syncs is None:
         return None
-    waits = intervals(timeline.syncs)
-    waiting = waits.contains(pauses.start)
-    if not len(waits):
-        return np.zeros_like(rest)
-    last = np.maximum(np.searchsorted(waits.start, pauses.start, side="right") - 1, 0)
-    waited = (waits.end - waits.start)[last]
-    return np.where(waiting, np.minimum(rest, waited), 0)
+    waits = intervals(timeline.syncs).within(work.begin_ns, work.end_ns)
+    waited = np.concatenate([[0], np.cumsum(waits.end - waits.start)])
+    until = waited[np.searchsorted(waits.start, pauses.start, side="right")]
+    paused = np.cumsum(rest)
+    unanswered = np.maximum.accumulate(np.maximum(paused - until, 0))  # a later wait is too late
+    return np.diff(paused - unanswered, prepend=0)
 
 
 def _launched_late(

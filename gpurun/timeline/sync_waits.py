@@ -6,7 +6,11 @@ from collections import defaultdict
 
 from gpurun.records.profile_figures import SyncFigures
 from gpurun.timeline.device_work import a_step, intervals
-from gpurun.timeline.model import Timeline
+from gpurun.timeline.model import Phase, Timeline
+
+IN_THE_MODEL = frozenset(
+    {Phase.DATA.value, Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value}
+)
 
 
 def sync_figures(timeline: Timeline) -> SyncFigures | None:
@@ -15,6 +19,8 @@ def sync_figures(timeline: Timeline) -> SyncFigures | None:
         return None
     begin, end = timeline.window_begin_ns, timeline.window_end_ns
     waiting = intervals(timeline.syncs).within(begin, end)
+    parts = intervals([r for r in timeline.ranges or () if r.name in IN_THE_MODEL])
+    inside = parts.covered(waiting.start, waiting.end).sum() if len(parts) else 0
     lines: dict[str, int] = defaultdict(int)
     for sync in timeline.syncs:
         if sync.location is not None:
@@ -22,6 +28,7 @@ def sync_figures(timeline: Timeline) -> SyncFigures | None:
     ranked = sorted(lines.items(), key=lambda item: -item[1])
     return SyncFigures(
         share=waiting.total_ns / timeline.window_ns,
+        outside_share=float(waiting.total_ns - inside) / timeline.window_ns,
         per_step=a_step(len(timeline.syncs), timeline),
         lines=tuple((line, wait / timeline.window_ns) for line, wait in ranked),
     )
