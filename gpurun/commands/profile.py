@@ -86,10 +86,11 @@ class ProfilerExtension:
     def __init__(self, options: Options, profilers: Sequence[Profiler]) -> None:
         self._options = options
         self._profilers = profilers
+        self._command: tuple[str, ...] = ()
 
     def target(self, target: Target, run_dir: Path) -> Target:
         """The script under the profilers that stand around its command line."""
-        command = plain = command_line(target)
+        command = plain = self._command = command_line(target)
         for profiler in self._profilers:
             command = profiler.command(command, run_dir / FOLDER)
         return target if command == plain else Target(TargetKind.COMMAND, command[0], command[1:])
@@ -98,6 +99,19 @@ class ProfilerExtension:
         """Diagnose what was recorded, and report."""
         from gpurun.commands.diagnose import examine, write_report
 
-        options = self._options
+        options, report = self._options, examine([run_dir])
+        top = () if report.figures is None else report.figures.top_kernels or ()
+        if self._launched_again(run_dir, [kernel.name for kernel in top]):
+            report = examine([run_dir])
         shown = DiagnoseOptions(json=options.json, quiet=options.quiet)
-        write_report(examine([run_dir]), shown)
+        write_report(report, shown)
+
+    def _launched_again(self, run_dir: Path, kernels: Sequence[str]) -> bool:
+        """Have profilers launch the script again that need to; true if one recorded more."""
+        more = False
+        for profiler in self._profilers:
+            try:
+                more |= profiler.after_run(self._command, run_dir, kernels)
+            except (GpurunError, OSError) as error:
+                sys.stderr.write(f"gpurun: without {profiler.title}: {error}\n")
+        return more

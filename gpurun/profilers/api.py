@@ -45,6 +45,14 @@ class Profiler:
         """The command line that runs `command` under this profiler, recording into `folder`."""
         return tuple(command)
 
+    def after_run(self, command: Sequence[str], run_dir: Path, kernels: Sequence[str]) -> bool:
+        """Launch `command` again after the run, if it must; true where that recorded more.
+
+        `kernels`: names of those that took longest, the longest first. `GpurunError` where the
+        launch failed: the rest of the profile is whole.
+        """
+        return False
+
     def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
         """Its recording of one process; None if there is none."""
         return None

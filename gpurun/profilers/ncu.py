@@ -1,0 +1,136 @@
+"""Nsight Compute on the longest kernels, in a launch of its own after the run.
+
+It repeats each kernel several times to read all counters, so that times of this launch say nothing.
+The launch is isolated: files that the script writes are dropped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import ClassVar
+
+from gpurun.errors import GpurunError
+from gpurun.isolation.api import LaunchSpec, Sandbox, quiet_services, require
+from gpurun.launch.child_environment import child_environment
+from gpurun.launch.spec_file import write_spec
+from gpurun.measure.run_events import ProcessLog
+from gpurun.profilers.api import Obstacle, Profiler
+from gpurun.records.codec import from_json
+from gpurun.records.spec import ProfileSpec, RunSpec
+from gpurun.timeline import from_ncu
+from gpurun.timeline.model import Timeline
+from gpurun.timeline.report_exports import ncu_pages
+
+PAGE = "ncu.csv"
+"""File of the profile's folder with the counters, a line for each launch of a kernel."""
+MOST_KERNELS = 6
+LAUNCHES = 2
+"""So many launches of each shape of a kernel are looked at."""
+SECTIONS = (
+    "SpeedOfLight", "Occupancy", "LaunchStats", "WarpStateStats", "ComputeWorkloadAnalysis",
+)  # fmt: skip
+MOST_SECONDS = 300.0
+POLL_SECONDS = 0.1
+ONE_STEP = ProfileSpec(sources=("ncu",), steps=1, max_steps=1, min_seconds=0.0, stop=True)
+
+
+class Ncu(Profiler):
+    """Occupancy, divergence and throughput of the kernels that take longest.
+
+    Another source has to tell which those are. `--sources` asks for it.
+    """
+
+    name: ClassVar[str] = "ncu"
+    title: ClassVar[str] = "Nsight Compute"
+    order: ClassVar[int] = 60
+
+    def obstacle(self) -> Obstacle | None:
+        """It has to be installed."""
+        if shutil.which("ncu") is None:
+            return Obstacle("ncu is not installed", "install Nsight Compute and put ncu on PATH")
+        return None
+
+    def after_run(self, command: Sequence[str], run_dir: Path, kernels: Sequence[str]) -> bool:
+        """Look at one step's launches of these kernels."""
+        names = list(dict.fromkeys(function_name(k) for k in kernels if "nccl" not in k.lower()))
+        if not names:
+            raise GpurunError(
+                "no kernel was recorded for Nsight Compute to look at",
+                "add kineto or nsys to --sources",
+            )
+        folder = run_dir / "profile" / "ncu"
+        folder.mkdir(parents=True, exist_ok=True)
+        spec = from_json(RunSpec, json.loads((run_dir / "spec.json").read_text(encoding="utf-8")))
+        write_spec(replace(spec, run_dir=str(folder), profile=ONE_STEP))
+        _launch((*_ncu(folder, names[:MOST_KERNELS]), *command), folder)
+        with ncu_pages(folder / "kernels.ncu-rep") as (raw, _):
+            shutil.copyfile(raw, folder.parent / PAGE)
+        return True
+
+    def timeline(self, log: ProcessLog, folder: Path) -> Timeline | None:
+        """The counters; they have no place in time."""
+        page = folder / PAGE
+        if log.profile is None or log.process.rank or not page.exists():
+            return None
+        window = (log.profile.begin_ns, log.profile.end_ns)
+        return Timeline((self.name,), *window, kernel_metrics=from_ncu.read(page))
+
+
+def function_name(kernel: str) -> str:
+    """The bare name of a kernel, as Nsight Compute's `--kernel-name` matches it.
+
+    `void at::native::elementwise<4, float>(int)` is `elementwise`.
+    """
+    plain = kernel.replace("(anonymous namespace)", "").split("<")[0].split("(")[0]
+    return plain.split("::")[-1].split()[-1] if plain.split("::")[-1].split() else kernel
+
+
+def _ncu(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
+    sections = [word for section in SECTIONS for word in ("--section", section)]
+    return (
+        "ncu", "--target-processes", "all", "--profile-from-start", "off",
+        "--clock-control", "none",
+        "--kernel-name", f"regex:^({'|'.join(map(re.escape, names))})$",
+        "--filter-mode", "per-launch-config", "--launch-count", str(LAUNCHES),
+        *sections, "-f", "-o", str(folder / "kernels"),
+    )  # fmt: skip
+
+
+def _launch(argv: tuple[str, ...], folder: Path) -> None:
+    """Run to the end; `GpurunError` with what ncu said if it wrote no report."""
+    mode, _ = require(Path.cwd(), in_place=False)
+    log = folder / "output.log"
+    launch = LaunchSpec(
+        argv=argv,
+        env=quiet_services(child_environment(folder / "spec.json", os.environ)),
+        cwd=Path.cwd(),
+        writable=(folder,),
+        layers=(),
+        mode=mode,
+        log=log,
+    )
+    deadline = time.monotonic() + MOST_SECONDS
+    with Sandbox(launch) as sandbox:
+        while sandbox.poll() is None:
+            if time.monotonic() > deadline:
+                sandbox.kill()
+                raise GpurunError(
+                    f"the launch under Nsight Compute took over {MOST_SECONDS:.0f} s",
+                    "profile without ncu, or a shorter script",
+                )
+            time.sleep(POLL_SECONDS)
+    if not (folder / "kernels.ncu-rep").exists():
+        raise GpurunError(f"Nsight Compute wrote no report: {_reason(log)}", f"{log} says more")
+
+
+def _reason(log: Path) -> str:
+    said = log.read_text(errors="replace").splitlines() if log.exists() else []
+    errors = [line.removeprefix("==ERROR==").strip() for line in said if "==ERROR==" in line]
+    return (errors or said[-1:] or ["it said nothing"])[0]
