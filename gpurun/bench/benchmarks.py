@@ -23,8 +23,9 @@ class Benchmark:
     """A benchmark as configured. `folder`: where launches start; `script` is relative to it.
 
     `base`: the folder of the configuration file, where `setup` runs and which `needed` (globs) is
-    relative to; None where it is `folder`. `steps`: training steps to measure, None for as many as
-    it takes. `thresholds`: a fraction for each of `metrics`.
+    relative to; None, or outside of the repository, where it is `folder`. `env`: variables of setup
+    and launches. `steps`: training steps to measure, None for as many as it takes.
+    `thresholds`: a fraction for each of `metrics`.
     """
 
     name: str

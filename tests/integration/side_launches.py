@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import open_repository
 from gpurun.bench.trees.module_origins import check_origins
-from gpurun.bench.trees.prepared_sides import Preparation, Side, Sides, compared_sides
+from gpurun.bench.trees.prepared_sides import Side, Sides, compared_sides
 from gpurun.errors import GpurunError
 from gpurun.launch.child_environment import child_environment
 from gpurun.measure.run_events import read_run
@@ -46,13 +49,19 @@ def launch(sides: Sides, side: Side, home: Path, words: Sequence[str]) -> list[O
     return [event for log in logs for event in log.origins]
 
 
-def faults(folder: Path, words: Sequence[str], preparation: Preparation) -> Faults:
+def benchmark(folder: Path, **known: Any) -> Benchmark:
+    """A benchmark of a script, as far as its sides are made by it."""
+    usual = Benchmark("train", folder, "train.py", (), None, None, {}, (), (), {})
+    return replace(usual, **known)
+
+
+def faults(folder: Path, words: Sequence[str], made: Benchmark) -> Faults:
     """HEAD against HEAD~1, each launched once."""
     repository, home = open_repository(folder), find_home(folder)
     baseline = repository.first_parent(repository.head())
     assert baseline is not None
     found = {}
-    with compared_sides(repository, baseline, home, preparation, home / "logs") as sides:
+    with compared_sides(repository, baseline, home, made, home / "logs") as sides:
         for side in (sides.baseline, sides.current):
             try:
                 check_origins(sides, side, launch(sides, side, home, words))
@@ -78,8 +87,8 @@ def faults_under(
 
 def _main() -> None:
     folder, words, setup, env = json.loads(sys.argv[1])
-    preparation = Preparation(Path(folder), setup=setup, env=env)
-    print(json.dumps(faults(Path(folder), words, preparation)))
+    made = benchmark(Path(folder), setup=setup, env=env)
+    print(json.dumps(faults(Path(folder), words, made)))
 
 
 if __name__ == "__main__":

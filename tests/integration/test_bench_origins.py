@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from gpurun.bench.trees.installed_packages import Tree
-from gpurun.bench.trees.prepared_sides import Preparation
 from gpurun.bench.trees.virtual_environment import make_environment
 from gpurun.errors import ExitCode
-from tests.integration.side_launches import faults, faults_under
+from tests.integration.side_launches import benchmark, faults, faults_under
 from tests.repositories import commit, new_repository
 
 PYPROJECT = """
@@ -42,7 +41,7 @@ def two_commits(folder: Path, files: dict[str, str]) -> None:
 
 def wrong(folder: Path, *words: str, **env: str) -> dict[str, tuple[str, str]]:
     """The sides that did not run their own tree, with what is said; each is exit code 5."""
-    found = faults(folder, words, Preparation(folder, env=env))
+    found = faults(folder, words, benchmark(folder, env=env))
     assert all(code == ExitCode.BENCHMARK_FAILED for _, _, code in found.values())
     return {side: (what, todo) for side, (what, todo, _) in found.items()}
 

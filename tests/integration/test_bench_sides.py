@@ -15,15 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees import worktrees
 from gpurun.bench.trees.git import open_repository
-from gpurun.bench.trees.prepared_sides import Preparation, Sides, compared_sides
+from gpurun.bench.trees.prepared_sides import Sides, compared_sides
 from gpurun.bench.trees.setup_command import SetupFailed
 from gpurun.bench.trees.worktrees import WORKTREES, checked_out
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import find_home
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
+from tests.integration.side_launches import benchmark
 from tests.repositories import commit, git, new_repository, state
 
 HOLD = """
@@ -59,12 +61,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def both(folder: Path, preparation: Preparation | None = None) -> Iterator[Sides]:
+def both(folder: Path, made: Benchmark | None = None) -> Iterator[Sides]:
     repository = open_repository(folder)
     home = find_home(folder)
     first = git(folder, "rev-parse", "HEAD~1")
-    preparation = preparation or Preparation(folder)
-    with compared_sides(repository, first, home, preparation, home / "logs") as sides:
+    made = made or benchmark(folder)
+    with compared_sides(repository, first, home, made, home / "logs") as sides:
         yield sides
 
 
@@ -107,7 +109,7 @@ def hold(folder: Path, seconds: float) -> tuple[subprocess.Popen[str], Path]:
 
 
 def test_each_side_has_its_commit_at_the_same_relative_place(folder: Path) -> None:
-    with both(folder, Preparation(folder / "scripts")) as sides:
+    with both(folder, benchmark(folder / "scripts")) as sides:
         assert (sides.baseline.folder / "train.py").read_text() == "old"
         assert (sides.current.folder / "train.py").read_text() == "new"
         for side in (sides.baseline, sides.current):
@@ -269,7 +271,7 @@ def test_two_commits_can_be_compared_away_from_the_users_tree(folder: Path) -> N
     old, new = git(folder, "rev-parse", "HEAD~1", "HEAD").split()
     (folder / "scripts" / "train.py").write_text("dirty")
     with compared_sides(
-        repository, old, home, Preparation(folder), home / "logs", current=new
+        repository, old, home, benchmark(folder), home / "logs", current=new
     ) as sides:
         assert (sides.baseline.folder / "scripts/train.py").read_text() == "old"
         assert (sides.current.folder / "scripts/train.py").read_text() == "new"
@@ -307,7 +309,7 @@ def test_needed_files_come_along_and_committed_ones_stay_as_committed(folder: Pa
     (folder / "data" / "deep" / "er" / "x").write_text("deep")
     (folder / "data" / "all").symlink_to("../../large")
     (folder / "data" / "near").symlink_to("made.bin")
-    with both(folder, Preparation(folder, needed=("data/*",))) as sides:
+    with both(folder, benchmark(folder, needed=("data/*",))) as sides:
         data = sides.baseline.folder / "data"
         assert (data / "made.bin").read_text() == "untracked"
         assert (data / "small.txt").read_text() == "old"
@@ -325,7 +327,7 @@ def test_needed_files_that_cannot_be_copied_are_named(
 ) -> None:
     with (
         pytest.raises(GpurunError, match=says),
-        both(folder, Preparation(folder, needed=(pattern,))),
+        both(folder, benchmark(folder, needed=(pattern,))),
     ):
         pass
     assert_nothing_left(folder)
@@ -389,8 +391,8 @@ def test_setup_runs_on_both_sides_in_environments_of_their_own(folder: Path) -> 
         "echo $MINE; cat train.py > built; "
         'python -c \'import sys; open("prefix", "w").write(sys.prefix)\''
     )
-    preparation = Preparation(folder / "scripts", setup=setup, env={"MINE": "yes"})
-    with both(folder, preparation) as sides:
+    made = benchmark(folder / "scripts", setup=setup, env={"MINE": "yes"})
+    with both(folder, made) as sides:
         assert (sides.baseline.folder / "built").read_text() == "old"
         assert (sides.current.folder / "built").read_text() == "new"
         prefixes = [
@@ -406,10 +408,8 @@ def test_setup_runs_on_both_sides_in_environments_of_their_own(folder: Path) -> 
 def test_setup_and_needed_files_are_of_the_configurations_folder(folder: Path) -> None:
     (folder / "data").mkdir(exist_ok=True)
     (folder / "data" / "small.bin").write_text("small")
-    preparation = Preparation(
-        folder / "scripts", setup="pwd > built", needed=("data/*",), base=folder
-    )
-    with both(folder, preparation) as sides:
+    made = benchmark(folder / "scripts", setup="pwd > built", needed=("data/*",), base=folder)
+    with both(folder, made) as sides:
         for side in (sides.baseline, sides.current):
             assert side.folder == side.tree.root / "scripts"
             assert (side.tree.root / "built").read_text() == f"{side.tree.root}\n"
@@ -421,8 +421,8 @@ def test_setup_and_needed_files_are_of_the_configurations_folder(folder: Path) -
 def test_a_configuration_outside_of_the_repository_sets_up_where_launches_start(
     tmp_path: Path, folder: Path
 ) -> None:
-    preparation = Preparation(folder / "scripts", setup="pwd > built", base=tmp_path)
-    with both(folder, preparation) as sides:
+    made = benchmark(folder / "scripts", setup="pwd > built", base=tmp_path)
+    with both(folder, made) as sides:
         for side in (sides.baseline, sides.current):
             assert (side.folder / "built").read_text() == f"{side.folder}\n"
 
@@ -434,7 +434,7 @@ def test_a_setup_that_fails_on_one_side_names_it_with_its_last_lines(
     setup = (
         f"echo building; ! grep -q {fails_on} scripts/train.py || {{ echo no compiler; exit 7; }}"
     )
-    with pytest.raises(SetupFailed) as caught, both(folder, Preparation(folder, setup=setup)):
+    with pytest.raises(SetupFailed) as caught, both(folder, benchmark(folder, setup=setup)):
         pass
     error = caught.value
     assert (error.side, error.code) == (side, ExitCode.BENCHMARK_FAILED)
@@ -449,14 +449,14 @@ def test_an_interrupted_setup_ends_with_all_that_it_started(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pids = folder.parent / "pid"
-    preparation = Preparation(folder, setup=f"sleep 6000 & echo $! > {pids}; wait")
+    made = benchmark(folder, setup=f"sleep 6000 & echo $! > {pids}; wait")
 
     def interrupt() -> None:
         wait_for(lambda: pids.exists() and pids.read_text().endswith("\n"))
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt).start()
-    with pytest.raises(KeyboardInterrupt), both(folder, preparation):
+    with pytest.raises(KeyboardInterrupt), both(folder, made):
         pass
     assert wait_for(lambda: not alive(int(pids.read_text())))
     assert_nothing_left(folder)
@@ -515,5 +515,5 @@ def test_a_pythonpath_into_the_tree_leads_to_each_sides_own(
 
 def test_a_folder_outside_of_the_repository_is_refused(tmp_path: Path, folder: Path) -> None:
     refused = pytest.raises(GpurunError, match="is not in the repository")
-    with refused, both(folder, Preparation(tmp_path)):
+    with refused, both(folder, benchmark(tmp_path)):
         pass

@@ -32,7 +32,6 @@ from gpurun.bench.bisect.bisect_state import (
 from gpurun.bench.bisect.commit_launches import CommitLauncher, TreePool, Unmeasurable
 from gpurun.bench.bisect.commit_range import CommitRange, branch_of, commit_range
 from gpurun.bench.bisect.culprit_decision import next_action
-from gpurun.bench.compare.compare_commits import preparation_of
 from gpurun.bench.compare.pair_runner import MOST_AGAIN, Tell
 from gpurun.bench.live_or_in_turn import MeasuredPair
 from gpurun.bench.trees.git import Repository, open_repository, short
@@ -153,10 +152,9 @@ def _launch(
     if imperfection:
         asked.tell(imperfection)
     launcher = Launcher(benchmark, folder, mode, asked.tell)
-    preparation = preparation_of(benchmark)
 
     def tree(commit: str) -> AbstractContextManager[Sides]:
-        return single_side(repository, commit, asked.home, preparation, folder, asked.tell)
+        return single_side(repository, commit, asked.home, benchmark, folder, asked.tell)
 
     pool = TreePool(tree, launcher.forget)
     measuring = CommitLauncher(benchmark, launcher, pool, interruption, asked.tell)

@@ -15,7 +15,7 @@ from gpurun.bench.compare.pair_runner import Findings, PairRunner, Tell
 from gpurun.bench.record_of_launches import Version, record_of, version_of
 from gpurun.bench.trees.baseline_commit import choose_baseline
 from gpurun.bench.trees.git import Repository, Revision, open_repository
-from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Preparation, Sides, compared_sides
+from gpurun.bench.trees.prepared_sides import BASELINE, CURRENT, Sides, compared_sides
 from gpurun.bench.unfinished import Unfinished, ended_by
 from gpurun.errors import GpurunError
 from gpurun.isolation.api import require
@@ -70,21 +70,13 @@ def _with_baseline(benchmark: Benchmark, asked: CompareRequest) -> ComparisonPla
     baseline = choose_baseline(repository, asked.ref)
     compared = _versions(repository, baseline.commit)
     asked.tell(baseline.why)
-    preparation = preparation_of(benchmark)
 
     def sides(folder: Path) -> AbstractContextManager[Sides]:
         return compared_sides(
-            repository, baseline.commit, asked.home, preparation, folder, tell=asked.tell
+            repository, baseline.commit, asked.home, benchmark, folder, tell=asked.tell
         )
 
     return ComparisonPlan(compared, sides, BenchmarkPurpose.COMPARE, notes=(baseline.why,))
-
-
-def preparation_of(benchmark: Benchmark) -> Preparation:
-    """The needs of the benchmark on each side."""
-    return Preparation(
-        benchmark.folder, benchmark.setup, benchmark.needed, benchmark.env, benchmark.base
-    )
 
 
 def compare_sides(

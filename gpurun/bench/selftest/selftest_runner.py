@@ -12,7 +12,6 @@ from gpurun.bench.compare.compare_commits import (
     CompareRequest,
     ComparisonPlan,
     compare_sides,
-    preparation_of,
 )
 from gpurun.bench.compare.comparison_document import SPEED, Compared
 from gpurun.bench.compare.pair_runner import Findings
@@ -154,9 +153,8 @@ def _carry_through(
     head = progress.commit = repository.head()
     _look_at_changes(repository, progress, asked)
     folder = new_run(asked.home)
-    preparation = preparation_of(benchmark)
     with compared_sides(
-        repository, head, asked.home, preparation, folder, current=head, tell=asked.tell
+        repository, head, asked.home, benchmark, folder, current=head, tell=asked.tell
     ) as sides:
         try:
             _compare_thrice(benchmark, slowdown, sides, asked, interruption, progress)
@@ -212,8 +210,7 @@ def _compare_thrice(
     inside = str(file.relative_to(sides.current.tree.root.resolve()))
     if benchmark.setup is not None:
         interruption.release()
-        preparation = preparation_of(benchmark)
-        set_up(sides.current, sides.users, preparation, new_run(asked.home), asked.tell)
+        set_up(sides.current, sides.users, benchmark, new_run(asked.home), asked.tell)
     plan = Plan(MODULE, delay, source=str(file), file=inside)
     compare(3, plan, sides, f"the current side is slowed down in its copy of {inside} ({loss})")
 

@@ -6,9 +6,10 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import Repository, short, without_redirection
 from gpurun.bench.trees.installed_packages import Tree
 from gpurun.bench.trees.needed_files import copy_needed
@@ -22,28 +23,6 @@ from gpurun.trials.applied_settings import AppliedSettings
 BASELINE = "baseline"
 CURRENT = "current"
 ENVIRONMENT = "environment-"
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """The needs of a benchmark on each side.
-
-    `folder`: the folder in the user's tree that launches start in. `setup`: a shell command, run on
-    both sides in the folder `base`. `needed` (globs of untracked files) is relative to `base`, too.
-    `folder` replaces a `base` that is None or outside of the repository. `env`: variables of setup
-    and launches.
-    """
-
-    folder: Path
-    setup: str | None = None
-    needed: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-    base: Path | None = None
-
-    def source(self, users: Tree) -> Path:
-        """The folder of `setup` and `needed` in the user's tree."""
-        base = (self.base or self.folder).resolve()
-        return base if base.is_relative_to(users.root) else self.folder.resolve()
 
 
 @dataclass(frozen=True)
@@ -94,7 +73,7 @@ def compared_sides(
     repository: Repository,
     baseline: str,
     home: Path,
-    preparation: Preparation,
+    benchmark: Benchmark,
     logs: Path,
     current: str | None = None,
     tell: Callable[[str], None] = lambda line: None,
@@ -105,7 +84,7 @@ def compared_sides(
     `logs`: the folder for the output of the setup commands. `tell` hears what takes its time.
     `GpurunError` where a side cannot be made; `SetupFailed` where its setup command fails.
     """
-    root = _root(repository, preparation)
+    root = _root(repository, benchmark)
     with ExitStack() as stack:
         older = stack.enter_context(checked_out(repository, baseline, home))
         users = Tree(root, (older.place.parent,))
@@ -117,8 +96,8 @@ def compared_sides(
             newer = stack.enter_context(checked_out(repository, current, home))
             places.append((CURRENT, current, Tree(newer.tree)))
             notes += newer.notes
-        sides = [_made(*place, users, older.place, preparation) for place in places]
-        _set_up(sides, users, preparation, logs, tell)
+        sides = [_made(*place, users, older.place, benchmark) for place in places]
+        _set_up(sides, users, benchmark, logs, tell)
         yield Sides(sides[0], sides[1], users, notes)
 
 
@@ -127,7 +106,7 @@ def single_side(
     repository: Repository,
     commit: str,
     home: Path,
-    preparation: Preparation,
+    benchmark: Benchmark,
     logs: Path,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Iterator[Sides]:
@@ -135,20 +114,26 @@ def single_side(
 
     The side is named by the short form of its commit.
     """
-    root = _root(repository, preparation)
+    root = _root(repository, benchmark)
     with checked_out(repository, commit, home) as checkout:
         users = Tree(root, (checkout.place.parent,))
         tree = Tree(checkout.tree)
-        side = _made(short(commit), commit, tree, users, checkout.place, preparation)
-        _set_up([side], users, preparation, logs, tell)
+        side = _made(short(commit), commit, tree, users, checkout.place, benchmark)
+        _set_up([side], users, benchmark, logs, tell)
         yield Sides(side, side, users, checkout.notes)
 
 
-def _root(repository: Repository, preparation: Preparation) -> Path:
+def _source(benchmark: Benchmark, users: Tree) -> Path:
+    """The folder of `setup` and `needed` in the user's tree."""
+    base = (benchmark.base or benchmark.folder).resolve()
+    return base if base.is_relative_to(users.root) else benchmark.folder.resolve()
+
+
+def _root(repository: Repository, benchmark: Benchmark) -> Path:
     root = repository.root.resolve()
-    if not preparation.folder.resolve().is_relative_to(root):
+    if not benchmark.folder.resolve().is_relative_to(root):
         raise GpurunError(
-            f"{preparation.folder} is not in the repository {root}",
+            f"{benchmark.folder} is not in the repository {root}",
             "keep gpurun.toml and the script in the repository that is compared",
         )
     return root
@@ -157,32 +142,32 @@ def _root(repository: Repository, preparation: Preparation) -> Path:
 def _set_up(
     sides: Sequence[Side],
     users: Tree,
-    preparation: Preparation,
+    benchmark: Benchmark,
     logs: Path,
     tell: Callable[[str], None],
 ) -> None:
     for side in sides:
-        if side.tree != users and preparation.needed:
-            source = preparation.source(users)
-            copy_needed(preparation.needed, source, _same_folder(side, users, source))
+        if side.tree != users and benchmark.needed:
+            source = _source(benchmark, users)
+            copy_needed(benchmark.needed, source, _same_folder(side, users, source))
     for side in sides:
-        set_up(side, users, preparation, logs, tell)
+        set_up(side, users, benchmark, logs, tell)
 
 
 def set_up(
     side: Side,
     users: Tree,
-    preparation: Preparation,
+    benchmark: Benchmark,
     logs: Path,
     tell: Callable[[str], None],
 ) -> None:
     """Run the setup command on a side, where there is one; `SetupFailed` where it fails."""
-    if preparation.setup is None:
+    if benchmark.setup is None:
         return
-    tell(f"setup of the {side.name} side: {preparation.setup}")
-    folder = _same_folder(side, users, preparation.source(users))
+    tell(f"setup of the {side.name} side: {benchmark.setup}")
+    folder = _same_folder(side, users, _source(benchmark, users))
     variables = {**side.variables, "PWD": str(folder)}
-    run_setup(preparation.setup, side.name, folder, variables, logs)
+    run_setup(benchmark.setup, side.name, folder, variables, logs)
 
 
 def _same_folder(side: Side, users: Tree, folder: Path) -> Path:
@@ -193,14 +178,14 @@ def _same_folder(side: Side, users: Tree, folder: Path) -> Path:
 
 
 def _made(
-    name: str, commit: str, tree: Tree, users: Tree, place: Path, preparation: Preparation
+    name: str, commit: str, tree: Tree, users: Tree, place: Path, benchmark: Benchmark
 ) -> Side:
-    folder = tree.root / preparation.folder.resolve().relative_to(users.root)
+    folder = tree.root / benchmark.folder.resolve().relative_to(users.root)
     folder.mkdir(parents=True, exist_ok=True)  # the commit may not have it: its script then fails
     variables = _moved(without_redirection(os.environ), users, tree)
-    variables |= {**preparation.env, "PWD": str(folder)}
+    variables |= {**benchmark.env, "PWD": str(folder)}
     python, environment = Path(sys.executable), None
-    if preparation.setup is not None:
+    if benchmark.setup is not None:
         environment = place / f"{ENVIRONMENT}{name}"
         python = make_environment(environment, users)
         variables = activated(variables, environment)
