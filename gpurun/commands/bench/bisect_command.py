@@ -63,7 +63,7 @@ def bisect_command(argv: list[str]) -> int:
 
 
 def run_bisect(options: BisectOptions) -> int:
-    """BisectRequest each of the benchmarks that are asked for."""
+    """Search for the culprit of each of the benchmarks that are asked for."""
     check_outputs(json=options.json, markdown=options.markdown)
     wanted = chosen(options.script, options.args, options.steps)
     home = records_home(options.out)
