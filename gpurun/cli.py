@@ -58,6 +58,8 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --prometheus PORT     serve figures of the run and its GPUs to Prometheus, on loopback;
                         ADDRESS:PORT serves other machines too
   --tensorboard DIR     write loss, learning rate, throughput and GPU figures as TensorBoard events
+  --on-nonfinite WHAT   when the loss is NaN or infinite: warn (the default), stop the run, or
+                        skip the optimizer's step (changes the training, waits for each loss)
   --json FILE           write the result as JSON
   --out DIR             keep records there (default .gpurun; also GPURUN_HOME)
   --quiet               print nothing but errors and the closing verdict line

@@ -18,9 +18,11 @@ from gpurun.arguments.flag_values import (
     names_of,
 )
 from gpurun.arguments.options import Objective, Options, Target, TargetKind
+from gpurun.arguments.safety_flags import safety_of
 from gpurun.arguments.scale_flags import scale_options
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES, asks_for_ranks
 from gpurun.errors import GpurunError
+from gpurun.records.safety import NonfiniteAction
 from gpurun.records.spec import LossReduction
 from gpurun.records.tuned_argument import MARK, TunedArgument
 
@@ -31,7 +33,7 @@ OWN_SWITCHES = (
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
     "scale", "rounds", "steps", "plot", "ddp-options",
-    "loss-reduction", "without", "prometheus", "tensorboard",
+    "loss-reduction", "without", "prometheus", "tensorboard", "on-nonfinite",
 )  # fmt: skip
 NEEDS = {
     **dict.fromkeys(("max-trials", "objective", "save-settings", "dry-run"), ("optimize",)),
@@ -44,6 +46,7 @@ NEEDS = {
 """By flag, the modes of which it needs one."""
 AGAINST_SCALE = (
     "ddp", "optimize", "tune-only", "tuned", "settings", "allow", "prometheus", "tensorboard",
+    "on-nonfinite",
 )  # fmt: skip
 """Flags that `--scale` excludes: it applies no settings, hides ranks by itself, only measures."""
 MAIN = Flags(
@@ -84,6 +87,7 @@ def options_of(words: Words, environment: Mapping[str, str]) -> Options:
         without=names_of("without", own.get("without")),
         scale=scale_options(own),
         prometheus=address_of("prometheus", own.get("prometheus")),
+        safety=safety_of(own),
     )
     _refuse_idle(options, own)
     if tuned and not (options.optimize or options.tuned):
@@ -110,6 +114,11 @@ def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
     if options.tune_only and (options.prometheus or options.tensorboard):
         flag = "prometheus" if options.prometheus else "tensorboard"
         raise GpurunError(f"--{flag} is for a training, and nothing trains", f"drop --{flag}")
+    if options.elastic and options.safety.on_nonfinite is NonfiniteAction.SKIP:
+        raise GpurunError(
+            "--on-nonfinite skip is for one process: ranks would leave out different steps",
+            "write --on-nonfinite stop",
+        )
     if options.ddp and options.target.kind is TargetKind.COMMAND:
         raise GpurunError("--ddp needs a Python script", "drop --no-python")
     against = [name for name in AGAINST_SCALE if name in own]

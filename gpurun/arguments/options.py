@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gpurun.records.record import record
+from gpurun.records.safety import SafetySpec
 from gpurun.records.spec import LossReduction, ProfileSpec, Setting
 from gpurun.records.tuned_argument import TunedArgument
 
@@ -59,7 +60,8 @@ class Options:
     `target` is the script as it is; `tuned_arguments` are those of its arguments that were typed as
     `@tune:` words. `without`: knobs to leave out of the stored settings. `profile`: the window of
     steps that `gpurun profile` records. `prometheus`: host and port of the metrics of the run.
-    `tensorboard`: the folder of its TensorBoard events."""
+    `tensorboard`: the folder of its TensorBoard events. `safety`: what a full run does when it goes
+    wrong."""
 
     target: Target
     torchrun: tuple[str, ...] = ()
@@ -91,6 +93,7 @@ class Options:
     profile: ProfileSpec | None = None
     prometheus: tuple[str, int] | None = None
     tensorboard: str | None = None
+    safety: SafetySpec = SafetySpec()
 
     @property
     def aim(self) -> Objective:

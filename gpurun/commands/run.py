@@ -274,7 +274,8 @@ def _prepared(
     spec = RunSpec(run_dir=str(run_dir), launcher_pid=os.getpid(), knob_paths=options.knob_paths)
     if told is not None:
         spec = replace(spec, parallel=told, exchange=Exchange(options=options.ddp_options))
-    spec = replace(spec, profile=options.profile)
+    safety = replace(options.safety, quiet=options.quiet)
+    spec = replace(spec, profile=options.profile, safety=safety)
     if saved is not None:
         settings = tuple(Setting(name, value) for name, value in saved.settings.items())
         spec = replace(spec, settings=settings, training_loaders=saved.training_loaders)

@@ -70,6 +70,7 @@ class ProcessLog:
     probe: records.ProbeEvent | None = None
     ceilings: records.CeilingsEvent | None = None
     cores: records.CoresEvent | None = None
+    nonfinite: records.NonfiniteEvent | None = None
     end: records.EndEvent | None = None
 
     def unix_time_ns(self, clock_ns: int) -> int:

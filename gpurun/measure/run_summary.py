@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_seconds
+from gpurun.measure.full_run.nonfinite_seen import nonfinite_loss, nonfinite_note
 from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.machine import available_memory
 from gpurun.measure.measured_window import NS, Window, measured_window
@@ -82,6 +83,7 @@ def summarise_run(
         **_device_figures(devices, energy_rate, steps["samples_per_second"]),
         **_process_figures(logs),
         memory_share=_memory_share(logs, host),
+        nonfinite_loss=nonfinite_loss(logs),
         **_checkpoint_figures(logs),
         **compute_figures(group, len(devices)),
         **_start_figures(run.processes, group[0] if group else None),
@@ -319,6 +321,9 @@ def _notes(group: Sequence[Window], apart: Sequence[Window]) -> list[str]:
         notes.append("a process ended without its closing line: its peak memory is not known")
     if group[0].clock.steps.last_loss() == math.inf:
         notes.append("the last loss was not finite")
+    nonfinite = nonfinite_loss([w.log for w in group])
+    if nonfinite is not None:
+        notes.append(nonfinite_note(nonfinite))
     if apart:
         processes = "process" if len(apart) == 1 else "processes"
         notes.append(f"{len(apart)} further {processes} took steps at other times or only forward")

@@ -16,6 +16,7 @@ from gpurun.records.messages.gradient_probe_events import GradientEvent as Gradi
 from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
 from gpurun.records.messages.learning_rate_event import LearningRateEvent as LearningRateEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
+from gpurun.records.messages.nonfinite_event import NonfiniteEvent as NonfiniteEvent
 from gpurun.records.messages.profile_events import HostSamplesEvent as HostSamplesEvent
 from gpurun.records.messages.profile_events import ProfileEvent as ProfileEvent
 from gpurun.records.record import record

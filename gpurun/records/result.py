@@ -96,6 +96,23 @@ class KnobOutcome:
 
 
 @record
+class NonfiniteLoss:
+    """Losses that were NaN or infinite: the first such step, and its loss in words.
+
+    `last_finite_step`: the last step before it whose loss was looked at. `steps`: such steps among
+    those that were looked at, all of them under `--on-nonfinite skip` and `stop`. `skipped_steps`:
+    optimizer steps left out, a change of the training.
+    """
+
+    step: int
+    loss: str
+    last_finite_step: int | None
+    steps: int
+    skipped_steps: int
+    action: str
+
+
+@record
 class RunResult:
     """The measured run.
 
@@ -165,6 +182,8 @@ class RunResult:
     topology: Topology | None = None
     """The links between the machine's devices; None for one process, where they were not looked
     up."""
+    nonfinite_loss: NonfiniteLoss | None = None
+    """None if every loss that was looked at was finite, or none was seen."""
     schema: str = RESULT_SCHEMA
 
 

@@ -7,6 +7,7 @@ import enum
 from typing import Any
 
 from gpurun.records.record import record
+from gpurun.records.safety import SafetySpec
 
 SPEC_VARIABLE = "GPURUN_SPEC"
 """Environment variable that holds the path of the spec file."""
@@ -167,7 +168,8 @@ class RunSpec:
     `probe`: the process measures how the script's loss reduces, and ends. `kernel_oom_kills`:
     processes that the kernel had killed for memory before, None where it does not say.
     `turns_after_steps`: after so many steps it trains in turns with the other side of a live pair;
-    None: it trains alone. `profile`: it profiles some of its steps.
+    None: it trains alone. `profile`: it profiles some of its steps. `safety`: what a
+    full run does when it goes wrong.
     """
 
     run_dir: str
@@ -184,4 +186,5 @@ class RunSpec:
     kernel_oom_kills: int | None = None
     turns_after_steps: int | None = None
     profile: ProfileSpec | None = None
+    safety: SafetySpec | None = None
     schema: str = SPEC_SCHEMA

@@ -57,7 +57,7 @@ MOST_FILES = 25
 """Files in a folder."""
 SHARED_NAMES = ("__init__", "api")
 
-STAIRS = ("core", "observe", "trial", "profile", "ddp", "probe", "boot", "bootstrap")
+STAIRS = ("core", "observe", "safety", "trial", "profile", "ddp", "probe", "boot", "bootstrap")
 """The rooms of `gpurun.runtime` from the lowest: a room imports itself and those before it."""
 
 BEFORE_TORCH = tuple(

@@ -60,6 +60,7 @@ def install(spec: RunSpec, changed_variables: tuple[str, ...]) -> None:
         ("FLOPs of a step", lambda: _count_flops(spec)),
         ("copies to the device", lambda: _time_copies(spec)),
         ("trial", lambda: _install_trial(spec)),
+        ("safety", lambda: _install_safety(spec)),
         ("dynamo skip", dynamo_skip.install),
     )
     for name, part in parts:
@@ -133,6 +134,14 @@ def _install_trial(spec: RunSpec) -> None:
         _take_turns(Path(spec.run_dir) / "control", spec.turns_after_steps)
     elif spec.profile is not None:
         _profile(spec.profile, Path(spec.run_dir))
+
+
+def _install_safety(spec: RunSpec) -> None:
+    """Only of a full run."""
+    if spec.safety is not None:
+        from gpurun.runtime.safety.nonfinite_losses import NonfiniteLosses
+
+        NonfiniteLosses(spec.safety, Path(spec.run_dir)).install()
 
 
 def _take_turns(control: Path, after_steps: int) -> None:

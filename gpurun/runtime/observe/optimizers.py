@@ -34,8 +34,8 @@ class Optimizers:
                     replace(cls, "__init__", self._watch_init)
         from torch.optim import optimizer
 
-        optimizer.register_optimizer_step_pre_hook(_unless_compiling(CLOCK.step_begins))
-        optimizer.register_optimizer_step_post_hook(_unless_compiling(CLOCK.step_ends))
+        optimizer.register_optimizer_step_pre_hook(unless_compiling(CLOCK.step_begins))
+        optimizer.register_optimizer_step_post_hook(unless_compiling(CLOCK.step_ends))
         RECORDER.on_flush(guarded("learning rates", self._hand_over_rates))
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -82,7 +82,7 @@ def _rate(optimizer: Optimizer) -> float | None:
     return float(rate) if isinstance(rate, (int, float)) else None
 
 
-def _unless_compiling(hook: Callable[..., None]) -> Callable[..., None]:
+def unless_compiling(hook: Callable[..., None]) -> Callable[..., None]:
     """The hook, guarded; what torch.compile traces sees nothing of it."""
     compiling = torch.compiler.is_dynamo_compiling
 

@@ -1,0 +1,152 @@
+"""Notices losses that are not finite, and does what `--on-nonfinite` says.
+
+Losses come from the step clock, which resolves them late: nothing here waits for a device, but for
+`skip`, which must know the loss before the optimizer's step.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim import optimizer as optimizers
+
+from gpurun.records.events import NonfiniteEvent, StepRow
+from gpurun.records.safety import NonfiniteAction, SafetySpec
+from gpurun.runtime.core.patching import guarded
+from gpurun.runtime.core.recorder import RECORDER
+from gpurun.runtime.observe.exit_metrics import BEFORE_END
+from gpurun.runtime.observe.optimizers import unless_compiling
+from gpurun.runtime.observe.step_clock import CLOCK, CLOCKS
+from gpurun.runtime.safety.user_lines import say_once
+
+ENDED = 1
+"""Exit code of a run that `stop` ends."""
+
+
+class NonfiniteLosses:
+    """Looks at the losses of resolved steps; reports the first bad one, counts the others."""
+
+    def __init__(self, spec: SafetySpec, run_dir: Path) -> None:
+        self._action, self._quiet, self._run_dir = spec.on_nonfinite, spec.quiet, run_dir
+        self._steps: Counter[int] = Counter()
+        self._clock = ""
+        self._finite: int | None = None
+        self._first: tuple[int, str, int | None] | None = None
+        self._seen = self._skipped = 0
+
+    def install(self) -> None:
+        """Look at losses as they are resolved; `skip` and `stop` look at every one."""
+        CLOCK.resolved.append(guarded("losses", self._look))
+        BEFORE_END.append(guarded("losses at the end", self._record_end))
+        if self._action is NonfiniteAction.WARN:
+            return
+        CLOCK.every_loss = True
+        if self._action is NonfiniteAction.STOP:
+            CLOCK.listeners.append(self._end_if_seen)
+        else:
+            LeftOutSteps(self._count_skipped).install()
+
+    def _look(self, clock: str, rows: list[list[Any]]) -> None:
+        if clock != self._clock:
+            if self._clock and CLOCKS.index(clock) < CLOCKS.index(self._clock):
+                return
+            self._clock = clock
+            self._steps.clear()
+        for row in rows:
+            self._steps[row[StepRow.SOURCE]] += 1
+            loss = row[StepRow.LOSS]
+            if loss is None:
+                continue
+            step = max(self._steps.values())
+            if math.isfinite(loss):
+                self._finite = step
+                continue
+            self._seen += 1
+            if self._first is None:
+                self._first = (step, str(loss), self._finite)
+                self._report(step, str(loss))
+
+    def _report(self, step: int, loss: str) -> None:
+        self._record()
+        if self._quiet and self._action is NonfiniteAction.WARN:
+            return
+        since = ""
+        if self._finite is not None and self._finite < step - 1:
+            since = f"; it was finite at step {self._finite}, the last one looked at before"
+        then = {
+            NonfiniteAction.WARN: "",
+            NonfiniteAction.SKIP: "; its optimizer step is left out (--on-nonfinite skip)",
+            NonfiniteAction.STOP: "; the run ends (--on-nonfinite stop)",
+        }[self._action]
+        say_once(self._run_dir, "nonfinite", f"the loss is {loss} at step {step}{since}{then}")
+
+    def _record(self) -> None:
+        if self._first is None:
+            return
+        step, loss, finite = self._first
+        RECORDER.event(
+            NonfiniteEvent(step, loss, finite, self._seen, self._skipped, self._action.value)
+        )
+
+    def _record_end(self) -> None:
+        if self._seen > 1 or self._skipped:
+            self._record()
+
+    def _count_skipped(self) -> None:
+        self._skipped += 1
+
+    def _end_if_seen(self, count: int) -> None:
+        """End the script at a step, as `sys.exit` would: its own clean-up runs."""
+        if self._first is None:
+            return
+        if threading.current_thread() is threading.main_thread():
+            sys.exit(ENDED)
+        os.kill(os.getpid(), signal.SIGTERM)  # a thread's SystemExit would end only the thread
+
+
+class LeftOutSteps:
+    """Optimizer steps without gradients while a loss of the step is not finite: none does a thing.
+
+    Gradients are put back after the step, for a script that reads them. Asking for the loss waits
+    for the device.
+    """
+
+    def __init__(self, skipped: Any) -> None:
+        self._skipped = skipped
+        self._aside: list[tuple[Optimizer, list[tuple[Tensor, Tensor]]]] = []
+
+    def install(self) -> None:
+        """Stand before and after every optimizer's step."""
+        optimizers.register_optimizer_step_pre_hook(unless_compiling(self._begins))
+        optimizers.register_optimizer_step_post_hook(unless_compiling(self._ends))
+
+    def _begins(self, optimizer: Optimizer) -> None:
+        if self._aside or all(bool(torch.isfinite(loss).all()) for loss in CLOCK.losses):
+            return
+        taken = [
+            (parameter, parameter.grad)
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        self._aside.append((optimizer, taken))
+        for parameter, _ in taken:
+            parameter.grad = None
+        self._skipped()
+
+    def _ends(self, optimizer: Optimizer) -> None:
+        if not self._aside or self._aside[-1][0] is not optimizer:
+            return
+        for parameter, gradient in self._aside.pop()[1]:
+            if parameter.grad is None:
+                parameter.grad = gradient

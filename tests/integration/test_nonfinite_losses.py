@@ -1,0 +1,115 @@
+"""Losses that are not finite in a full run: reported with their step, left out, or its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Gpurun
+
+TRAINING = """
+import atexit, sys, time, torch
+torch.manual_seed(0)
+atexit.register(lambda: print("cleaned up"))
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=0.1)
+for step in range(1, 31):
+    time.sleep(0.012)
+    x = torch.randn(8, 4)
+    if step in BAD:
+        x = x * float("nan")
+    optimizer.zero_grad()
+    loss = model(x).square().mean()
+    loss.backward()
+    before = model.weight.detach().clone()
+    optimizer.step()
+    if step in BAD:
+        print(step, torch.equal(before, model.weight), model.weight.grad.isnan().all().item())
+print("trained", model.weight.isfinite().all().item())
+"""
+
+
+def run(
+    tmp_path: Path, gpurun: Gpurun, *flags: str, bad: tuple[int, ...]
+) -> tuple[int, str, list[str], dict[str, Any]]:
+    """Exit code, stdout, our lines about the loss, and the result."""
+    (tmp_path / "train.py").write_text(TRAINING.replace("BAD", repr(bad)))
+    done = gpurun("--json", "r.json", *flags, "train.py")
+    said = [line for line in done.stderr.decode().splitlines() if "the loss is" in line]
+    return (
+        done.returncode,
+        done.stdout.decode(),
+        said,
+        json.loads((tmp_path / "r.json").read_text()),
+    )
+
+
+def test_a_loss_that_is_not_finite_is_reported_once_with_its_step(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    code, out, said, result = run(tmp_path, gpurun, bad=(7, 9))
+    assert (code, "trained False" in out) == (0, True)
+    assert said == ["gpurun: the loss is nan at step 7"]
+    seen = result["nonfinite_loss"]
+    assert (seen["step"], seen["loss"], seen["last_finite_step"]) == (7, "nan", 6)
+    assert seen["steps"] == 24  # the parameters are NaN from then on
+    assert "the loss was nan at step 7, and at 23 later steps" in result["notes"]
+
+
+def test_finite_losses_are_not_reported(tmp_path: Path, gpurun: Gpurun) -> None:
+    _, out, said, result = run(tmp_path, gpurun, bad=())
+    assert "trained True" in out
+    assert said == []
+    assert result["nonfinite_loss"] is None
+
+
+def test_skip_leaves_out_the_optimizers_step_and_says_that_the_training_changed(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    code, out, said, result = run(tmp_path, gpurun, "--on-nonfinite", "skip", bad=(7, 9))
+    assert code == 0
+    assert out.splitlines() == ["7 True True", "9 True True", "trained True", "cleaned up"]
+    assert said == [
+        "gpurun: the loss is nan at step 7; its optimizer step is left out (--on-nonfinite skip)"
+    ]
+    assert result["steps"] == 30
+    assert result["nonfinite_loss"]["skipped_steps"] == 2
+    assert any(
+        "2 optimizer steps left out, which changes the training" in n for n in result["notes"]
+    )
+
+
+def test_stop_ends_the_run_as_sys_exit_would(tmp_path: Path, gpurun: Gpurun) -> None:
+    code, out, said, result = run(tmp_path, gpurun, "--on-nonfinite", "stop", bad=(7,))
+    assert code == 1
+    assert "trained" not in out
+    assert "cleaned up" in out
+    assert said == ["gpurun: the loss is nan at step 7; the run ends (--on-nonfinite stop)"]
+    assert result["status"] == "failed"
+    assert 7 <= result["steps"] < 30
+
+
+def test_quiet_keeps_the_warning_in_the_record(tmp_path: Path, gpurun: Gpurun) -> None:
+    _, _, said, result = run(tmp_path, gpurun, "--quiet", bad=(7,))
+    assert said == []
+    assert result["nonfinite_loss"]["step"] == 7
+
+
+@pytest.mark.parametrize("how", [("--nproc-per-node", "2"), ("--ddp",)])
+def test_ranks_cannot_skip_steps_of_their_own(in_process: Gpurun, how: tuple[str, ...]) -> None:
+    done = in_process("--on-nonfinite", "skip", *how, "train.py")
+    assert done.returncode == 2
+    assert b"ranks would leave out different steps" in done.stderr
+    assert b"--on-nonfinite stop" in done.stderr
+
+
+def test_an_unknown_action_is_refused(in_process: Gpurun) -> None:
+    done = in_process("--on-nonfinite", "ignore", "train.py")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[:2] == [
+        b"gpurun: --on-nonfinite 'ignore' is not known",
+        b"gpurun: write warn, skip or stop",
+    ]
