@@ -60,6 +60,8 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --tensorboard DIR     write loss, learning rate, throughput and GPU figures as TensorBoard events
   --on-nonfinite WHAT   when the loss is NaN or infinite: warn (the default), stop the run, or
                         skip the optimizer's step (changes the training, waits for each loss)
+  --emergency-checkpoint  save root modules and optimizers into the run folder if the script dies
+                        by an exception, Ctrl-C or a SIGTERM that it does not handle itself
   --json FILE           write the result as JSON
   --out DIR             keep records there (default .gpurun; also GPURUN_HOME)
   --quiet               print nothing but errors and the closing verdict line

@@ -28,7 +28,7 @@ from gpurun.records.tuned_argument import MARK, TunedArgument
 
 OWN_SWITCHES = (
     "optimize", "tune-only", "dry-run", "tuned", "trials-in-place", "quiet", "strong",
-    "oversubscribe", "ddp", "shared-writes",
+    "oversubscribe", "ddp", "shared-writes", "emergency-checkpoint",
 )  # fmt: skip
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
@@ -46,7 +46,7 @@ NEEDS = {
 """By flag, the modes of which it needs one."""
 AGAINST_SCALE = (
     "ddp", "optimize", "tune-only", "tuned", "settings", "allow", "prometheus", "tensorboard",
-    "on-nonfinite",
+    "on-nonfinite", "emergency-checkpoint",
 )  # fmt: skip
 """Flags that `--scale` excludes: it applies no settings, hides ranks by itself, only measures."""
 MAIN = Flags(

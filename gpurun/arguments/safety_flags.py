@@ -12,6 +12,7 @@ def safety_of(own: Mapping[str, str]) -> SafetySpec:
     """The safety of the run that the flags ask for."""
     return SafetySpec(
         on_nonfinite=_nonfinite_action(own.get("on-nonfinite", "warn")),
+        emergency_checkpoint="emergency-checkpoint" in own,
     )
 
 

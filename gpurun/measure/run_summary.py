@@ -21,6 +21,7 @@ from gpurun.measure.run_events import ProcessLog, RunLog, read_run
 from gpurun.measure.training_clock import CLOCKS
 from gpurun.records.events import PARALLEL_REFUSED, KnobEvent, StepRow
 from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
+from gpurun.records.safety import CHECKPOINT
 
 N = TypeVar("N", int, float)
 
@@ -84,6 +85,7 @@ def summarise_run(
         **_process_figures(logs),
         memory_share=_memory_share(logs, host),
         nonfinite_loss=nonfinite_loss(logs),
+        emergency_checkpoint=_emergency_checkpoint(run_dir),
         **_checkpoint_figures(logs),
         **compute_figures(group, len(devices)),
         **_start_figures(run.processes, group[0] if group else None),
@@ -296,6 +298,12 @@ def _knobs(logs: Sequence[ProcessLog]) -> tuple[KnobOutcome, ...]:
         shown = "skipped" if outcome == "revoked" else outcome
         outcomes.append(KnobOutcome(knob, shown, "; ".join(details)))
     return tuple(outcomes)
+
+
+def _emergency_checkpoint(run_dir: Path) -> str | None:
+    """The latest of the run: after a restart of the ranks there may be several."""
+    found = sorted(run_dir.glob(f"*{CHECKPOINT}"), key=lambda path: path.stat().st_mtime)
+    return found[-1].name if found else None
 
 
 def _hook_errors(run_dir: Path, processes: Sequence[ProcessLog]) -> tuple[str, ...]:

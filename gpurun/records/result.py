@@ -184,6 +184,8 @@ class RunResult:
     up."""
     nonfinite_loss: NonfiniteLoss | None = None
     """None if every loss that was looked at was finite, or none was seen."""
+    emergency_checkpoint: str | None = None
+    """Name of the file in the run folder; None if none was asked for, needed or possible."""
     schema: str = RESULT_SCHEMA
 
 

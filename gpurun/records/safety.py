@@ -6,6 +6,9 @@ import enum
 
 from gpurun.records.record import record
 
+CHECKPOINT = "emergency.pt"
+"""File of the run folder that `--emergency-checkpoint` writes."""
+
 
 class NonfiniteAction(enum.Enum):
     """The answer to a loss that is NaN or infinite. `SKIP` leaves out the optimizer's step, which
@@ -18,7 +21,9 @@ class NonfiniteAction(enum.Enum):
 
 @record
 class SafetySpec:
-    """Safety of a full run. `quiet`: warnings are recorded and not printed."""
+    """Safety of a full run. `emergency_checkpoint`: root modules and optimizers are saved when it
+    dies. `quiet`: warnings are recorded and not printed."""
 
     on_nonfinite: NonfiniteAction = NonfiniteAction.WARN
+    emergency_checkpoint: bool = False
     quiet: bool = False

@@ -142,6 +142,10 @@ def _install_safety(spec: RunSpec) -> None:
         from gpurun.runtime.safety.nonfinite_losses import NonfiniteLosses
 
         NonfiniteLosses(spec.safety, Path(spec.run_dir)).install()
+        if spec.safety.emergency_checkpoint:
+            from gpurun.runtime.safety.emergency_checkpoint import EmergencyCheckpoint
+
+            EmergencyCheckpoint(Path(spec.run_dir), spec.safety.quiet).install()
 
 
 def _take_turns(control: Path, after_steps: int) -> None:
