@@ -128,7 +128,7 @@ def measured_window(log: ProcessLog) -> Window | None:
         last = bisect.bisect_right(ends, log.stop.window_end_ns)
         if log.stop.window_begin_ns is not None:
             known = bisect.bisect_right(ends, log.stop.window_begin_ns)
-    queue = _queue_in_steps(log, clock)
+    queue = queue_in_steps(log, clock)
     first = min(warmup_steps(host[:last], queue, known), last) if last > 1 else last
     device = clock.steps[StepRow.DEVICE_NS][first:last]
     host = host[first:last]
@@ -137,7 +137,7 @@ def measured_window(log: ProcessLog) -> Window | None:
     return Window(log, clock, first, last, device if device_time else host, device_time)
 
 
-def _queue_in_steps(log: ProcessLog, clock: StepClock) -> int:
+def queue_in_steps(log: ProcessLog, clock: StepClock) -> int:
     """The number of steps that the read-ahead of the training loader lasts."""
     if not clock.training_loaders:
         return 0

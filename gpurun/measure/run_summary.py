@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from gpurun.measure.compute_use import compute_figures
 from gpurun.measure.epoch_duration import epoch_seconds
 from gpurun.measure.full_run.nonfinite_seen import nonfinite_loss, nonfinite_note
+from gpurun.measure.full_run.throughput_drift import drift_note, throughput_drift
 from gpurun.measure.gpu_notes import gpu_notes
 from gpurun.measure.machine import available_memory
 from gpurun.measure.measured_window import NS, Window, measured_window
@@ -70,6 +71,9 @@ def summarise_run(
     steps = _step_figures(group)
     host = host_use(samples, _bounds(group))
     notes = gpu_notes([w.log for w in group], samples, devices)
+    drift = steps["throughput_drift"]
+    if drift is not None:
+        notes = [drift_note(drift), *notes]
     return RunResult(
         status=status or _status(exit_code, run.processes),
         exit_code=exit_code,
@@ -110,6 +114,7 @@ def _step_figures(group: Sequence[Window]) -> dict[str, Any]:
         "epoch_seconds": epoch_seconds(main) if main else None,
         "split": slowest.split() if slowest else None,
         "final_loss": _final_loss(main) if main else None,
+        "throughput_drift": throughput_drift(slowest) if slowest else None,
     }
 
 

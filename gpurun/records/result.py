@@ -113,6 +113,19 @@ class NonfiniteLoss:
 
 
 @record
+class ThroughputDrift:
+    """Throughput that changed by more than 5 % within a run.
+
+    `change`: a fraction, negative is slower. The typical step of the first and of the last quarter,
+    without the beginning of the run; steps that stand out (epochs, evaluations) do not count.
+    """
+
+    change: float
+    first_quarter_ms: float
+    last_quarter_ms: float
+
+
+@record
 class RunResult:
     """The measured run.
 
@@ -184,6 +197,8 @@ class RunResult:
     up."""
     nonfinite_loss: NonfiniteLoss | None = None
     """None if every loss that was looked at was finite, or none was seen."""
+    throughput_drift: ThroughputDrift | None = None
+    """Of the slowest process; None if there was none, and of runs of less than ten seconds."""
     emergency_checkpoint: str | None = None
     """Name of the file in the run folder; None if none was asked for, needed or possible."""
     schema: str = RESULT_SCHEMA

@@ -1,0 +1,65 @@
+"""Throughput that drifts within a full run: heat, a growing list, a filling disk, a neighbour."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from itertools import pairwise
+
+from gpurun.formatting.number_text import milliseconds, percent
+from gpurun.measure.measured_window import MS, NS, Window, queue_in_steps
+from gpurun.measure.step_table import UNKNOWN
+from gpurun.records.events import StepRow
+from gpurun.records.result import ThroughputDrift
+from gpurun.stats.pace_drift import PaceDrift, pace_drift
+
+LEAST_SECONDS = 10.0
+"""Within less time, a busy neighbour looks like a drift."""
+LEAVE_OUT_STEPS = 10
+LEAVE_OUT_SHARE = 20
+"""The beginning that never counts: so many steps, and one in so many of all."""
+
+
+def throughput_drift(window: Window) -> ThroughputDrift | None:
+    """The drift of a process that ran to its end; None without one, and of trials.
+
+    A slow beginning is warm-up. A fast one is not, so that a run that slows down early is seen.
+    """
+    if window.log.stop is not None:
+        return None
+    start = max(
+        LEAVE_OUT_STEPS, window.last // LEAVE_OUT_SHARE, queue_in_steps(window.log, window.clock)
+    )
+    slower = _drift(window, start)
+    if slower is not None and slower.change < 0:
+        return _record(slower)
+    faster = _drift(window, max(start, window.first))
+    return _record(faster) if faster is not None and faster.change > 0 else None
+
+
+def drift_note(drift: ThroughputDrift) -> str:
+    """One line about it."""
+    verb = "fell" if drift.change < 0 else "rose"
+    return (
+        f"throughput {verb} by {percent(abs(drift.change))} within the run: a step took "
+        f"{milliseconds(drift.first_quarter_ms)} in its first quarter, "
+        f"{milliseconds(drift.last_quarter_ms)} in its last"
+    )
+
+
+def _drift(window: Window, start: int) -> PaceDrift | None:
+    durations = _durations_ns(window, start)
+    return pace_drift(durations) if sum(durations) >= LEAST_SECONDS * NS else None
+
+
+def _durations_ns(window: Window, start: int) -> Sequence[int]:
+    """The device's where they are known: the host may run ahead in bursts."""
+    device = window.clock.steps[StepRow.DEVICE_NS][start : window.last]
+    if window.device_time and UNKNOWN not in device:
+        return device
+    ends = window.clock.steps[StepRow.END_NS][start : window.last]
+    return array("q", (b - a for a, b in pairwise(ends)))
+
+
+def _record(drift: PaceDrift) -> ThroughputDrift:
+    return ThroughputDrift(drift.change, drift.first_quarter / MS, drift.last_quarter / MS)
