@@ -27,6 +27,7 @@ usage: gpurun [flags] script.py [script's arguments]     run it, and record the 
        gpurun diagnose FOLDER|TRACE                      why a recorded run is not faster
        gpurun report [RUN...]                            a page about a run, or runs side by side
        gpurun monitor                                    GPUs and trainings under gpurun, live
+       gpurun blame script.py ...                which stored setting makes it go wrong
        gpurun doctor                                     what is installed, permitted, missing
 
 Flags stand before the script; everything after it belongs to the script. --optimize can choose
@@ -160,7 +161,14 @@ def _report(argv: list[str]) -> int:
     return report(parse_report(argv))
 
 
+def _blame(argv: list[str]) -> int:
+    from gpurun.commands.blame import blame
+
+    return blame(argv)
+
+
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "blame": _blame,
     "bench": _bench,
     "diagnose": _diagnose,
     "doctor": _doctor,

@@ -32,6 +32,7 @@ from gpurun.records.bench.bisection import BISECTION_SCHEMA, BisectionReport
 from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.bench.selftest import SELFTEST_SCHEMA, Selftest
+from gpurun.records.blame import BLAME_SCHEMA, BlameReport
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DIAGNOSIS_SCHEMA, DiagnosisReport
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport
@@ -52,6 +53,7 @@ DOCUMENTS: dict[str, type[Any]] = {
     DOCTOR_SCHEMA: DoctorReport,
     DIAGNOSIS_SCHEMA: DiagnosisReport,
     MONITOR_SCHEMA: MonitorReport,
+    BLAME_SCHEMA: BlameReport,
     BENCHMARK_SCHEMA: BenchmarkRecord,
     BASELINE_SCHEMA: AcceptedBaseline,
     EXPORT_SCHEMA: BenchmarkExport,

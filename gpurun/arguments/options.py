@@ -125,6 +125,17 @@ class ProfileOptions:
 
 
 @record
+class BlameOptions:
+    """The flags of `gpurun blame`. `run`: the run that went wrong, None with `help`. `steps`: of
+    each launch. `check`: the shell command that judges a launch, None for a crash or a bad loss."""
+
+    run: Options | None
+    steps: int = 0
+    check: str | None = None
+    help: bool = False
+
+
+@record
 class DoctorOptions:
     """The flags of `gpurun doctor`."""
 

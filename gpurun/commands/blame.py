@@ -1,0 +1,186 @@
+"""`gpurun blame`: which of the stored settings make a run go wrong?"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpurun.arguments.blame_flags import parse_blame
+from gpurun.arguments.main_flags import with_configuration
+from gpurun.arguments.options import BlameOptions, Options
+from gpurun.commands.ddp_ranks import with_reduction
+from gpurun.commands.run import chosen_settings
+from gpurun.commands.verdict_line import print_verdict
+from gpurun.errors import ExitCode
+from gpurun.formatting.number_text import count, duration
+from gpurun.isolation.api import require
+from gpurun.launch.launch_command import typed_words
+from gpurun.measure.command_fingerprint import rank_words
+from gpurun.records.blame import BlameLaunch, BlameReport, LaunchState
+from gpurun.records.codec import to_json
+from gpurun.records.tuning import SavedSettings
+from gpurun.report.terminal_output import PREFIX, write_plain
+from gpurun.rundir import check_output, json_text, run_folder, write_json
+from gpurun.trials.applied_settings import applied_settings
+from gpurun.trials.signal_guard import SignalGuard
+from gpurun.tuner.culprit_settings import Part, culprits
+from gpurun.tuner.settings_parts import parts
+from gpurun.tuner.settings_trial import SettingsTest
+from gpurun.tuner.trial_series import TrialSeries
+
+HELP = """\
+usage: gpurun blame [flags] script.py [script's arguments]
+
+Takes stored settings apart: launches the script for some steps with halves of them, then with
+smaller parts, and names those with which it goes wrong. Wrong is a crash, a hang or a loss that is
+not finite. The launches are trials: they change none of your files.
+
+  --tuned           take the settings that --optimize found here (the default)
+  --settings FILE   take those of a file; --without KNOBS leaves some out beforehand
+  --steps N         launch for so many steps (default: 100)
+  --check COMMAND   let a shell command judge each launch instead. Its exit codes are those of
+                    git bisect run: 0 good, 125 cannot tell, any other bad. $GPURUN_TRIAL is the
+                    launch's folder, with output.log and result.json
+  --allow EFFECTS   changes to allow, as for the run that went wrong
+  --trials-in-place, --json FILE, --out DIR, --quiet, torchrun's flags, --ddp: as elsewhere
+
+Exit codes: 0 found, 3 not reproduced or undecided, 5 the script goes wrong without any setting.
+"""
+EXIT_CODES = {
+    "found": ExitCode.OK,
+    "not_reproduced": ExitCode.INCONCLUSIVE,
+    "inconclusive": ExitCode.INCONCLUSIVE,
+    "script_failed": ExitCode.BENCHMARK_FAILED,
+}
+
+
+def blame(argv: list[str]) -> int:
+    """Search as the command line says."""
+    asked = parse_blame(argv)
+    if asked.run is None:
+        (sys.stdout if argv else sys.stderr).write(HELP)
+        return int(ExitCode.OK if argv else ExitCode.USAGE)
+    options = with_configuration(asked.run, Path.cwd())
+    if options.json is not None and options.json != "-":
+        check_output("--json", Path(options.json))
+    saved = chosen_settings(options)
+    assert saved is not None, "parse_blame asks for settings"
+    source = options.settings or "the tuned settings"
+    applied_settings(saved, source, options.target.args, options.knob_paths, options.allow)
+    mode, imperfection = require(Path.cwd(), in_place=options.trials_in_place)
+    folder = run_folder(Path.cwd(), options.out)
+    with SignalGuard() as interruption:
+        measured = with_reduction(options, os.environ, folder.parent.parent)
+        series = TrialSeries(measured, folder, mode, os.environ, lambda steps, of: None)
+        series.training_loaders = saved.training_loaders
+        search = BlameSearch(SettingsTest(series, asked.steps, asked.check), saved, options.quiet)
+        search.say(imperfection or "")
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            search.verdict = "interrupted"
+        finally:
+            interruption.hold()
+            series.close()
+    _write(search.report(options), folder, options)
+    if search.verdict == "interrupted":
+        code = interruption.exit_code
+    else:
+        code = int(EXIT_CODES[search.verdict])
+    search.conclude(asked)
+    found = ",".join("+".join(names) for names in search.found) or None
+    print_verdict(search.verdict, code, culprit=found, run=os.path.relpath(folder))
+    return code
+
+
+class BlameSearch:
+    """The launches of one search and what they told."""
+
+    def __init__(self, test: SettingsTest, saved: SavedSettings, quiet: bool) -> None:
+        self.verdict = "inconclusive"
+        self.found: tuple[tuple[str, ...], ...] = ()
+        self._test, self._saved, self._quiet = test, saved, quiet
+        self._launches: list[BlameLaunch] = []
+        self._known: dict[frozenset[str], BlameLaunch] = {}
+        self._without: LaunchState | None = None
+        self._began = time.monotonic()
+
+    def run(self) -> None:
+        """The script as it is, with all settings, then with parts of them."""
+        bare = self._launch({})
+        if bare.state is LaunchState.BAD:
+            self.verdict = "script_failed"
+            return
+        whole = self._launch(self._saved.settings)
+        if whole.state is not LaunchState.BAD:
+            unknown = LaunchState.SKIPPED in (bare.state, whole.state)
+            self.verdict = "inconclusive" if unknown else "not_reproduced"
+            return
+        sets, self._without = culprits(parts(self._saved), self._with)
+        self.found = tuple(tuple(name for part in one for name in part) for one in sets)
+        self.verdict = "found"
+
+    def report(self, options: Options) -> BlameReport:
+        """The document of the search."""
+        return BlameReport(
+            verdict=self.verdict,
+            culprits=self.found,
+            without_them=self._without,
+            launches=tuple(self._launches),
+            command=(options.typed.path, *options.typed.args),
+            seconds=time.monotonic() - self._began,
+        )
+
+    def conclude(self, asked: BlameOptions) -> None:
+        """The answer in words, and the command to go on with."""
+        if self.verdict == "script_failed":
+            self.say(f"not the settings: the script as it is goes wrong: {self._why()}")
+        elif self.verdict == "not_reproduced":
+            self.say(f"nothing went wrong in {count(asked.steps, 'step')} with all settings")
+            self.say("raise --steps, or name what went wrong with --check")
+        elif self.verdict == "inconclusive":
+            self.say(f"undecided: {self._why()}")
+        for names in self.found:
+            reason = self._known[frozenset(names)].reason
+            self.say(f"{' together with '.join(names)} goes wrong: {reason}")
+        if self.found and self._without is LaunchState.GOOD and asked.run is not None:
+            out = ",".join(name for names in self.found for name in names)
+            how = ("--settings", asked.run.settings) if asked.run.settings else ("--tuned",)
+            words = typed_words(rank_words(asked.run), asked.run.typed)
+            self.say(" ".join(["all goes well with: gpurun", *how, "--without", out, *words]))
+
+    def say(self, text: str) -> None:
+        """One line for the user."""
+        if text and not self._quiet:
+            write_plain([f"{PREFIX}{text}"])
+
+    def _why(self) -> str:
+        return next((x.reason for x in reversed(self._launches) if x.reason), "")
+
+    def _with(self, chosen: Sequence[Part]) -> LaunchState:
+        names = {name for part in chosen for name in part}
+        return self._launch({k: v for k, v in self._saved.settings.items() if k in names}).state
+
+    def _launch(self, settings: Mapping[str, Any]) -> BlameLaunch:
+        """The outcome with these settings, launched unless it is known."""
+        key = frozenset(settings)
+        if key not in self._known:
+            done = self._test.launch(settings, first=not self._launches)
+            self._launches.append(done)
+            self._known[key] = done
+            shown = ", ".join(settings) or "the script as it is"
+            reason = f": {done.reason}" if done.reason else ""
+            self.say(f"{done.state.value} in {duration(done.seconds)}: {shown}{reason}")
+        return self._known[key]
+
+
+def _write(report: BlameReport, folder: Path, options: Options) -> None:
+    write_json(folder / "blame.json", to_json(report))
+    if options.json == "-":
+        sys.stdout.write(json_text(to_json(report)))
+    elif options.json is not None:
+        write_json(Path(options.json), to_json(report))

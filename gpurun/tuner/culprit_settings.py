@@ -1,0 +1,59 @@
+"""Which parts of some settings make a run go wrong: delta debugging (Zeller, Hildebrandt 2002).
+
+Halves of the settings are tested first. Where no half goes wrong by itself, smaller parts are left
+out one at a time, so that settings which only go wrong together are found together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+from gpurun.records.blame import LaunchState
+
+Part: TypeAlias = "tuple[str, ...]"
+"""Knobs that go together."""
+Test: TypeAlias = "Callable[[Sequence[Part]], LaunchState]"
+"""Launches with these parts alone."""
+
+
+def culprits(parts: Sequence[Part], test: Test) -> tuple[list[list[Part]], LaunchState]:
+    """Sets of parts that go wrong, each as small as can be, and the outcome without all of them.
+
+    `parts` together go wrong. A launch that tells nothing counts as one that went well.
+    """
+    found: list[list[Part]] = []
+    rest, state = list(parts), LaunchState.BAD
+    while rest and state is LaunchState.BAD:
+        found.append(_smallest(rest, test))
+        rest = [part for part in rest if part not in found[-1]]
+        state = test(rest)
+    return found, state
+
+
+def _smallest(parts: Sequence[Part], test: Test) -> list[Part]:
+    """A set that goes wrong and of which no part can be left out."""
+    bad, pieces = list(parts), 2
+    while len(bad) > 1:
+        chunks = _split(bad, pieces)
+        smaller = next((c for c in chunks if test(c) is LaunchState.BAD), None)
+        if smaller is not None:
+            bad, pieces = smaller, 2
+            continue
+        others = [[part for part in bad if part not in chunk] for chunk in chunks]
+        # of two halves each is the other's complement
+        smaller = next((c for c in others if pieces > 2 and test(c) is LaunchState.BAD), None)
+        if smaller is not None:
+            bad, pieces = smaller, max(pieces - 1, 2)
+        elif pieces < len(bad):
+            pieces = min(2 * pieces, len(bad))
+        else:
+            break
+    return bad
+
+
+def _split(parts: Sequence[Part], pieces: int) -> list[list[Part]]:
+    """Parts in so many pieces of nearly the same length."""
+    ends = [round(n * len(parts) / pieces) for n in range(pieces + 1)]
+    return [list(parts[begin:end]) for begin, end in pairwise(ends) if end > begin]

@@ -1,0 +1,117 @@
+"""`gpurun blame`: the setting with which a tuned run goes wrong is named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import Gpurun
+
+KNOB = '''
+"""A knob of the test's own, which sets a variable."""
+from gpurun.knobs.api import Effect, Knob, Skip
+
+class Switch(Knob):
+    """Sets a variable."""
+
+    name = "NAME"
+    effect = Effect.PIPELINE
+
+    def candidates(self, facts):
+        return Skip("set by hand")
+
+    def apply(self, value, hooks):
+        hooks.applied()
+
+    def environment(self, value):
+        return {"SWITCH_NAME": "1"}
+'''
+TRAINING = """
+import os, torch
+on = {name for name in "abcd" if f"SWITCH_{name}" in os.environ}
+open("written.txt", "a").write("x")
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(1, 41):
+    optimizer.zero_grad()
+    loss = model(torch.randn(8, 4)).square().mean()
+    if step == 8 and (WRONG):
+        EFFECT
+    loss.backward()
+    optimizer.step()
+print("trained with", *sorted(on))
+"""
+
+
+def prepare(folder: Path, wrong: str, effect: str) -> None:
+    for name in "abcd":
+        (folder / f"knob_{name}.py").write_text(KNOB.replace("NAME", name))
+    knobs = ", ".join(f'"knob_{name}.py"' for name in "abcd")
+    (folder / "gpurun.toml").write_text(f"knobs = [{knobs}]\n")
+    (folder / "s.json").write_text(json.dumps({"settings": dict.fromkeys("abcd", True)}))
+    script = TRAINING.replace("WRONG", wrong).replace("EFFECT", effect)
+    (folder / "train.py").write_text(script)
+
+
+def blamed(folder: Path, gpurun: Gpurun, *flags: str) -> tuple[int, dict[str, Any], list[str]]:
+    done = gpurun("blame", "--settings", "s.json", "--json", "b.json", *flags, "train.py")
+    lines = done.stderr.decode().splitlines()
+    assert not (folder / "written.txt").exists()
+    report: dict[str, Any] = json.loads((folder / "b.json").read_text())
+    return done.returncode, report, lines
+
+
+def test_the_setting_that_crashes_is_named_with_the_way_out(tmp_path: Path, gpurun: Gpurun) -> None:
+    prepare(tmp_path, '"c" in on', 'raise ValueError("boom")')
+    code, report, lines = blamed(tmp_path, gpurun, "--steps", "20")
+    assert (code, report["verdict"], report["culprits"]) == (0, "found", [["c"]])
+    assert report["without_them"] == "good"
+    assert any(x.startswith("gpurun: c goes wrong: ") and "boom" in x for x in lines)
+    assert "gpurun: all goes well with: gpurun --settings s.json --without c train.py" in lines
+    assert lines[-1].startswith("verdict=found exit=0 culprit=c run=")
+
+
+def test_settings_that_diverge_only_together_are_named_together(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    prepare(tmp_path, '{"a", "d"} <= on', 'loss = loss * float("nan")')
+    code, report, lines = blamed(tmp_path, gpurun, "--steps", "20")
+    assert (code, report["culprits"]) == (0, [["a", "d"]])
+    assert "gpurun: a together with d goes wrong: the loss is not finite at step 8" in lines
+
+
+def test_a_check_of_the_users_own_judges(tmp_path: Path, gpurun: Gpurun) -> None:
+    prepare(tmp_path, "False", "pass")
+    log = "$GPURUN_TRIAL/output.log"
+    check = f'grep -q trained "{log}" && ! grep -q "with.*b" "{log}"'
+    code, report, _ = blamed(tmp_path, gpurun, "--check", check)
+    assert (code, report["culprits"]) == (0, [["b"]])
+
+
+def test_what_does_not_go_wrong_is_not_blamed(tmp_path: Path, gpurun: Gpurun) -> None:
+    prepare(tmp_path, "False", "pass")
+    code, report, lines = blamed(tmp_path, gpurun, "--steps", "20")
+    assert (code, report["verdict"], report["culprits"]) == (3, "not_reproduced", [])
+    assert len(report["launches"]) == 2
+    assert "gpurun: raise --steps, or name what went wrong with --check" in lines
+
+
+def test_a_script_that_fails_by_itself_is_no_fault_of_the_settings(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    prepare(tmp_path, "True", 'raise ValueError("boom")')
+    code, report, lines = blamed(tmp_path, gpurun)
+    assert (code, report["verdict"], len(report["launches"])) == (5, "script_failed", 1)
+    assert any("not the settings: the script as it is goes wrong" in line for line in lines)
+
+
+def test_without_tuned_settings_there_is_nothing_to_blame(
+    tmp_path: Path, in_process: Gpurun
+) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = in_process("blame", "train.py")
+    assert done.returncode == 2
+    assert b"this command was not tuned here yet" in done.stderr
+    refused = in_process("blame", "--optimize", "train.py")
+    assert b"--optimize is not for blame" in refused.stderr
