@@ -32,7 +32,7 @@ from gpurun.records.bench.bisection import BISECTION_SCHEMA, BisectionReport
 from gpurun.records.bench.comparison import COMPARISON_SCHEMA, Comparison
 from gpurun.records.bench.history import HISTORY_SCHEMA, History
 from gpurun.records.bench.selftest import SELFTEST_SCHEMA, Selftest
-from gpurun.records.blame import BLAME_SCHEMA, BlameReport
+from gpurun.records.blame_report import BLAME_SCHEMA, BlameReport
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DIAGNOSIS_SCHEMA, DiagnosisReport
 from gpurun.records.doctor import DOCTOR_SCHEMA, DoctorReport

@@ -20,7 +20,7 @@ from gpurun.formatting.number_text import count, duration
 from gpurun.isolation.api import require
 from gpurun.launch.launch_command import typed_words
 from gpurun.measure.command_fingerprint import rank_words
-from gpurun.records.blame import BlameLaunch, BlameReport, LaunchState
+from gpurun.records.blame_report import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings
 from gpurun.report.terminal_output import PREFIX, write_plain

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
-from gpurun.records.blame import LaunchState
+from gpurun.records.blame_report import LaunchState
 
 Part: TypeAlias = "tuple[str, ...]"
 """Knobs that go together."""

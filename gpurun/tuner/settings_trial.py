@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpurun.records.blame import BlameLaunch, LaunchState
+from gpurun.records.blame_report import BlameLaunch, LaunchState
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
 from gpurun.tuner.trial_series import TrialSeries

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpurun.arguments.blame_flags import OWN as BLAME
 from gpurun.arguments.main_flags import OWN_SWITCHES, OWN_VALUES
 from gpurun.knobs import all_knobs
 from scripts.bench_speedup import WORKLOADS
@@ -39,7 +40,7 @@ def test_it_names_every_knob_and_no_other() -> None:
 
 
 def test_every_flag_that_it_types_is_gpuruns_or_the_benchmarks() -> None:
-    known = {f"--{flag}" for flag in (*OWN_SWITCHES, *OWN_VALUES)}
+    known = {f"--{flag}" for flag in (*OWN_SWITCHES, *OWN_VALUES, *BLAME)}
     blocks = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, re.DOTALL | re.MULTILINE)
     commands = [line for kind, text in blocks if not kind for line in text.splitlines()]
     assert len(commands) > 8

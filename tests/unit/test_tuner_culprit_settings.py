@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from gpurun.records.blame import LaunchState
+from gpurun.records.blame_report import LaunchState
 from gpurun.tuner.culprit_settings import Part, culprits
 
 NAMES = "abcdefgh"
