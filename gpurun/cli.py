@@ -61,6 +61,7 @@ among values of a script's argument. Write the script's own value first: --lr @t
   --tensorboard DIR     write loss, learning rate, throughput and GPU figures as TensorBoard events
   --on-nonfinite WHAT   when the loss is NaN or infinite: warn (the default), stop the run, or
                         skip the optimizer's step (changes the training, waits for each loss)
+  --on-oom stop         when memory runs out, end with the script's own error (the default)
   --emergency-checkpoint  save root modules and optimizers into the run folder if the script dies
                         by an exception, Ctrl-C or a SIGTERM that it does not handle itself
   --json FILE           write the result as JSON

@@ -19,7 +19,7 @@ FLAGS = Flags(MAIN.switches, (*MAIN.values, "check"))
 FOR_RUNS = (
     "optimize", "tune-only", "dry-run", "scale", "budget", "max-trials", "objective",
     "save-settings", "rounds", "strong", "plot", "on-nonfinite", "emergency-checkpoint",
-    "prometheus", "tensorboard",
+    "on-oom",     "prometheus", "tensorboard",
 )  # fmt: skip
 """Flags of a tuning, a scaling or a full run: blame only launches short trials."""
 

@@ -33,7 +33,7 @@ OWN_SWITCHES = (
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
     "scale", "rounds", "steps", "plot", "ddp-options",
-    "loss-reduction", "without", "prometheus", "tensorboard", "on-nonfinite",
+    "loss-reduction", "without", "prometheus", "tensorboard", "on-nonfinite", "on-oom",
 )  # fmt: skip
 NEEDS = {
     **dict.fromkeys(("max-trials", "objective", "save-settings", "dry-run"), ("optimize",)),
@@ -46,7 +46,7 @@ NEEDS = {
 """By flag, the modes of which it needs one."""
 AGAINST_SCALE = (
     "ddp", "optimize", "tune-only", "tuned", "settings", "allow", "prometheus", "tensorboard",
-    "on-nonfinite", "emergency-checkpoint",
+    "on-nonfinite", "emergency-checkpoint", "on-oom",
 )  # fmt: skip
 """Flags that `--scale` excludes: it applies no settings, hides ranks by itself, only measures."""
 MAIN = Flags(
