@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from gpurun.bench.benchmarks import Benchmark
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.measure.fingerprint import fingerprint
-from gpurun.measure.optional_figures import known, mean, shared
+from gpurun.measure.optional_figures import known, mean, mean_record, shared
 from gpurun.records.bench.benchmark import (
     BenchmarkFingerprint,
     BenchmarkLaunch,
@@ -23,7 +23,6 @@ from gpurun.records.bench.benchmark import (
     new_id,
     utc_text,
 )
-from gpurun.records.result import StepTime
 
 HASH = re.compile(r"[0-9a-fA-F]{7,64}")
 TURNED = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING")
@@ -118,7 +117,7 @@ def record_of(
         time=utc_text(now),
         status="completed" if failed is None else _status(failed),
         samples_per_second=mean(r.samples_per_second for r in useful),
-        step_time_ms=mean_step_time(r.step_time_ms for r in useful),
+        step_time_ms=mean_record(r.step_time_ms for r in useful),
         gpu_utilization_percent=mean(r.gpu_utilization_percent for r in useful),
         gpu_utilization_source=shared(r.gpu_utilization_source for r in useful),
         peak_memory_bytes=max(known(r.peak_memory_bytes for r in useful), default=None),
@@ -135,16 +134,6 @@ def record_of(
         purpose=purpose,
         parameters=next((x.parameters for x in launches if x.parameters is not None), None),
         whole=all(x.whole for x in launches if not x.error) if useful else None,
-    )
-
-
-def mean_step_time(times: Iterable[StepTime | None]) -> StepTime | None:
-    """The mean of each figure, None where nothing was measured."""
-    measured = known(times)
-    if not measured:
-        return None
-    return StepTime(
-        *(sum(values) / len(measured) for values in zip(*map(astuple, measured), strict=True))
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar, cast
 
 N = TypeVar("N")
 
@@ -24,3 +25,18 @@ def mean(values: Iterable[float | None]) -> float | None:
     """The mean of those that were measured; None if none was."""
     measured = known(values)
     return math.fsum(measured) / len(measured) if measured else None
+
+
+def mean_record(records: Iterable[N | None]) -> N | None:
+    """The mean of each field of those that were measured, None where one of them lacks it; None if
+    none was measured."""
+    measured = known(records)
+    if not measured:
+        return None
+
+    def over(name: str) -> float | None:
+        values = [getattr(one, name) for one in measured]
+        return None if None in values else math.fsum(values) / len(values)
+
+    first: Any = measured[0]
+    return cast(N, type(first)(**{each.name: over(each.name) for each in fields(first)}))

@@ -7,9 +7,9 @@ difference of their step times is the exposed part of the exchange.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from gpurun.measure.optional_figures import mean, shared
+from gpurun.measure.optional_figures import mean, mean_record, shared
 from gpurun.records.result import StepSplit
 from gpurun.scaling.finished_launch import FinishedLaunch
 from gpurun.scaling.launch_figures import LaunchFigures
@@ -46,7 +46,7 @@ def costs(measured: Measurements, gpus: int) -> StepCosts:
     plain, mute = measured.of(gpus), measured.of(gpus, exchange=False)
     seen, quiet = _figures(plain.values()), _figures(mute.values())
     exchanging = any(launch.together for launch in plain.values())
-    split = mean_split(x.split for x in seen)
+    split = mean_record(x.split for x in seen)
     unhindered = quiet or ([] if exchanging else seen)
     return StepCosts(
         gpus=gpus,
@@ -63,19 +63,6 @@ def costs(measured: Measurements, gpus: int) -> StepCosts:
 def parts_of_own_work(found: StepCosts) -> float | None:
     """The own work of the parts in which no rank waits for another, to compare like with like."""
     return _parts(found.split)
-
-
-def mean_split(splits: Iterable[StepSplit | None]) -> StepSplit | None:
-    """The mean of each part; None where a launch lacks it."""
-    known = [split for split in splits if split is not None]
-    if not known:
-        return None
-
-    def part(name: str) -> float | None:
-        values = [getattr(split, name) for split in known]
-        return None if None in values else sum(values) / len(values)
-
-    return StepSplit(**{field.name: part(field.name) for field in fields(StepSplit)})
 
 
 def _figures(launches: Iterable[FinishedLaunch]) -> list[LaunchFigures]:

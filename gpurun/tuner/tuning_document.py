@@ -10,9 +10,9 @@ from typing import Any
 from gpurun.arguments.options import Objective, Options
 from gpurun.knobs import find
 from gpurun.knobs.batching.batch_size import side_effects
-from gpurun.measure.optional_figures import known, mean
+from gpurun.measure.optional_figures import known, mean, mean_record
 from gpurun.measure.other_programs import shared_cores
-from gpurun.records.result import RunResult, StepTime
+from gpurun.records.result import RunResult
 from gpurun.records.tuning import (
     Candidate,
     LadderRow,
@@ -198,20 +198,12 @@ def _candidate(finalist: Finalist) -> Candidate:
 
 def _figures(results: Sequence[RunResult]) -> dict[str, Any]:
     """Means over launches; the peak of the peaks."""
-    times = [r.step_time_ms for r in results if r.step_time_ms is not None]
     return {
         "samples_per_second": mean(r.samples_per_second for r in results),
-        "step_time_ms": _mean_times(times) if times else None,
+        "step_time_ms": mean_record(r.step_time_ms for r in results),
         "peak_memory_bytes": max(known(r.peak_memory_bytes for r in results), default=None),
         "gpu_utilization_percent": mean(r.gpu_utilization_percent for r in results),
     }
-
-
-def _mean_times(times: Sequence[StepTime]) -> StepTime:
-    def over(name: str) -> float:
-        return math.fsum(getattr(t, name) for t in times) / len(times)
-
-    return StepTime(mean=over("mean"), p50=over("p50"), p95=over("p95"), p99=over("p99"))
 
 
 def _larger(findings: TuningFindings) -> LargerBatch | None:

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from gpurun.bench.record_of_launches import mean_step_time
 from gpurun.bench.workload import Work
-from gpurun.measure.optional_figures import known, mean
+from gpurun.measure.optional_figures import known, mean, mean_record
 from gpurun.records.bench.benchmark import BenchmarkLaunch, BenchmarkRecord, utc_moment
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.change_points import Change, ChangePlan, Point, find_changes
@@ -93,7 +92,7 @@ def pooled(records: Sequence[BenchmarkRecord]) -> BenchmarkRecord:
     return replace(
         records[-1],
         samples_per_second=mean(r.samples_per_second for r in records),
-        step_time_ms=mean_step_time(r.step_time_ms for r in records),
+        step_time_ms=mean_record(r.step_time_ms for r in records),
         gpu_utilization_percent=mean(r.gpu_utilization_percent for r in records),
         peak_memory_bytes=max(known(r.peak_memory_bytes for r in records), default=None),
         energy_joules=mean(r.energy_joules for r in records),
