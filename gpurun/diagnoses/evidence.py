@@ -9,10 +9,11 @@ from functools import cached_property
 
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.records.events import LoaderEvent, RootEvent, ValueRead
+from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
 from gpurun.records.profile_figures import ProfileFigures
 from gpurun.records.result import DeviceUse, RunResult, StepSplit
 from gpurun.records.samples import DeviceSample
-from gpurun.timeline.model import HostFunction, KernelMetrics, Memory, Timeline
+from gpurun.timeline.model import KernelMetrics, Timeline
 
 CROWD = 0.5
 """Cores that others use, from which on they can hold the script up,"""
@@ -107,7 +108,7 @@ class Evidence:
         return () if self.result is None else self.result.devices
 
     @property
-    def host_functions(self) -> Sequence[HostFunction]:
+    def host_functions(self) -> Sequence[FunctionSamples]:
         """Python functions of the stepping thread; empty where no host profile was taken."""
         return () if self.timeline is None else self.timeline.host_functions or ()
 
@@ -117,7 +118,7 @@ class Evidence:
         return () if self.timeline is None else self.timeline.kernel_metrics or ()
 
     @property
-    def memory(self) -> Sequence[Memory]:
+    def memory(self) -> Sequence[AllocatorState]:
         """The caching allocator in the window, one a device."""
         return () if self.timeline is None else self.timeline.memory or ()
 

@@ -10,7 +10,8 @@ from gpurun.diagnoses.api import Diagnosis, figure, gain_without, percent
 from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import innermost
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
-from gpurun.timeline.model import HostFunction, Phase
+from gpurun.records.messages.profile_events import FunctionSamples
+from gpurun.timeline.model import Phase
 
 ADVICE = (
     "do it once in many steps, or in a thread or process of its own",
@@ -28,7 +29,7 @@ WRITES = (
 )  # fmt: skip
 """Functions in which a step writes or logs."""
 WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(")
-MODEL = (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+MODEL = tuple(phase.value for phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
 """Phases that other diagnoses answer for."""
 LOSS_AND_PROFILER = (
     "/torch/nn/", "/torch/_ops.py", "/torch/profiler/", "/torch/autograd/",
@@ -57,7 +58,7 @@ class HostBound(Diagnosis):
         seconds = None if evidence.timeline is None else evidence.timeline.host_sampled_seconds
         if not evidence.host_functions or not seconds:
             return self._unexplained(evidence)
-        share = sum(f.seconds_self for f in functions) / seconds - _waiting(evidence)
+        share = sum(f.self_seconds for f in functions) / seconds - _waiting(evidence)
         share = max(0.0, min(share, _idle_for_host(evidence)))
         own = innermost(functions)
         writing = _writing_share(functions, evidence.source_lines)
@@ -122,7 +123,7 @@ class HostBound(Diagnosis):
         )
 
 
-def _between(function: HostFunction) -> bool:
+def _between(function: FunctionSamples) -> bool:
     """It runs outside the model, and computes no loss."""
     file = function.file.replace("\\", "/")
     return function.phase not in MODEL and not any(part in file for part in LOSS_AND_PROFILER)
@@ -154,22 +155,22 @@ def _idle_for_host(evidence: Evidence) -> float:
 
 
 def _writing_share(
-    functions: Sequence[HostFunction], lines: Mapping[tuple[str, int], str]
+    functions: Sequence[FunctionSamples], lines: Mapping[tuple[str, int], str]
 ) -> float:
     """The share of their time in functions that write or log, by their names or busiest lines."""
-    total = sum(f.seconds_self for f in functions)
+    total = sum(f.self_seconds for f in functions)
     writing = [
         f
         for f in functions
         if f.function.strip("<>").split()[-1].rpartition(".")[2] in WRITES
         or WRITES_IN_LINE.search(lines.get((f.file, f.line), ""))
     ]
-    return sum(f.seconds_self for f in writing) / total if total else 0.0
+    return sum(f.self_seconds for f in writing) / total if total else 0.0
 
 
-def _hottest(functions: Sequence[HostFunction], seconds: float) -> list[EvidenceFigure | None]:
-    ranked = sorted(functions, key=lambda f: -f.seconds_self)[:3]
+def _hottest(functions: Sequence[FunctionSamples], seconds: float) -> list[EvidenceFigure | None]:
+    ranked = sorted(functions, key=lambda f: -f.self_seconds)[:3]
     return [
-        figure("function", f"{f.function} {percent(f.seconds_self / seconds)}", Source.HOST)
+        figure("function", f"{f.function} {percent(f.self_seconds / seconds)}", Source.HOST)
         for f in ranked
     ]

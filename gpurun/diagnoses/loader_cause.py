@@ -6,7 +6,8 @@ import enum
 from collections.abc import Sequence
 
 from gpurun.diagnoses.evidence import Evidence
-from gpurun.timeline.model import HostFunction, Phase
+from gpurun.records.messages.profile_events import FunctionSamples
+from gpurun.timeline.model import Phase
 
 BUSY = 0.85
 """Cores in use, of those there are, from which on more workers find none."""
@@ -53,23 +54,23 @@ def cause_of_wait(evidence: Evidence, wait_share: float) -> Cause:
     return Cause.WORKERS
 
 
-def loader_function(evidence: Evidence) -> HostFunction | None:
+def loader_function(evidence: Evidence) -> FunctionSamples | None:
     """The innermost function of the user's in which most of the wait for data passes."""
-    return innermost([f for f in evidence.host_functions if f.phase is Phase.DATA])
+    return innermost([f for f in evidence.host_functions if f.phase == Phase.DATA.value])
 
 
-def innermost(functions: Sequence[HostFunction]) -> HostFunction | None:
+def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
     """The innermost of the user's functions that takes most of the time of all of them."""
-    most = MOST * sum(f.seconds_self for f in functions)
-    holding = [f for f in functions if f.users_own and f.seconds_total >= most]
-    return min(holding, key=lambda f: (f.seconds_total, -f.seconds_self), default=None)
+    most = MOST * sum(f.self_seconds for f in functions)
+    holding = [f for f in functions if f.users_own and f.total_seconds >= most]
+    return min(holding, key=lambda f: (f.total_seconds, -f.self_seconds), default=None)
 
 
 def _samples_slowly(evidence: Evidence) -> bool:
     """The sampler takes most of the wait; it runs in the main process, whatever the workers."""
-    functions = [f for f in evidence.host_functions if f.phase is Phase.DATA]
-    sampling = [f.seconds_total for f in functions if f.file.endswith(SAMPLER_FILE)]
-    return max(sampling, default=0.0) > MOST * sum(f.seconds_self for f in functions)
+    functions = [f for f in evidence.host_functions if f.phase == Phase.DATA.value]
+    sampling = [f.total_seconds for f in functions if f.file.endswith(SAMPLER_FILE)]
+    return max(sampling, default=0.0) > MOST * sum(f.self_seconds for f in functions)
 
 
 def _behind_workers(evidence: Evidence) -> Cause:
@@ -83,21 +84,21 @@ def _behind_workers(evidence: Evidence) -> Cause:
 
 def _profiled_computing(evidence: Evidence) -> float | None:
     """Share of the wait in which Python or a library computes, by the host profile."""
-    functions = [f for f in evidence.host_functions if f.phase is Phase.DATA]
-    total = sum(f.seconds_self for f in functions)
+    functions = [f for f in evidence.host_functions if f.phase == Phase.DATA.value]
+    total = sum(f.self_seconds for f in functions)
     if not total:
         return None
     return 1 - sum(map(_waiting, functions)) / total
 
 
-def _waiting(function: HostFunction) -> float:
+def _waiting(function: FunctionSamples) -> float:
     """Seconds in which a function waited: as the kernel counts, else by what it is."""
     if function.blocked_seconds is not None:
         return function.blocked_seconds
-    return function.seconds_self if _name(function) in WAITING else 0.0
+    return function.self_seconds if _name(function) in WAITING else 0.0
 
 
-def _name(function: HostFunction) -> str:
+def _name(function: FunctionSamples) -> str:
     """The bare name: "<built-in method time.sleep>" is "sleep"."""
     return function.function.strip("<>").split()[-1].rpartition(".")[2]
 

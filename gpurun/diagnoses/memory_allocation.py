@@ -93,7 +93,7 @@ def _sentence(worst: str, value: float | None) -> str:
 
 
 def _retries(evidence: Evidence) -> float | None:
-    told = [m.retries for m in evidence.memory if m.retries is not None]
+    told = [m.retries for m in evidence.memory]
     if evidence.result is not None and evidence.result.allocator_retries is not None:
         told.append(evidence.result.allocator_retries)
     return max(map(float, told), default=None)
@@ -104,14 +104,12 @@ def _allocations(evidence: Evidence) -> float | None:
     if launches is not None and launches.device_allocations_per_step is not None:
         return launches.device_allocations_per_step
     steps = None if evidence.figures is None else evidence.figures.steps
-    counted = [m.device_allocations for m in evidence.memory if m.device_allocations is not None]
+    counted = [m.device_allocations for m in evidence.memory]
     return max(counted) / steps if counted and steps else None
 
 
 def _fragmentation(evidence: Evidence) -> float | None:
     shares = [
-        m.inactive_split_bytes / m.reserved_bytes
-        for m in evidence.memory
-        if m.inactive_split_bytes is not None and m.reserved_bytes
+        m.inactive_split_bytes / m.reserved_bytes for m in evidence.memory if m.reserved_bytes
     ]
     return max(shares, default=None)

@@ -15,10 +15,11 @@ from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
 from gpurun.records.codec import RecordError
 from gpurun.records.events import LoaderEvent
+from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample
 from gpurun.timeline.figures_of import figures_of
-from gpurun.timeline.model import HostFunction, Timeline
+from gpurun.timeline.model import Timeline
 from gpurun.timeline.steady_window import steady
 
 RESULT_FILE = "result.json"
@@ -92,7 +93,7 @@ def read_result(folder: Path, records: RunRecords | None = None) -> RunResult:
         raise GpurunError(f"{path} cannot be read: {error}", "run the script again") from None
 
 
-def _source_lines(functions: Sequence[HostFunction]) -> dict[tuple[str, int], str]:
+def _source_lines(functions: Sequence[FunctionSamples]) -> dict[tuple[str, int], str]:
     """The busiest line of each function of the user's, as far as the file is still there."""
     places = {(f.file, f.line) for f in functions if f.users_own}
     return {(file, line): linecache.getline(file, line).strip() for file, line in places}

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.profilers.api import Profiler
-from gpurun.timeline.model import HostFunction, Phase, Timeline
+from gpurun.timeline.model import Timeline
 
 
 class Host(Profiler):
@@ -28,24 +28,11 @@ class Host(Profiler):
         seen, window = log.host_samples, log.profile
         if seen is None or window is None:
             return None
-        phases = {phase.value: phase for phase in Phase}
         return Timeline(
             sources=(self.name,),
             window_begin_ns=window.begin_ns,
             window_end_ns=window.end_ns,
             rank=log.process.rank,
             host_sampled_seconds=seen.seconds,
-            host_functions=tuple(
-                HostFunction(
-                    file=each.file,
-                    line=each.line,
-                    function=each.function,
-                    seconds_self=each.self_seconds,
-                    seconds_total=each.total_seconds,
-                    users_own=each.users_own,
-                    phase=phases.get(each.phase or ""),
-                    blocked_seconds=each.blocked_seconds,
-                )
-                for each in seen.functions
-            ),
+            host_functions=seen.functions,
         )

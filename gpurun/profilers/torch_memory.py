@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.profilers.api import Profiler
-from gpurun.timeline.model import Memory, Timeline
+from gpurun.timeline.model import Timeline
 
 
 class Allocator(Profiler):
@@ -29,16 +29,5 @@ class Allocator(Profiler):
             window_begin_ns=window.begin_ns,
             window_end_ns=window.end_ns,
             rank=log.process.rank,
-            memory=tuple(
-                Memory(
-                    device=each.device,
-                    allocated_bytes=each.allocated_bytes,
-                    reserved_bytes=each.reserved_bytes,
-                    total_bytes=each.total_bytes,
-                    retries=each.retries,
-                    device_allocations=each.device_allocations,
-                    inactive_split_bytes=each.inactive_split_bytes,
-                )
-                for each in window.memory
-            ),
+            memory=window.memory,
         )

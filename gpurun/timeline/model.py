@@ -10,6 +10,8 @@ import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
+
 
 class Group(enum.Enum):
     """Kind of work that a kernel or an operator does."""
@@ -165,42 +167,6 @@ class Collective:
 
 
 @dataclass(frozen=True, slots=True)
-class HostFunction:
-    """A function of the stepping thread, by samples of its stack or by a deterministic profile.
-
-    `seconds_self`: in the function's own lines. `seconds_total`: with all that it calls.
-    `line` is the busiest line; `file` is absolute. `users_own`: neither a library nor Python's.
-    `phase`: the part of the step in which it ran, None where not known.
-    """
-
-    file: str
-    line: int
-    function: str
-    seconds_self: float
-    seconds_total: float
-    users_own: bool
-    phase: Phase | None = None
-    blocked_seconds: float | None = None
-    """Of `seconds_self`: asleep, or waiting for storage, a lock or another thread. None: not told.
-    The rest computes or waits for a core."""
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """The caching allocator of one device. Counters cover the window, sizes are peaks in it."""
-
-    device: int
-    allocated_bytes: int | None = None
-    reserved_bytes: int | None = None
-    total_bytes: int | None = None
-    retries: int | None = None
-    device_allocations: int | None = None
-    """Calls of cudaMalloc by the caching allocator."""
-    inactive_split_bytes: int | None = None
-    """Reserved and unusable for large requests: fragmentation."""
-
-
-@dataclass(frozen=True, slots=True)
 class Device:
     """A device as the source describes it."""
 
@@ -264,10 +230,10 @@ class Timeline:
     runtime_calls: Sequence[RuntimeCall] | None = None
     operators: Sequence[Operator] | None = None
     collectives: Sequence[Collective] | None = None
-    host_functions: Sequence[HostFunction] | None = None
+    host_functions: Sequence[FunctionSamples] | None = None
     host_sampled_seconds: float | None = None
     """Length of the time in which the host functions were seen."""
-    memory: Sequence[Memory] | None = None
+    memory: Sequence[AllocatorState] | None = None
     kernel_metrics: Sequence[KernelMetrics] | None = None
     notes: tuple[str, ...] = ()
     """What a source could not see here, a sentence each."""

@@ -10,6 +10,7 @@ from gpurun.diagnoses import diagnose
 from gpurun.diagnoses.evidence import Evidence
 from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.finding import Finding, FindingType
+from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.records.profile_figures import (
     CopyFigures,
     IdleTime,
@@ -24,7 +25,6 @@ from gpurun.records.samples import DeviceSample
 from gpurun.timeline.model import (
     Device,
     Group,
-    HostFunction,
     KernelMetrics,
     Phase,
     Timeline,
@@ -137,7 +137,7 @@ def healthy_cpu(split: StepSplit = SPLIT, **changes: Any) -> Evidence:
     return replace(evidence, **changes)
 
 
-def profiled(functions: Sequence[HostFunction], **parts: Any) -> Timeline:
+def profiled(functions: Sequence[FunctionSamples], **parts: Any) -> Timeline:
     return Timeline(
         ("host",), 0, 10**9, host_functions=functions, host_sampled_seconds=1.0, **parts
     )
@@ -151,9 +151,10 @@ def function(
     users_own: bool = True,
     file: str = "/home/me/train.py",
     line: int = 12,
-) -> HostFunction:
+) -> FunctionSamples:
     total = own_seconds if total is None else total
-    return HostFunction(file, line, name, own_seconds, total, users_own, phase)
+    part = None if phase is None else phase.value
+    return FunctionSamples(file, line, name, part, users_own, own_seconds, total, None)
 
 
 def kernel(**changes: Any) -> KernelMetrics:

@@ -13,6 +13,7 @@ from gpurun.diagnoses.thresholds import DEFAULTS, Thresholds
 from gpurun.knobs import all_knobs
 from gpurun.records.events import ValueRead
 from gpurun.records.finding import WARNING, FindingType, Location
+from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
 from gpurun.records.profile_figures import (
     CommunicationFigures,
     CopyFigures,
@@ -24,7 +25,7 @@ from gpurun.records.profile_figures import (
 )
 from gpurun.records.result import HostUse, KnobOutcome, StepSplit
 from gpurun.records.topology import Topology
-from gpurun.timeline.model import Group, HostFunction, Memory, Phase, Timeline
+from gpurun.timeline.model import Group, Phase, Timeline
 from tests.unit.diagnosis_cases import (
     FIGURES,
     IDLE,
@@ -124,7 +125,9 @@ def test_a_wait_for_data_beside_a_busy_device_is_no_finding() -> None:
     assert found(healthy_gpu(result=waits), FindingType.DATA_LOADING) is None
 
 
-def cpu_bound_data(cores: float, workers: int, functions: Sequence[HostFunction] = ()) -> Evidence:
+def cpu_bound_data(
+    cores: float, workers: int, functions: Sequence[FunctionSamples] = ()
+) -> Evidence:
     split = StepSplit(8.0, None, 1.0, 0.6, 0.2, 0.2)
     return healthy_cpu(
         result=result(split, host=HostUse(cores * 100, 8.0, 1, 1)),
@@ -320,15 +323,16 @@ def test_room_in_memory_on_a_busy_device_is_a_note() -> None:
 @pytest.mark.parametrize(
     ("memory", "text"),
     [
-        (Memory(0, retries=20), "tried again 20 times"),
-        (Memory(0, reserved_bytes=100, inactive_split_bytes=60), "60 % of the reserved memory"),
-        (Memory(0, reserved_bytes=99, total_bytes=100), "99 % of the device's memory"),
-        (Memory(0, device_allocations=200), "20.0 times a step"),
+        ({"retries": 20}, "tried again 20 times"),
+        ({"reserved_bytes": 100, "inactive_split_bytes": 60}, "60 % of the reserved memory"),
+        ({"reserved_bytes": 99, "total_bytes": 100}, "99 % of the device's memory"),
+        ({"device_allocations": 200}, "20.0 times a step"),
     ],
 )
-def test_memory_that_costs_time_or_runs_out(memory: Memory, text: str) -> None:
+def test_memory_that_costs_time_or_runs_out(memory: dict[str, int], text: str) -> None:
     figures = replace(FIGURES, launches=None)
-    timeline = Timeline(("kineto",), 0, 10, memory=[memory])
+    state = replace(AllocatorState(0, 0, 0, 0, 0, 0, 0), **memory)
+    timeline = Timeline(("kineto",), 0, 10, memory=[state])
     finding = first(healthy_gpu(figures, timeline=timeline))
     assert finding.type is FindingType.MEMORY_ALLOCATION
     assert text in finding.description

@@ -58,7 +58,7 @@ class FunctionSamples:
 
     `self_seconds`: in its own lines; of those `blocked_seconds` asleep or waiting for storage, a
     lock or another thread, None where nobody counts. `total_seconds`: with what it calls.
-    `line`: where most of the time passes.
+    `line`: where most of the time passes. `users_own`: neither a library nor Python's.
     """
 
     file: str
