@@ -22,9 +22,9 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 INTO = Path(__file__).resolve().parent.parent / "tests" / "data" / "h200"
-KEPT = ("*.json", "*.jsonl", "*.jsonl.error", "*.json.error", "report.md", "output.log")
-LEFT_OUT = ("control", "cache", "layer")
-MOST_BYTES = 420_000
+KEPT = ("*.json", "*.jsonl", "*.jsonl.error", "*.json.error", "report.md", "output.log", "ncu.csv")
+LEFT_OUT = ("control", "cache", "layer", "ncu")
+MOST_BYTES = 600_000
 LAST_WORDS = 8192
 """A failed trial is explained by so much of what it printed last."""
 STAND_IN = "/recorded"
