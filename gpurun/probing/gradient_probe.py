@@ -302,6 +302,6 @@ def _half_failed(half: ProbeRun, uses: tuple[str, ...]) -> Refused:
     where = "" if probe is None or not probe.where else f" at {probe.where}"
     error = "" if probe is None or not probe.error else f" ({probe.error})"
     return Refused(
-        f"the script fails on a part of a batch{where}{error}{_reads(uses)}",
+        f"a part of a batch cannot be computed{where}{error}{_reads(uses)}",
         SIZES,
     )
