@@ -12,7 +12,7 @@ TODO = {
     Source.HOST: "gpurun profile SCRIPT",
     Source.DEVICE: "gpurun doctor says why NVML does not answer",
     Source.ACTIVITY: "needs a Hopper GPU or later",
-    Source.KERNELS: "ncu --set full -o kernels python SCRIPT, then gpurun diagnose kernels.ncu-rep",
+    Source.KERNELS: "gpurun profile --sources steps,host,kineto,allocator,ncu SCRIPT",
 }
 """The way to get a source that is absent."""
 ON_GPU = (Source.TIMELINE, Source.DEVICE, Source.ACTIVITY, Source.KERNELS)
