@@ -198,7 +198,7 @@ class RunResult:
     nonfinite_loss: NonfiniteLoss | None = None
     """None if every loss that was looked at was finite, or none was seen."""
     throughput_drift: ThroughputDrift | None = None
-    """Of the slowest process; None if there was none, and of runs of less than ten seconds."""
+    """Of the slowest process; None if there was none, and of runs of less than a minute."""
     emergency_checkpoint: str | None = None
     """Name of the file in the run folder; None if none was asked for, needed or possible."""
     schema: str = RESULT_SCHEMA

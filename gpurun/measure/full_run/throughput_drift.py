@@ -13,7 +13,7 @@ from gpurun.records.events import StepRow
 from gpurun.records.result import ThroughputDrift
 from gpurun.stats.pace_drift import PaceDrift, pace_drift
 
-LEAST_SECONDS = 10.0
+LEAST_SECONDS = 60.0
 """Within less time, a busy neighbour looks like a drift."""
 LEAVE_OUT_STEPS = 10
 LEAVE_OUT_SHARE = 20
