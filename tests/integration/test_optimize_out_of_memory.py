@@ -28,13 +28,13 @@ class Block(nn.Module):
 def main(megabytes):
     model = nn.Sequential(*[Block() for _ in range(16)], nn.Linear(32, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    data = TensorDataset(torch.randn(81920, 32), torch.randint(0, 10, (81920,)))
+    data = TensorDataset(torch.randn(327680, 32), torch.randint(0, 10, (327680,)))
     with open("/proc/self/status") as status:
         used = next(int(line.split()[1]) << 10 for line in status if line.startswith("VmData"))
     if megabytes:
         resource.setrlimit(resource.RLIMIT_DATA, (used + (megabytes << 20), -1))
     sizes = set()
-    for x, y in DataLoader(data, batch_size=2048, shuffle=True):
+    for x, y in DataLoader(data, batch_size=8192, shuffle=True):
         loss = nn.functional.cross_entropy(model(x), y)
         optimizer.zero_grad()
         loss.backward()
@@ -56,14 +56,14 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     tmp_path: Path, gpurun: Gpurun
 ) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    whole = gpurun("train.py", "0")
+    whole = gpurun("train.py", "0", env=STEADY)
     assert whole.returncode == 0, whole.stderr.decode()
-    too_much = gpurun("train.py", "66")
+    too_much = gpurun("train.py", "130", env=STEADY)
     assert too_much.returncode == 1
     assert b"can't allocate memory" in too_much.stderr
 
     options = ("--optimize", "--budget", "60s", "--max-trials", "8", "--json", "found.json")
-    done = gpurun(*options, "train.py", "66", timeout=800)
+    done = gpurun(*options, "train.py", "130", env=STEADY, timeout=800)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == whole.stdout, "the same batch, the same loss"
 
@@ -77,13 +77,13 @@ def test_it_is_made_to_fit_at_its_own_batch_and_trains_the_same(
     assert {rows[knob] for knob in made_to_fit} == {(True, "makes it fit")}
     assert b"runs out of memory as it is" in done.stderr
 
-    again = gpurun("--tuned", "train.py", "66")
+    again = gpurun("--tuned", "train.py", "130", env=STEADY)
     assert (again.returncode, again.stdout) == (0, whole.stdout), again.stderr.decode()
 
 
 @pytest.mark.slow  # quick twin: `for memory` in unit/test_tuner_search.py
 def test_for_memory_the_peak_falls_and_the_price_is_named(tmp_path: Path, gpurun: Gpurun) -> None:
-    script = SCRIPT.replace("81920", "114688").replace("batch_size=2048", "batch_size=4096")
+    script = SCRIPT.replace("327680", "114688").replace("batch_size=8192", "batch_size=4096")
     script = script.replace("nn.GELU()", "nn.GELU(), nn.Tanh(), nn.SiLU(), nn.Tanh(), nn.SiLU()")
     (tmp_path / "train.py").write_text(script)
     options = ("--optimize", "--tune-only", "--objective", "memory", "--json", "found.json")

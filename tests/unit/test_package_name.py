@@ -58,7 +58,7 @@ def test_nothing_tells_users_to_install_the_other_project() -> None:
 
 def test_the_project_and_its_extras_have_the_own_name() -> None:
     assert f'\nname = "{NAME}"' in PROJECT
-    assert f'"{NAME}[postgres,frameworks]"' in PROJECT
+    assert f'"{NAME}[postgres,frameworks,metrics,tensorboard]"' in PROJECT
     assert f'\nversion = "{gpurun.__version__}"' in PROJECT
 
 
