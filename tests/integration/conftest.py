@@ -1,13 +1,15 @@
-"""Where the isolation's tests run, and as whom."""
+"""Where the isolation's tests run, and as whom; the sides of live pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests.integration.isolation_launcher import ME, User, open_folder, ordinary_user
+from tests.integration.live_sides import Sides
 
 
 @pytest.fixture
@@ -27,3 +29,10 @@ def user(request: pytest.FixtureRequest, open_path: Path) -> User:
         pytest.skip("not root, or no ordinary user with a python it may run")
     found.give(open_path)
     return found
+
+
+@pytest.fixture
+def sides(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Sides]:
+    """Two scripts that can be launched as the sides of a live pair."""
+    with ExitStack() as stack:
+        yield Sides(tmp_path, clean_environment, stack)

@@ -18,6 +18,7 @@ from tests.integration.launched import (
     assert_nothing_outlives_a_kill,
     pids,
     start,
+    write,
 )
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -57,11 +58,6 @@ for _ in range(300):
 """
 
 CHANGING = re.compile(r"PORT|RUN_ID|ERROR_FILE|^_$|^VIEW$")
-
-
-def write(folder: Path, source: str) -> str:
-    (folder / "script.py").write_text(source)
-    return "script.py"
 
 
 def views(folder: Path, name: str) -> list[dict[str, object]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import without_verdict
+from tests.integration.launched import write
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 Twins = Callable[..., "subprocess.CompletedProcess[bytes]"]
@@ -114,11 +115,6 @@ def twins(tmp_path: Path, clean_environment: dict[str, str]) -> Twins:
         return ours
 
     return run
-
-
-def write(folder: Path, source: str, name: str = "script.py") -> str:
-    (folder / name).write_text(source)
-    return name
 
 
 def test_script_sees_itself_as_under_python(tmp_path: Path, twins: Twins) -> None:

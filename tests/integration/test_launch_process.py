@@ -18,6 +18,7 @@ from tests.integration.launched import (
     pids,
     start,
     wait_for,
+    write,
 )
 
 PATIENT = """
@@ -58,11 +59,6 @@ if __name__ == "__main__":
     training.start()
     training.join()
 """
-
-
-def write(folder: Path, source: str) -> str:
-    (folder / "script.py").write_text(source)
-    return "script.py"
 
 
 @pytest.mark.parametrize(

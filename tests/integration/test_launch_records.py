@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -13,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.integration.launched import start
+from tests.integration.launched import obey_permissions, start, write
 
 Gpurun = Callable[..., "subprocess.CompletedProcess[bytes]"]
 
-PR_CAPBSET_DROP = 24
-CAP_DAC_OVERRIDE = 1
 
 TRAINING = """
 import torch
@@ -31,11 +28,6 @@ for x, y in torch.utils.data.DataLoader(data, batch_size=4):
     optimizer.step()
 print("trained")
 """
-
-
-def write(folder: Path, source: str) -> str:
-    (folder / "script.py").write_text(source)
-    return "script.py"
 
 
 def results(home: Path) -> list[dict[str, Any]]:
@@ -82,11 +74,6 @@ def test_records_go_where_they_are_wanted(tmp_path: Path, gpurun: Gpurun, how: s
         gpurun(script)
     assert len(results(tmp_path / "kept")) == 1
     assert {path.name for path in tmp_path.iterdir()} <= {"kept", "script.py", "gpurun.toml"}
-
-
-def obey_permissions() -> None:
-    """Before exec: without this capability root may write only where the mode says so."""
-    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
 
 
 @pytest.fixture

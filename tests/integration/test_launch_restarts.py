@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import Gpurun
+from tests.integration.launched import write
 
 ATTEMPTS = """
 import os, signal, time
@@ -39,11 +40,6 @@ total = torch.ones(1)
 torch.distributed.all_reduce(total)
 os.write(1, f"sum {total.item():g}\\n".encode())
 """
-
-
-def write(folder: Path, source: str) -> str:
-    (folder / "script.py").write_text(source)
-    return "script.py"
 
 
 def result(folder: Path) -> dict[str, Any]:

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -44,12 +42,6 @@ if __name__ == "__main__":
     main()
 """
 SHORT_NS = 30_000_000
-
-
-@pytest.fixture
-def sides(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Sides]:
-    with ExitStack() as stack:
-        yield Sides(tmp_path, clean_environment, stack)
 
 
 def script(

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -19,12 +17,6 @@ from gpurun.trials.live_pair import SideEnded, await_both, take_turns
 from tests.conftest import REPOSITORY
 from tests.integration.launched import alive, wait_for
 from tests.integration.live_sides import Sides, state
-
-
-@pytest.fixture
-def sides(tmp_path: Path, clean_environment: dict[str, str]) -> Iterator[Sides]:
-    with ExitStack() as stack:
-        yield Sides(tmp_path, clean_environment, stack)
 
 
 def test_the_slower_side_takes_as_much_time_and_fewer_steps(sides: Sides) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import subprocess
@@ -14,9 +13,9 @@ import pytest
 
 from tests.conftest import Gpurun
 from tests.integration.isolation_launcher import tree, without_namespaces
+from tests.integration.launched import obey_permissions
 from tests.integration.tunings import configure, lines, report_of, training
 
-PR_CAPBSET_DROP, CAP_DAC_OVERRIDE = 24, 1
 GENEROUS = """
 import sys, gpurun
 from gpurun.tuner import tuning_run
@@ -215,11 +214,6 @@ def read_only(tmp_path: Path) -> Iterator[Path]:
     folder.chmod(0o555)
     yield folder
     folder.chmod(0o755)
-
-
-def obey_permissions() -> None:
-    """Before exec: without this capability root may write only where the mode says so."""
-    ctypes.CDLL(None).prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE, 0, 0, 0)
 
 
 def test_records_of_a_read_only_folder_go_to_the_state_folder(
