@@ -31,7 +31,9 @@ HANDOVER_SHARE = 0.1
 """Hand-overs may take this share of a turn; longer ones lengthen the turns."""
 POLL_SECONDS = 0.2
 BLOCKED_SECONDS = 5.0
-"""A side that is silent for so long may wait for its frozen partner."""
+"""A side that is silent and computes nothing for so long may wait for its frozen partner."""
+WORKING_SHARE = 0.05
+"""A side computes if it has this part of a core at least; one that waits polls a lock at most."""
 RELEASED_SECONDS = 1.0
 """An answer so soon after the partner was thawed had waited for it."""
 
@@ -135,21 +137,25 @@ class Side:
     def take(self, nanoseconds: int, partner: Side) -> Turn:
         """One turn of so much counted time at least; `SideEnded` if it ends or is silent.
 
-        Where it is silent for long the partner is thawed, which stays parked in its step hook. An
-        answer that comes then may have waited for a lock of the partner's, or a long step (a
-        compilation, an evaluation) ended by chance. So the turn is taken again once; the second
-        time it is `SideBlocked`.
+        Where it is silent and computes nothing for long the partner is thawed, which stays parked
+        in its step hook. An answer that comes then may have waited for a lock of the partner's, or
+        a long wait (for a device, a disk) ended by chance. So the turn is taken again once; the
+        second time it is `SideBlocked`.
         """
         self._order(nanoseconds, LEAST_STEPS)
         self._freezer.thaw()
-        began, thawed = time.monotonic(), math.inf
+        since, computed, thawed = time.monotonic(), self._freezer.cpu_seconds(), math.inf
 
         def look() -> None:
-            nonlocal thawed
+            nonlocal since, computed, thawed
             self._while_waiting()
-            if time.monotonic() > began + BLOCKED_SECONDS and partner.frozen:
+            if time.monotonic() < since + BLOCKED_SECONDS or not partner.frozen:
+                return
+            by_now = self._freezer.cpu_seconds()
+            if abs(by_now - computed) < WORKING_SHARE * BLOCKED_SECONDS:
                 partner.thaw()
                 thawed = time.monotonic()
+            since, computed = time.monotonic(), by_now
 
         turn = self._answer(look)
         self._freezer.freeze()

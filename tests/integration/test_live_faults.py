@@ -128,6 +128,20 @@ def test_one_long_step_is_not_taken_for_a_wait(
     assert len(rounds) == 50
 
 
+def test_a_side_that_computes_is_not_taken_for_one_that_waits(
+    sides: Sides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen on a busy machine: slow turns ended just after the partner was thawed, twice."""
+    monkeypatch.setattr(live_pair, "BLOCKED_SECONDS", 0.3)
+    busy = "until = time.process_time() + 0.2\nwhile time.process_time() < until: pass"
+    slow = sides.run("slow", script(tmp_path, "slow", f"if done % 5 == 0: exec({busy!r})"))
+    quick = sides.run("quick", script(tmp_path, "quick"))
+    await_both((slow, quick))
+    monkeypatch.setattr(quick, "thaw", lambda: pytest.fail("the partner stays frozen"))
+    rounds = take_turns((slow, quick), random.Random(0), lambda rounds: len(rounds) == 8)
+    assert len(rounds) == 8
+
+
 @pytest.mark.slow  # quick twin: the workers of test_live_pair.py
 def test_a_script_that_handles_sigcont_and_workers_with_a_timeout_survive_a_freeze(
     sides: Sides, tmp_path: Path
