@@ -142,7 +142,8 @@ class _Reading:
         begin, end = self._shifted(offset or 0)
         ranges, calls = self.ranges.sorted(), self.calls.sorted()
         steps = tuple(each for each in ranges if each.name == Phase.STEP.value)
-        seen = self.device_seen
+        seen, copies = self.device_seen, self.copies.sorted()
+        reads = {copy.correlation for copy in copies if copy.kind is CopyKind.D2H}
         return Timeline(
             sources=("kineto",),
             window_begin_ns=min((step.begin_ns for step in steps), default=begin),
@@ -152,8 +153,8 @@ class _Reading:
             steps=steps or None,
             ranges=ranges or None,
             kernels=self.kernels.sorted() if seen else None,
-            copies=self.copies.sorted() if seen else None,
-            syncs=syncs_among(calls) if seen else None,
+            copies=copies if seen else None,
+            syncs=syncs_among(calls, reads) if seen else None,
             runtime_calls=calls if seen else None,
             operators=operators_of(self.operators.sorted()) if len(self.operators) else None,
             collectives=self.collectives.sorted() if seen else None,

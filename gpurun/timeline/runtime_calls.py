@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,10 +50,21 @@ def launch_times(
     return numbers_of(calls, moment)[order[at]], known
 
 
-def syncs_among(calls: Iterable[RuntimeCall]) -> tuple[Sync, ...]:
-    """The calls in which the host waited; no line is known."""
-    return tuple(
-        Sync(call.begin_ns, call.end_ns, call.correlation, call.name, None)
-        for call in calls
-        if is_sync(call.name)
-    )
+def syncs_among(
+    calls: Iterable[RuntimeCall], reads: Container[int] = frozenset()
+) -> tuple[Sync, ...]:
+    """The calls in which the host waited; no line is known.
+
+    `reads`: correlations of copies to the host. A wait right after the call of one begins with it:
+    that is what `.item()` and `.cpu()` cost the host.
+    """
+    found: list[Sync] = []
+    last: dict[int, RuntimeCall] = {}
+    for call in calls:
+        if is_sync(call.name):
+            before = last.get(call.thread)
+            read = before is not None and before.correlation in reads
+            begin = before.begin_ns if before is not None and read else call.begin_ns
+            found.append(Sync(begin, call.end_ns, call.correlation, call.name, None))
+        last[call.thread] = call
+    return tuple(found)
