@@ -45,6 +45,17 @@ def test_a_training_run_is_summed_up(tmp_path: Path, gpurun: Gpurun) -> None:
     assert lines[-1].startswith("verdict=ok exit=0 run=.gpurun/runs/")
 
 
+@pytest.mark.parametrize("words", [("-m",), ("--nproc-per-node=1", "-m")], ids=str)
+def test_a_module_is_recorded_by_its_name(
+    words: tuple[str, ...], tmp_path: Path, gpurun: Gpurun
+) -> None:
+    write(tmp_path, TRAINING)
+    done = gpurun(*words, "script", "-m", "a b")
+    assert done.returncode == 0, done.stderr.decode()
+    (record,) = results(tmp_path / ".gpurun")
+    assert record["command"] == ["-m", "script", "-m", "a b"]
+
+
 def test_a_run_without_torch_is_recorded_too(tmp_path: Path, gpurun: Gpurun) -> None:
     result = gpurun("--json", "out.json", write(tmp_path, "raise SystemExit(3)"), "a")
     (record,) = results(tmp_path / ".gpurun")

@@ -124,6 +124,11 @@ def test_bytes_that_are_no_text_are_served() -> None:
     assert labels["script"] == "a\\udcff.py"
 
 
+def test_a_module_is_named() -> None:
+    ((labels, _),) = scraped(training(["-m", "pkg.train", "--lr=1"]))["training_steps"]
+    assert labels["script"] == "pkg.train"
+
+
 def test_the_metrics_are_valid_openmetrics_too() -> None:
     text = exposition.generate_latest(registry_of(training())).decode()
     assert "training_steps" in {family.name for family in open_parser(text)}

@@ -68,7 +68,7 @@ class Metrics:
         for name, field, meaning in TRAINING_FIGURES:
             family = GaugeMetricFamily(name, meaning, labels=["run", "script", "rank"])
             for training in report.trainings:
-                script = _text(training.command[0] if training.command else "")
+                script = _script(training.command)
                 for rank in training.ranks:
                     labels = [training.run, script, str(rank.rank or 0)]
                     _add(family, labels, getattr(rank, field))
@@ -82,8 +82,9 @@ class Metrics:
             return self._seen
 
 
-def _text(name: str) -> str:
-    """A name as UTF-8 can hold it; a path may have bytes that are none."""
+def _script(command: tuple[str, ...]) -> str:
+    """The script or module as UTF-8 can hold it; a path may have bytes that are none."""
+    name = next((word for word in command if word != "-m"), "")
     return name.encode("utf-8", "backslashreplace").decode()
 
 

@@ -117,7 +117,7 @@ class Recorder:
                 rank=_number("RANK"),
                 local_rank=_number("LOCAL_RANK"),
                 world_size=_number("WORLD_SIZE"),
-                argv=tuple(getattr(sys, "argv", ())),
+                argv=_argv(),
                 python=sys.version.split()[0],
                 unix_time_ns=time.time_ns(),
                 clock_ns=time.perf_counter_ns(),
@@ -190,6 +190,14 @@ def _text(line: dict[str, Any]) -> str:
 def _identity(file: int) -> tuple[int, int]:
     status = os.fstat(file)
     return status.st_dev, status.st_ino
+
+
+def _argv() -> tuple[str, ...]:
+    """The program and its arguments; until python has found a module, `sys.argv` lacks its name."""
+    words = tuple(getattr(sys, "argv", ()))
+    if words[:1] != ("-m",) or len(sys.orig_argv) <= len(words):
+        return words
+    return ("-m", sys.orig_argv[-len(words)].removeprefix("-m"), *words[1:])
 
 
 def _number(variable: str) -> int | None:
