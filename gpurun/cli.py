@@ -56,6 +56,7 @@ among values of a script's argument. Write the script's own value first: --lr @t
                         without it gpurun measures this before training
   --shared-writes       with --ddp: let ranks write the same files if they cannot have
                         private layers
+  --live                keep a line below the script's output: steps, throughput, loss, GPUs
   --prometheus PORT     serve figures of the run and its GPUs to Prometheus, on loopback;
                         ADDRESS:PORT serves other machines too
   --tensorboard DIR     write loss, learning rate, throughput and GPU figures as TensorBoard events

@@ -28,7 +28,7 @@ from gpurun.records.tuned_argument import MARK, TunedArgument
 
 OWN_SWITCHES = (
     "optimize", "tune-only", "dry-run", "tuned", "trials-in-place", "quiet", "strong",
-    "oversubscribe", "ddp", "shared-writes", "emergency-checkpoint",
+    "oversubscribe", "ddp", "shared-writes", "emergency-checkpoint", "live",
 )  # fmt: skip
 OWN_VALUES = (
     "budget", "max-trials", "objective", "allow", "settings", "save-settings", "json", "out",
@@ -44,9 +44,11 @@ NEEDS = {
     "without": ("tuned", "settings"),
 }
 """By flag, the modes of which it needs one."""
+OF_TRAINING = ("live", "prometheus", "tensorboard")
+"""Flags that show a training while it runs."""
 AGAINST_SCALE = (
-    "ddp", "optimize", "tune-only", "tuned", "settings", "allow", "prometheus", "tensorboard",
-    "on-nonfinite", "emergency-checkpoint", "on-oom",
+    "ddp", "optimize", "tune-only", "tuned", "settings", "allow",
+    "on-nonfinite", "emergency-checkpoint", "on-oom", *OF_TRAINING,
 )  # fmt: skip
 """Flags that `--scale` excludes: it applies no settings, hides ranks by itself, only measures."""
 MAIN = Flags(
@@ -111,9 +113,9 @@ def _refuse_idle(options: Options, own: Mapping[str, str]) -> None:
         if flag in own and not any(modes[mode] for mode in needed):
             wanted = " or ".join(f"--{mode}" for mode in needed)
             raise GpurunError(f"--{flag} needs {wanted}", "add it, or drop the flag")
-    if options.tune_only and (options.prometheus or options.tensorboard):
-        flag = "prometheus" if options.prometheus else "tensorboard"
-        raise GpurunError(f"--{flag} is for a training, and nothing trains", f"drop --{flag}")
+    shown = [flag for flag in OF_TRAINING if flag in own]
+    if shown and options.tune_only:
+        raise GpurunError(f"--{shown[0]} is for a training, and nothing trains", "drop the flag")
     if options.elastic and options.safety.on_nonfinite is NonfiniteAction.SKIP:
         raise GpurunError(
             "--on-nonfinite skip is for one process: ranks would leave out different steps",

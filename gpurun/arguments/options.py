@@ -59,9 +59,9 @@ class Options:
     for an option that nobody set; `budget_seconds` and `allow` are always set under `optimize`.
     `target` is the script as it is; `tuned_arguments` are those of its arguments that were typed as
     `@tune:` words. `without`: knobs to leave out of the stored settings. `profile`: the window of
-    steps that `gpurun profile` records. `prometheus`: host and port of the metrics of the run.
-    `tensorboard`: the folder of its TensorBoard events. `safety`: what a full run does when it goes
-    wrong."""
+    steps that `gpurun profile` records. `live`: a line below the script's output shows the run.
+    `prometheus`: host and port of its metrics. `tensorboard`: the folder of its TensorBoard events.
+    `safety`: what a full run does when it goes wrong."""
 
     target: Target
     torchrun: tuple[str, ...] = ()
@@ -91,6 +91,7 @@ class Options:
     tuned_arguments: tuple[TunedArgument, ...] = ()
     scale: ScaleOptions | None = None
     profile: ProfileSpec | None = None
+    live: bool = False
     prometheus: tuple[str, int] | None = None
     tensorboard: str | None = None
     safety: SafetySpec = SafetySpec()

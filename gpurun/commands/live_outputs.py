@@ -1,7 +1,9 @@
-"""`--prometheus` and `--tensorboard` of a run: figures for other tools while the script runs."""
+"""`--live`, `--prometheus` and `--tensorboard` of a run: its figures while the script runs."""
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,10 +11,13 @@ from typing import TYPE_CHECKING
 from gpurun.arguments.options import Options
 
 if TYPE_CHECKING:
+    from gpurun.measure.live.followed_run import FollowedRun
     from gpurun.report.live.metrics_server import MetricsServer
+    from gpurun.report.live.status_line import StatusLine
     from gpurun.report.live.tensorboard_process import TensorboardProcess
 
 Note = Callable[[str], None]
+DRAW_SECONDS = 1.0
 
 
 class LiveOutputs:
@@ -33,6 +38,10 @@ class LiveOutputs:
             from gpurun.report.live.metrics_server import MetricsServer
 
             self._server = MetricsServer(options.prometheus)
+        self._live = options.live
+        self._status: StatusLine | None = None
+        self._followed: FollowedRun | None = None
+        self._draw_at = 0.0
         self.beside: tuple[int, ...] = ()
         """Processes of ours beside the script's."""
 
@@ -43,23 +52,54 @@ class LiveOutputs:
             self.close()
             self._server = self._events = None
             if note is not None:
-                note("without a record there are no figures for --prometheus and --tensorboard")
+                note("without a record there are no figures while the script runs")
             return
+        if self._live:
+            self._begin_status(note)
         if self._events is not None:
             self.beside = (self._events.start(run_dir),)
         if self._server is not None and note is not None:
             note(f"metrics: {self._server.url}")
 
+    def _begin_status(self, note: Note | None) -> None:
+        from gpurun.report.live.status_line import StatusLine
+        from gpurun.report.terminal_output import on_terminal
+
+        if on_terminal():
+            self._status = StatusLine(sys.stderr.fileno())
+        elif note is not None:
+            note("--live shows nothing: stderr is no terminal")
+
     def tick(self) -> None:
-        """The script runs: answer from now on."""
-        if self._server is None or self._server.started or self._run_dir is None:
+        """The script runs: answer from now on, and draw what it does."""
+        if self._run_dir is None:
             return
         from gpurun.measure.live.followed_run import FollowedRun
 
-        self._server.start(FollowedRun(self._run_dir).report)
+        if self._server is not None and not self._server.started:
+            self._server.start(FollowedRun(self._run_dir).report)
+        if self._status is not None and time.monotonic() >= self._draw_at:
+            self._draw_at = time.monotonic() + DRAW_SECONDS
+            self._followed = self._followed or FollowedRun(self._run_dir)
+            self._draw(self._status, self._followed)
+
+    def _draw(self, status: StatusLine, followed: FollowedRun) -> None:
+        from gpurun.report.live.status_line import status_text
+
+        text = status_text(followed.report())
+        try:
+            if text:
+                status.draw(text)
+        except OSError:
+            self._status = None  # the terminal is gone; the run goes on
 
     def close(self, note: Note | None = None) -> None:
         """The script has ended. `note` tells the user what is missing."""
+        try:
+            if self._status is not None:
+                self._status.close()
+        except OSError:
+            pass  # the terminal is gone
         if self._server is not None:
             self._server.close()
         missing = None if self._events is None else self._events.finish()

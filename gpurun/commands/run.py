@@ -85,6 +85,10 @@ def run_with(
     except GpurunError:
         _forget(run_dir)
         raise
+    finally:
+        wall_seconds = time.monotonic() - started
+        if outputs is not None:
+            outputs.close(_note)
     if options.ddp and run_dir is not None:
         _end_hidden(run_dir, exit_code, options.quiet)
     if exit_code == 128 + signal.SIGKILL and run_dir is not None:
@@ -92,9 +96,7 @@ def run_with(
 
         if killed_for_memory(run_dir):
             _note("during the run the kernel killed a process of this host for lack of memory")
-    outcome = RunOutcome(exit_code, time.monotonic() - started, run_dir)
-    if outputs is not None:
-        outputs.close(_note)
+    outcome = RunOutcome(exit_code, wall_seconds, run_dir)
     try:
         _conclude(outcome, options, sampling.lost, saved)
         if extension is not None and run_dir is not None:
@@ -150,7 +152,7 @@ class RunSampling:
 
 def _live_outputs(options: Options) -> LiveOutputs | None:
     """What serves and writes figures while the script runs; None if nobody asked."""
-    if options.prometheus is None and options.tensorboard is None:
+    if not options.live and options.prometheus is None and options.tensorboard is None:
         return None
     from gpurun.commands.live_outputs import LiveOutputs
 

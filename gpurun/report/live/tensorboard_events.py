@@ -26,7 +26,7 @@ NICENESS = 10
 
 
 class EventFolders:
-    """One folder, which TensorBoard calls a run; each rank has its own where there are several."""
+    """One folder, which TensorBoard calls a run; each rank of a job has its own."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -38,8 +38,8 @@ class EventFolders:
         """Write one point of each figure, if a step was taken since the last ones."""
         for training in report.trainings:
             for rank in training.ranks:
-                alone = len(training.ranks) == 1 and not rank.rank
-                self._rank(rank, self._folder / ("" if alone else f"rank{rank.rank or 0}"))
+                name = "" if rank.rank is None else f"rank{rank.rank}"
+                self._rank(rank, self._folder / name)
             steps = max((rank.steps for rank in training.ranks), default=0)
             for gpu in report.gpus if training.ranks else ():
                 self._gpu(gpu, steps)

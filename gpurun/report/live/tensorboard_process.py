@@ -53,10 +53,10 @@ class TensorboardProcess:
             return None
         try:
             _, told = self._process.communicate(timeout=END_SECONDS)
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
             self._process.kill()
             self._process.wait()
-            return "--tensorboard: the last events are missing: writing them took too long"
+            return "--tensorboard: the last events are missing: gpurun did not wait for them longer"
         if self._process.returncode == 0:
             return None
         reason = told.decode(errors="replace").strip().splitlines() or ["no reason given"]
