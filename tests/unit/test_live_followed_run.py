@@ -111,6 +111,14 @@ def test_ranks_come_in_their_order(tmp_path: Path) -> None:
     assert [r.rank for r in FollowedRun(tmp_path).report().trainings[0].ranks] == [0, 1]
 
 
+def test_a_rank_that_was_started_again_is_one_rank(tmp_path: Path) -> None:
+    for attempt, count in enumerate((40, 5)):
+        rows = [row(1000 + 10 * i) for i in range(count)]
+        write_events(tmp_path, [steps(rows)], pid=200 - attempt, rank=0, start_ms=9000 * attempt)
+    rank = only_rank(FollowedRun(tmp_path))
+    assert (rank.pid, rank.steps) == (199, 5)
+
+
 def test_a_missing_folder_is_an_empty_run(tmp_path: Path) -> None:
     report = FollowedRun(tmp_path / "gone").report()
     assert (report.gpus, report.trainings[0].ranks) == ((), ())

@@ -86,6 +86,12 @@ def test_each_gpu_and_rank_has_its_series() -> None:
     assert [(labels["rank"], n) for labels, n in seen["training_steps"]] == [("0", 12), ("1", 11)]
 
 
+def test_processes_without_a_rank_have_different_labels() -> None:
+    spawned = [replace(RANK, rank=None, pid=pid) for pid in (7, 8)]
+    seen = scraped(training(("t.py",), *spawned, RANK))
+    assert [labels["rank"] for labels, _ in seen["training_steps"]] == ["0", "1", "2"]
+
+
 def test_figures_that_were_not_measured_have_no_sample() -> None:
     bare = RankState(None, 7, 1, None, None, None, None, 0.0)
     seen = scraped(training(("t.py",), bare))

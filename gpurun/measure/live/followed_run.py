@@ -47,11 +47,16 @@ class FollowedRun:
 
     def training(self) -> TrainingState:
         """The progress of every process that has taken a step."""
-        processes = list(self._processes.values())
-        found = [state for process in processes if (state := process.state()) is not None]
-        argv = next((p.event.argv for p in processes if p.event is not None), ())
-        ranks = sorted(found, key=lambda state: (state.rank or 0, state.pid))
-        return TrainingState(self.run_dir.name, argv, tuple(ranks))
+        known = [process for process in self._processes.values() if process.event is not None]
+        known.sort(key=lambda process: process.event.unix_time_ns if process.event else 0)
+        argv = next((process.event.argv for process in known if process.event is not None), ())
+        ranks: dict[tuple[int | None, int], RankState] = {}
+        for process in known:
+            state = process.state()
+            if state is not None:  # a rank that was started again replaces the one before
+                ranks[state.rank, state.pid if state.rank is None else 0] = state
+        found = sorted(ranks.values(), key=lambda state: (state.rank or 0, state.pid))
+        return TrainingState(self.run_dir.name, argv, tuple(found))
 
     def report(self) -> MonitorReport:
         """Read, then tell the progress and the latest sample of each GPU."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from gpurun.records.monitor import MonitorReport
+from gpurun.records.monitor import MonitorReport, TrainingState
 
 if TYPE_CHECKING:
     from prometheus_client.core import GaugeMetricFamily
@@ -69,8 +69,8 @@ class Metrics:
             family = GaugeMetricFamily(name, meaning, labels=["run", "script", "rank"])
             for training in report.trainings:
                 script = _script(training.command)
-                for rank in training.ranks:
-                    labels = [training.run, script, str(rank.rank or 0)]
+                for number, rank in zip(_numbers(training), training.ranks, strict=True):
+                    labels = [training.run, script, str(number)]
                     _add(family, labels, getattr(rank, field))
             yield family
 
@@ -80,6 +80,12 @@ class Metrics:
                 self._seen = self._look()
                 self._due = time.monotonic() + SHORTEST_SECONDS
             return self._seen
+
+
+def _numbers(training: TrainingState) -> Sequence[int]:
+    """A number for each rank, no two alike; processes that a script spawns itself have none."""
+    numbers = [rank.rank for rank in training.ranks if rank.rank is not None]
+    return numbers if len(numbers) == len(training.ranks) else range(len(training.ranks))
 
 
 def _script(command: tuple[str, ...]) -> str:

@@ -33,13 +33,13 @@ class EventFolders:
         self._writers: dict[Path, Writer] = {}
         self._steps: dict[int, int] = {}
         """The latest step that was written, by process."""
+        self._alone: int | None = None
 
     def write(self, report: MonitorReport) -> None:
         """Write one point of each figure, if a step was taken since the last ones."""
         for training in report.trainings:
             for rank in training.ranks:
-                name = "" if rank.rank is None else f"rank{rank.rank}"
-                self._rank(rank, self._folder / name)
+                self._rank(rank, self._folder / self._name(rank))
             steps = max((rank.steps for rank in training.ranks), default=0)
             for gpu in report.gpus if training.ranks else ():
                 self._gpu(gpu, steps)
@@ -50,6 +50,13 @@ class EventFolders:
         """Close the files."""
         for writer in self._writers.values():
             writer.close()
+
+    def _name(self, rank: RankState) -> str:
+        """The first process outside a job writes into the folder itself."""
+        if rank.rank is not None:
+            return f"rank{rank.rank}"
+        self._alone = self._alone or rank.pid
+        return "" if rank.pid == self._alone else f"process{rank.pid}"
 
     def _rank(self, rank: RankState, folder: Path) -> None:
         if self._steps.get(rank.pid) == rank.steps:
