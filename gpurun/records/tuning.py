@@ -138,14 +138,17 @@ class OtherLoad:
 
 @record
 class LossCurves:
-    """Loss by step of baseline and candidate, kept where the guard rejected the candidate.
+    """Loss by step of baseline and candidate.
 
     The candidate's trial is the one that is furthest off, the baseline's one of the same seed where
-    there is one. None: no finite loss was seen at that step.
+    there is one. `lowest` and `highest`: of all trials of the baseline. None: no finite loss was
+    seen at that step.
     """
 
     baseline: tuple[float | None, ...]
     candidate: tuple[float | None, ...]
+    lowest: tuple[float | None, ...] = ()
+    highest: tuple[float | None, ...] = ()
 
 
 @record

@@ -117,7 +117,11 @@ def test_the_loss_guard_judges_the_recorded_training_as_it_did(
     assert findings.rejections == []
     assert findings.guard is not None
     assert set(findings.guard.compared) == {"samples", "gradients", "losses"}
-    before = replace(findings.guard, compared=())  # which was not told when it was recorded
+    curves = findings.guard.curves
+    assert curves is not None
+    both = zip(curves.lowest, curves.baseline, curves.highest, strict=False)
+    assert all(low <= own <= high for low, own, high in both if low and own and high)
+    before = replace(findings.guard, compared=(), curves=None)  # as it was when recorded
     assert_close(to_json(before), to_json(told.guard))
     assert findings.guard is not None
     assert findings.guard.accepted
@@ -169,6 +173,7 @@ def test_the_document_is_the_recorded_one(
         seconds=told.tuning_seconds,
     )
     written = document(recorded / "tuning.json")
+    del written["guard"]["curves"]  # were kept of rejected changes alone
     base = geometric_mean([base for base, _ in told.proof.pairs]) if told.proof else None
     # these were means over launches when it was recorded; now they are what the pairs compared
     written["baseline"]["samples_per_second"] = base

@@ -130,6 +130,14 @@ def test_two_runs_stand_side_by_side() -> None:
     assert "| samples/s | 100 | 250 |" in markdown_page(page)
 
 
+def test_the_loss_of_what_was_kept_is_shown_in_the_range_of_the_baseline() -> None:
+    curves = LossCurves((2.0, 1.5), (2.0, 1.6), (1.9, 1.4), (2.1, 1.7))
+    guard = GuardVerdict(True, 0.01, 0.02, (), curves, compared=("losses",))
+    told = markdown_page(page_of(tuned(guard=guard)))
+    assert "highest of all baseline trials ends at 1.70" in told
+    assert "candidate ends at 1.60" in told
+
+
 def test_a_rejected_change_shows_both_curves() -> None:
     curves = LossCurves((2.0, 1.5, 1.0), (2.0, None, 3.0))
     rejection = Rejection({"tf32": True}, GuardVerdict(False, 0.2, 0.01, ("apart",), curves))

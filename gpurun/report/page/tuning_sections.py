@@ -42,6 +42,10 @@ _TRIAL_COLUMNS = (
 )
 
 
+_REJECTED = "Loss by step of a rejected change"
+_LOWEST, _HIGHEST = "lowest of all baseline trials", "highest of all baseline trials"
+
+
 def tuning_sections(contents: RunContents) -> Iterator[Section]:
     """The sections that the tuning has data for."""
     report = contents.tuning
@@ -137,29 +141,35 @@ def ceilings_picture(ceilings: Ceilings) -> Picture | None:
 
 
 def _guard(report: TuningReport) -> list[Block]:
-    """The rejections, each with both loss curves where they were compared."""
+    """The loss of what was judged in the end, and the rejections, where losses were compared."""
     blocks: list[Block] = []
     guard = report.guard
-    if guard is not None and not guard.accepted:
+    if guard is not None and guard.accepted and "losses" in guard.compared:
+        blocks += _curves(guard.curves, "Loss by step with the settings")
+    elif guard is not None and not guard.accepted:
         blocks.append(Paragraph(f"Rejected: {'; '.join(guard.reasons)}", strong=True))
-        blocks += _curves(guard.curves)
+        blocks += _curves(guard.curves, _REJECTED)
     for rejection in rejections_on_the_way(report):
         blocks.append(Paragraph(rejection_line(rejection)))
-        blocks += _curves(rejection.guard.curves)
+        blocks += _curves(rejection.guard.curves, _REJECTED)
     return blocks
 
 
-def _curves(curves: LossCurves | None) -> list[Block]:
+def _curves(curves: LossCurves | None, title: str) -> list[Block]:
     if curves is None:
         return []
-    told = [
-        series_of(name, [(float(n), v) for n, v in enumerate(values, 1) if v is not None])
-        for name, values in (("baseline", curves.baseline), ("candidate", curves.candidate))
-    ]
-    series = [one for one in told if one is not None]
+    told = {
+        name: series_of(name, [(float(n), v) for n, v in enumerate(values, 1) if v is not None])
+        for name, values in (
+            ("baseline", curves.baseline),
+            ("candidate", curves.candidate),
+            (_LOWEST, curves.lowest),
+            (_HIGHEST, curves.highest),
+        )
+    }
+    series = [one for one in told.values() if one is not None]
     if not series:
         return []
-    lines = [Line(one.name, one.points) for one in series]
+    lines = [Line(one.name, one.points, dashed=one.name in (_LOWEST, _HIGHEST)) for one in series]
     ends = "; ".join(f"{one.name} ends at {number(one.points[-1][1])}" for one in series)
-    picture = line_chart("Loss by step of a rejected change", lines, "step", from_zero=False)
-    return [Picture(picture, f"{ends}.")]
+    return [Picture(line_chart(title, lines, "step", from_zero=False), f"{ends}.")]

@@ -59,7 +59,7 @@ def judge_training(
         loss_deviation=None if apart is None else apart.size,
         noise=None if apart is None else apart.noise,
         reasons=tuple(reasons),
-        curves=loss_checks.curves(baselines, candidates) if reasons and not forward_only else None,
+        curves=None if forward_only else loss_checks.curves(baselines, candidates),
         output_deviation=outputs.deviation,
         output_agreement=outputs.agreement,
         outputs_not_compared=outputs.why_not if forward_only and not outputs.compared else None,

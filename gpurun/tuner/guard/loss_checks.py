@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from gpurun.records.tuning import LossCurves
 from gpurun.stats.descriptive import median
@@ -48,7 +49,7 @@ def too_far(apart: Deviation) -> str:
 
 
 def curves(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> LossCurves | None:
-    """The candidate's worst curve beside the baseline's of the same seed."""
+    """The candidate's worst curve beside the baseline's of the same seed, and their range."""
     if not baselines or not candidates:
         return None
 
@@ -58,7 +59,16 @@ def curves(baselines: Sequence[Evidence], candidates: Sequence[Evidence]) -> Los
 
     worst = max(candidates, key=off)
     reference = next((b for b in baselines if b.seed == worst.seed), baselines[0])
-    return LossCurves(baseline=_plain(reference.losses), candidate=_plain(worst.losses))
+    steps = [
+        [x for x in at if math.isfinite(x)]
+        for at in zip_longest(*(b.losses for b in baselines), fillvalue=math.nan)
+    ]
+    return LossCurves(
+        baseline=_plain(reference.losses),
+        candidate=_plain(worst.losses),
+        lowest=tuple(min(at, default=None) for at in steps),
+        highest=tuple(max(at, default=None) for at in steps),
+    )
 
 
 def _plain(losses: Sequence[float]) -> tuple[float | None, ...]:
