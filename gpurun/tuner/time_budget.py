@@ -153,7 +153,7 @@ class TimeBudget:
         """
         if startup.first > 0 and self.usual + startup.first > self._screen_share:
             return True
-        if not self._tried and best is self._whole:
+        if not self._tried and self._is_whole(best):
             return self.left - self.usual < self.usual + startup.first
         round_seconds = self.round_of(best, startup.later)
         kept = kept_for_proof(round_seconds, self.budget, self.live)
@@ -162,9 +162,13 @@ class TimeBudget:
         needed = self.again(best) + startup.first
         return self.left < needed + kept + self._kept_for_batch(best)
 
+    def _is_whole(self, trial: Trial) -> bool:
+        """True for the launch of the script as it is, also once its gain of 1 was noted."""
+        return self._whole is not None and trial.record.number == self._whole.record.number
+
     def _kept_for_batch(self, best: Trial) -> float:
         """Expected seconds of the best settings with another batch, which compile anew."""
-        if not self.batch_to_come or best is self._whole:
+        if not self.batch_to_come or self._is_whole(best):
             return 0.0
         start = _start(best)
         slowest = self._longest.get(self._slow_settings(best), start)

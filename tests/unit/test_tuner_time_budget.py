@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,12 @@ from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.tuning_trial import Trial
 from tests.unit.tuner_trials import trial
 
+NUMBERS = itertools.count(1)
+
 
 def launch(rate: float, seconds: float, to_data: float, **knobs: str) -> Trial:
     """A trial that took so long, and so long to its first batch."""
-    found = trial(rate, knobs)
+    found = trial(rate, knobs, number=next(NUMBERS))
     process = ProcessEvent(1, None, None, None, ("train.py",), "3.12", 0, clock_ns=10**9)
     began = EpochEvent(0, "begin", process.clock_ns + int(to_data * 1e9), None, None)
     log = ProcessLog(Path("events.jsonl"), process, epochs=(began,))
@@ -78,6 +81,8 @@ def test_something_is_tried_however_slow_the_script_is() -> None:
     times.baseline(baseline := launch(37, 70.0, to_data=1.0), started_early=False)
     assert not times.no_room_to_search(baseline, StartupSeconds(first=40.0, later=1.0))
     assert times.no_room_to_search(baseline, StartupSeconds(first=75.0, later=1.0))
+    beside = replace(baseline, record=replace(baseline.record, gain_over_reference=1.0))
+    assert not times.no_room_to_search(beside, StartupSeconds(first=40.0)), "it is the same"
     assert times.screen_limit() == pytest.approx(140.0, abs=1.0), "so long it may take"
     times.launched(launch(38, 70.0, to_data=1.0), started_early=False)
     assert times.no_room_to_search(baseline, StartupSeconds(first=40.0, later=1.0)), "only at first"
