@@ -31,6 +31,30 @@ for step in range(1, 31):
 print("trained", model.weight.isfinite().all().item())
 """
 
+SPAWNED = """
+import torch
+import torch.distributed as dist
+
+def train(rank, store):
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(2):
+        loss = model(torch.randn(8, 4)).square().mean()
+        if step == 1 and rank == 0:
+            loss = loss + float("inf")
+        optimizer.zero_grad()
+        loss.backward()
+        before = model.module.weight.detach().clone()
+        optimizer.step()
+    print("left out" if torch.equal(before, model.module.weight) else "stepped", flush=True)
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    import os
+    torch.multiprocessing.spawn(train, (os.path.abspath("store"),), nprocs=2)
+"""
+
 
 def run(
     tmp_path: Path, gpurun: Gpurun, *flags: str, bad: tuple[int, ...]
@@ -80,6 +104,22 @@ def test_skip_leaves_out_the_optimizers_step_and_says_that_the_training_changed(
     assert any(
         "2 optimizer steps left out, which changes the training" in n for n in result["notes"]
     )
+
+
+def test_the_first_step_counts_once(tmp_path: Path, gpurun: Gpurun) -> None:
+    """Until an optimizer steps, each backward pass looks like a step."""
+    _, _, said, result = run(tmp_path, gpurun, "--on-nonfinite", "skip", bad=(1,))
+    assert len(said) == 1
+    seen = result["nonfinite_loss"]
+    assert (seen["step"], seen["steps"], seen["skipped_steps"]) == (1, 1, 1)
+
+
+def test_ranks_of_the_scripts_own_leave_out_no_step(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "train.py").write_text(SPAWNED)
+    done = gpurun("--on-nonfinite", "skip", "train.py")
+    assert done.returncode == 0
+    assert done.stdout.decode().split() == ["stepped", "stepped"]
+    assert b"its optimizer step was taken: skip is for one process" in done.stderr
 
 
 def test_stop_ends_the_run_as_sys_exit_would(tmp_path: Path, gpurun: Gpurun) -> None:

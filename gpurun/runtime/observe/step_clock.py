@@ -131,6 +131,11 @@ class StepClock:
         return not self.steps_of and not self.backwards
 
     @property
+    def losses_so_far(self) -> list[Tensor]:
+        """The losses of the running step, as far as they are looked at."""
+        return [*(loss for row in self._provisional for loss in row[-1]), *self.losses]
+
+    @property
     def kind(self) -> str:
         """The best clock so far: "forward", "backward" or "optimizer"."""
         return self._clock

@@ -26,11 +26,13 @@ from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe.exit_metrics import BEFORE_END
 from gpurun.runtime.observe.optimizers import unless_compiling
-from gpurun.runtime.observe.step_clock import CLOCK, CLOCKS
+from gpurun.runtime.observe.step_clock import CLOCK, CLOCKS, PATIENCE
 from gpurun.runtime.safety.user_lines import say_once
 
 ENDED = 1
 """Exit code of a run that `stop` ends."""
+LEFT_OUT = "; its optimizer step is left out (--on-nonfinite skip)"
+TAKEN = "; its optimizer step was taken: skip is for one process, and not for a closure"
 
 
 class NonfiniteLosses:
@@ -64,10 +66,9 @@ class NonfiniteLosses:
             self._steps.clear()
         for row in rows:
             self._steps[row[StepRow.SOURCE]] += 1
-            loss = row[StepRow.LOSS]
-            if loss is None:
-                continue
-            step = max(self._steps.values())
+            loss, step = row[StepRow.LOSS], max(self._steps.values())
+            if loss is None or (clock == "backward" and len(CLOCK.optimizers) and step <= PATIENCE):
+                continue  # the loss of the optimizer's first step holds those of its backwards
             if math.isfinite(loss):
                 self._finite = step
                 continue
@@ -85,7 +86,7 @@ class NonfiniteLosses:
             since = f"; it was finite at step {self._finite}, the last one looked at before"
         then = {
             NonfiniteAction.WARN: "",
-            NonfiniteAction.SKIP: "; its optimizer step is left out (--on-nonfinite skip)",
+            NonfiniteAction.SKIP: LEFT_OUT if self._skipped else TAKEN,
             NonfiniteAction.STOP: "; the run ends (--on-nonfinite stop)",
         }[self._action]
         say_once(self._run_dir, "nonfinite", f"the loss is {loss} at step {step}{since}{then}")
@@ -114,11 +115,22 @@ class NonfiniteLosses:
         os.kill(os.getpid(), signal.SIGTERM)  # a thread's SystemExit would end only the thread
 
 
+def among_ranks() -> bool:
+    """True if this process trains together with others."""
+    distributed = torch.distributed
+    return (
+        distributed.is_available()
+        and distributed.is_initialized()
+        and distributed.get_world_size() > 1
+    )
+
+
 class LeftOutSteps:
     """Optimizer steps without gradients while a loss of the step is not finite: none does a thing.
 
     Gradients are put back after the step, for a script that reads them. Asking for the loss waits
-    for the device.
+    for the device. Ranks that the script started itself would leave out different steps, and their
+    copies of the model part: they leave out none.
     """
 
     def __init__(self, skipped: Any) -> None:
@@ -131,7 +143,8 @@ class LeftOutSteps:
         optimizers.register_optimizer_step_post_hook(unless_compiling(self._ends))
 
     def _begins(self, optimizer: Optimizer) -> None:
-        if self._aside or all(bool(torch.isfinite(loss).all()) for loss in CLOCK.losses):
+        losses = CLOCK.losses_so_far
+        if self._aside or among_ranks() or all(bool(x.isfinite().all()) for x in losses):
             return
         taken = [
             (parameter, parameter.grad)
