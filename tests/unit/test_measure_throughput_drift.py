@@ -52,6 +52,13 @@ def test_a_steady_or_short_run_says_nothing(tmp_path: Path, parts: list[tuple[in
     assert summary(tmp_path, [of_lengths(*parts)]).throughput_drift is None
 
 
+@pytest.mark.parametrize("more", [{"samples": {0: (16, 1)}}, {"tokens": 2048}])
+def test_steps_with_larger_batches_are_not_slower(tmp_path: Path, more: dict[str, Any]) -> None:
+    rows = [row(1000 + 200 * i, tokens=1024) for i in range(500)]
+    rows += [row(101_000 + 300 * i, **{"tokens": 1024, **more}) for i in range(500)]
+    assert summary(tmp_path, [steps(rows)]).throughput_drift is None
+
+
 def test_a_trial_says_nothing(tmp_path: Path) -> None:
     stop = StopEvent("enough", 1000, START_NS, START_NS + 10**9 * MS)
     assert summary(tmp_path, [of_lengths((500, 200), (500, 250)), stop]).throughput_drift is None

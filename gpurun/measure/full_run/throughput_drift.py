@@ -11,7 +11,8 @@ from gpurun.measure.measured_window import MS, NS, Window, queue_in_steps
 from gpurun.measure.step_table import UNKNOWN
 from gpurun.records.events import StepRow
 from gpurun.records.result import ThroughputDrift
-from gpurun.stats.pace_drift import PaceDrift, pace_drift
+from gpurun.stats.descriptive import median
+from gpurun.stats.pace_drift import LEAST_CHANGE, PaceDrift, pace_drift
 
 LEAST_SECONDS = 60.0
 """Within less time, a busy neighbour looks like a drift."""
@@ -49,7 +50,21 @@ def drift_note(drift: ThroughputDrift) -> str:
 
 def _drift(window: Window, start: int) -> PaceDrift | None:
     durations = _durations_ns(window, start)
-    return pace_drift(durations) if sum(durations) >= LEAST_SECONDS * NS else None
+    if sum(durations) < LEAST_SECONDS * NS or _other_batches(window, start):
+        return None
+    return pace_drift(durations)
+
+
+def _other_batches(window: Window, start: int) -> bool:
+    """True if steps have more or fewer samples or tokens at the end: their times do not compare."""
+    for column in (window.clock.samples, window.clock.steps[StepRow.TOKENS]):
+        sizes = column[start : window.last]
+        quarter = len(sizes) // 4
+        if quarter:
+            first, last = median(sizes[:quarter]), median(sizes[-quarter:])
+            if min(first, last) > 0 and abs(last / first - 1) > LEAST_CHANGE:
+                return True
+    return False
 
 
 def _durations_ns(window: Window, start: int) -> Sequence[int]:
