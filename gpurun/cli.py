@@ -79,6 +79,7 @@ variables mean the same as for torchrun: the script runs on torch's elastic agen
 def main(args: list[str] | None = None) -> int:
     """Run the command line `args` (default: the process's own) and return the exit code."""
     argv = sys.argv[1:] if args is None else list(args)
+    _replace_closed_streams()
     try:
         return _dispatch(argv)
     except GpurunError as error:
@@ -93,6 +94,13 @@ def main(args: list[str] | None = None) -> int:
         return int(ExitCode.INTERRUPTED)
     except Exception as error:
         return _internal(error)
+
+
+def _replace_closed_streams() -> None:
+    """Nobody reads what we say; the script still runs, with its streams closed as they were."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - as long as the process
 
 
 def _dispatch(argv: list[str]) -> int:

@@ -266,3 +266,29 @@ def test_no_python_runs_any_command(tmp_path: Path, gpurun: Gpurun) -> None:
     result = gpurun("--no-python", "sh", "-c", "echo out; echo err >&2; exit 9")
     assert (result.stdout, result.returncode) == (b"out\n", 9)
     assert gpurun("--quiet", "--no-python", "no-such-command").returncode == 127
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_script_runs_with_its_streams_closed(
+    tmp_path: Path, clean_environment: dict[str, str], closed: str
+) -> None:
+    script = write(
+        tmp_path,
+        "import pathlib, sys\n"
+        "pathlib.Path('seen').write_text(repr([s is None for s in (sys.stdout, sys.stderr)]))\n"
+        "sys.exit(3)\n",
+    )
+    seen = []
+    for launcher in ([], ["-m", "gpurun"]):
+        line = f'exec "$@" {closed}'
+        done = subprocess.run(
+            ["sh", "-c", line, "sh", sys.executable, *launcher, script],
+            cwd=tmp_path,
+            env=clean_environment,
+            check=False,
+            timeout=60,
+        )
+        seen.append((done.returncode, (tmp_path / "seen").read_text()))
+        (tmp_path / "seen").unlink()
+    assert seen[0] == seen[1]
+    assert seen[0][0] == 3
