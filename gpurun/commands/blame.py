@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -148,10 +149,13 @@ class BlameSearch:
             reason = self._known[frozenset(names)].reason
             self.say(f"{' together with '.join(names)} goes wrong: {reason}")
         if self.found and self._without is LaunchState.GOOD and asked.run is not None:
-            out = ",".join(name for names in self.found for name in names)
-            how = ("--settings", asked.run.settings) if asked.run.settings else ("--tuned",)
-            words = typed_words(rank_words(asked.run), asked.run.typed)
-            self.say(" ".join(["all goes well with: gpurun", *how, "--without", out, *words]))
+            run = asked.run
+            out = ",".join((*run.without, *(name for names in self.found for name in names)))
+            how = ["--settings", run.settings] if run.settings else ["--tuned"]
+            how += ["--allow", ",".join(run.allow)] if run.allow else []
+            words = shlex.join([*how, "--without", out, *typed_words(rank_words(run), run.typed)])
+            steps = count(asked.steps, "step")
+            self.say(f"nothing went wrong in {steps} with: gpurun {words}")
 
     def say(self, text: str) -> None:
         """One line for the user."""
