@@ -87,8 +87,7 @@ def run_with(
         raise
     finally:
         wall_seconds = time.monotonic() - started
-        if outputs is not None:
-            outputs.close(_note)
+        _end_outputs(outputs)
     if options.ddp and run_dir is not None:
         _end_hidden(run_dir, exit_code, options.quiet)
     if exit_code == 128 + signal.SIGKILL and run_dir is not None:
@@ -157,6 +156,17 @@ def _live_outputs(options: Options) -> LiveOutputs | None:
     from gpurun.commands.live_outputs import LiveOutputs
 
     return LiveOutputs(options)
+
+
+def _end_outputs(outputs: LiveOutputs | None) -> None:
+    """Write the last figures; nothing that happens here changes the exit code."""
+    try:
+        if outputs is not None:
+            outputs.close(_note)
+    except KeyboardInterrupt:
+        _note("the last figures were interrupted")
+    except Exception as error:
+        _note(f"the last figures are missing: {type(error).__name__}: {error}")
 
 
 def uses_torch(run_dir: Path) -> bool:

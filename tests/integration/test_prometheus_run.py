@@ -14,9 +14,11 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from gpurun.commands.live_outputs import LiveOutputs
 from tests.conftest import Gpurun
 from tests.integration.launched import start, wait_for
 
@@ -230,3 +232,16 @@ def test_the_launcher_imports_no_client_without_the_flag(
     assert "gpurun.measure.run_events" in done.stderr
     assert "prometheus_client" not in done.stderr
     assert "gpurun.measure.live" not in done.stderr
+
+
+def test_an_interrupt_at_the_end_leaves_the_scripts_exit_code(
+    tmp_path: Path, in_process: Gpurun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(outputs: LiveOutputs, note: object = None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LiveOutputs, "close", interrupted)
+    (tmp_path / "train.py").write_text("raise SystemExit(3)")
+    done = in_process("--prometheus", "0", "train.py")
+    assert done.returncode == 3
+    assert b"the last figures were interrupted" in done.stderr
