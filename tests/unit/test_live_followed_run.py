@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,20 @@ def test_a_line_counts_once_it_is_whole(tmp_path: Path) -> None:
         file.write(line[70:] + "\n")
     assert only_rank(run).steps == 2
     assert only_rank(run).steps == 2
+
+
+def test_a_long_log_is_not_held_in_memory(tmp_path: Path) -> None:
+    events = [steps([row(1000 + 10 * i) for i in range(n, n + 100)]) for n in range(0, 40_000, 100)]
+    path = write_events(tmp_path, events)
+    run = FollowedRun(tmp_path)
+    tracemalloc.start()
+    try:
+        run.read()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < path.stat().st_size / 2
+    assert only_rank(run).steps == 40_000
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +65,7 @@ class FollowedRun:
         gpus = tuple(gpu_state(sample, place) for place, sample in samples)
         return MonitorReport("ok", None, gpus, (self.training(),))
 
-    def _new_lines(self, path: Path) -> list[dict[str, Any]]:
+    def _new_lines(self, path: Path) -> Iterator[dict[str, Any]]:
         return self._files.setdefault(path, _GrowingFile(path)).new_documents()
 
 
@@ -76,16 +76,19 @@ class _GrowingFile:
         self._path = path
         self._offset = 0
 
-    def new_documents(self) -> list[dict[str, Any]]:
+    def new_documents(self) -> Iterator[dict[str, Any]]:
+        """One at a time: the log of a long run does not fit into memory."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._offset)
-                text = file.read()
+                for line in file:
+                    if not line.endswith(b"\n"):
+                        return
+                    self._offset += len(line)
+                    if (found := _document(line)) is not None:
+                        yield found
         except OSError:
-            return []
-        whole = text.rfind(b"\n") + 1
-        self._offset += whole
-        return [found for line in text[:whole].splitlines() if (found := _document(line))]
+            return
 
 
 class _Process:
