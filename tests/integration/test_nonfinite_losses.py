@@ -55,6 +55,25 @@ if __name__ == "__main__":
     torch.multiprocessing.spawn(train, (os.path.abspath("store"),), nprocs=2)
 """
 
+FORKED = """
+import os, time, torch
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def train(bad):
+    for step in range(1, 21):
+        time.sleep(0.012)
+        optimizer.zero_grad()
+        loss = model(torch.randn(8, 4)).square().mean()
+        (loss * float("nan") if step == bad else loss).backward()
+        optimizer.step()
+train(bad=0)
+child = os.fork()
+if child == 0:
+    train(bad=5)
+    os._exit(0)
+os.waitpid(child, 0)
+"""
+
 
 def run(
     tmp_path: Path, gpurun: Gpurun, *flags: str, bad: tuple[int, ...]
@@ -120,6 +139,12 @@ def test_ranks_of_the_scripts_own_leave_out_no_step(tmp_path: Path, gpurun: Gpur
     assert done.returncode == 0
     assert done.stdout.decode().split() == ["stepped", "stepped"]
     assert b"its optimizer step was taken: skip is for one process" in done.stderr
+
+
+def test_a_forked_child_counts_its_own_steps(tmp_path: Path, gpurun: Gpurun) -> None:
+    (tmp_path / "train.py").write_text(FORKED)
+    said = gpurun("train.py").stderr.decode().splitlines()
+    assert [x for x in said if "the loss is" in x] == ["gpurun: the loss is nan at step 5"]
 
 
 def test_stop_ends_the_run_as_sys_exit_would(tmp_path: Path, gpurun: Gpurun) -> None:

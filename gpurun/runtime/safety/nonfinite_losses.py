@@ -40,6 +40,10 @@ class NonfiniteLosses:
 
     def __init__(self, spec: SafetySpec, run_dir: Path) -> None:
         self._action, self._quiet, self._run_dir = spec.on_nonfinite, spec.quiet, run_dir
+        self._start()
+
+    def _start(self) -> None:
+        """Nothing has been seen yet."""
         self._steps: Counter[int] = Counter()
         self._clock = ""
         self._finite: int | None = None
@@ -48,6 +52,7 @@ class NonfiniteLosses:
 
     def install(self) -> None:
         """Look at losses as they are resolved; `skip` and `stop` look at every one."""
+        os.register_at_fork(after_in_child=self._start)
         CLOCK.resolved.append(guarded("losses", self._look))
         BEFORE_END.append(guarded("losses at the end", self._record_end))
         if self._action is NonfiniteAction.WARN:
