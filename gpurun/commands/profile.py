@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +49,8 @@ def profile(argv: list[str]) -> int:
     if options.json is not None:
         check_output("--json", Path(options.json))  # after hours it would be too late
     profilers = _working(asked, options.quiet)
+    if any(each.launches_again for each in profilers) and (options.elastic or options.ddp):
+        raise GpurunError("--sources ncu looks at one process", "leave out ncu, or the ranks")
     options = replace(options, profile=_spec(asked, profilers))
     return run_with(options, chosen_settings(options), ProfilerExtension(options, profilers))
 
@@ -87,10 +89,12 @@ class ProfilerExtension:
         self._options = options
         self._profilers = profilers
         self._command: tuple[str, ...] = ()
+        self._environment: Mapping[str, str] = {}
 
-    def target(self, target: Target, run_dir: Path) -> Target:
+    def target(self, target: Target, run_dir: Path, environment: Mapping[str, str]) -> Target:
         """The script under the profilers that stand around its command line."""
         command = plain = self._command = command_line(target)
+        self._environment = environment
         for profiler in self._profilers:
             command = profiler.command(command, run_dir / FOLDER)
         return target if command == plain else Target(TargetKind.COMMAND, command[0], command[1:])
@@ -111,7 +115,7 @@ class ProfilerExtension:
         more = False
         for profiler in self._profilers:
             try:
-                more |= profiler.after_run(self._command, run_dir, kernels)
+                more |= profiler.after_run(self._command, self._environment, run_dir, kernels)
             except (GpurunError, OSError) as error:
                 sys.stderr.write(f"gpurun: without {profiler.title}: {error}\n")
         return more

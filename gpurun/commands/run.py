@@ -53,8 +53,8 @@ def run(options: Options) -> int:
 class RunExtension(Protocol):
     """A command that does more with a plain run. Neither method may change how the script ends."""
 
-    def target(self, target: Target, run_dir: Path) -> Target:
-        """The target to launch in place of the script."""
+    def target(self, target: Target, run_dir: Path, environment: Mapping[str, str]) -> Target:
+        """The target to launch in place of the script, which gets this environment."""
 
     def conclude(self, run_dir: Path) -> None:
         """Read the run folder, once its result is written."""
@@ -75,7 +75,7 @@ def run_with(
     if run_dir is not None:
         run_dir, environment = _prepared(run_dir, options, saved, environment, told)
     if extension is not None and run_dir is not None:
-        launched = replace(launched, target=extension.target(launched.target, run_dir))
+        launched = replace(launched, target=extension.target(launched.target, run_dir, environment))
     if outputs is not None:
         outputs.begin(run_dir, None if options.quiet else _note)
     sampling = RunSampling(run_dir, outputs)

@@ -6,7 +6,7 @@ its command line, or beside it in the launcher. It is summarised in the launcher
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -28,7 +28,7 @@ class Profiler:
 
     `name`: its word of `--sources`. `title`: as people know it. `default`: it is on unless somebody
     chooses. `inside`: the runtime records it. `order`: of two sources that measured the same thing
-    the lower one counts.
+    the lower one counts. `launches_again`: it needs a launch of its own (`after_run`).
     """
 
     name: ClassVar[str]
@@ -36,6 +36,7 @@ class Profiler:
     default: ClassVar[bool] = False
     inside: ClassVar[bool] = False
     order: ClassVar[int] = 50
+    launches_again: ClassVar[bool] = False
 
     def obstacle(self) -> Obstacle | None:
         """Why it cannot work on this machine; None where it can."""
@@ -45,11 +46,17 @@ class Profiler:
         """The command line that runs `command` under this profiler, recording into `folder`."""
         return tuple(command)
 
-    def after_run(self, command: Sequence[str], run_dir: Path, kernels: Sequence[str]) -> bool:
+    def after_run(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        run_dir: Path,
+        kernels: Sequence[str],
+    ) -> bool:
         """Launch `command` again after the run, if it must; true where that recorded more.
 
-        `kernels`: names of those that took longest, the longest first. `GpurunError` where the
-        launch failed: the rest of the profile is whole.
+        `environment`: that of the run. `kernels`: names of those that took longest, the longest
+        first. `GpurunError` where the launch failed: the rest of the profile is whole.
         """
         return False
 

@@ -7,11 +7,10 @@ The launch is isolated: files that the script writes are dropped.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -50,6 +49,7 @@ class Ncu(Profiler):
     name: ClassVar[str] = "ncu"
     title: ClassVar[str] = "Nsight Compute"
     order: ClassVar[int] = 60
+    launches_again: ClassVar[bool] = True
 
     def obstacle(self) -> Obstacle | None:
         """It has to be installed."""
@@ -57,7 +57,13 @@ class Ncu(Profiler):
             return Obstacle("ncu is not installed", "install Nsight Compute and put ncu on PATH")
         return None
 
-    def after_run(self, command: Sequence[str], run_dir: Path, kernels: Sequence[str]) -> bool:
+    def after_run(
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        run_dir: Path,
+        kernels: Sequence[str],
+    ) -> bool:
         """Look at one step's launches of these kernels."""
         names = list(dict.fromkeys(function_name(k) for k in kernels if "nccl" not in k.lower()))
         if not names:
@@ -68,8 +74,9 @@ class Ncu(Profiler):
         folder = run_dir / "profile" / "ncu"
         folder.mkdir(parents=True, exist_ok=True)
         spec = from_json(RunSpec, json.loads((run_dir / "spec.json").read_text(encoding="utf-8")))
-        write_spec(replace(spec, run_dir=str(folder), profile=ONE_STEP))
-        _launch((*_ncu(folder, names[:MOST_KERNELS]), *command), folder)
+        write_spec(replace(spec, run_dir=str(folder), profile=ONE_STEP, safety=None))
+        argv = (*_ncu(folder, names[:MOST_KERNELS]), *command)
+        _launch(argv, folder, child_environment(folder / "spec.json", environment))
         with ncu_pages(folder / "kernels.ncu-rep") as (raw, _):
             shutil.copyfile(raw, folder.parent / PAGE)
         return True
@@ -103,13 +110,13 @@ def _ncu(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _launch(argv: tuple[str, ...], folder: Path) -> None:
+def _launch(argv: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> None:
     """Run to the end; `GpurunError` with what ncu said if it wrote no report."""
     mode, _ = require(Path.cwd(), in_place=False)
     log = folder / "output.log"
     launch = LaunchSpec(
         argv=argv,
-        env=quiet_services(child_environment(folder / "spec.json", os.environ)),
+        env=quiet_services(environment),
         cwd=Path.cwd(),
         writable=(folder,),
         layers=(),

@@ -5,6 +5,7 @@ It runs the script. The real one ran on an H100 (`tests/data/h100_profiles/low_o
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -72,7 +73,7 @@ def test_the_longest_kernels_of_one_step_are_looked_at_and_no_file_changes(
         "ncclDevKernel_AllReduce(int)",
         "gemm",
     ]
-    assert Ncu().after_run((sys.executable, "train.py"), run, kernels)
+    assert Ncu().after_run((sys.executable, "train.py"), os.environ, run, kernels)
     folder = run / "profile" / "ncu"
     assert "regex:^(elementwise|gemm)$" in (folder / "words.txt").read_text().splitlines()
     (log,) = read_run(folder).processes
@@ -89,12 +90,12 @@ def test_counters_that_may_not_be_read_are_said(
 ) -> None:
     stand_in(tmp_path, monkeypatch, works=False)
     with pytest.raises(GpurunError, match="ERR_NVGPUCTRPERM"):
-        Ncu().after_run((sys.executable, "train.py"), run, ["gemm"])
+        Ncu().after_run((sys.executable, "train.py"), os.environ, run, ["gemm"])
 
 
 def test_without_kernels_there_is_nothing_to_look_at(tmp_path: Path) -> None:
     with pytest.raises(GpurunError, match="no kernel was recorded"):
-        Ncu().after_run((sys.executable, "train.py"), tmp_path, [])
+        Ncu().after_run((sys.executable, "train.py"), os.environ, tmp_path, [])
 
 
 @pytest.mark.parametrize(
@@ -108,3 +109,13 @@ def test_without_kernels_there_is_nothing_to_look_at(tmp_path: Path) -> None:
 )
 def test_a_kernel_is_named_as_nsight_compute_matches_it(kernel: str, name: str) -> None:
     assert function_name(kernel) == name
+
+
+def test_several_ranks_are_refused_before_they_start(
+    tmp_path: Path, gpurun: Gpurun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stand_in(tmp_path, monkeypatch, works=True)
+    path = {"PATH": os.environ["PATH"]}
+    done = gpurun("profile", "--sources", "kineto,ncu", "--nproc-per-node", "2", "x.py", env=path)
+    assert done.returncode == 2
+    assert b"--sources ncu looks at one process" in done.stderr

@@ -19,9 +19,12 @@ _ENDED: set[int] = set()
 """Processes (this one, or the one it was forked from) whose metrics are written."""
 
 
-def write_exit_metrics() -> None:
-    """Write what is pending and, once, the metrics of this process."""
-    CLOCK.drain()
+def write_exit_metrics(patience_s: float | None = None) -> None:
+    """Write what is pending and, once, the metrics of this process.
+
+    `patience_s`: the longest wait for a device; None: as long as it takes.
+    """
+    CLOCK.drain(patience_s)
     if not RECORDER.recording or os.getpid() in _ENDED:
         return
     _ENDED.add(os.getpid())

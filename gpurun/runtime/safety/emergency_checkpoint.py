@@ -81,7 +81,7 @@ class EmergencyCheckpoint:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if os.getpid() == self._owner:
             with suppress(Exception):
-                write_exit_metrics()
+                write_exit_metrics(STEP_SECONDS)
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _save(self, cause: str, inside_step: bool) -> None:
