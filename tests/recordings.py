@@ -18,9 +18,9 @@ CORES = 16
 """Of the machine on which they were recorded."""
 
 
-def unpacked(name: str, folder: Path, recorded: Path = RECORDED) -> Path:
+def unpacked(name: str, folder: Path, recorded: Path | None = None) -> Path:
     """The run folder of a recording, below `folder`."""
-    with tarfile.open(recorded / f"{name}.tar.xz") as archive:
+    with tarfile.open((recorded or RECORDED) / f"{name}.tar.xz") as archive:
         archive.extractall(folder, filter="data")
     return folder / name
 
