@@ -33,9 +33,8 @@ from gpurun.measure.run_events import read_run
 from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
-from gpurun.tuner.guard.guard_verdict import judge_training, may_be_rounding
 from gpurun.tuner.guard.training_evidence import Evidence, evidence
-from gpurun.tuner.training_judge import rounding_rule
+from gpurun.tuner.training_judge import TrainingJudge, rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
@@ -209,16 +208,12 @@ def _rounding(baseline: Launch, shown: Evidence) -> Launch:
 
 
 def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -> Judged:
-    """As a tuning does: what rounding alone turns is asked only where that may be all."""
-    rounded = [b for b in baselines if b.rounded]
+    """As a tuning does."""
+    rounded = next((b for b in baselines if b.rounded), None)
     plain = [b for b in baselines if not b.rounded]
-    screening = judge_training(plain[:2], candidates[:1], case.effect)
-    asked = rounded if may_be_rounding(screening, case.effect) else []
-    if asked:
-        screening = judge_training([*plain[:2], *asked], candidates[:1], case.effect)
-    proof = judge_training([*plain, *asked], candidates, case.effect)
-    if may_be_rounding(proof, case.effect) and not asked:
-        proof = judge_training([*plain, *rounded], candidates, case.effect)
+    judge = TrainingJudge(plain[:2], lambda: rounded)
+    screening = judge.judge(candidates[:1], case.effect)
+    proof = judge.judge(candidates, case.effect, repeats=plain[2:])
     return Judged(case, screening.reasons, proof.reasons)
 
 

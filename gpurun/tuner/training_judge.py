@@ -17,23 +17,13 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 class TrainingJudge:
     """Compares trials with those of the script as it is (`baselines`).
 
-    Where the guard needs to know what rounding alone does, the script is launched with rounded
-    parameters, once: with the settings `base`, as long as `rule` asks at most.
+    `rounded`: what a trial shows that only rounds; None if nothing. It is called once, where the
+    guard needs to know what rounding alone does.
     """
 
-    def __init__(
-        self,
-        baselines: list[Evidence],
-        launch: Callable[[TrialRequest], Trial],
-        note: Callable[[str], None],
-        rule: StopRule,
-        base: Mapping[str, Any],
-    ) -> None:
+    def __init__(self, baselines: list[Evidence], rounded: Callable[[], Evidence | None]) -> None:
         self.baselines = baselines
-        self._launch = launch
-        self._note = note
-        self._rule = rule
-        self._base = base
+        self._rounded = rounded
         self._asked = False
 
     def judge(
@@ -46,20 +36,31 @@ class TrainingJudge:
         return verdict
 
     def learn_rounding(self) -> bool:
-        """Launch the trial that only rounds, unless it was before; whether it showed anything.
-
-        It takes some steps only, and without it there may be nothing left to prove: it is launched
-        whatever is left of the budget.
-        """
+        """Ask for the trial that only rounds, unless it was before; true if it showed anything."""
         if self._asked:
             return False
         self._asked = True
-        self._note("is it rounding alone? a trial of the script that only rounds tells")
-        rule = rounding_rule(self._rule, self.baselines)
-        shown = self._launch(TrialRequest("rounding", self._base, rule, rounded=True)).evidence
+        shown = self._rounded()
         if shown is not None:
             self.baselines.append(shown)
         return shown is not None
+
+
+def launch_rounded(
+    launch: Callable[[TrialRequest], Trial],
+    note: Callable[[str], None],
+    base: Mapping[str, Any],
+    rule: StopRule,
+    baselines: Sequence[Evidence],
+) -> Evidence | None:
+    """What the script shows with rounded parameters and the settings `base`.
+
+    `rule`: of the other trials, `baselines` among them. This one takes some steps only, and without
+    it there may be nothing left to prove: it is launched whatever is left of the budget.
+    """
+    note("is it rounding alone? a trial of the script that only rounds tells")
+    short = rounding_rule(rule, baselines)
+    return launch(TrialRequest("rounding", base, short, rounded=True)).evidence
 
 
 def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:

@@ -40,7 +40,7 @@ from gpurun.tuner.search.screening import (
     ladder_row,
 )
 from gpurun.tuner.time_budget import TimeBudget
-from gpurun.tuner.training_judge import TrainingJudge
+from gpurun.tuner.training_judge import TrainingJudge, launch_rounded
 from gpurun.tuner.trial_diagnosis import TrialDiagnoses, by_findings, serious
 from gpurun.tuner.trial_length import (
     PROBE,
@@ -288,7 +288,8 @@ class TuningRun:
         )
 
     def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
-        return TrainingJudge(shown, self._launch, self._decide, self._rule, base)
+        launch, note, rule = self._launch, self._decide, self._rule
+        return TrainingJudge(shown, lambda: launch_rounded(launch, note, base, rule, shown))
 
     def _import_early(self, facts: Facts) -> None:
         """Let the processes on standby import what only some settings need, if they are several."""

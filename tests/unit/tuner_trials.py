@@ -8,7 +8,7 @@ from typing import Any
 from gpurun.records.result import KnobOutcome
 from gpurun.records.tuning import TrialRecord
 from gpurun.tuner.guard.training_evidence import Evidence
-from gpurun.tuner.training_judge import TrainingJudge
+from gpurun.tuner.training_judge import TrainingJudge, launch_rounded
 from gpurun.tuner.trial_length import PROBE
 from gpurun.tuner.tuning_trial import Trial, TrialRequest
 from tests.unit.knob_facts import result
@@ -52,4 +52,5 @@ def judge_of(
     note: Callable[[str], None] = lambda _: None,
 ) -> TrainingJudge:
     """One that knows these trials of the script as it is."""
-    return TrainingJudge([b for b in baselines if b is not None], launch, note, PROBE, {})
+    shown = [b for b in baselines if b is not None]
+    return TrainingJudge(shown, lambda: launch_rounded(launch, note, {}, PROBE, shown))
