@@ -11,7 +11,7 @@ from gpurun.diagnoses.evidence import Evidence, Source
 from gpurun.diagnoses.loader_cause import innermost
 from gpurun.records.finding import WARNING, EvidenceFigure, Finding, FindingType, Location
 from gpurun.records.messages.profile_events import FunctionSamples
-from gpurun.timeline.model import Phase
+from gpurun.timeline.model import MODEL_PHASES
 
 ADVICE = (
     "do it once in many steps, or in a thread or process of its own",
@@ -29,8 +29,6 @@ WRITES = (
 )  # fmt: skip
 """Functions in which a step writes or logs."""
 WRITES_IN_LINE = re.compile(rf"\b({'|'.join(WRITES)}|log|debug|warning)\s*\(")
-MODEL = tuple(phase.value for phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
-"""Phases that other diagnoses answer for."""
 LOSS_AND_PROFILER = (
     "/torch/nn/", "/torch/_ops.py", "/torch/profiler/", "/torch/autograd/",
 )  # fmt: skip
@@ -126,7 +124,9 @@ class HostBound(Diagnosis):
 def _between(function: FunctionSamples) -> bool:
     """It runs outside the model, and computes no loss."""
     file = function.file.replace("\\", "/")
-    return function.phase not in MODEL and not any(part in file for part in LOSS_AND_PROFILER)
+    return function.phase not in MODEL_PHASES and not any(
+        part in file for part in LOSS_AND_PROFILER
+    )
 
 
 def _waiting(evidence: Evidence) -> float:

@@ -48,6 +48,12 @@ class Phase(enum.Enum):
     OPTIMIZER = "optimizer"
 
 
+MODEL_PHASES = frozenset(
+    phase.value for phase in (Phase.DATA, Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
+)
+"""Names of the phases in which the loader, the model or the optimizer is at work."""
+
+
 Dimensions = tuple[int, int, int]
 
 

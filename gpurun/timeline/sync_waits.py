@@ -6,11 +6,7 @@ from collections import defaultdict
 
 from gpurun.records.profile_figures import SyncFigures
 from gpurun.timeline.device_work import a_step, intervals
-from gpurun.timeline.model import Phase, Timeline
-
-IN_THE_MODEL = frozenset(
-    {Phase.DATA.value, Phase.FORWARD.value, Phase.BACKWARD.value, Phase.OPTIMIZER.value}
-)
+from gpurun.timeline.model import MODEL_PHASES, Timeline
 
 
 def sync_figures(timeline: Timeline) -> SyncFigures | None:
@@ -19,7 +15,7 @@ def sync_figures(timeline: Timeline) -> SyncFigures | None:
         return None
     begin, end = timeline.window_begin_ns, timeline.window_end_ns
     waiting = intervals(timeline.syncs).within(begin, end)
-    parts = intervals([r for r in timeline.ranges or () if r.name in IN_THE_MODEL])
+    parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
     inside = parts.covered(waiting.start, waiting.end).sum() if len(parts) else 0
     lines: dict[str, int] = defaultdict(int)
     for sync in timeline.syncs:
