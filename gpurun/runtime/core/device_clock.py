@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 Span: TypeAlias = "tuple[Event, Event]"
 """Events before and after something that the device does."""
 
+OF_THE_PARENT: list[object] = []
+"""What a forked child keeps of its parent: destroying a CUDA event or tensor there would abort."""
 RING = 4096
 """Loss values under way at once; a later one waits for the earliest."""
 POLL_SECONDS = 0.01

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gpurun.records.frames import drop_frame
-from gpurun.runtime.core.device_clock import Span
+from gpurun.runtime.core.device_clock import OF_THE_PARENT, Span
 from gpurun.runtime.core.method_stand_ins import MethodStandIns
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.observe.step_clock import CLOCK
@@ -26,8 +26,6 @@ FIRST_STEP, LAST_STEP = 9, 32
 MOVES = {"to", "cuda", "copy_"}
 """Where a knob or the script stands in one of them, nothing is measured: it may ask who calls."""
 NAME = "copies to the device"
-_PARENTS: list[object] = []
-"""The parent's events in a forked child, which aborts where it destroys one."""
 
 
 class CopiesToDevice:
@@ -67,7 +65,7 @@ class CopiesToDevice:
         os.register_at_fork(after_in_child=self._forked)
 
     def _forked(self) -> None:
-        _PARENTS.append(self._spans)
+        OF_THE_PARENT.append(self._spans)
         self._spans = []
         self._end()
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpurun.identity_map import IdentityMap
 from gpurun.records.events import StepRow, StepsEvent
-from gpurun.runtime.core.device_clock import DeviceClock
+from gpurun.runtime.core.device_clock import OF_THE_PARENT, DeviceClock
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 
@@ -44,8 +44,6 @@ MICROBATCHES, INPUTS, TOKENS = StepRow.MICROBATCHES, StepRow.INPUT_SAMPLES, Step
 SAMPLES, LOSS, CALLS = StepRow.SAMPLES, StepRow.LOSS, StepRow.INPUT_CALLS
 NOTHING: list[Any] = [0] * SAMPLES + [None] * (CALLS - SAMPLES) + [0]
 """The row of a step in which nothing has happened yet."""
-_PARENTS: list[tuple[dict[str, Any], dict[str, Any]]] = []
-"""The parent's state in a forked child: destroying a CUDA event or tensor would abort it."""
 
 
 class LoaderState:
@@ -90,7 +88,7 @@ class StepClock:
 
     def _forked(self) -> None:
         """A forked child has no past: its parent's is kept where nothing destroys it."""
-        _PARENTS.append((vars(self).copy(), vars(self.device).copy()))
+        OF_THE_PARENT.append((vars(self).copy(), vars(self.device).copy()))
         self.device.forget()
         self._start()
 
