@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -36,7 +36,6 @@ SECTIONS = (
     "SpeedOfLight", "Occupancy", "LaunchStats", "WarpStateStats", "ComputeWorkloadAnalysis",
 )  # fmt: skip
 MOST_SECONDS = 300.0
-POLL_SECONDS = 0.1
 ONE_STEP = ProfileSpec(sources=("ncu",), steps=1, max_steps=1, min_seconds=0.0, stop=True)
 
 
@@ -95,8 +94,9 @@ def function_name(kernel: str) -> str:
 
     `void at::native::elementwise<4, float>(int)` is `elementwise`.
     """
-    plain = kernel.replace("(anonymous namespace)", "").split("<")[0].split("(")[0]
-    return plain.split("::")[-1].split()[-1] if plain.split("::")[-1].split() else kernel
+    plain = re.split(r"[<(]", kernel.replace("(anonymous namespace)", ""))[0]
+    words = plain.split("::")[-1].split()
+    return words[-1] if words else kernel
 
 
 def _ncu(folder: Path, names: Sequence[str]) -> tuple[str, ...]:
@@ -123,16 +123,14 @@ def _launch(argv: tuple[str, ...], folder: Path, environment: Mapping[str, str])
         mode=mode,
         log=log,
     )
-    deadline = time.monotonic() + MOST_SECONDS
     with Sandbox(launch) as sandbox:
-        while sandbox.poll() is None:
-            if time.monotonic() > deadline:
-                sandbox.kill()
-                raise GpurunError(
-                    f"the launch under Nsight Compute took over {MOST_SECONDS:.0f} s",
-                    "profile without ncu, or a shorter script",
-                )
-            time.sleep(POLL_SECONDS)
+        try:
+            sandbox.wait(MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise GpurunError(
+                f"the launch under Nsight Compute took over {MOST_SECONDS:.0f} s",
+                "profile without ncu, or a shorter script",
+            ) from None
     if not (folder / "kernels.ncu-rep").exists():
         raise GpurunError(f"Nsight Compute wrote no report: {_reason(log)}", f"{log} says more")
 

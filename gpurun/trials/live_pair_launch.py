@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
@@ -28,7 +29,6 @@ SMALL_ERROR = 0.007
 """Turns of a pair end sooner once their ratio is known so well: launches differ by more."""
 EXIT_SECONDS = 30.0
 """A side whose turns are over writes its record and leaves within this time."""
-POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -166,10 +166,8 @@ def _epochs_seconds(rounds: Sequence[Round]) -> float:
 
 def _exit_code(sandbox: Sandbox) -> int | None:
     """The exit code of a side; None for one that had to be killed."""
-    deadline = time.monotonic() + EXIT_SECONDS
-    while (code := sandbox.poll()) is None:
-        if time.monotonic() > deadline:
-            sandbox.kill()
-            return None
-        time.sleep(POLL_SECONDS)
-    return code
+    try:
+        return sandbox.wait(EXIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        sandbox.kill()
+        return None
