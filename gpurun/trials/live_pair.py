@@ -144,11 +144,14 @@ class Side:
         """
         self._order(nanoseconds, LEAST_STEPS)
         self._freezer.thaw()
-        since, computed, thawed = time.monotonic(), self._freezer.cpu_seconds(), math.inf
+        since, thawed = time.monotonic(), math.inf
+        computed: float | None = None
 
         def look() -> None:
             nonlocal since, computed, thawed
             self._while_waiting()
+            if computed is None:  # most turns are over before the first look
+                computed = self._freezer.cpu_seconds()
             if time.monotonic() < since + BLOCKED_SECONDS or not partner.frozen:
                 return
             by_now = self._freezer.cpu_seconds()

@@ -219,7 +219,7 @@ def _dynamo_has_compiled() -> bool:
     So does `convert_frame` of torch 2.11 with a function whose guards fail there.
     """
     utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and utils.counters["frames"]["total"] > 0
+    return utils is not None and utils.counters.get("frames", {}).get("total", 0) > 0
 
 
 def _compiled(module: nn.Module) -> bool:
