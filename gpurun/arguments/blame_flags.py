@@ -6,11 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpurun.arguments.flag_parser import Flags, split
+from gpurun.arguments.flag_parser import Flags, check_script_words, split
 from gpurun.arguments.flag_values import count_of
 from gpurun.arguments.main_flags import MAIN, options_of
 from gpurun.arguments.options import BlameOptions
-from gpurun.errors import GpurunError
 
 STEPS = 100
 """Of each launch, by default."""
@@ -19,7 +18,7 @@ FLAGS = Flags(MAIN.switches, (*MAIN.values, "check"))
 FOR_RUNS = (
     "optimize", "tune-only", "dry-run", "scale", "budget", "max-trials", "objective",
     "save-settings", "rounds", "strong", "plot", "on-nonfinite", "emergency-checkpoint",
-    "on-oom",     "prometheus", "tensorboard",
+    "on-oom", "prometheus", "tensorboard",
 )  # fmt: skip
 """Flags of a tuning, a scaling or a full run: blame only launches short trials."""
 
@@ -30,11 +29,7 @@ def parse_blame(argv: list[str], environment: Mapping[str, str] | None = None) -
     own = words.own
     if "help" in own or not argv:
         return BlameOptions(run=None, help=True)
-    against = [name for name in FOR_RUNS if name in own]
-    if against:
-        raise GpurunError(f"--{against[0]} is not for blame", "drop it")
-    if words.program is None:
-        raise GpurunError("no script was named", "try: gpurun blame train.py")
+    check_script_words(words, "blame", FOR_RUNS)
     plain = {name: value for name, value in own.items() if name not in OWN}
     if "settings" not in plain:
         plain["tuned"] = ""

@@ -164,3 +164,12 @@ def filled(options: type[T], own: Mapping[str, str], **known: object) -> T:
         elif one.type in ("str", "str | None"):
             known[one.name] = own[flag]
     return options(**known)
+
+
+def check_script_words(words: Words, command: str, against: Sequence[str]) -> None:
+    """Refuse flags that are not for a command, and a command line that names no script."""
+    foreign = [name for name in against if name in words.own]
+    if foreign:
+        raise GpurunError(f"--{foreign[0]} is not for {command}", "drop it")
+    if words.program is None:
+        raise GpurunError("no script was named", f"try: gpurun {command} train.py")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpurun.arguments.flag_parser import Flags, filled, split
+from gpurun.arguments.flag_parser import Flags, check_script_words, filled, split
 from gpurun.arguments.main_flags import MAIN, options_of
 from gpurun.arguments.options import ProfileOptions
 from gpurun.errors import GpurunError
@@ -26,11 +26,7 @@ def parse_profile(argv: list[str], environment: Mapping[str, str] | None = None)
     own = words.own
     if "help" in own:
         return ProfileOptions(run=None, help=True)
-    against = [name for name in AGAINST if name in own]
-    if against:
-        raise GpurunError(f"--{against[0]} is not for profile", "drop it")
-    if words.program is None:
-        raise GpurunError("no script was named", "try: gpurun profile train.py")
+    check_script_words(words, "profile", AGAINST)
     if own.get("json") == "-":
         raise GpurunError("--json - would mix with the script's own stdout", "name a file")
     plain = replace(words, own={name: own[name] for name in own if name not in OWN})
