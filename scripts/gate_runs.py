@@ -65,6 +65,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--disturbed", action="store_true", help="beside a process that burns a core now and then"
     )
+    parser.add_argument("--seed", type=int, default=0, help="of the first disturbance")
     parser.add_argument(
         "--work", type=Path, required=True, help="folder of scratch repositories and results"
     )
@@ -103,7 +104,7 @@ def compare_all(
                 if len(done) > number:
                     continue
                 git(folder, "checkout", "-q", "main")  # a killed call may have left another
-                with burning(options.disturbed, seed=number):
+                with burning(options.disturbed, seed=options.seed + number):
                     started = time.monotonic()
                     verdict, pairs = tool(folder, options.steps or body.steps)
                     seconds = time.monotonic() - started
