@@ -87,6 +87,24 @@ def finish(child: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     return child.returncode, out.decode(), err.decode()
 
 
+def test_steps_that_become_ten_times_as_long_are_measured(tmp_path: Path) -> None:
+    """As those of a loader whose stock of batches is used up."""
+    script = """
+import time
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(20):
+    for number, (x, y) in enumerate(batches()):
+        time.sleep(0.002 if epoch < 2 else 0.05)
+        step(x, y)
+"""
+    stop = {**STOP, "min_seconds": 1.0, "max_steps": 1000}
+    code, _, err = finish(start(tmp_path, script, stop=stop))
+    assert code == 0, err
+    (stopped,) = events(tmp_path / "run", "stop")
+    assert stopped["reason"] == "enough"
+    assert stopped["steps"] < 100
+
+
 def test_nothing_in_the_script_sees_or_delays_the_end(tmp_path: Path) -> None:
     child = start(
         tmp_path,

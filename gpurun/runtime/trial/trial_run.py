@@ -170,11 +170,11 @@ class _Trial:
         return "enough" if measured >= self._rule.min_seconds * 1e9 else None
 
     def _pause(self, duration: int) -> None:
+        """Leave a pause out of the measured time; steps that stay long are none."""
         recent = self._recent
         if len(recent) >= 5 and duration > SPIKE * statistics.median(recent):
             self._paused_ns += duration
-        else:
-            recent.append(duration)
+        recent.append(duration)
 
     def _read_contention(self) -> None:
         self._cpu_begin = cpu_contention.read_cpu_counts()
