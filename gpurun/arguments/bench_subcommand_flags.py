@@ -1,4 +1,4 @@
-"""The flags of `gpurun bench accept`, `bisect`, `export`, `history`, `import` and `selftest`."""
+"""The flags of `gpurun bench accept`, `bisect`, `history` and `selftest`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from gpurun.arguments.options import (
     AcceptOptions,
     BenchOptions,
     BisectOptions,
-    ExchangeOptions,
     HistoryOptions,
 )
 from gpurun.errors import GpurunError
@@ -75,21 +74,6 @@ def _further(words: Words) -> Words:
     more = split(list(words.args), BISECT)
     more.own = {**words.own, **more.own}
     return more
-
-
-EXCHANGE = Flags(switches=("quiet", "help"), values=("store", "out"))
-MOST_FILES = 10_000
-
-
-def parse_exchange(argv: Sequence[str], command: str) -> ExchangeOptions:
-    """The options of `export` or `import`; `GpurunError` where a file is missing or too much."""
-    most = 1 if command == "export" else MOST_FILES
-    own, files = flags_and_names(argv, EXCHANGE, command, most, what="file")
-    if not files and "help" not in own:
-        raise GpurunError(
-            f"gpurun bench {command} needs a file", f"as in gpurun bench {command} records.json"
-        )
-    return filled(ExchangeOptions, own, files=tuple(files))
 
 
 HISTORY = Flags(

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gpurun.errors import GpurunError
 
-BELOW_BENCH = ("accept", "bisect", "export", "history", "import", "selftest")
+BELOW_BENCH = ("accept", "bisect", "history", "selftest")
 
 
 def refuse_mistyped(word: str, commands: Iterable[str], above: str = "gpurun") -> None:

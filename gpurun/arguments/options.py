@@ -247,17 +247,6 @@ class HistoryOptions:
 
 
 @record
-class ExchangeOptions:
-    """The flags of `gpurun bench export` and `import`, and the files that they name."""
-
-    files: tuple[str, ...]
-    store: str | None = None
-    out: str | None = None
-    quiet: bool = False
-    help: bool = False
-
-
-@record
 class AcceptOptions:
     """The flags of `gpurun bench accept`.
 

@@ -111,6 +111,22 @@ def test_a_baseline_file_needs_no_git(judge: Judge, monkeypatch: pytest.MonkeyPa
     assert judge.judge("--results", slower)[0] == 4
 
 
+def test_a_folder_of_records_is_a_baseline(judge: Judge) -> None:
+    keep(judge, *(judge.measured(n) for n in range(5)))
+    records = str((judge.folder / ".gpurun").rename(judge.folder.parent / "copied") / "benchmarks")
+    slower = judge.results(judge.measured(5, 850.0))
+    ended, found, _ = judge.judge("--results", slower, "--baseline", records)
+    assert found is not None
+    assert (ended, found.baseline_records) == (1, 5)
+
+
+def test_judged_results_let_the_history_grow(judge: Judge) -> None:
+    codes = [judge.judge("--results", judge.results(judge.measured(n)))[0] for n in range(COMMITS)]
+    assert codes == [4, 4, 4, 4, 0, 0]
+    store = open_store(judge.folder / ".gpurun", notice=print)
+    assert store.query() == [judge.measured(n) for n in range(COMMITS)]
+
+
 def test_a_run_is_no_baseline_of_itself(judge: Judge) -> None:
     everything = judge.results(*(judge.measured(n) for n in range(4)), name="all.json")
     one = judge.results(judge.measured(3))
@@ -182,7 +198,7 @@ def _empty(path: Path) -> None:
     [
         (lambda path: path.unlink(), "cannot be read: No such file"),
         (_cut, "is not valid JSON: line 1"),
-        (_comparison, "is no export of gpurun"),
+        (_comparison, "is no record of gpurun"),
         (_empty, "holds no record of a benchmark"),
     ],
 )

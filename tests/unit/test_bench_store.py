@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from gpurun.bench.store import open_store
 from gpurun.bench.store.benchmark_store import BenchmarkStore
+from gpurun.bench.store.document_file import read_documents
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import (
     AcceptedBaseline,
@@ -192,37 +194,36 @@ def test_only_a_record_with_a_speed_becomes_a_baseline(tmp_path: Path) -> None:
     assert store.accept("r0001", "Ada", "why").record == "r0001"
 
 
-# -- out and in ------------------------------------------------------------------------------------
+# -- records from files ----------------------------------------------------------------------------
 
 
-def test_what_is_exported_is_imported_once(tmp_path: Path) -> None:
-    here, there = opened(tmp_path / "here"), opened(tmp_path / "there")
+def test_copied_files_of_records_and_baselines_enter_another_store(tmp_path: Path) -> None:
+    here = opened(tmp_path / "here")
     kept = [record(0), record(1, launches=(CRASHED,)), record(2, purpose=BenchmarkPurpose.BISECT)]
     for one in kept:
         here.add(one)
     accepted = here.accept("r0000", "Ada", "why")
-    path = tmp_path / "export.json"
-    assert len(here.export_json(path).records) == 3
-    schema = json.loads((FOLDER / "benchmarks@1.json").read_text())
-    jsonschema.validate(json.loads(path.read_text()), schema)
+    there = opened(tmp_path / "there")
     there.add(kept[0])
-    assert there.import_json(path) == 3  # two records and a baseline
-    assert there.import_json(path) == 0
+    files = shutil.copytree(
+        tmp_path / "here" / "benchmarks", tmp_path / "there" / "benchmarks", dirs_exist_ok=True
+    )
+    there = opened(tmp_path / "there")
     assert there.query() == kept
     assert there.baselines() == [accepted]
-    (tmp_path / "there" / "bench.db").unlink()
-    assert opened(tmp_path / "there").query() == kept
+    assert [one for name in ids(kept) for one in read_documents(files / f"{name}.json")] == kept
 
 
-def test_the_file_of_one_record_can_be_imported(tmp_path: Path) -> None:
-    opened(tmp_path / "here").add(record())
-    there = opened(tmp_path / "there")
-    assert there.import_json(tmp_path / "here" / "benchmarks" / "r0000.json") == 1
-    assert there.query() == [record()]
+def test_several_records_in_one_document_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "several.json"
+    document = to_json(BenchmarkExport((record(0), record(1)), ()))
+    jsonschema.validate(document, json.loads((FOLDER / "benchmarks@1.json").read_text()))
+    path.write_text(json.dumps(document))
+    assert read_documents(path) == [record(0), record(1)]
 
 
 def broken(**changes: Any) -> str:
-    """An export of which the last record is off."""
+    """A document of which the last record is off."""
     export = to_json(BenchmarkExport((record(0), record(1)), ()))
     export["records"][1].update(changes)
     return json.dumps(export)
@@ -241,7 +242,7 @@ def baseline_of(name: str) -> str:
         ("[]", "schema is None"),
         ('{"schema": "gpurun/result@1"}', "gpurun/result@1"),
         ('{"schema": ["gpurun/result@1"]}', "gpurun/result@1"),
-        ("[" * 100_000, "is no export"),
+        ("[" * 100_000, "is no record"),
         (broken(invented=1), "records[1]: unknown field 'invented'"),
         (broken(samples_per_second="fast"), "records[1].samples_per_second"),
         (broken(id="../../outside"), "is no id"),
@@ -257,24 +258,18 @@ def baseline_of(name: str) -> str:
         (baseline_of("../r"), "is no id"),
     ],
 )
-def test_of_a_malformed_file_nothing_is_imported(tmp_path: Path, text: str, complaint: str) -> None:
-    path = tmp_path / "export.json"
+def test_a_malformed_file_is_named_with_its_fault(
+    tmp_path: Path, text: str, complaint: str
+) -> None:
+    path = tmp_path / "records.json"
     path.write_text(text)
-    store = opened(tmp_path / "home")
-    refused = refusal(lambda: store.import_json(path))
+    refused = refusal(lambda: read_documents(path))
     assert complaint in refused.what
-    assert "nothing was imported" in refused.what
-    assert store.query() == []
-    assert not list(tmp_path.rglob("r*.json"))
+    assert str(path) in refused.what
 
 
-def test_a_file_that_is_not_there_cannot_be_imported(tmp_path: Path) -> None:
-    refused = refusal(lambda: opened(tmp_path).import_json(tmp_path / "none.json"))
-    assert "No such file" in refused.what
-
-
-def test_an_export_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
-    refused = refusal(lambda: opened(tmp_path).export_json(tmp_path / "none" / "export.json"))
+def test_a_file_that_is_not_there_cannot_be_read(tmp_path: Path) -> None:
+    refused = refusal(lambda: read_documents(tmp_path / "none.json"))
     assert "No such file" in refused.what
 
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.compare.compare_commits import CompareRequest
+from gpurun.bench.compare.compare_commits import CompareRequest, keep
 from gpurun.bench.compare.compare_with_history import HistoryComparison
 from gpurun.bench.compare.comparison_document import Compared
 from gpurun.bench.history.branch import BASELINES, branch_up_to
 from gpurun.bench.history.past_records import no_baseline, usable
 from gpurun.bench.record_of_launches import Version
-from gpurun.bench.store.import_export import read_documents
+from gpurun.bench.store.document_file import read_documents
 from gpurun.bench.trees.git import Repository, open_repository, short
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment
@@ -30,7 +30,7 @@ from gpurun.trials.signal_guard import SignalGuard
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
 
-ELSEWHERE = "give its past records: --baseline FILE, from gpurun bench export"
+ELSEWHERE = "give its past records: --baseline FOLDER, such as .gpurun/benchmarks"
 UNDECIDED = (
     "one run cannot separate that from the noise between runs: launch both sides in turn "
     "(gpurun bench --compare REF)"
@@ -48,7 +48,7 @@ def read_results(path: Path) -> list[BenchmarkRecord]:
 
 
 def read_baseline(path: Path) -> list[BenchmarkRecord]:
-    """All records in a file; a file that cannot be read is no usable baseline."""
+    """All records in a file or folder; a file that cannot be read is no usable baseline."""
     try:
         return _records(path)
     except GpurunError as error:
@@ -56,8 +56,10 @@ def read_baseline(path: Path) -> list[BenchmarkRecord]:
 
 
 def _records(path: Path) -> list[BenchmarkRecord]:
-    """The records of a file, oldest first."""
-    found = (one for one in read_documents(path) if isinstance(one, BenchmarkRecord))
+    """The records of a file, or of all files of a folder, oldest first."""
+    files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    documents = (one for file in files for one in read_documents(file))
+    found = (one for one in documents if isinstance(one, BenchmarkRecord))
     return sorted(found, key=lambda record: (utc_moment(record.time), record.id))
 
 
@@ -69,8 +71,8 @@ def compare_stored(
     store: BenchmarkStore,
     interruption: SignalGuard,
 ) -> Comparison:
-    """Hold a record against those in the file `baseline`, by default those of the store that are of
-    commits before its own.
+    """Hold a record against those in `baseline`, by default those of the store that are of commits
+    before its own. Then the store keeps the record, so that its history grows.
     """
     started = time.monotonic()
     version = Version(current.commit, current.branch, current.dirty)
@@ -81,6 +83,7 @@ def compare_stored(
         if baseline is not None:
             past, repository = _in_file(baseline, current), None
         else:
+            keep(current, asked.keep, asked.tell)
             past, repository = _in_store(benchmark, current, store)
             parent = repository.first_parent(current.commit or "")
             course.compared = Compared(Version(parent, None, False), version, (None, current))

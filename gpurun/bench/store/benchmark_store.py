@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -25,7 +24,6 @@ from gpurun.bench.store.database_tables import (
     rows_of,
     searchable,
 )
-from gpurun.bench.store.import_export import read_import, write_export
 from gpurun.bench.store.record_files import (
     Document,
     Kept,
@@ -35,7 +33,6 @@ from gpurun.bench.store.record_files import (
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import (
     AcceptedBaseline,
-    BenchmarkExport,
     BenchmarkPurpose,
     BenchmarkRecord,
     new_id,
@@ -140,25 +137,6 @@ class BenchmarkStore:
         """All that were accepted, oldest first: of what is asked for, the last one holds."""
         chosen = _matching(BASELINES, benchmark, fingerprint, branch)
         return self._documents(AcceptedBaseline, chosen)[::-1]
-
-    def everything(self) -> BenchmarkExport:
-        """All records and accepted baselines, oldest first."""
-        return BenchmarkExport(tuple(self.query()), tuple(self.baselines()))
-
-    def export_json(self, path: Path) -> BenchmarkExport:
-        """Write everything as one document, and return it."""
-        export = self.everything()
-        write_export(path, export)
-        return export
-
-    def import_json(self, path: Path) -> int:
-        """Add what an export, or the file of one record, holds; returns how much of it was new.
-
-        A malformed file adds nothing.
-        """
-        documents = read_import(path)
-        self.connect()  # what the files here had to add is not counted
-        return self._keep(documents)
 
     def _keep(self, documents: Sequence[Document]) -> int:
         """Write the files, then the rows, all or none; returns how many were new."""

@@ -38,24 +38,10 @@ def _selftest(argv: list[str]) -> int:
     return run_selftest(argv)
 
 
-def _export(argv: list[str]) -> int:
-    from gpurun.commands.bench.import_export_command import export_records
-
-    return export_records(argv)
-
-
-def _import(argv: list[str]) -> int:
-    from gpurun.commands.bench.import_export_command import import_records
-
-    return import_records(argv)
-
-
 BELOW: dict[str, Callable[[list[str]], int]] = {
     "accept": _accept,
     "bisect": _bisect,
-    "export": _export,
     "history": _history,
-    "import": _import,
     "selftest": _selftest,
 }
 """By its word, each command below `gpurun bench`; a script of that name is `./bisect`."""

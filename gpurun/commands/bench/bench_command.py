@@ -59,7 +59,6 @@ usage: gpurun bench [flags] [script.py args...]                measure it, and k
        gpurun bench bisect GOOD..BAD [flags] [script.py ...]   which commit made it slower?
        gpurun bench history [NAME]                             the records over time
        gpurun bench accept [NAME]                              move the baseline on purpose
-       gpurun bench export FILE, gpurun bench import FILE...   move records between stores
 
 Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..., or several as
 [[bench.benchmark]]). Each launch is isolated: it changes no file of yours.
@@ -77,9 +76,10 @@ Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..
   --ab A B           compare two settings of one script in this tree: files of --save-settings
                      (JSON, or TOML with a table [settings]), or none for the script as it is
   --results FILE     launch nothing: judge results of gpurun bench --json, from any machine,
-                     against the records of earlier commits; as weak as --from-history,
-                     with the same exit codes
-  --baseline FILE    with --results: use the records in this file (of gpurun bench export)
+                     against the records of earlier commits, and keep them with these; as weak as
+                     --from-history, with the same exit codes
+  --baseline PATH    with --results: use the records in this folder (.gpurun/benchmarks, copied
+                     from any machine) or file
   --commit-sha SHA   measure only if SHA is checked out, without changes; outside git, gpurun
                      writes SHA into the record
   --output FILE      the same as --json FILE

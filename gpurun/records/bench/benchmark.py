@@ -169,7 +169,7 @@ class AcceptedBaseline:
 
 @record
 class BenchmarkExport:
-    """A store as one document, oldest first."""
+    """Several records or accepted baselines as one document, oldest first."""
 
     records: tuple[BenchmarkRecord, ...]
     baselines: tuple[AcceptedBaseline, ...]

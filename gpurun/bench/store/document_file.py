@@ -1,4 +1,4 @@
-"""A store as one JSON document, out and in."""
+"""Records from a file: one record, or several in one document."""
 
 from __future__ import annotations
 
@@ -16,37 +16,18 @@ from gpurun.records.bench.benchmark import (
     BenchmarkExport,
     BenchmarkRecord,
 )
-from gpurun.records.codec import from_json, to_json
-from gpurun.rundir import write_json
+from gpurun.records.codec import from_json
 
 KINDS: dict[str, type[Any]] = {
     EXPORT_SCHEMA: BenchmarkExport,
     BENCHMARK_SCHEMA: BenchmarkRecord,
     BASELINE_SCHEMA: AcceptedBaseline,
 }
-"""The kinds of documents that can be imported."""
-
-
-def write_export(path: Path, export: BenchmarkExport) -> None:
-    """Write the document, whole or not at all."""
-    try:
-        write_json(path, to_json(export))
-    except OSError as error:
-        raise GpurunError(
-            f"{path} could not be written: {error.strerror or error}", "name another file"
-        ) from None
-
-
-def read_import(path: Path) -> list[Document]:
-    """The checked documents of a file; `GpurunError` names the first fault."""
-    try:
-        return read_documents(path)
-    except GpurunError as error:
-        raise GpurunError(f"{error.what}; nothing was imported", error.todo) from None
+"""The kinds of documents that hold records."""
 
 
 def read_documents(path: Path) -> list[Document]:
-    """The documents of a file; `GpurunError` if it is unreadable, or is no record or export."""
+    """The documents of a file; `GpurunError` if it is unreadable, or holds no records."""
     try:
         return _checked(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
@@ -54,8 +35,10 @@ def read_documents(path: Path) -> list[Document]:
     except json.JSONDecodeError as error:
         reason = f"is not valid JSON: line {error.lineno} column {error.colno}"
     except UNREADABLE as error:
-        reason = f"is no export of gpurun: {' '.join(str(error).split())}"
-    raise GpurunError(f"{path} {reason}", "name a file that gpurun exported")
+        reason = f"is no record of gpurun: {' '.join(str(error).split())}"
+    raise GpurunError(
+        f"{path} {reason}", "name a file of gpurun bench --json, or of .gpurun/benchmarks"
+    )
 
 
 def _checked(document: Any) -> list[Document]:
