@@ -10,7 +10,7 @@ from gpurun.records.bench.metrics import Metric
 
 FLAGS = Flags(
     switches=(
-        "from-history", "culprit", "fail-on-training-change", "trials-in-place", "quiet", "help",
+        "from-history", "fail-on-training-change", "trials-in-place", "quiet", "help",
     ),
     values=(
         "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "allow",
@@ -26,8 +26,6 @@ OF_COMPARE = (
     "threshold", "max-pairs", "metrics", "budget", "markdown", "fail-on-training-change",
 )  # fmt: skip
 """Flags that need a comparison."""
-OF_COMMITS = ("from-history", "culprit")
-"""Flags that need a comparison of commits."""
 OF_PAIRS = ("max-pairs", "budget")
 """Flags that need pairs of launches."""
 OF_LAUNCHES = (*OF_PAIRS, "launches", "steps", "trials-in-place", "commit-sha")
@@ -51,9 +49,8 @@ def parse_bench(argv: list[str]) -> BenchOptions:
             f"--commit-sha goes with measuring, not with --{asked[0]}",
             "drop --commit-sha: gpurun compares the commit that is checked out",
         )
-    for name in OF_COMMITS:
-        if name in own and "compare" not in own:
-            raise GpurunError(f"--{name} needs --compare REF", "add it, as in --compare main")
+    if "from-history" in own and "compare" not in own:
+        raise GpurunError("--from-history needs --compare REF", "add it, as in --compare main")
     if "from-history" in own:
         for name in OF_PAIRS:
             if name in own:

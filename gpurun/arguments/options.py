@@ -189,7 +189,7 @@ class BenchOptions:
     """The flags of `gpurun bench`; None where nobody said anything.
 
     `script` and `args`: the benchmark, None for those of the configuration. `compare`: the REF to
-    compare with; `culprit`: search for the commit of a regression. `metrics`: (name, threshold or
+    compare with. `metrics`: (name, threshold or
     None) of each that is gated. `threshold`: the fraction by which throughput and step time may get
     worse. `exports`: (tracker, file) of each document for a tracker of other make. `store`: the URL
     of the database. `from_history`: the records of REF's branch are the baseline, nothing of it is
@@ -203,7 +203,6 @@ class BenchOptions:
     args: tuple[str, ...] = ()
     compare: str | None = None
     from_history: bool = False
-    culprit: bool = False
     fail_on_training_change: bool = False
     results: str | None = None
     baseline: str | None = None

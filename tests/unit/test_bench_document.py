@@ -59,7 +59,9 @@ def test_a_regression_says_how_much_and_which_commit() -> None:
     assert one.baseline.samples_per_second == 1000.0
     assert len(one.current.launches) == 4
     assert from_json(Comparison, to_json(one)) == one
-    assert document(found([800.0] * 4), commits=2).likely_culprit_commit is None
+    several = document(found([800.0] * 4), commits=2)
+    assert several.likely_culprit_commit is None
+    assert several.recommendation.endswith("; gpurun bench bisect aaaaaaaaa..bbbbbbbbb searches")
 
 
 def test_a_gain_has_a_positive_delta_and_passes() -> None:

@@ -207,8 +207,13 @@ def _recommendation(
         if compared.settings is not None:
             kept, left = (one.label for one in compared.settings)
             return f"keep {kept}: under {left} {told}"
-        where = "the changes since the baseline" if culprit is None else f"commit {short(culprit)}"
-        return f"look at {where}: {told}"
+        if culprit is not None:
+            return f"look at commit {short(culprit)}: {told}"
+        ends = [side.commit for side in (compared.baseline, compared.current)]
+        search = ""
+        if len(compared.commits) > 1 and None not in ends:
+            search = f"; gpurun bench bisect {'..'.join(short(end or '') for end in ends)} searches"
+        return f"look at the changes since the baseline: {told}{search}"
     if verdict == "training_differs":
         return (
             "look for the change of the training since the baseline; if you meant it, leave out "

@@ -34,7 +34,6 @@ from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.conclude_comparison import conclude, shown
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.bench.judge_results import judge_results
-from gpurun.commands.bench.search_culprit import with_culprit
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode
 from gpurun.isolation.api import require
@@ -87,8 +86,6 @@ Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..
   --threshold 5%     by how much throughput may get worse
   --metrics LIST     metrics that can fail the comparison: throughput,step_time,peak_memory,
                      energy, each with its own threshold if you like: peak_memory=2%
-  --culprit          after a regression, search for its commit as bench bisect does, in the
-                     rest of the budget
   --max-pairs 16     pairs after which an undecided comparison is inconclusive
   --budget TIME      no pair begins that would end later: 90s, 5m, 1h
   --launches N       number of launches, {DEFAULT_LAUNCHES} by default (not for pairs)
@@ -160,8 +157,6 @@ def _of_commits(store: BenchmarkStore, options: BenchOptions) -> How:
         if note is not None:
             asked.tell(note)
             found = replace(found, notes=(*found.notes, note))
-        if options.culprit:
-            found = with_culprit(found, benchmark, asked, interruption)
         return found
 
     return compared
