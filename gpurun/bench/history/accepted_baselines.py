@@ -7,16 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpurun.bench.history.branch import BASELINES, branch_up_to
-from gpurun.bench.history.measured_records import measured
-from gpurun.bench.history.past_records import changed_work, last_change, newest, usable
-from gpurun.bench.trees.git import Repository, Revision, open_repository, short
+from gpurun.bench.history.past_records import changed_work
+from gpurun.bench.trees.git import Revision, open_repository, short
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import AcceptedBaseline, BenchmarkRecord
 from gpurun.records.bench.comparison import Comparison
-from gpurun.records.bench.metrics import Metric
-from gpurun.stats.descriptive import geometric_mean
-from gpurun.stats.prediction_interval import LEAST_RUNS, MOST_RUNS
 
 if TYPE_CHECKING:
     from gpurun.bench.store.benchmark_store import BenchmarkStore
@@ -57,7 +52,7 @@ def _notes(
         return []
     here = [b for b in baselines if of_same_work(b, current, store)]
     last = {b.commit: b for b in here if b.commit in between}
-    return [_note(b, store, repository) for b in last.values()]
+    return [_note(accepted) for accepted in last.values()]
 
 
 def of_same_work(
@@ -70,35 +65,10 @@ def of_same_work(
     return own is None or changed_work(own, record) is None
 
 
-def _note(accepted: AcceptedBaseline, store: BenchmarkStore, repository: Repository) -> str:
+def _note(accepted: AcceptedBaseline) -> str:
     assert accepted.commit is not None
-    change = accepted_change(accepted, store, repository)
-    size = "" if change is None else f", about {change * 100:+.1f} % of throughput in its records"
     reason = f": {accepted.reason}" if accepted.reason else ""
     return (
         f"this comparison includes commit {short(accepted.commit)}, which {accepted.accepted_by} "
-        f"accepted as baseline on {accepted.time[:10]}{size}{reason}"
+        f"accepted as baseline on {accepted.time[:10]}{reason}"
     )
-
-
-def accepted_change(
-    accepted: AcceptedBaseline, store: BenchmarkStore, repository: Repository
-) -> float | None:
-    """The change of throughput (a fraction, negative is slower) of what was accepted.
-
-    Against the last level of equal work before it; None where too few records are of that.
-    """
-    record = store.get(accepted.record)
-    new = None if record is None else measured(Metric.THROUGHPUT, record)
-    parent = repository.first_parent(accepted.commit or "")
-    if record is None or new is None or parent is None:
-        return None
-    records = store.query(accepted.benchmark, accepted.fingerprint, purposes=BASELINES)
-    before = usable(records, branch_up_to(repository, parent, None))
-    found = (measured(Metric.THROUGHPUT, one) for one in before if not changed_work(one, record))
-    series = [one for one in found if one is not None]
-    change = last_change(Metric.THROUGHPUT, series)
-    level = newest(series[0 if change is None else change.start :], MOST_RUNS)
-    if len(level) < LEAST_RUNS:
-        return None
-    return new.value / geometric_mean([one.value for one in level]) - 1
