@@ -286,6 +286,8 @@ class TuningReport:
     """From the beginning until a gain was first significant."""
     findings_left: tuple[Finding, ...] = ()
     """What holds it back under the settings that were chosen."""
+    untried: tuple[str, ...] = ()
+    """Knobs for whose trials the budget had no room."""
     schema: str = TUNING_SCHEMA
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from gpurun.formatting.ceilings_text import ceilings_sentence
 from gpurun.formatting.finding_text import finding_sentence
@@ -35,6 +35,8 @@ BUSY_PERCENT = 85
 """GPU activity that a well-fed training reaches."""
 MOST_LEFT = 2
 """Findings that are named of those that still hold the script back."""
+MOST_UNTRIED = 3
+"""Knobs that are named of those for which the budget had no room."""
 MOST_WAITING = 3
 """Lines of the script that are named; the record holds them all."""
 
@@ -70,6 +72,11 @@ def verdict_sentence(report: TuningReport) -> str:
             "are unchanged, the loss was not compared"
         )
     if report.verdict == "no_gain":
+        if report.untried:
+            return (
+                f"Nothing that was tried beats the script as it is{_best(report)}; the budget "
+                f"ended before {_listed(report.untried)} tried; try a larger `--budget`"
+            )
         return f"Nothing beats the script as it is{_best(report)}"
     if report.verdict == "inconclusive":
         return _not_proven(report)
@@ -156,6 +163,13 @@ def _evaluation(guard: GuardVerdict, knobs: Collection[str]) -> str:
         return f"; evaluation outputs within {percent(guard.output_deviation)}"
     unseen = "outputs" not in guard.compared and EVALUATING in knobs
     return "; evaluation not seen" if unseen else ""
+
+
+def _listed(knobs: Sequence[str]) -> str:
+    """Knobs that were not tried, the first of them by name: "compile, tf32 and 2 more were"."""
+    rest = len(knobs) - MOST_UNTRIED
+    named = ", ".join(knobs[:MOST_UNTRIED]) + (f" and {rest} more" if rest > 0 else "")
+    return f"{named} {'was' if len(knobs) == 1 else 'were'}"
 
 
 def _best(report: TuningReport) -> str:

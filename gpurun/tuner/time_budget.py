@@ -49,7 +49,8 @@ class TimeBudget:
         self._whole: Trial | None = None
         self._whole_seconds = 0.0
         self._saved = 0.0
-        self._tried = False
+        self.tried = False
+        """True once a trial of the search was measured."""
         self.longest = 0.0
         """Seconds of the slowest launch that was measured to its end."""
         self._seconds: list[float] = []
@@ -59,10 +60,10 @@ class TimeBudget:
 
     def too_small(self) -> str:
         """A line that nothing could be tried, with a budget that is large enough."""
-        needed = max(2 * LEAST_LAUNCHES * self.usual, 2 * self.budget)
+        needed = max(2 * LEAST_LAUNCHES * self.longest, 2 * self.budget)
         return (
             f"the budget of {self.budget:.0f} s left no time to try anything: "
-            f"a trial takes {self.usual:.0f} s; try `{budget_flag(needed)}`"
+            f"a trial takes {self.longest:.0f} s; try `{budget_flag(needed)}`"
         )
 
     @property
@@ -99,7 +100,7 @@ class TimeBudget:
         """Learn from a trial of the search. `started_early`: whether its process could be."""
         if trial.throughput is None:
             return  # it ended early, or its settings name what does not exist
-        self._tried = True
+        self.tried = True
         self.longest = max(self.longest, trial.record.seconds)
         if slow := self._slow_settings(trial):
             self._longest[slow] = max(self._longest.get(slow, 0.0), _start(trial))
@@ -138,27 +139,30 @@ class TimeBudget:
 
     def round_of(self, best: Trial, later: float = 0.0) -> float:
         """Seconds of a round of the proof of these settings, whose start takes `later` longer."""
-        return self._round(_side(best, self.again(best) + later))
+        return self._round(best, self.again(best) + later)
 
-    def _round(self, candidate: SideSeconds) -> float:
+    def _round(self, candidate: Trial, seconds: float) -> float:
+        """Seconds of a round whose candidate's launch takes `seconds`."""
         if not self.live or self._whole is None:
-            return self.usual + candidate.launch
-        return live_pair_seconds(_side(self._whole, self.usual), candidate, self._cores)
+            return self.usual + seconds
+        sides = _side(self._whole, self.usual), _side(candidate, seconds)
+        return live_pair_seconds(*sides, self._cores)
 
     def no_room_to_search(self, best: Trial, startup: StartupSeconds) -> bool:
         """True if a launch with such a start, and the proof after it, would not fit the budget.
 
         Where launches are long nothing would. So what is tried first needs no more room than itself
-        and a launch after it: a proof that the budget cuts off is gone on with the next time.
+        and a launch after it: a proof that the budget cuts off is gone on with the next time. As
+        long as nothing was found, the shortest proof is enough to keep.
         """
         if startup.first > 0 and self.usual + startup.first > self._screen_share:
             return True
-        if not self._tried and self._is_whole(best):
+        if not self.tried and self._is_whole(best):
             return self.left - self.usual < self.usual + startup.first
         round_seconds = self.round_of(best, startup.later)
-        kept = kept_for_proof(round_seconds, self.budget, self.live)
-        if self.proven:
-            kept = least_for_proof(round_seconds)
+        kept = least_for_proof(round_seconds)
+        if not (self.proven or self._is_whole(best)):
+            kept = kept_for_proof(round_seconds, self.budget, self.live)
         needed = self.again(best) + startup.first
         return self.left < needed + kept + self._kept_for_batch(best)
 
@@ -180,8 +184,9 @@ class TimeBudget:
         A share of the budget, and no more than the shortest proof leaves. The first trial may take
         its time if launches are long: see `no_room_to_search`.
         """
-        room = self.left - least_for_proof(self._round(SideSeconds(self.usual)))
-        if not self._tried and room < AMPLE * self.usual:
+        shortest = 0.0 if self._whole is None else self._round(self._whole, self.usual)
+        room = self.left - least_for_proof(shortest)
+        if not self.tried and room < AMPLE * self.usual:
             room = self.left - self.usual
         return max(min(room, self._screen_share), DISTURBED * self.usual)
 
@@ -191,7 +196,9 @@ class TimeBudget:
 
 
 def _side(trial: Trial, launch: float) -> SideSeconds:
-    return SideSeconds(launch, _step(trial))
+    """A side of a live pair, less than its launch by what the trial took after its start."""
+    after = trial.record.seconds - _start(trial)
+    return SideSeconds(max(0.0, launch - after), _step(trial))
 
 
 def _step(trial: Trial) -> float:

@@ -106,17 +106,17 @@ def launched_again(seconds: float, usual: float) -> float:
 
 @dataclass(frozen=True)
 class SideSeconds:
-    """Seconds of a launch and of a step on one side of the proof."""
+    """Seconds of a side's start, until it could take turns, and of a step."""
 
-    launch: float
+    start: float
     step: float = 0.0
 
 
 def live_pair_seconds(one: SideSeconds, other: SideSeconds, cores: int) -> float:
     """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns."""
-    starts = max(one.launch, other.launch)
+    starts = max(one.start, other.start)
     if cores < CORES_FOR_TWO:
-        starts = one.launch + other.launch
+        starts = one.start + other.start
     longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
     turns = LEAST_ROUNDS * (2 * longest + one.step + other.step)
     return starts + STRETCHES_SECONDS + max(TURN_SECONDS, turns)

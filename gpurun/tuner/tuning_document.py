@@ -83,6 +83,7 @@ def tuning_document(
         unproven=_unproven(findings, objective),
         findings=findings.seen,
         findings_left=findings.left,
+        untried=findings.untried,
     )
 
 

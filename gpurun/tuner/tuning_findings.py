@@ -41,6 +41,8 @@ class TuningFindings:
     guard: GuardVerdict | None = None
     rejections: list[Rejection] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
+    untried: tuple[str, ...] = ()
+    """Knobs that the end of the time kept from being tried."""
     proof_seconds: float | None = None
     """From the beginning until a gain was first significant."""
     unproven: Unproven | None = None

@@ -327,8 +327,8 @@ class TuningRun:
             self._time.batch_to_come = not isinstance(batches, Skip)
         self._keep_reference(state)
         search.run(by_findings(knobs, self.findings.seen), state)
-        tried = state.ladder[len(self.findings.base) :]
-        if search.out_of_time and not any(row.samples_per_second for row in tried):
+        self.findings.untried = tuple(search.untried)
+        if search.out_of_time and not self._time.tried:
             raise TuningEnded("inconclusive", self._time.too_small())
         return search
 

@@ -170,7 +170,10 @@ def test_the_search_ends_with_its_trials_and_with_its_time() -> None:
     assert notes[-2:] == ["search ended: 1 trials are used up", "planted: kept 2"]
     state, notes = searched([Planted([2])], by_value({}), late=True)
     assert state.ladder == []
-    assert notes[-1] == "planted: not tried: the rest of the budget is kept for the proof"
+    assert notes[-2:] == [
+        "planted: not tried: the rest of the budget is kept for the proof",
+        "not tried for lack of time: planted",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,31 @@ def test_live_pairs_leave_more_to_the_search_than_launches_in_turn() -> None:
     assert rooms[1] < rooms[0]
 
 
+def test_only_what_was_found_has_more_than_the_shortest_proof_kept_for_it() -> None:
+    """Seen: 44 of 120 s spent on one set that lost, and then the search ended."""
+    times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=2)
+    times._deadline -= 45.0  # spent by now
+    times.live = True
+    whole = launch(100, 7.0, to_data=1.0)
+    times.baseline(whole, started_early=False)
+    times.launched(launch(90, 10.0, to_data=1.0), started_early=False)
+    assert not times.no_room_to_search(whole, StartupSeconds())
+    times.launched(best := launch(200, 7.0, to_data=1.0), started_early=False)
+    assert times.no_room_to_search(best, StartupSeconds())
+
+
+def test_a_side_of_a_live_pair_takes_its_start_and_not_what_its_trial_measured() -> None:
+    times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=2)
+    times.live = True
+    whole = launch(100, 10.0, to_data=1.0)
+    assert whole.result is not None
+    times.baseline(whole, started_early=False)
+    unknown = times.round_of(whole)
+    whole = replace(whole, result=replace(whole.result, startup_seconds=4.0))
+    times.baseline(whole, started_early=False)
+    assert times.round_of(whole) == pytest.approx(unknown - 2 * 6.0)
+
+
 def test_a_batch_size_to_come_has_its_room_once_something_was_kept() -> None:
     times = timetable(100)
     times.baseline(baseline := launch(100, 5.0, to_data=1.0), started_early=False)

@@ -58,6 +58,8 @@ class KnobSearch:
         self._seen: dict[str, list[Any]] = {}
         """Values by knob that were tried, or had no room."""
         self._said: set[str] = set()
+        self.untried: list[str] = []
+        """Knobs that the end of the time kept from being tried."""
         self._screening = Screening(launch, note, rule, limits)
 
     @property
@@ -95,6 +97,8 @@ class KnobSearch:
             before = dict(state.settings)
             if not self._one_by_one(open_knobs, together, state) or state.settings == before:
                 break
+        if self.untried:
+            self._note(f"not tried for lack of time: {', '.join(self.untried)}")
         together.leave_one_out(state)
 
     def _one_by_one(
@@ -104,25 +108,32 @@ class KnobSearch:
 
         False when there is no more room.
         """
-        for knob in knobs:
-            if knob.name in together.companions and knob.name in state.settings:
-                continue
-            reason = too_small_part(knob, state.facts)
-            proposals = Skip(reason) if reason else knob_calls.candidates(knob, state.facts)
-            if knob.name in together.settled:
-                present = state.settings.get(knob.name)
-                if present is None or isinstance(proposals, Skip):
-                    continue
-                settled = (present, together.settled[knob.name])
-                proposals = [value for value in proposals[:1] if value not in settled]
-            if isinstance(proposals, Skip):
-                self._say(f"{knob.name}: not tried: {proposals.reason}")
-                continue
-            known = self._seen.get(knob.name, ())
-            values = [value for value in proposals[: knob.most_values] if value not in known]
+        for number, knob in enumerate(knobs):
+            values = self._open_values(knob, together, state)
             if values and not self.try_knob(knob, values, state):
+                if self.out_of_time:
+                    rest = knobs[number:]
+                    self.untried = [k.name for k in rest if self._open_values(k, together, state)]
                 return False
         return True
+
+    def _open_values(self, knob: Knob, together: CombinedTrial, state: SearchState) -> list[Any]:
+        """The values of a knob that are still to be tried; the reason is noted if it has none."""
+        if knob.name in together.companions and knob.name in state.settings:
+            return []
+        reason = too_small_part(knob, state.facts)
+        proposals = Skip(reason) if reason else knob_calls.candidates(knob, state.facts)
+        if knob.name in together.settled:
+            present = state.settings.get(knob.name)
+            if present is None or isinstance(proposals, Skip):
+                return []
+            settled = (present, together.settled[knob.name])
+            proposals = [value for value in proposals[:1] if value not in settled]
+        if isinstance(proposals, Skip):
+            self._say(f"{knob.name}: not tried: {proposals.reason}")
+            return []
+        known = self._seen.get(knob.name, ())
+        return [value for value in proposals[: knob.most_values] if value not in known]
 
     def _say(self, line: str) -> None:
         """Note something that may be found again."""
