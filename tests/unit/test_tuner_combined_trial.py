@@ -153,6 +153,13 @@ def test_a_set_that_gains_nothing_is_tried_one_by_one() -> None:
     assert why in notes
 
 
+def test_the_changes_of_a_set_that_lost_are_tried_after_the_others() -> None:
+    """Loader workers on two busy cores: the budget ended after their second trial."""
+    knobs = [Likely(), Second(), Doubtful()]
+    _, asked, _ = searched(knobs, product(first=0.8, doubtful=1.15))
+    assert asked[1:4] == [{"doubtful": "a"}, {"doubtful": "b"}, {"doubtful": "a", "first": True}]
+
+
 def test_where_the_loss_guard_objects_the_pipeline_changes_are_tried_by_themselves() -> None:
     def of(request: TrialRequest) -> Trial:
         rate = product(first=2.0, second=1.5, rounding=1.5)(dict(request.settings))

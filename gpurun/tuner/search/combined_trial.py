@@ -75,12 +75,13 @@ class CombinedTrial:
     """Tries sets of changes, and afterwards what each is worth.
 
     `settled`: the values of knobs of which a set has told all there is to know. `companions`: names
-    of those that were set for the sake of another.
+    of those that were set for the sake of another. `lost`: names of those of a set that was slower.
     """
 
     def __init__(self, screening: Screening, knobs: Sequence[Knob], state: SearchState) -> None:
         self.settled: dict[str, Any] = {}
         self.companions: set[str] = set()
+        self.lost: set[str] = set()
         self._effects = {knob.name: knob.effect for knob in knobs}
         self._screening = screening
         self._before = (dict(state.settings), state.best)
@@ -189,6 +190,8 @@ class CombinedTrial:
         if not gains(trial, state.best):
             seen = compared(trial, state.best)
             self._screening.note(f"all at once: no gain: {seen}: trying them one by one")
+            if gain_over(trial, state.best) < 1 / LEAST_GAIN:
+                self.lost |= {member.knob.name for member in group}
             return False
         settings, seen = dict(state.settings), compared(trial, state.best)
         for member in group:

@@ -93,6 +93,7 @@ class KnobSearch:
             members = likely_changes(likely, state)
             if len(members) < 2 or not together.try_set(members, state):
                 break
+        open_knobs.sort(key=lambda knob: knob.name in together.lost)  # the others first
         for _ in range(PASSES):
             before = dict(state.settings)
             if not self._one_by_one(open_knobs, together, state) or state.settings == before:
