@@ -8,7 +8,7 @@ clocked by its backward passes, one without those by the forward passes of its r
 from __future__ import annotations
 
 from array import array
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from gpurun.measure.run_events import ProcessLog
@@ -115,7 +115,37 @@ def _per_step(table: StepTable, loaders: tuple[int, ...]) -> tuple[array[int], a
         if loader in loaders:
             samples[row] += indices
             batches[row] += count
-    return samples, batches
+    return _where_used(samples, batches, table[StepRow.MICROBATCHES])
+
+
+def _where_used(
+    samples: array[int], batches: array[int], passes: array[int]
+) -> tuple[array[int], array[int]]:
+    """Batches count in the steps that use them, where the loop fetches the next batch early.
+
+    accelerate and prefetchers do so. It shows in the backward passes: no step has more of them
+    than batches wait, and at most one batch is left in the end. Else nothing is moved.
+    """
+    waiting: deque[list[int]] = deque()
+    used, used_batches = array("q"), array("q")
+    for fetched, count, needed in zip(samples, batches, passes, strict=True):
+        waiting.append([fetched, count])
+        taken, left = 0, needed
+        while left and waiting:
+            oldest = waiting[0]
+            part = min(left, oldest[1])
+            share = oldest[0] * part // oldest[1] if part else 0
+            taken, left = taken + share, left - part
+            oldest[0], oldest[1] = oldest[0] - share, oldest[1] - part
+            if not oldest[1]:
+                waiting.popleft()
+        if left:
+            return samples, batches
+        used.append(taken)
+        used_batches.append(needed)
+    if sum(count for _, count in waiting) > 1:
+        return samples, batches
+    return used, used_batches
 
 
 def sum_known(values: array[int]) -> int | None:

@@ -204,7 +204,7 @@ class _Probing:
         """The launch on whole batches; None for a script that is distributed by itself."""
         seen = self._start("whole", 0, 1).wait()
         if seen.refusal:
-            raise _refused(seen.refusal)
+            raise _refused(seen.refusal, by_source(self._options.target))
         if seen.probe is not None and seen.probe.reason == "distributed":
             return None
         said = self._options.loss_reduction is not None
@@ -276,8 +276,14 @@ class _Probing:
         return ScriptFailed(what, seen.exit_code or 1)
 
 
-def _refused(told: str) -> Refused:
+def _refused(told: str, own: str | None = None) -> Refused:
+    """The refusal of the script's process. `own`: by what it seems to distribute itself."""
     what, _, todo = told.partition("\n")
+    if own is not None and "--nproc-per-node" not in todo:
+        todo = (
+            f"{own}: if it distributes itself, run gpurun --nproc-per-node N without --ddp; else "
+            f"{todo}"
+        )
     return Refused(what, todo)
 
 

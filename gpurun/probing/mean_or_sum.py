@@ -30,6 +30,10 @@ TODO = (
     "divide sums by the number of samples at hand, as x.size(0), so that the loss is a mean; or "
     "set --loss-reduction mean or sum; or run it without --ddp"
 )
+TODO_COUPLED = (
+    "set --loss-reduction mean, so that ranks average their gradients as DistributedDataParallel "
+    "does by hand; or run it without --ddp"
+)
 
 
 @dataclass(frozen=True)
@@ -80,19 +84,27 @@ def judge_reduction(
         return ReductionVerdict(LossReduction.SUM, sums)
     slopes = [fit.slope for fit in fits if fit.matters]
     residual = max(fit.apart for fit in fits)
-    if all(abs(s - 1) <= SLOPE_OF_MEAN for s in slopes) and residual <= MOST_RESIDUAL:
+    if not all(abs(s - 1) <= SLOPE_OF_MEAN for s in slopes):
+        return ReductionVerdict(None, residual, _words(slopes, sums))
+    if residual <= MOST_RESIDUAL:
         return ReductionVerdict(
             LossReduction.MEAN,
             residual,
             "the loss is a mean of something else than samples (tokens, weights of classes), or "
-            "has a small sum beside a mean: the gradient of halves of a batch is within "
-            f"{residual:.2%} of the batch's; ranks average theirs, as DistributedDataParallel does "
-            "by hand",
+            "has a small sum beside a mean, or noise drawn by numpy: the gradient of halves of a "
+            f"batch is within {residual:.2%} of the batch's; ranks average theirs, as "
+            "DistributedDataParallel does by hand",
         )
-    return ReductionVerdict(None, residual, _words(slopes, residual, sums))
+    return ReductionVerdict(
+        None,
+        residual,
+        f"halves of a batch give another gradient than the batch: {residual:.0%} apart; the loss "
+        "of a sample depends on other samples (a queue, a contrast) or on draws of numpy",
+        TODO_COUPLED,
+    )
 
 
-def _words(slopes: Sequence[float], residual: float, sums: float) -> str:
+def _words(slopes: Sequence[float], sums: float) -> str:
     shown = " to ".join(f"{s:.3g}" for s in sorted({round(min(slopes), 3), round(max(slopes), 3)}))
     found = f"halves of a batch give {shown} of its gradient on average (a mean gives 1, a sum 0.5)"
     if all(abs(s - 0.5) <= SLOPE_OF_SUM for s in slopes):
@@ -100,8 +112,6 @@ def _words(slopes: Sequence[float], residual: float, sums: float) -> str:
             f"the loss is a sum over samples, and {sums:.2g} of its gradient is none: a penalty or "
             "a mean beside it would count once for each rank"
         )
-    if all(abs(s - 1) <= SLOPE_OF_MEAN for s in slopes):
-        return f"halves of a batch give another gradient than the batch: {residual:.0%} apart"
     if max(slopes) - min(slopes) > SLOPE_OF_MEAN:
         return f"parts of the training reduce in different ways: {found}"
     return f"the loss is neither a mean over samples nor a sum: {found}"

@@ -128,6 +128,22 @@ def library_builds_twice():
     train(model, fetched, sgd(model))
 
 
+def reads_one_batch_ahead():
+    """As accelerate hands out batches, to know the last one; it accumulates two of them."""
+    model = net()
+    optimizer = sgd(model)
+    batches = iter(DataLoader(data(), batch_size=8))
+    following = next(batches, None)
+    number = 0
+    while (batch := following) is not None:
+        following = next(batches, None)
+        loss_of(model(batch[0]), batch[1]).backward()
+        number += 1
+        if number % 2 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
 def thread_reads_ahead():
     model = net()
     optimizer = sgd(model)
@@ -155,5 +171,6 @@ SHAPES = [
     loader_subclass,
     own_batch_sampler,
     library_builds_twice,
+    reads_one_batch_ahead,
     thread_reads_ahead,
 ]

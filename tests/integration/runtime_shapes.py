@@ -249,6 +249,14 @@ def parts_called_alone():
         step_of(optimizer, model.second(model.first(torch.randn(8, 4, 5))).mean())
 
 
+def one_observation_at_a_time():
+    """An agent acts on vectors, and learns from eight of them."""
+    model = net()
+    optimizer = sgd(model)
+    for _ in range(12):
+        step_of(optimizer, sum(model(torch.randn(8)).square().sum() for _ in range(8)))
+
+
 def micro_batches_without_a_loader_3_steps():
     actor, critic = net(), net()
     both = torch.optim.Adam([*actor.parameters(), *critic.parameters()])

@@ -175,6 +175,31 @@ def test_a_script_that_fails_by_itself_fails_as_its_own(script: Path, gpurun: Gp
     assert "refused" not in said
 
 
+BY_HAND = """
+import os
+import torch
+from torch.distributed import init_process_group
+
+net = torch.nn.Linear(4, 2)
+if "RANK" in os.environ:
+    init_process_group("gloo")
+    net = torch.nn.parallel.DistributedDataParallel(net)
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(4):
+    net(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_refused_script_that_can_distribute_itself_hears_how(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    (tmp_path / "train.py").write_text(BY_HAND)
+    said = gpurun(*RANKS, "train.py").stderr.decode()
+    assert "no DataLoader feeds the training (train.py:12)" in said
+    assert "train.py uses init_process_group: if it distributes itself, run gpurun" in said
+
+
 SPAWNS = """
 import torch
 import torch.multiprocessing as mp

@@ -95,6 +95,8 @@ EXPECTED = {
     "actor_and_critic": ("optimizer", 12, 96, 8, (), ("Sequential", "Sequential")),
     "actor_and_critic_apart": ("optimizer", 12, 96, 8, (), ("Sequential", "Sequential")),
     "actor_and_critic_in_turn": ("optimizer", 12, 96, 8, (), ("Sequential", "Sequential")),
+    "one_observation_at_a_time": ("optimizer", 12, 96, 1, (), MODEL),
+    "reads_one_batch_ahead": ("optimizer", 6, 96, 8, ONE_LOADER, MODEL),
     "parts_called_alone": ("optimizer", 12, 96, 8, (), ("Conv1d", "Conv1d")),
     "micro_batches_without_a_loader_3_steps": (
         ("optimizer", 3, 96, 8, (), ("Sequential", "Sequential"))
@@ -156,6 +158,12 @@ def test_accumulation_counts_its_micro_batches_from_the_first_step(
     shape = shapes["accumulation_3_steps"]
     assert shape.column(StepRow.MICROBATCHES) == [4, 4, 4]
     assert list(shape.measured.clock.samples) == [32, 32, 32]
+
+
+def test_a_batch_that_is_fetched_early_counts_in_the_step_that_uses_it(
+    shapes: dict[str, Shape],
+) -> None:
+    assert list(shapes["reads_one_batch_ahead"].measured.clock.samples) == [16] * 6
 
 
 def test_a_closure_runs_several_passes_in_one_step(shapes: dict[str, Shape]) -> None:

@@ -129,6 +129,26 @@ def test_a_mean_of_what_batches_have_more_or_less_of_is_trained_with_its_figure(
     assert f"{found.residual:.2%}" in found.what
 
 
+def test_a_loss_that_depends_on_other_samples_is_refused_with_its_own_cure() -> None:
+    """As with a queue of earlier samples: on average a mean, but each half goes its own way."""
+    whole, *halves = passes(MEANS["cross entropy"], 32)
+
+    def turned(event: GradientEvent) -> GradientEvent:
+        torch.manual_seed(1)
+        sketches = {}
+        for name, values in event.sketches.items():
+            sketch = torch.tensor(values, dtype=torch.double)
+            aside = torch.randn_like(sketch)
+            aside -= sketch * (aside @ sketch) / (sketch @ sketch)
+            sketches[name] = tuple((sketch + aside * sketch.norm() / aside.norm() / 2).tolist())
+        return GradientEvent(event.number, event.own, event.total, 1.0, 1.2e-7, sketches)
+
+    found = judge_reduction(whole, *([turned(e) for e in half] for half in halves))
+    assert found.reduction is None
+    assert "depends on other samples" in found.what
+    assert "does by hand" in found.todo
+
+
 def test_a_small_sum_beside_a_mean_is_told() -> None:
     """As a mean it would count half on two ranks, in silence."""
     found = judge_reduction(

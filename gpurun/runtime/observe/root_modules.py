@@ -254,7 +254,7 @@ class RootModules:
             self._in_training_mode = True
         if self._in_backward() != -1:
             return  # computed again by a checkpoint: a part of the backward pass
-        samples, tokens = sizes(first_tensor(args, kwargs))
+        samples, tokens = sizes(first_tensor(args, kwargs), module)
         CLOCK.forward(elapsed_ns, id(module), samples, tokens, training)
 
 
