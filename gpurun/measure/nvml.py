@@ -83,11 +83,6 @@ class DeviceSampler:
         self._activity = {g.uuid: GpmActivity(self._nvml, g.handle) for g in self._gpus}
         self.strangers: dict[str, set[int]] = {}
 
-    @property
-    def count(self) -> int:
-        """The number of GPUs that it samples."""
-        return len(self._gpus)
-
     def look_around(self) -> None:
         """Note who computes on the GPUs before the script can have begun to: these are strangers.
 

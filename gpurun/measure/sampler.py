@@ -49,11 +49,6 @@ class Sampler:
         else:
             self._device_sampler().strangers = earlier._device_sampler().strangers
 
-    @property
-    def sees_devices(self) -> bool:
-        """True if there are GPUs to sample."""
-        return self._device_sampler().count > 0
-
     def tick(self, pid: int) -> None:
         """Sample the tree of process `pid` and the visible devices if it is time."""
         now = time.monotonic()

@@ -23,8 +23,6 @@ from gpurun.trials.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS, TurnRatio, turn
 STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
 cannot be told from turns of some milliseconds."""
-HOST_STRETCH_SECONDS = 1.0
-"""Without a GPU: memory and the use of the cores are told in less."""
 TURN_SECONDS = 8.0
 EPOCH_SECONDS = 16.0
 SMALL_ERROR = 0.007
@@ -121,8 +119,7 @@ def run_live_pair(
         try:
             await_both(pair)
             ready()
-            seconds = STRETCH_SECONDS if samplers[0].sees_devices else HOST_STRETCH_SECONDS
-            nanoseconds = int(seconds * 1e9)
+            nanoseconds = int(STRETCH_SECONDS * 1e9)
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
             rounds = take_turns(pair, draws, TurnLimits().enough(deadline))
             for side_of_pair in pair:
