@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpurun.errors import GpurunError
+from gpurun.records.codec import JsonValue
+from gpurun.records.parse_json import parse_document
 
 FOLDER = ".gpurun"
 INCOMPLETE = "the record is incomplete"
@@ -106,6 +108,11 @@ def check_output(flag: str, path: Path) -> None:
         raise GpurunError(f"{flag}: there is no folder {path.parent}", "make it first")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise GpurunError(f"{flag}: {path} cannot be written", "name another file")
+
+
+def read_json(path: Path) -> JsonValue:
+    """The value of a JSON document; `OSError` or `ValueError` if it cannot be read or is none."""
+    return parse_document(path.read_text(encoding="utf-8"))
 
 
 def write_json(path: Path, document: Any) -> None:

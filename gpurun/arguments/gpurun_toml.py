@@ -6,6 +6,7 @@ dataclass and a field of `Config`.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from dataclasses import dataclass, field, replace
@@ -123,10 +124,15 @@ def load_config(start: Path) -> Config:
     for folder in (start, *start.parents):
         for name, table in (("gpurun.toml", ()), ("pyproject.toml", ("tool", "gpurun"))):
             path = folder / name
-            document = _read(path, table) if path.is_file() else None
+            document = _read(path, table) if is_configuration(path) else None
             if document is not None:
                 return _decode(document, path, ".".join(table))
     return Config()
+
+
+def is_configuration(path: Path) -> bool:
+    """False where there is none. A folder or a dead link of our own name is an error to report."""
+    return path.is_file() or (path.name == "gpurun.toml" and os.path.lexists(path))
 
 
 def _read(path: Path, table: tuple[str, ...]) -> dict[str, Any] | None:
@@ -181,3 +187,5 @@ def parse_toml(text: str) -> dict[str, Any]:
         line = place[1] if place else f"line {text.count(chr(10)) + 1} (the end)"
         what = re.sub(r" \(at [^)]*\)$", "", str(error))
         raise ValueError(f"{line}: not valid TOML: {what}") from None
+    except RecursionError:
+        raise ValueError("not valid TOML: it is nested too deeply") from None

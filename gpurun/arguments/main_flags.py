@@ -154,7 +154,7 @@ def with_configuration(options: Options, cwd: Path) -> Options:
 def _is_configured(cwd: Path) -> bool:
     """True if reading the configuration is worth its imports."""
     for folder in (cwd, *cwd.parents):
-        if (folder / "gpurun.toml").is_file():
+        if os.path.lexists(folder / "gpurun.toml"):
             return True
         try:
             if b"gpurun" in (folder / "pyproject.toml").read_bytes():

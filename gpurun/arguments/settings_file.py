@@ -14,6 +14,7 @@ from gpurun.arguments.gpurun_toml import parse_toml
 from gpurun.arguments.gpurun_toml_keys import type_in_words
 from gpurun.errors import GpurunError
 from gpurun.records.codec import RecordError, from_json, to_json
+from gpurun.records.parse_json import parse_document
 from gpurun.records.tuning import SETTINGS_SCHEMA, SavedSettings
 from gpurun.rundir import write_json
 
@@ -53,7 +54,7 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
     toml = path.suffix == ".toml"
     try:
         text = path.read_text(encoding="utf-8")
-        document = _of_toml(text) if toml else json.loads(text)
+        document = _of_toml(text) if toml else parse_document(text)
     except OSError as error:
         raise ValueError(f"cannot be read: {error.strerror or error}") from None
     except json.JSONDecodeError as error:
@@ -62,6 +63,8 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
     except UnicodeDecodeError:
         kind = "TOML" if toml else "JSON"
         raise ValueError(f"is not valid {kind}: it is not text in UTF-8") from None
+    except ValueError as error:
+        raise ValueError(f"cannot be read: {error}") from None
     if isinstance(document, dict):
         document = {**unsaid, **document}
     faults = _faults(document)
@@ -72,14 +75,11 @@ def read(path: Path, unsaid: Mapping[str, Any] = MappingProxyType({})) -> SavedS
 
 def _of_toml(text: str) -> Any:
     """The document that a TOML text holds; settings are what JSON can hold, too."""
+    tables = parse_toml(text)
     try:
-        tables = parse_toml(text)
-    except ValueError as error:
-        raise ValueError(f"cannot be read: {error}") from None
-    try:
-        return json.loads(json.dumps(tables, allow_nan=False))
+        return parse_document(json.dumps(tables, allow_nan=False))
     except (TypeError, ValueError):
-        raise ValueError("holds a date, nan or inf: no setting has such a value") from None
+        raise ValueError("a date, nan and inf are no settings") from None
 
 
 def _faults(document: Any) -> list[str]:

@@ -6,7 +6,6 @@ waits for a database nor fails with it.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,9 +22,10 @@ from gpurun.bench.store.record_files import RecordFiles
 from gpurun.errors import GpurunError
 from gpurun.measure.run_events import read_run
 from gpurun.records.bench.benchmark import BenchmarkPurpose, BenchmarkRecord
-from gpurun.records.codec import RecordError, from_json
+from gpurun.records.codec import from_json
 from gpurun.records.result import RunResult
 from gpurun.records.tuning import TrialRecord, TuningReport
+from gpurun.rundir import read_json
 from gpurun.trials.applied_settings import AppliedSettings
 from gpurun.trials.failure_cause import main_log
 
@@ -94,8 +94,8 @@ def _launch(
     """The trial as the launch of a benchmark; None where its result is gone."""
     place = folder / trial.run_dir
     try:
-        result = from_json(RunResult, json.loads((place / "result.json").read_text("utf-8")))
-    except (OSError, ValueError, RecordError):
+        result = from_json(RunResult, read_json(place / "result.json"))
+    except (OSError, ValueError):
         return None
     applied = AppliedSettings(knobs, benchmark.args, {})
     start = replace(users_side(benchmark, dict(os.environ)), applied=applied)

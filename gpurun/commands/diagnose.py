@@ -92,7 +92,8 @@ def diagnose_run(folder: Path, records: RunRecords) -> DiagnosisReport:
         evidence_of_run(folder, thresholds, timelines, records),
         str(folder),
         overhead_percent=max(overheads, default=None),
-        notes=(*_window_notes(folder, profiles), *failures),
+        failed_sources=tuple(failures),
+        notes=(*_window_notes(folder, profiles), *records.notes),
     )
 
 

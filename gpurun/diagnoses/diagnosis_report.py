@@ -23,6 +23,7 @@ def diagnosis_report(
     subject: str,
     *,
     overhead_percent: float | None = None,
+    failed_sources: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> DiagnosisReport:
     """All findings, with their figures. `overhead_percent`: of the profiled steps."""
@@ -44,5 +45,6 @@ def diagnosis_report(
         }
         or None,
         result=evidence.result,
+        failed_sources=failed_sources,
         notes=(*notes, *(() if timeline is None else timeline.notes)),
     )

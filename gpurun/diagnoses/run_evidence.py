@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import linecache
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +12,11 @@ from gpurun.errors import GpurunError
 from gpurun.measure.measured_window import Window, measured_window
 from gpurun.measure.run_events import ProcessLog, decode_lenient
 from gpurun.measure.run_summary import RunRecords, read_records, summarise_run
-from gpurun.records.codec import RecordError
 from gpurun.records.events import LoaderEvent
 from gpurun.records.messages.profile_events import FunctionSamples
 from gpurun.records.result import RunResult
 from gpurun.records.samples import DeviceSample
+from gpurun.rundir import read_json
 from gpurun.timeline.figures_of import figures_of
 from gpurun.timeline.model import Timeline
 from gpurun.timeline.steady_window import steady
@@ -88,8 +87,8 @@ def read_result(folder: Path, records: RunRecords | None = None) -> RunResult:
     if not path.exists():
         return summarise_run(folder, exit_code=None, wall_seconds=0.0, records=records)
     try:
-        return decode_lenient(RunResult, json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, RecordError, AttributeError) as error:
+        return decode_lenient(RunResult, read_json(path))
+    except (OSError, ValueError, AttributeError) as error:
         raise GpurunError(f"{path} cannot be read: {error}", "run the script again") from None
 
 

@@ -6,8 +6,9 @@ that there was none; a larger one makes it likely.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from gpurun.rundir import read_json
 
 VMSTAT = Path("/proc/vmstat")
 COUNTER = "oom_kill "
@@ -25,7 +26,7 @@ def kernel_oom_kills(vmstat: Path = VMSTAT) -> int | None:
 def killed_for_memory(run_dir: Path, vmstat: Path = VMSTAT) -> bool | None:
     """True if any was, since the launch of that folder was prepared; None where nobody counts."""
     try:
-        before = json.loads((run_dir / "spec.json").read_bytes())["kernel_oom_kills"]
+        before = read_json(run_dir / "spec.json")["kernel_oom_kills"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     now = kernel_oom_kills(vmstat)

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from gpurun.records.codec import RecordError, from_json
+from gpurun.records.parse_json import JsonLines
 from gpurun.records.ranks import ATTEMPTS_FILE, Attempt
 
 
-def read_attempts(run_dir: Path) -> tuple[Attempt, ...]:
-    """In their order; none for a run without an agent. A line that cannot be read is left out."""
-    try:
-        lines = (run_dir / ATTEMPTS_FILE).read_text(encoding="utf-8").splitlines()
-    except (OSError, ValueError):
+def read_attempts(run_dir: Path, notes: list[str] | None = None) -> tuple[Attempt, ...]:
+    """In their order; none for a run without an agent. `notes` gains what could not be read."""
+    path = run_dir / ATTEMPTS_FILE
+    if not path.exists():
         return ()
     found = []
-    for line in lines:
+    lines = JsonLines(path)
+    for document in lines:
         try:
-            found.append(from_json(Attempt, json.loads(line)))
-        except (ValueError, RecordError):
-            continue  # torn by a full disk
+            found.append(from_json(Attempt, document))
+        except RecordError as error:
+            lines.problem(f"an attempt is unreadable ({error})")
+    if notes is not None:
+        notes += lines.notes()
     return tuple(found)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -12,6 +11,7 @@ from gpurun.measure.machine import available_cores
 from gpurun.measure.optional_figures import known, mean
 from gpurun.measure.run_events import decode_lenient
 from gpurun.records.codec import RecordError
+from gpurun.records.parse_json import JsonLines
 from gpurun.records.result import DeviceUse, HostUse
 from gpurun.records.samples import DeviceSample, HostSample
 
@@ -29,34 +29,30 @@ SAMPLES_FILE = "samples.jsonl"
 
 @dataclass(frozen=True)
 class Samples:
-    """All samples of a run, in the order of writing."""
+    """All samples of a run, in the order of writing; `notes`: what could not be read."""
 
     host: tuple[HostSample, ...]
     device: tuple[DeviceSample, ...]
+    notes: tuple[str, ...] = ()
 
 
 def read_samples(run_dir: Path) -> Samples:
-    """Read the samples of a run folder; lines that cannot be read are left out."""
+    """Read the samples of a run folder; none for a run that was never sampled."""
+    path = run_dir / SAMPLES_FILE
+    if not path.exists():
+        return Samples((), ())
     host: list[HostSample] = []
     device: list[DeviceSample] = []
-    for line in _lines(run_dir / SAMPLES_FILE):
+    lines = JsonLines(path)
+    for document in lines:
         try:
-            document = json.loads(line)
-            if document["event"] == HostSample.kind:
+            if document.get("event") == HostSample.kind:
                 host.append(decode_lenient(HostSample, document))
-            elif document["event"] == DeviceSample.kind:
+            elif document.get("event") == DeviceSample.kind:
                 device.append(decode_lenient(DeviceSample, document))
-        except (ValueError, TypeError, KeyError, RecordError):
-            continue  # a torn line at the end of a killed launcher
-    return Samples(tuple(host), tuple(device))
-
-
-def _lines(path: Path) -> Iterator[bytes]:
-    try:
-        with path.open("rb") as file:
-            yield from file
-    except OSError:
-        return  # a run that was never sampled
+        except RecordError as error:
+            lines.problem(f"a sample is unreadable ({error})")
+    return Samples(tuple(host), tuple(device), tuple(lines.notes()))
 
 
 def host_use(samples: Samples, bounds_ns: tuple[int, int] | None = None) -> HostUse | None:

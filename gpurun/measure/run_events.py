@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 import typing
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +17,7 @@ from typing import Any, TypeVar
 from gpurun.measure.step_table import StepTable
 from gpurun.records import events as records
 from gpurun.records.codec import RecordError, from_json
+from gpurun.records.parse_json import JsonLines
 from gpurun.rundir import INCOMPLETE, lost_events
 
 T = TypeVar("T")
@@ -95,7 +93,7 @@ def read_run(run_dir: Path) -> RunLog:
         reader = _Reader(path, incomplete=lost is not None)
         reader.read()
         logs += reader.logs
-        notes += reader.notes()
+        notes += reader.lines.notes()
     logs.sort(key=lambda log: log.process.unix_time_ns)
     return RunLog(tuple(logs), tuple(notes))
 
@@ -116,51 +114,28 @@ class _Reader:
 
     def __init__(self, path: Path, incomplete: bool) -> None:
         self.path = path
-        self._incomplete = incomplete
+        self.lines = JsonLines(path, torn_is_known=incomplete)
         self.logs: list[ProcessLog] = []
         self._process: records.ProcessEvent | None = None
         self._events: dict[str, list[Any]] = {}
         self._steps: dict[str, StepTable] = {}
-        self._problems: Counter[str] = Counter()
 
     def read(self) -> None:
-        try:
-            with self.path.open("rb") as file:
-                for line in file:
-                    self._line(line)
-        except OSError as error:
-            self._problems[f"unreadable ({error.strerror})"] += 1
+        for document in self.lines:
+            kind = document.get("event")
+            if kind == records.StepsEvent.kind:
+                self._step_rows(document)
+            elif isinstance(kind, str) and kind in EVENT_TYPES:
+                self._record(kind, document)
+            else:
+                self.lines.problem(f"unknown event {kind!r}")
         self._close()
-
-    def notes(self) -> Iterable[str]:
-        return [
-            f"{self.path.name}: {problem}" + (f" ({count} times)" if count > 1 else "")
-            for problem, count in self._problems.items()
-        ]
-
-    def _line(self, line: bytes) -> None:
-        if not line.strip():
-            return
-        try:
-            document = json.loads(line)
-            kind = document["event"]
-        except (ValueError, TypeError, KeyError):
-            torn = not line.endswith(b"\n")
-            if not torn or not self._incomplete:  # which says more
-                self._problems["the last line is torn" if torn else "a line is unreadable"] += 1
-            return
-        if kind == records.StepsEvent.kind:
-            self._step_rows(document)
-        elif isinstance(kind, str) and kind in EVENT_TYPES:
-            self._record(kind, document)
-        else:
-            self._problems[f"unknown event {kind!r}"] += 1
 
     def _record(self, kind: str, document: dict[str, Any]) -> None:
         try:
             record = decode_lenient(EVENT_TYPES[kind], document)
         except RecordError as error:
-            self._problems[f"a {kind} event is unreadable ({error})"] += 1
+            self.lines.problem(f"a {kind} event is unreadable ({error})")
             return
         if isinstance(record, records.ProcessEvent):
             self._close()
@@ -175,13 +150,13 @@ class _Reader:
             try:
                 table.append(row)
             except ValueError:
-                self._problems["a step row is unreadable"] += 1
+                self.lines.problem("a step row is unreadable")
 
     def _close(self) -> None:
         """Make a log of what was read since the last process line."""
         if self._process is None:
             if self._events or self._steps:
-                self._problems["no process line; its events are left out"] += 1
+                self.lines.problem("no process line; its events are left out")
         else:
             self.logs.append(self._log(self._process))
         self._process, self._events, self._steps = None, {}, {}

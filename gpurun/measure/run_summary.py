@@ -21,8 +21,10 @@ from gpurun.measure.resource_use import Samples, device_uses, host_use, read_sam
 from gpurun.measure.run_events import ProcessLog, RunLog, read_run
 from gpurun.measure.training_clock import CLOCKS
 from gpurun.records.events import PARALLEL_REFUSED, KnobEvent, StepRow
+from gpurun.records.ranks import Attempt
 from gpurun.records.result import DeviceUse, HostUse, KnobOutcome, RunResult, status_of
 from gpurun.records.safety import CHECKPOINT
+from gpurun.rundir import read_json
 
 N = TypeVar("N", int, float)
 
@@ -36,15 +38,30 @@ WORST_FIRST = ("failed", "revoked", "applied", "skipped")
 
 @dataclass(frozen=True)
 class RunRecords:
-    """The events and the samples of a run folder, read once for all who look at them."""
+    """All records of a run folder, read once for all who look at them. `notes`: a line for each
+    thing that could not be read."""
 
     run: RunLog
     samples: Samples
+    attempts: tuple[Attempt, ...]
+    notes: tuple[str, ...]
 
 
 def read_records(run_dir: Path) -> RunRecords:
-    """Read both; nothing in the folder makes this raise."""
-    return RunRecords(read_run(run_dir), read_samples(run_dir))
+    """Read them; nothing in the folder makes this raise."""
+    run, samples, notes = read_run(run_dir), read_samples(run_dir), _spec_notes(run_dir)
+    attempts = read_attempts(run_dir, notes)
+    return RunRecords(run, samples, attempts, (*run.notes, *samples.notes, *notes))
+
+
+def _spec_notes(run_dir: Path) -> list[str]:
+    try:
+        read_json(run_dir / "spec.json")
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError) as error:
+        return [f"spec.json cannot be read: {error}"]
+    return []
 
 
 def summarise_run(
@@ -80,10 +97,10 @@ def summarise_run(
         wall_seconds=wall_seconds,
         host=host,
         hook_errors=_hook_errors(run_dir, run.processes),
-        notes=(*run.notes, *notes, *_notes(group, apart)),
+        notes=(*records.notes, *notes, *_notes(group, apart)),
         ranks=max(len(group), 1),
         command=_command(run.processes) if command is None else command,
-        attempts=read_attempts(run_dir),
+        attempts=records.attempts,
         **steps,
         **_device_figures(devices, energy_rate, steps["samples_per_second"]),
         **_process_figures(logs),

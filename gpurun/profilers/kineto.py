@@ -28,4 +28,4 @@ class Kineto(Profiler):
         """The trace that the process wrote at the end of its window."""
         trace = folder / f"kineto-{log.process.pid}.json"
         offset = log.process.unix_time_ns - log.process.clock_ns
-        return from_kineto.read(trace, offset) if trace.is_file() else None
+        return from_kineto.read(trace, offset) if trace.exists() else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from gpurun.measure.step_table import UNKNOWN
 from gpurun.measure.training_clock import step_clock
 from gpurun.profilers import all_profilers
 from gpurun.records.events import StepRow
+from gpurun.rundir import read_json
 from gpurun.timeline.merge import merged
 from gpurun.timeline.model import Timeline
 
@@ -60,7 +60,7 @@ def recorded_profiles(run_dir: Path, run: RunLog | None = None) -> tuple[Recorde
 def was_to_be_profiled(run_dir: Path) -> bool:
     """The run's spec asks for a window."""
     try:
-        spec = json.loads((run_dir / "spec.json").read_text(encoding="utf-8"))
+        spec = read_json(run_dir / "spec.json")
     except (OSError, ValueError):
         return False
     return isinstance(spec, dict) and spec.get("profile") is not None

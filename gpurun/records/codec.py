@@ -17,6 +17,7 @@ JsonValue = Any
 
 Decoder = Callable[[JsonValue, str], Any]
 """Makes what a type holds of a JSON value that stands at a place ("$.a[0]")."""
+LEAST_INT, MOST_INT = -(2**63), 2**64 - 1
 
 
 class RecordError(ValueError):
@@ -135,6 +136,8 @@ def _fields(cls: type) -> tuple[dict[str, Decoder], tuple[str, ...]]:
 
 
 def _decode_scalar(kind: Any, value: JsonValue, where: str) -> Any:
+    if type(value) is int and kind in (int, float) and not LEAST_INT <= value <= MOST_INT:
+        raise RecordError(f"{where}: the number has more than 64 bits")
     if type(value) is kind:
         return value
     if kind is float and isinstance(value, int) and not isinstance(value, bool):

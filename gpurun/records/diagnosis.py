@@ -27,6 +27,7 @@ class DiagnosisReport:
     one. `overhead_percent`: by how much profiling slowed its steps, None where not known.
     `figures`: of the rank that was looked at (`rank`), None without a timeline; `other_ranks`:
     those of the others. `findings`: the most severe first. `result`: the run's own record.
+    `failed_sources`: profilers that recorded nothing, each with its reason.
     """
 
     subject: str
@@ -39,5 +40,6 @@ class DiagnosisReport:
     rank: int | None = None
     other_ranks: dict[str, ProfileFigures] | None = None
     result: RunResult | None = None
+    failed_sources: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     schema: str = DIAGNOSIS_SCHEMA

@@ -132,7 +132,7 @@ def _closing(report: DiagnosisReport, shown: int, everything: bool) -> Iterator[
         yield f"profiled steps took {max(report.overhead_percent, 0):.1f} % longer than the others"
     for source in report.absent_sources if everything or not report.findings else ():
         yield f"not measured: {source.name}; to have it: {source.todo}"
-    for note in report.notes:
+    for note in (*report.failed_sources, *report.notes):
         yield f"note: {one_line(note)}"
 
 

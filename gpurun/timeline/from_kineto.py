@@ -12,6 +12,7 @@ from gpurun.timeline.columns import Columns
 from gpurun.timeline.json_stream import ChromeTrace
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.model import (
+    MALFORMED,
     Collective,
     Copy,
     CopyKind,
@@ -22,6 +23,8 @@ from gpurun.timeline.model import (
     Range,
     RuntimeCall,
     Timeline,
+    launch_dimensions,
+    malformed,
 )
 from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
 from gpurun.timeline.runtime_calls import plain_name, syncs_among
@@ -43,9 +46,14 @@ def read(path: Path, unix_offset_ns: int | None = None) -> Timeline:
     """
     reading = _Reading()
     trace = ChromeTrace(path)
-    for event in trace.events():
-        reading.take(event)
-    return reading.timeline(path, trace.header, unix_offset_ns)
+    event: object = "its header"
+    try:
+        for event in trace.events():
+            reading.take(event)
+        event = "its header"
+        return reading.timeline(path, trace.header, unix_offset_ns)
+    except MALFORMED as error:
+        raise malformed(path, f"{str(event)[:80]}: {type(error).__name__}: {error}") from None
 
 
 class _Reading:
@@ -79,6 +87,8 @@ class _Reading:
             return
         begin = round(float(event["ts"]) * 1000)
         end = begin + round(float(event.get("dur", 0)) * 1000)
+        if end < begin or not isinstance(event["name"], str):
+            raise ValueError("it has no name, or ends before it begins")
         self.begin = begin if self.begin is None else min(self.begin, begin)
         self.end = max(self.end, end)
         take(begin, end, event, event.get("args") or {})
@@ -184,7 +194,7 @@ def _number(value: object) -> int:
 
 
 def _dimensions(value: Any) -> tuple[int, int, int] | None:
-    return (value[0], value[1], value[2]) if isinstance(value, list) and len(value) == 3 else None
+    return launch_dimensions(*value) if isinstance(value, list) and len(value) == 3 else None
 
 
 def _message_bytes(args: Event) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from gpurun.errors import GpurunError
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
-from gpurun.timeline.model import KernelMetrics
+from gpurun.timeline.model import MALFORMED, KernelMetrics, launch_dimensions, malformed
 
 Rule = tuple[str, str, float | None]
 _RAW_COLUMNS = {"ID", "Kernel Name", "Device"}
@@ -30,6 +31,13 @@ _LIMITS = {
 
 def read(raw: Path, details: Path | None = None) -> tuple[KernelMetrics, ...]:
     """The launches of the raw page, in its order, with the rules of the details page."""
+    try:
+        return _read(raw, details)
+    except (csv.Error, *MALFORMED) as error:
+        raise malformed(raw, f"{type(error).__name__}: {error}") from None
+
+
+def _read(raw: Path, details: Path | None) -> tuple[KernelMetrics, ...]:
     rows = _table(raw, _RAW_COLUMNS)
     if rows and not rows[0]["ID"]:
         rows = rows[1:]  # the units; ncu prints base units
@@ -127,9 +135,10 @@ def parse_number(text: str, decimal_comma: bool = False) -> float | None:
         return None
     text = text.replace(".", "").replace(",", ".") if decimal_comma else text.replace(",", "")
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
         return None
+    return number if math.isfinite(number) else None
 
 
 def _whole(value: float | None) -> int | None:
@@ -138,4 +147,4 @@ def _whole(value: float | None) -> int | None:
 
 def _dimensions(text: str) -> tuple[int, int, int] | None:
     numbers = [int(part) for part in re.findall(r"\d+", text)]
-    return (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 else None
+    return launch_dimensions(*numbers) if len(numbers) == 3 else None

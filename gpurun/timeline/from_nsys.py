@@ -16,6 +16,7 @@ from gpurun.errors import GpurunError
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
 from gpurun.timeline.model import (
+    MALFORMED,
     Collective,
     Copy,
     CopyKind,
@@ -28,6 +29,8 @@ from gpurun.timeline.model import (
     RuntimeCall,
     Sync,
     Timeline,
+    launch_dimensions,
+    malformed,
 )
 from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
 from gpurun.timeline.runtime_calls import plain_name, syncs_among
@@ -58,10 +61,10 @@ def read(path: Path, process: int | None = None) -> tuple[Timeline, ...]:
     `process`: the id of the only one that is asked for, which may not be among them. `GpurunError`
     for a file that is no export, is damaged, or holds nothing of the kind.
     """
-    with open(path, "rb") as file:
-        if not file.read(16).startswith(b"SQLite format 3"):
-            raise _foreign(path)
     try:
+        with open(path, "rb") as file:
+            if not file.read(16).startswith(b"SQLite format 3"):
+                raise _foreign(path)
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
             export = _Export(database)
             if not export.is_one:
@@ -70,8 +73,8 @@ def read(path: Path, process: int | None = None) -> tuple[Timeline, ...]:
             timelines = tuple(
                 export.timeline(each) for each in found if process is None or each == process
             )
-    except sqlite3.DatabaseError as error:
-        raise GpurunError(f"{path} is damaged: {error}", "export the report again") from error
+    except (sqlite3.Error, *MALFORMED) as error:
+        raise malformed(path, f"{type(error).__name__}: {error}") from None
     if not timelines and process is None:
         raise GpurunError(
             f"{path} holds no kernel, no call of CUDA and no NVTX range",
@@ -155,8 +158,8 @@ class _Export:
                 name,
                 kernel_group(name),
                 uses_tensor_cores(name),
-                row[6:9],
-                row[9:12],
+                launch_dimensions(*row[6:9]),
+                launch_dimensions(*row[9:12]),
                 row[12],
                 row[13],
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -24,6 +25,7 @@ class ChromeTrace:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.header: dict[str, Any] = {}
+        self._is_list = False
 
     def events(self) -> Iterator[dict[str, Any]]:
         """Each event in the file's order; `GpurunError` for what is no trace or ends early."""
@@ -31,7 +33,7 @@ class ChromeTrace:
         try:
             with opened(self.path, "rt", encoding="utf-8", errors="replace") as file:
                 yield from self._read(file)
-        except (EOFError, gzip.BadGzipFile) as error:
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise self._broken() from error
 
     def _read(self, file: IO[str]) -> Iterator[dict[str, Any]]:
@@ -40,10 +42,14 @@ class ChromeTrace:
         while True:
             position = _next_word(text, position)
             if position < len(text) and text[position] == "]":
-                self._keep("{" + (text[position + 1 :] + file.read(HEADER_BYTES)).lstrip(_BETWEEN))
+                rest = (text[position + 1 :] + file.read(HEADER_BYTES)).lstrip(_BETWEEN)
+                if not self._is_list:
+                    self._keep("{" + rest)
                 return
             try:
                 event, position = _DECODER.raw_decode(text, position)
+            except RecursionError:
+                raise self._broken() from None
             except json.JSONDecodeError:
                 more = file.read(max(CHUNK, len(text) - position))
                 if not more:
@@ -56,7 +62,8 @@ class ChromeTrace:
     def _skip_header(self, file: IO[str]) -> str:
         """The text from the first event on."""
         text = file.read(CHUNK)
-        if text.lstrip().startswith("["):
+        self._is_list = text.lstrip().startswith("[")
+        if self._is_list:
             return text.lstrip()[1:]
         if not text.lstrip().startswith("{"):
             raise self._foreign()
@@ -72,8 +79,8 @@ class ChromeTrace:
     def _keep(self, text: str) -> None:
         try:
             found = json.loads(text)
-        except json.JSONDecodeError:
-            return  # nothing beside the events is needed to read them
+        except (ValueError, RecursionError):
+            raise self._broken() from None
         if isinstance(found, dict):
             self.header.update(found)
 
@@ -84,7 +91,9 @@ class ChromeTrace:
         )
 
     def _broken(self) -> GpurunError:
-        return GpurunError(f"{self.path} ends in the middle of an event", "record it again")
+        return GpurunError(
+            f"{self.path} is damaged, or ends in the middle of an event", "record it again"
+        )
 
 
 def _zipped(path: Path) -> bool:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from gpurun.errors import GpurunError
 from gpurun.records.messages.profile_events import AllocatorState, FunctionSamples
 
 
@@ -248,3 +250,30 @@ class Timeline:
     def window_ns(self) -> int:
         """Length of the window."""
         return self.window_end_ns - self.window_begin_ns
+
+
+MALFORMED = (
+    OSError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+)
+"""Errors of reading values that are absent, of another type, or out of bounds."""
+MOST_IN_X, MOST_IN_Y_AND_Z = 2**31, 2**16
+"""CUDA's own bounds of a grid."""
+
+
+def launch_dimensions(x: int, y: int, z: int) -> tuple[int, int, int]:
+    """The dimensions of a grid or block; `ValueError` for any that no kernel can have."""
+    in_bounds = 0 <= x < MOST_IN_X and 0 <= y < MOST_IN_Y_AND_Z and 0 <= z < MOST_IN_Y_AND_Z
+    if not all(type(each) is int for each in (x, y, z)) or not in_bounds:
+        raise ValueError(f"no kernel has the dimensions {x!r}, {y!r}, {z!r}"[:80])
+    return x, y, z
+
+
+def malformed(path: Path, why: str) -> GpurunError:
+    """`why`: the place in the file and what is wrong with it."""
+    return GpurunError(f"{path} is damaged: {' '.join(why.split())}", "record or export it again")

@@ -253,8 +253,11 @@ def baseline_of(name: str) -> str:
         (broken(benchmark="v" * 300), "benchmark"),
         (broken(schema="gpurun/benchmark@2"), "schema"),
         (broken(peak_memory_bytes=10**30), "peak_memory_bytes"),
-        (broken(batch_size=10**400), "too large"),
-        (broken(step_time_ms={"mean": float("nan"), "p50": 1, "p95": 1, "p99": 1}), "mean"),
+        (broken(batch_size=10**400), "batch_size: the number has more than 64 bits"),
+        (
+            broken(step_time_ms={"mean": float("nan"), "p50": 1, "p95": 1, "p99": 1}),
+            "NaN is no finite number",
+        ),
         (baseline_of("../r"), "is no id"),
     ],
 )

@@ -185,8 +185,8 @@ def test_everything_wrong_with_a_settings_file_is_said_in_words(
     ("text", "what"),
     [
         ("[settings\n", "cannot be read: line 1: not valid TOML: "),
-        ("[settings]\nday = 2026-11-22\n", "holds a date, nan or inf"),
-        ("[settings]\nrate = nan\n", "holds a date, nan or inf"),
+        ("[settings]\nday = 2026-11-22\n", "cannot be read: a date, nan and inf are no settings"),
+        ("[settings]\nrate = nan\n", "cannot be read: a date, nan and inf are no settings"),
         ("speedup = 2.0\n", "is no settings file: 'settings' is missing"),
     ],
 )

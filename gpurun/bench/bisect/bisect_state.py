@@ -26,7 +26,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.bisection import BisectedPair
 from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.spec import StopRule
-from gpurun.rundir import own_folder, write_json
+from gpurun.rundir import own_folder, read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def state_file(
 
 def _read(path: Path, line: CommitRange, tell: Callable[[str], None]) -> SearchState | None:
     try:
-        state = from_json(SearchState, json.loads(path.read_text(encoding="utf-8")))
+        state = from_json(SearchState, read_json(path))
         if state.schema != STATE_SCHEMA:
             raise RecordError(f"its schema is {state.schema!r}")
         if (state.search.good, state.search.commits) != (line.good.commit, line.ids):

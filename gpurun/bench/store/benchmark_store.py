@@ -7,7 +7,6 @@ only an index of the files beside it: one that is damaged, or of another version
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from typing import Any
@@ -39,6 +38,7 @@ from gpurun.records.bench.benchmark import (
     utc_text,
 )
 from gpurun.records.codec import RecordError
+from gpurun.records.parse_json import parse_document
 
 AT_ONCE = 500
 """Ids asked for in one statement."""
@@ -217,7 +217,7 @@ def _read(cls: type[Kept], text: str | None) -> Kept:
     if text is None:  # so SQLite reads some damage, and says nothing
         raise UnusableDatabase("a row holds no document")
     try:
-        return parsed(cls, json.loads(text))
+        return parsed(cls, parse_document(text))
     except RecordError as error:
         raise GpurunError(
             f"a record of the store cannot be read: {error}",

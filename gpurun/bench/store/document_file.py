@@ -17,6 +17,7 @@ from gpurun.records.bench.benchmark import (
     BenchmarkRecord,
 )
 from gpurun.records.codec import from_json
+from gpurun.rundir import read_json
 
 KINDS: dict[str, type[Any]] = {
     EXPORT_SCHEMA: BenchmarkExport,
@@ -29,7 +30,7 @@ KINDS: dict[str, type[Any]] = {
 def read_documents(path: Path) -> list[Document]:
     """The documents of a file; `GpurunError` if it is unreadable, or holds no records."""
     try:
-        return _checked(json.loads(path.read_text(encoding="utf-8")))
+        return _checked(read_json(path))
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"
     except json.JSONDecodeError as error:

@@ -14,7 +14,7 @@ from typing import TypeVar
 from gpurun.errors import GpurunError
 from gpurun.records.bench.benchmark import ID, AcceptedBaseline, BenchmarkRecord, check_kept
 from gpurun.records.codec import JsonValue, RecordError, from_json, to_json
-from gpurun.rundir import json_text, write_whole
+from gpurun.rundir import json_text, read_json, write_whole
 
 FOLDER = "benchmarks"
 ACCEPTED = "accepted"
@@ -65,7 +65,7 @@ class RecordFiles:
         for name in sorted(ids):
             path = self._folder(cls) / f"{name}.json"
             try:
-                document = parsed(cls, json.loads(path.read_text(encoding="utf-8")))
+                document = parsed(cls, read_json(path))
                 if document.id != name:
                     raise RecordError(f"$.id: {document.id!r} is not the file's name")
                 yield document

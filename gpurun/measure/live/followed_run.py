@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from gpurun.measure.training_clock import CLOCKS, StepClock, step_clock, sum_kno
 from gpurun.records.codec import RecordError
 from gpurun.records.events import LearningRateEvent, ProcessEvent, StepRow, StepsEvent
 from gpurun.records.monitor import GpuState, MonitorReport, RankState, TrainingState
+from gpurun.records.parse_json import parse_line
 from gpurun.records.samples import DeviceSample
 
 WINDOW_NS = 5_000_000_000
@@ -194,7 +194,7 @@ def gpu_state(sample: DeviceSample, place: int) -> GpuState:
 
 def _document(line: bytes) -> dict[str, Any] | None:
     try:
-        found = json.loads(line)
+        found = parse_line(line)
     except ValueError:
         return None
     return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
+
+from gpurun.rundir import read_json
 
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 STARTED_AFTER_SECONDS = 2.0
@@ -25,7 +26,7 @@ def _runs(folder: Path) -> bool:
         return False
     try:
         spec = folder / "spec.json"
-        pid = int(json.loads(spec.read_bytes())["launcher_pid"])
+        pid = int(read_json(spec)["launcher_pid"])
         return started(pid) <= spec.stat().st_mtime + STARTED_AFTER_SECONDS
     except (OSError, ValueError, KeyError, TypeError, IndexError):
         return False  # no run, a torn spec, or no such process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
 from gpurun.records.tuning import TUNING_SCHEMA, Candidate, TrialRecord, TuningReport
 from gpurun.report.page.planned_work import PlannedWork, planned_work
 from gpurun.report.page.recorded_series import Gauge, LossCurve, gauges_of, loss_curve
+from gpurun.rundir import read_json
 
 T = TypeVar("T")
 
@@ -77,8 +77,8 @@ class _Reader:
     def plain(self, path: Path) -> Any:
         """Its JSON value; None if it has none."""
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError) as error:
+            return read_json(path)
+        except (OSError, ValueError) as error:
             self.missing.append(f"{path.name} cannot be read: {error}")
             return None
 
@@ -165,10 +165,12 @@ def _diagnosis(
     folder: Path, records: RunRecords, examine: Examine, reader: _Reader
 ) -> DiagnosisReport | None:
     try:
-        return examine(folder, records)
+        found = examine(folder, records)
     except GpurunError as error:
         reader.missing.append(f"no diagnosis: {error.what}")
         return None
+    reader.missing += found.failed_sources
+    return found
 
 
 def _trials(folder: Path, tuning: TuningReport | None, reader: _Reader) -> tuple[TrialRecord, ...]:
@@ -267,7 +269,7 @@ def _recording(
         result = diagnosis.result
     if not (folder / SAMPLES_FILE).exists():
         reader.missing.append(f"{_named(SAMPLES_FILE, folder, label)}: no series over time")
-    notes = records.run.notes
+    notes = records.notes
     reader.missing += [f"of {_named('the events', folder, label)}: {note}" for note in notes]
     main = _main_process(records.run.processes)
     window = None if main is None else measured_window(main[0])
