@@ -15,10 +15,11 @@ from pathlib import Path
 
 NAME = "pt_gloo_runloop"
 """Torch's name for the threads that run collectives of gloo."""
-LOOK_SECONDS = 0.002
-LOOKS = 3
-"""A thread that slept at so many looks in a row has nothing left to drop."""
-LIMIT_SECONDS = 1.0
+LOOK_SECONDS = 0.005
+LOOKS = 20
+"""A thread that slept at so many looks in a row has nothing left to drop. It also sleeps while it
+waits for a peer, which on busy cores takes tens of milliseconds to answer."""
+LIMIT_SECONDS = 2.0
 
 
 def settle_before_exit() -> None:
