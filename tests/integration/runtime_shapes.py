@@ -169,6 +169,24 @@ def evaluation_with_gradients():
     evaluation(True)
 
 
+def evaluation_of_the_training_data_with_gradients():
+    model = net()
+    optimizer = sgd(model)
+    loader = DataLoader(data(48), batch_size=8)
+    for _ in range(2):
+        train(model, loader, optimizer)
+        evaluate(model, loader, True)
+
+
+def never_back_in_training_mode():
+    model = net()
+    optimizer = sgd(model)
+    loader = DataLoader(data(48), batch_size=8)
+    for _ in range(2):
+        train(model, loader, optimizer)
+        model.eval()
+
+
 class Tokens(nn.Module):
     def __init__(self):
         super().__init__()

@@ -82,6 +82,8 @@ EXPECTED = {
     "inference": ("forward", 12, 96, 8, (), MODEL),
     "evaluation_without_gradients": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "evaluation_with_gradients": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
+    "evaluation_of_the_training_data_with_gradients": (("optimizer", 12, 96, 8, ONE_LOADER, MODEL)),
+    "never_back_in_training_mode": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
     "two_loaders": ("optimizer", 12, 96, 8, (0, 1), MODEL),
     "rebuilt_each_epoch": ("optimizer", 12, 96, 8, (0, 1, 2), MODEL),
     "left_early": ("optimizer", 12, 96, 8, ONE_LOADER, MODEL),
@@ -199,6 +201,13 @@ def test_a_batch_that_two_models_see_counts_once_in_every_step(shapes: dict[str,
 def test_evaluation_counts_no_samples_of_training(shapes: dict[str, Shape]) -> None:
     for name in ("evaluation_with_gradients", "evaluation_without_gradients"):
         assert set(shapes[name].column(StepRow.INPUT_SAMPLES)[1:]) == {8}
+
+
+def test_a_batch_of_the_training_data_that_is_only_evaluated_counts_nowhere(
+    shapes: dict[str, Shape],
+) -> None:
+    shape = shapes["evaluation_of_the_training_data_with_gradients"]
+    assert list(shape.measured.clock.samples) == [8] * 12
 
 
 def test_every_model_of_a_cross_validation_is_timed(shapes: dict[str, Shape]) -> None:

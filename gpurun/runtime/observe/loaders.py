@@ -29,6 +29,7 @@ from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.core.tensor_values import tensors
 from gpurun.runtime.observe.loader_iterator import STREAM, LoaderIterator
 from gpurun.runtime.observe.prefetched_batches import PREFETCHED
+from gpurun.runtime.observe.root_modules import ROOTS
 from gpurun.runtime.observe.script_traits import TRAITS
 from gpurun.runtime.observe.step_clock import CLOCK, LoaderState
 
@@ -242,7 +243,8 @@ class Loaders:
 
     def _yielded(self, state: LoaderState, indices: object, batch: object, waited_ns: int) -> None:
         if self._grad_enabled():
-            CLOCK.batch(state, waited_ns, count_indices(indices))
+            count = CLOCK.evaluation_batch if ROOTS.evaluating() else CLOCK.batch
+            count(state, waited_ns, count_indices(indices))
         elif CLOCK.untrained:
             CLOCK.waited(waited_ns)
         if self.on_batch is not None:

@@ -86,6 +86,10 @@ class RootModules:
         """The roots that are still alive."""
         return [m for m in (ref() for ref in list(self.known.values())) if m is not None]
 
+    def evaluating(self) -> bool:
+        """True if no root is in training mode, although one has trained in it."""
+        return self._in_training_mode and not any(m.training for m in self.modules())
+
     # -- the search ----------------------------------------------------------------------------
 
     def search(self, optimizer: Optimizer | None = None) -> None:

@@ -99,6 +99,7 @@ class StepClock:
         """Samples and tokens that each root has been fed in this step, and in how many calls."""
         self.losses: list[Tensor] = []
         self.pending_loaders: list[LoaderState] = []
+        self._of_evaluation: tuple[LoaderState, int, int] | None = None
         self.steps_of: dict[int, int] = {}
         self.backwards = 0
         self.forwards = 0
@@ -152,6 +153,7 @@ class StepClock:
 
     def batch(self, loader: LoaderState, waited_ns: int, indices: int) -> None:
         """A loader yielded a batch of `indices` samples (0: unknown) to code with gradients."""
+        self._of_evaluation = None
         row = self.row
         if get_ident() == self.thread:
             row[DATA] += waited_ns
@@ -166,6 +168,10 @@ class StepClock:
         seen = samples.setdefault(loader.number, [0, 0])
         seen[0] += indices
         seen[1] += 1
+
+    def evaluation_batch(self, loader: LoaderState, waited_ns: int, indices: int) -> None:
+        """The same while the model evaluates: it counts only if a backward pass follows."""
+        self._of_evaluation = loader, waited_ns, indices
 
     def forward(
         self, elapsed_ns: int, root: int, samples: int, tokens: int, training: bool
@@ -200,6 +206,8 @@ class StepClock:
         row[BACKWARD] += elapsed_ns
         row[MICROBATCHES] += 1
         self.backwards += 1
+        if self._of_evaluation is not None:
+            self.batch(*self._of_evaluation)
         if self.pending_loaders:
             for loader in self.pending_loaders:
                 loader.training_batches += 1
