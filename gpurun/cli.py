@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from gpurun import __version__
-from gpurun.arguments.flag_parser import split
+from gpurun.arguments.flag_parser import HelpAsked, split
 from gpurun.arguments.main_flags import MAIN, parse, with_configuration
 from gpurun.arguments.mistyped_command import refuse_mistyped
 from gpurun.arguments.options import TargetKind
+from gpurun.commands import run_command
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError, ScriptFailed
 
@@ -106,13 +106,15 @@ def _replace_closed_streams() -> None:
 def _dispatch(argv: list[str]) -> int:
     command = COMMANDS.get(argv[0]) if argv else None
     if command is not None:
-        return command(argv[1:])
-    flags = split(argv, MAIN).own
-    if "help" in flags or not argv:
-        stream = sys.stdout if argv else sys.stderr
-        stream.write(HELP)
-        return int(ExitCode.OK if argv else ExitCode.USAGE)
-    if "version" in flags:
+        return run_command(command, argv[1:])
+    return run_command("gpurun.cli:main_form", argv)
+
+
+def main_form(argv: list[str]) -> int:
+    """Run the script as the flags before it say."""
+    if not argv:
+        raise HelpAsked(ExitCode.USAGE)
+    if "version" in split(argv, MAIN).own:
         print(f"gpurun {__version__}")
         return int(ExitCode.OK)
     options = with_configuration(parse(argv), Path.cwd())
@@ -131,61 +133,16 @@ def _dispatch(argv: list[str]) -> int:
     return run(options)
 
 
-def _doctor(argv: list[str]) -> int:
-    from gpurun.arguments.doctor_flags import parse_doctor
-    from gpurun.commands.doctor_command import doctor
-
-    return doctor(parse_doctor(argv))
-
-
-def _bench(argv: list[str]) -> int:
-    from gpurun.commands.bench import bench
-
-    return bench(argv)
-
-
-def _diagnose(argv: list[str]) -> int:
-    from gpurun.arguments.diagnose_flags import parse_diagnose
-    from gpurun.commands.diagnose import diagnose
-
-    return diagnose(parse_diagnose(argv))
-
-
-def _monitor(argv: list[str]) -> int:
-    from gpurun.arguments.monitor_flags import parse_monitor
-    from gpurun.commands.monitor_command import monitor
-
-    return monitor(parse_monitor(argv))
-
-
-def _profile(argv: list[str]) -> int:
-    from gpurun.commands.profile import profile
-
-    return profile(argv)
-
-
-def _report(argv: list[str]) -> int:
-    from gpurun.arguments.report_flags import parse_report
-    from gpurun.commands.report_command import report
-
-    return report(parse_report(argv))
-
-
-def _blame(argv: list[str]) -> int:
-    from gpurun.commands.blame import blame
-
-    return blame(argv)
-
-
-COMMANDS: dict[str, Callable[[list[str]], int]] = {
-    "blame": _blame,
-    "bench": _bench,
-    "diagnose": _diagnose,
-    "doctor": _doctor,
-    "monitor": _monitor,
-    "profile": _profile,
-    "report": _report,
+COMMANDS = {
+    "blame": "gpurun.commands.blame:blame",
+    "bench": "gpurun.commands.bench:bench",
+    "diagnose": "gpurun.commands.diagnose:diagnose",
+    "doctor": "gpurun.commands.doctor_command:doctor",
+    "monitor": "gpurun.commands.monitor_command:monitor",
+    "profile": "gpurun.commands.profile:profile",
+    "report": "gpurun.commands.report_command:report",
 }
+"""By its word, the place of each command."""
 
 
 def _internal(error: Exception) -> int:

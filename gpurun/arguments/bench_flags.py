@@ -10,7 +10,7 @@ from gpurun.records.bench.metrics import Metric
 
 FLAGS = Flags(
     switches=(
-        "from-history", "fail-on-training-change", "trials-in-place", "quiet", "help",
+        "from-history", "fail-on-training-change", "trials-in-place", "quiet",
     ),
     values=(
         "compare", "threshold", "max-pairs", "metrics", "budget", "launches", "steps", "allow",
@@ -38,8 +38,6 @@ def parse_bench(argv: list[str]) -> BenchOptions:
     own = words.own
     asked = [name for name in COMPARING if name in own]
     idle = [name for name in OF_COMPARE if name in own and not asked]
-    if "help" in own:
-        return options_of(words)
     if idle:
         raise GpurunError(f"--{idle[0]} needs --compare REF", "add it, as in --compare main")
     _check_alone(asked)

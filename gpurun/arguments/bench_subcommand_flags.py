@@ -17,7 +17,7 @@ from gpurun.arguments.options import (
 from gpurun.errors import GpurunError
 from gpurun.records.bench.metrics import Metric
 
-ACCEPT = Flags(switches=("quiet", "help"), values=("reason", "record", "json", "store", "out"))
+ACCEPT = Flags(switches=("quiet",), values=("reason", "record", "json", "store", "out"))
 
 
 def parse_accept(argv: Sequence[str]) -> AcceptOptions:
@@ -29,21 +29,18 @@ def parse_accept(argv: Sequence[str]) -> AcceptOptions:
 
 
 BISECT = Flags(
-    switches=("fresh", "trials-in-place", "quiet", "help"),
+    switches=("fresh", "trials-in-place", "quiet"),
     values=("max-pairs", "budget", "steps", "json", "markdown", "store", "out"),
 )
 RANGE_EXAMPLE = "as in gpurun bench bisect v1.0..main train.py"
 
 
-def parse_bisect(argv: list[str]) -> BisectOptions | None:
+def parse_bisect(argv: list[str]) -> BisectOptions:
     """The options of `gpurun bench bisect`; `GpurunError` where one is unknown or missing.
 
-    Flags may stand before and after the range; what follows the script is the script's own. None
-    asks for the help.
+    Flags may stand before and after the range; what follows the script is the script's own.
     """
     words = split(argv, BISECT)
-    if "help" in words.own:
-        return None
     if words.program is None:
         raise GpurunError("bisect needs a range GOOD..BAD", RANGE_EXAMPLE)
     good, dots, bad = words.program.partition("..")
@@ -53,8 +50,6 @@ def parse_bisect(argv: list[str]) -> BisectOptions | None:
             raise GpurunError(f"bisect needs a range, and {good!r} is one commit", RANGE_EXAMPLE)
         bad = words.program
         words = _further(words)
-    if "help" in words.own:
-        return None
     if not good or bad.startswith((".", "/")):
         raise GpurunError(f"{good}{dots}{bad} is no range GOOD..BAD", RANGE_EXAMPLE)
     own = words.own
@@ -77,7 +72,7 @@ def _further(words: Words) -> Words:
 
 
 HISTORY = Flags(
-    switches=("quiet", "help"),
+    switches=("quiet",),
     values=("metric", "branch", "since", "until", "json", "png", "store", "out"),
 )
 
@@ -100,7 +95,7 @@ def parse_history(argv: Sequence[str], now: datetime | None = None) -> HistoryOp
 
 QUICK_PAIRS = 6
 SELFTEST = Flags(
-    switches=("quick", "trials-in-place", "quiet", "help"),
+    switches=("quick", "trials-in-place", "quiet"),
     values=("threshold", "max-pairs", "metrics", "budget", "steps", "json", "store", "out"),
 )
 

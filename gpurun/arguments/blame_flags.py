@@ -6,10 +6,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpurun.arguments.flag_parser import Flags, check_script_words, split
+from gpurun.arguments.flag_parser import Flags, HelpAsked, check_script_words, split
 from gpurun.arguments.flag_values import count_of
 from gpurun.arguments.main_flags import MAIN, options_of
 from gpurun.arguments.options import BlameOptions
+from gpurun.errors import ExitCode
 
 STEPS = 100
 """Of each launch, by default."""
@@ -25,10 +26,10 @@ FOR_RUNS = (
 
 def parse_blame(argv: list[str], environment: Mapping[str, str] | None = None) -> BlameOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
+    if not argv:
+        raise HelpAsked(ExitCode.USAGE)
     words = split(argv, FLAGS)
     own = words.own
-    if "help" in own or not argv:
-        return BlameOptions(run=None, help=True)
     check_script_words(words, "blame", FOR_RUNS)
     plain = {name: value for name, value in own.items() if name not in OWN}
     if "settings" not in plain:

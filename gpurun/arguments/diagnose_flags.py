@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpurun.arguments.flag_parser import Flags, filled, split_all
+from gpurun.arguments.flag_parser import Flags, HelpAsked, filled, split_all
 from gpurun.arguments.options import DiagnoseOptions
+from gpurun.errors import ExitCode
 
-DIAGNOSE = Flags(switches=("all", "quiet", "help"), values=("json", "markdown"))
+DIAGNOSE = Flags(switches=("all", "quiet"), values=("json", "markdown"))
 
 
 def parse_diagnose(argv: Sequence[str]) -> DiagnoseOptions:
     """The options; flags may stand before and after the paths."""
     own, paths = split_all(argv, DIAGNOSE)
+    if not paths:
+        raise HelpAsked(ExitCode.USAGE)
     return filled(DiagnoseOptions, own, paths=tuple(paths))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 from gpurun.arguments.flag_values import count_of
 from gpurun.arguments.torchrun_flags import TORCHRUN_SWITCHES, TORCHRUN_VALUES
-from gpurun.errors import GpurunError
+from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.record import record
 
 T = TypeVar("T")
@@ -19,10 +19,18 @@ T = TypeVar("T")
 SHORT = {"-m": "module", "-r": "redirects", "-t": "tee", "-h": "help"}
 
 
+class HelpAsked(Exception):
+    """The command line asks for the help text of its command; `USAGE` where it says nothing."""
+
+    def __init__(self, code: ExitCode = ExitCode.OK) -> None:
+        super().__init__(code)
+        self.code = code
+
+
 @record
 class Flags:
     """The flags that a command knows: those that stand alone, those that take a value, and those
-    that take two (kept as one text, a line each)."""
+    that take two (kept as one text, a line each). Every command knows `--help` besides."""
 
     switches: tuple[str, ...]
     values: tuple[str, ...]
@@ -31,7 +39,7 @@ class Flags:
     @property
     def names(self) -> tuple[str, ...]:
         """All of them."""
-        return (*self.switches, *self.values, *self.pairs)
+        return (*self.switches, *self.values, *self.pairs, "help")
 
 
 @dataclass
@@ -49,7 +57,10 @@ class Words:
 
 
 def split(argv: list[str], flags: Flags) -> Words:
-    """Sort the words up to the program; everything after it is the program's own."""
+    """Sort the words up to the program; everything after it is the program's own.
+
+    `HelpAsked` for `--help`, `GpurunError` for a flag that is unknown or lacks its value.
+    """
     words = Words()
     position = 0
     while position < len(argv):
@@ -62,6 +73,8 @@ def split(argv: list[str], flags: Flags) -> Words:
             words.args = tuple(argv[position:])
             return words
         name, value = _flag(word, flags)
+        if name == "help":
+            raise HelpAsked
         if name in flags.switches:
             if value is not None:
                 raise GpurunError(f"--{name} takes no value", f"write --{name} alone")
@@ -95,7 +108,8 @@ def _flag(word: str, flags: Flags) -> tuple[str, str | None]:
     """The full name and the value glued to it, if any, of a word such as `--nproc_per_node=2`."""
     if not word.startswith("--"):
         name = SHORT.get(word[:2])
-        if name is None or name not in flags.names or (name in flags.switches and len(word) > 2):
+        glued = name not in flags.values and len(word) > 2
+        if name is None or name not in flags.names or glued:
             raise unknown_flag(word, flags)
         return name, word[2:].removeprefix("=") or None
     text, equals, value = word[2:].partition("=")

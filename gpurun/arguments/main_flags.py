@@ -52,7 +52,7 @@ AGAINST_SCALE = (
 )  # fmt: skip
 """Flags that `--scale` excludes: it applies no settings, hides ranks by itself, only measures."""
 MAIN = Flags(
-    (*OWN_SWITCHES, *TORCHRUN_SWITCHES, "module", "no-python", "help", "version"),
+    (*OWN_SWITCHES, *TORCHRUN_SWITCHES, "module", "no-python", "version"),
     (*OWN_VALUES, *TORCHRUN_VALUES),
 )
 

@@ -9,7 +9,7 @@ from gpurun.arguments.flag_values import address_of
 from gpurun.arguments.options import MonitorOptions
 from gpurun.errors import GpurunError
 
-MONITOR = Flags(switches=("once", "quiet", "help"), values=("json", "prometheus", "out"))
+MONITOR = Flags(switches=("once", "quiet"), values=("json", "prometheus", "out"))
 
 
 def parse_monitor(argv: Sequence[str]) -> MonitorOptions:

@@ -112,28 +112,26 @@ class Options:
 
 @record
 class ProfileOptions:
-    """The flags of `gpurun profile`. `run`: the plain run that is profiled, None with `help`.
+    """The flags of `gpurun profile`. `run`: the plain run that is profiled.
 
     `sources`: names of profilers, None for those that are on by default. `steps`: to record, None
     for the default. `stop`: the script ends after them.
     """
 
-    run: Options | None
+    run: Options
     sources: tuple[str, ...] | None = None
     steps: int | None = None
     stop: bool = False
-    help: bool = False
 
 
 @record
 class BlameOptions:
-    """The flags of `gpurun blame`. `run`: the run that went wrong, None with `help`. `steps`: of
+    """The flags of `gpurun blame`. `run`: the run that went wrong. `steps`: of
     each launch. `check`: the shell command that judges a launch, None for a crash or a bad loss."""
 
-    run: Options | None
+    run: Options
     steps: int = 0
     check: str | None = None
-    help: bool = False
 
 
 @record
@@ -143,7 +141,6 @@ class DoctorOptions:
     json: str | None = None
     out: str | None = None
     quiet: bool = False
-    help: bool = False
 
 
 @record
@@ -155,7 +152,6 @@ class DiagnoseOptions:
     markdown: str | None = None
     all: bool = False
     quiet: bool = False
-    help: bool = False
 
 
 @record
@@ -168,7 +164,6 @@ class ReportOptions:
     markdown: str | None = None
     out: str | None = None
     quiet: bool = False
-    help: bool = False
 
 
 @record
@@ -181,7 +176,6 @@ class MonitorOptions:
     prometheus: tuple[str, int] | None = None
     out: str | None = None
     quiet: bool = False
-    help: bool = False
 
 
 @record
@@ -222,7 +216,6 @@ class BenchOptions:
     store: str | None = None
     out: str | None = None
     quiet: bool = False
-    help: bool = False
 
 
 @record
@@ -242,7 +235,6 @@ class HistoryOptions:
     store: str | None = None
     out: str | None = None
     quiet: bool = False
-    help: bool = False
 
 
 @record
@@ -259,7 +251,6 @@ class AcceptOptions:
     store: str | None = None
     out: str | None = None
     quiet: bool = False
-    help: bool = False
 
 
 @record

@@ -6,10 +6,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpurun.arguments.flag_parser import Flags, check_script_words, filled, split
+from gpurun.arguments.flag_parser import Flags, HelpAsked, check_script_words, filled, split
 from gpurun.arguments.main_flags import MAIN, options_of
 from gpurun.arguments.options import ProfileOptions
-from gpurun.errors import GpurunError
+from gpurun.errors import ExitCode, GpurunError
 
 OWN = ("sources", "steps", "stop")
 FLAGS = Flags((*MAIN.switches, "stop"), (*MAIN.values, "sources"))
@@ -22,10 +22,10 @@ AGAINST = (
 
 def parse_profile(argv: list[str], environment: Mapping[str, str] | None = None) -> ProfileOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
+    if not argv:
+        raise HelpAsked(ExitCode.USAGE)
     words = split(argv, FLAGS)
     own = words.own
-    if "help" in own:
-        return ProfileOptions(run=None, help=True)
     check_script_words(words, "profile", AGAINST)
     if own.get("json") == "-":
         raise GpurunError("--json - would mix with the script's own stdout", "name a file")

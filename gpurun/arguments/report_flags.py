@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from gpurun.arguments.flag_parser import Flags, filled, split_all
 from gpurun.arguments.options import ReportOptions
 
-REPORT = Flags(switches=("quiet", "help"), values=("html", "markdown", "out"))
+REPORT = Flags(switches=("quiet",), values=("html", "markdown", "out"))
 
 
 def parse_report(argv: Sequence[str]) -> ReportOptions:

@@ -1,1 +1,23 @@
-"""One file a command. Each takes its options and returns the exit code."""
+"""One file a command. Each takes the words behind its name and returns the exit code."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+from gpurun.arguments.flag_parser import HelpAsked
+from gpurun.errors import ExitCode
+
+
+def run_command(place: str, argv: list[str]) -> int:
+    """Run the command at a place ("package.module:function"), or write that module's `HELP`.
+
+    The module is imported only now: a plain run needs none of them.
+    """
+    name, _, function = place.partition(":")
+    module = import_module(name)
+    try:
+        return int(getattr(module, function)(argv))
+    except HelpAsked as asked:
+        (sys.stdout if asked.code is ExitCode.OK else sys.stderr).write(module.HELP)
+        return int(asked.code)

@@ -62,9 +62,6 @@ EXIT_CODES = {
 def blame(argv: list[str]) -> int:
     """Search as the command line says."""
     asked = parse_blame(argv)
-    if asked.run is None:
-        (sys.stdout if argv else sys.stderr).write(HELP)
-        return int(ExitCode.OK if argv else ExitCode.USAGE)
     options = with_configuration(asked.run, Path.cwd())
     if options.json is not None and options.json != "-":
         check_output("--json", Path(options.json))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpurun.arguments.diagnose_flags import parse_diagnose
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import DiagnoseOptions
 from gpurun.commands.verdict_line import print_verdict
@@ -43,12 +43,9 @@ Thresholds are set in [diagnose] of gpurun.toml. The exit code is 0, with or wit
 """
 
 
-def diagnose(options: DiagnoseOptions) -> int:
+def diagnose(argv: list[str]) -> int:
     """Read, diagnose, report; exit code 0 whatever is found."""
-    if options.help or not options.paths:
-        stream = sys.stdout if options.help else sys.stderr
-        stream.write(HELP)
-        return int(ExitCode.OK if options.help else ExitCode.USAGE)
+    options = parse_diagnose(argv)
     for flag, place in (("--json", options.json), ("--markdown", options.markdown)):
         if place is not None and place != "-":
             check_output(flag, Path(place))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
-from gpurun.arguments.options import DoctorOptions
+from gpurun.arguments.doctor_flags import parse_doctor
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode
 from gpurun.records.codec import to_json
@@ -22,11 +21,9 @@ The exit code is 0, whatever is missing.
 """
 
 
-def doctor(options: DoctorOptions) -> int:
+def doctor(argv: list[str]) -> int:
     """Look, show the table, write the document; exit code 0 whatever was found."""
-    if options.help:
-        sys.stdout.write(HELP)
-        return int(ExitCode.OK)
+    options = parse_doctor(argv)
     report = examine(Path.cwd(), options.out)
     if not options.quiet:
         _show(report.checks)

@@ -13,6 +13,7 @@ from types import FrameType
 from typing import NoReturn
 
 from gpurun.arguments.gpurun_toml import load_config
+from gpurun.arguments.monitor_flags import parse_monitor
 from gpurun.arguments.options import MonitorOptions
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode
@@ -38,11 +39,9 @@ LOOK_SECONDS = 1.0
 """Use of processor and GPU is measured between two looks."""
 
 
-def monitor(options: MonitorOptions) -> int:
+def monitor(argv: list[str]) -> int:
     """Look once, or until Ctrl-C or SIGTERM; exit code 0."""
-    if options.help:
-        sys.stdout.write(HELP)
-        return int(ExitCode.OK)
+    options = parse_monitor(argv)
     if options.json not in (None, "-"):
         check_output("--json", Path(str(options.json)))
     out = options.out or load_config(Path.cwd()).run.out

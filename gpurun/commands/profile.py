@@ -11,7 +11,7 @@ from gpurun.arguments.main_flags import with_configuration
 from gpurun.arguments.options import DiagnoseOptions, Options, ProfileOptions, Target, TargetKind
 from gpurun.arguments.profile_flags import parse_profile
 from gpurun.commands.run import chosen_settings, run_with
-from gpurun.errors import ExitCode, GpurunError
+from gpurun.errors import GpurunError
 from gpurun.launch.launch_command import command_line
 from gpurun.profilers import all_profilers, chosen_profilers
 from gpurun.profilers.api import Profiler
@@ -19,7 +19,10 @@ from gpurun.profilers.recorded_profiles import FOLDER
 from gpurun.records.spec import ProfileSpec
 from gpurun.rundir import check_output
 
-HELP = """\
+EVERY, DEFAULT = (
+    ",".join(each.name for each in some) for some in (all_profilers(), chosen_profilers(None))
+)
+HELP = f"""\
 usage: gpurun profile [flags] script.py [script's arguments]
 
 Runs the script to its end and records some of its steady steps. The report then names the causes
@@ -28,8 +31,8 @@ gain. The script's output and exit code stay its own.
 
   --steps N         record so many steps (default: 20, and at least a second)
   --stop            end the script after these steps
-  --sources LIST    recorders to use, a list of {sources}
-                    (default: {default})
+  --sources LIST    recorders to use, a list of {EVERY}
+                    (default: {DEFAULT})
   --json FILE       write figures and findings as JSON
   --out DIR         keep records there (default .gpurun; also GPURUN_HOME)
   --quiet           print nothing but errors and the closing verdict line
@@ -41,10 +44,7 @@ run. `gpurun ./profile` runs a script of that name.
 
 def profile(argv: list[str]) -> int:
     """Profile as the command line says; the script's own exit code."""
-    asked = parse_profile(argv) if argv else ProfileOptions(run=None, help=True)
-    if asked.run is None:
-        (sys.stdout if argv else sys.stderr).write(_help())
-        return int(ExitCode.OK if argv else ExitCode.USAGE)
+    asked = parse_profile(argv)
     options = with_configuration(asked.run, Path.cwd())
     if options.json is not None:
         check_output("--json", Path(options.json))  # after hours it would be too late
@@ -53,13 +53,6 @@ def profile(argv: list[str]) -> int:
         raise GpurunError("--sources ncu looks at one process", "leave out ncu, or the ranks")
     options = replace(options, profile=_spec(asked, profilers))
     return run_with(options, chosen_settings(options), ProfilerExtension(options, profilers))
-
-
-def _help() -> str:
-    every, default = (
-        ",".join(each.name for each in some) for some in (all_profilers(), chosen_profilers(None))
-    )
-    return HELP.format(sources=every, default=default)
 
 
 def _spec(asked: ProfileOptions, profilers: Sequence[Profiler]) -> ProfileSpec:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.options import ReportOptions
+from gpurun.arguments.report_flags import parse_report
 from gpurun.commands.diagnose import diagnose_run
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
@@ -30,11 +29,9 @@ does not speak of money. The exit code is 0, whatever the page says.
 """
 
 
-def report(options: ReportOptions) -> int:
+def report(argv: list[str]) -> int:
     """Read the runs and write the page; exit code 0 whatever stands in it."""
-    if options.help:
-        sys.stdout.write(HELP)
-        return int(ExitCode.OK)
+    options = parse_report(argv)
     config = load_config(Path.cwd())
     paths = find_runs(options.runs, existing_home(Path.cwd(), options.out or config.run.out))
     html = Path(options.html) if options.html is not None else default_page(paths)

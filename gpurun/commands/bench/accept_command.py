@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getpass
 import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,9 +50,6 @@ Exit code 4 if there is no record of HEAD.
 def accept(argv: list[str]) -> int:
     """Accept one record, or those of HEAD; exit code 4 where there is none."""
     options = parse_accept(argv)
-    if options.help:
-        sys.stdout.write(HELP)
-        return int(ExitCode.OK)
     check_outputs(json=options.json)
     store = open_store(records_home(options.out), options.store, notice=say)
     repository = _repository(options)

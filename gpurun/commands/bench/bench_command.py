@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpurun.arguments.bench_flags import parse_bench
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import Benchmark
@@ -103,11 +103,13 @@ Without a script, gpurun runs the benchmarks of gpurun.toml ([bench] script = ..
 """
 
 
+def bench_command(argv: list[str]) -> int:
+    """`gpurun bench` without a further command."""
+    return run_bench(parse_bench(argv))
+
+
 def run_bench(options: BenchOptions) -> int:
     """Measure or compare; the exit codes are those of the help text."""
-    if options.help:
-        sys.stdout.write(HELP)
-        return int(ExitCode.OK)
     check_outputs(json=options.json, markdown=options.markdown)
     for _, place in options.exports:
         check_outputs(export=place)

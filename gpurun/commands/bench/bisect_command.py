@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 
 from gpurun.arguments.bench_subcommand_flags import parse_bisect
@@ -23,7 +22,6 @@ from gpurun.commands.bench.bench_outputs import (
 from gpurun.commands.bench.chosen_benchmarks import chosen, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.errors import ExitCode
 from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.report.bisection_text import bisection_lines, bisection_markdown
@@ -56,14 +54,6 @@ cannot be measured), 4 the range cannot be searched, 5 the benchmark failed at G
 def bisect_command(argv: list[str]) -> int:
     """`gpurun bench bisect ...`: the exit codes are those of the help text."""
     options = parse_bisect(argv)
-    if options is None:
-        sys.stdout.write(HELP)
-        return int(ExitCode.OK)
-    return run_bisect(options)
-
-
-def run_bisect(options: BisectOptions) -> int:
-    """Search for the culprit of each of the benchmarks that are asked for."""
     check_outputs(json=options.json, markdown=options.markdown)
     wanted = chosen(options.script, options.args, options.steps)
     home = records_home(options.out)

@@ -54,9 +54,6 @@ THREADS = "OPENBLAS_NUM_THREADS"
 def history(argv: list[str]) -> int:
     """Show the trends; exit code 4 where there are none."""
     options = parse_history(argv)
-    if options.help:
-        sys.stdout.write(HELP)
-        return int(ExitCode.OK)
     check_outputs(json=options.json, png=options.png)
     store = open_store(records_home(options.out), options.store, notice=say)
     _load_numpy()

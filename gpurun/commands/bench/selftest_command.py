@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
 
 from gpurun.arguments.bench_subcommand_flags import QUICK_PAIRS, parse_selftest
@@ -15,7 +14,6 @@ from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say, t
 from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.verdict_line import print_verdict
-from gpurun.errors import ExitCode
 from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import to_json
 from gpurun.report.selftest_text import pairs_in_all, selftest_lines
@@ -49,9 +47,6 @@ Exit code 0 all three are right, 3 undecided, 5 the gate answers wrong or the be
 def run_selftest(argv: list[str]) -> int:
     """Try the gate; the exit codes are those of the help text."""
     options, quick = parse_selftest(argv)
-    if options.help:
-        sys.stdout.write(HELP)
-        return int(ExitCode.OK)
     check_outputs(json=options.json)
     pairs = QUICK_PAIRS if quick else options.max_pairs
     wanted = chosen_by(options)
