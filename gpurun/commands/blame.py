@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,6 +15,7 @@ from gpurun.arguments.options import BlameOptions, Options
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import chosen_settings
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import check_outputs, emit_json, say
 from gpurun.errors import ExitCode
 from gpurun.formatting.number_text import count, duration
 from gpurun.isolation.api import require
@@ -24,8 +24,7 @@ from gpurun.measure.command_fingerprint import rank_words
 from gpurun.records.blame_report import BlameLaunch, BlameReport, LaunchState
 from gpurun.records.codec import to_json
 from gpurun.records.tuning import SavedSettings
-from gpurun.report.terminal_output import PREFIX, write_plain
-from gpurun.rundir import check_output, json_text, run_folder, write_json
+from gpurun.rundir import run_folder, write_json
 from gpurun.trials.applied_settings import applied_settings
 from gpurun.trials.signal_guard import SignalGuard
 from gpurun.tuner.culprit_settings import Part, culprits
@@ -63,8 +62,7 @@ def blame(argv: list[str]) -> int:
     """Search as the command line says."""
     asked = parse_blame(argv)
     options = with_configuration(asked.run, Path.cwd())
-    if options.json is not None and options.json != "-":
-        check_output("--json", Path(options.json))
+    check_outputs(json=options.json)
     saved = chosen_settings(options)
     assert saved is not None, "parse_blame asks for settings"
     source = options.settings or "the tuned settings"
@@ -84,7 +82,9 @@ def blame(argv: list[str]) -> int:
         finally:
             interruption.hold()
             series.close()
-    _write(search.report(options), folder, options)
+    report = to_json(search.report(options))
+    write_json(folder / "blame.json", report)
+    emit_json(options.json, report)
     if search.verdict == "interrupted":
         code = interruption.exit_code
     else:
@@ -145,7 +145,7 @@ class BlameSearch:
         for names in self.found:
             reason = self._known[frozenset(names)].reason
             self.say(f"{' together with '.join(names)} goes wrong: {reason}")
-        if self.found and self._without is LaunchState.GOOD and asked.run is not None:
+        if self.found and self._without is LaunchState.GOOD:
             run = asked.run
             out = ",".join((*run.without, *(name for names in self.found for name in names)))
             how = ["--settings", run.settings] if run.settings else ["--tuned"]
@@ -157,7 +157,7 @@ class BlameSearch:
     def say(self, text: str) -> None:
         """One line for the user."""
         if text and not self._quiet:
-            write_plain([f"{PREFIX}{text}"])
+            say(text)
 
     def _why(self) -> str:
         return next((x.reason for x in reversed(self._launches) if x.reason), "")
@@ -177,11 +177,3 @@ class BlameSearch:
             reason = f": {done.reason}" if done.reason else ""
             self.say(f"{done.state.value} in {duration(done.seconds)}: {shown}{reason}")
         return self._known[key]
-
-
-def _write(report: BlameReport, folder: Path, options: Options) -> None:
-    write_json(folder / "blame.json", to_json(report))
-    if options.json == "-":
-        sys.stdout.write(json_text(to_json(report)))
-    elif options.json is not None:
-        write_json(Path(options.json), to_json(report))

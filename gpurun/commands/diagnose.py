@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from gpurun.arguments.diagnose_flags import parse_diagnose
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import DiagnoseOptions
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import check_outputs, emit_json
 from gpurun.diagnoses.diagnosis_report import diagnosis_report
 from gpurun.diagnoses.run_evidence import evidence_of_run, evidence_of_timelines
 from gpurun.diagnoses.thresholds import Thresholds
@@ -23,7 +23,7 @@ from gpurun.profilers.recorded_profiles import (
 from gpurun.records.codec import to_json
 from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.finding import CRITICAL, WARNING
-from gpurun.rundir import check_output, write_json, write_whole
+from gpurun.rundir import write_whole
 from gpurun.timeline.recordings import KINDS, read_recordings
 
 HELP = """\
@@ -46,9 +46,7 @@ Thresholds are set in [diagnose] of gpurun.toml. The exit code is 0, with or wit
 def diagnose(argv: list[str]) -> int:
     """Read, diagnose, report; exit code 0 whatever is found."""
     options = parse_diagnose(argv)
-    for flag, place in (("--json", options.json), ("--markdown", options.markdown)):
-        if place is not None and place != "-":
-            check_output(flag, Path(place))
+    check_outputs(json=options.json, markdown=options.markdown)
     report = examine([Path(path) for path in options.paths])
     write_report(report, options)
     print_verdict(
@@ -112,10 +110,7 @@ def write_report(report: DiagnosisReport, options: DiagnoseOptions) -> None:
 
     if not options.quiet:
         print_diagnosis(report, options.all)
-    if options.json == "-":
-        print(json.dumps(to_json(report), indent=1))
-    elif options.json is not None:
-        write_json(Path(options.json), to_json(report))
+    emit_json(options.json, to_json(report))
     if options.markdown is not None:
         page = diagnosis_page(report, options.all)
         write_whole(Path(options.markdown), markdown_page(page))

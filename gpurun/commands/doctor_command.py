@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpurun.arguments.doctor_flags import parse_doctor
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import emit_json
 from gpurun.errors import ExitCode
 from gpurun.records.codec import to_json
 from gpurun.records.doctor import Check, DoctorReport, State
@@ -27,8 +28,7 @@ def doctor(argv: list[str]) -> int:
     report = examine(Path.cwd(), options.out)
     if not options.quiet:
         _show(report.checks)
-    if options.json is not None:
-        _write(report, options.json)
+    emit_json(options.json, to_json(report))
     missing = sum(check.state is State.MISSING for check in report.checks)
     limited = sum(check.state is State.LIMITED for check in report.checks)
     print_verdict(report.verdict, int(ExitCode.OK), missing=missing, limited=limited)
@@ -60,16 +60,3 @@ def _show(checks: tuple[Check, ...]) -> None:
     print_table("gpurun doctor", ("what", "state", "found", "what it costs"), rows)
     todo = [f"{check.what}: {check.todo}" for check in checks if check.todo]
     write_lines([[(PREFIX, "bold cyan"), (line, "")] for line in todo])
-
-
-def _write(report: DoctorReport, target: str) -> None:
-    """To a file, or to stdout for `-`: no script writes there."""
-    document = to_json(report)
-    if target == "-":
-        import json
-
-        print(json.dumps(document, indent=1))
-        return
-    from gpurun.rundir import write_json
-
-    write_json(Path(target), document)

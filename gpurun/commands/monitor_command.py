@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +15,12 @@ from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.monitor_flags import parse_monitor
 from gpurun.arguments.options import MonitorOptions
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import check_outputs, emit_json
 from gpurun.errors import ExitCode
 from gpurun.measure.live.machine_state import MachineState
 from gpurun.records.codec import to_json
 from gpurun.records.monitor import MonitorReport
-from gpurun.rundir import check_output, existing_home, json_text, write_json
+from gpurun.rundir import existing_home
 
 HELP = """\
 usage: gpurun monitor [flags]     GPUs, their processes and the trainings under gpurun, live
@@ -42,8 +42,7 @@ LOOK_SECONDS = 1.0
 def monitor(argv: list[str]) -> int:
     """Look once, or until Ctrl-C or SIGTERM; exit code 0."""
     options = parse_monitor(argv)
-    if options.json not in (None, "-"):
-        check_output("--json", Path(str(options.json)))
+    check_outputs(json=options.json)
     out = options.out or load_config(Path.cwd()).run.out
     machine = MachineState(existing_home(Path.cwd(), out))
     try:
@@ -70,10 +69,7 @@ def _look_once(machine: MachineState, options: MonitorOptions) -> None:
     machine.look()
     time.sleep(LOOK_SECONDS)
     report = _look(machine)
-    if options.json == "-":
-        sys.stdout.write(json_text(to_json(report)))
-    elif options.json is not None:
-        write_json(Path(options.json), to_json(report))
+    emit_json(options.json, to_json(report))
     if not options.quiet and options.json != "-":
         from gpurun.report.live.monitor_table import print_state
 

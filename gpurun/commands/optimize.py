@@ -17,6 +17,7 @@ from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import run_with
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import check_outputs, say
 from gpurun.diagnoses.thresholds import Thresholds
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import files_open_for_writing, require, snapshot
@@ -26,10 +27,8 @@ from gpurun.records.codec import to_json
 from gpurun.records.tuned_argument import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
 from gpurun.report.ladder import print_ladder
-from gpurun.report.terminal_output import PREFIX, write_plain
 from gpurun.report.tuning_progress import tuning_view
 from gpurun.rundir import (
-    check_output,
     json_text,
     no_records,
     run_folder,
@@ -150,17 +149,13 @@ def _complain(tuned: TuningOutcome, unwritten: list[str], options: Options) -> N
                 "if neither you nor another program did that, it is a bug in gpurun: report it",
                 ExitCode.INTERNAL,
             )
-        _say(f"the trials changed your folder, as you allowed: {shown}")
+        say(f"the trials changed your folder, as you allowed: {shown}")
     if unwritten and options.tune_only:
         raise GpurunError(unwritten[0], "make room there, or name another place")
     for line in unwritten:
-        _say(line)
+        say(line)
     if options.save_settings is not None and tuned.settings is None:
-        _say("--save-settings: nothing was proven, so nothing was saved")
-
-
-def _say(line: str) -> None:
-    write_plain([f"{PREFIX}{line}"])
+        say("--save-settings: nothing was proven, so nothing was saved")
 
 
 # -- before ----------------------------------------------------------------------------------------
@@ -185,9 +180,7 @@ def _check(options: Options) -> None:
         from gpurun.commands.live_outputs import LiveOutputs
 
         LiveOutputs(options).close()
-    for flag, name in (("--json", options.json), ("--save-settings", options.save_settings)):
-        if name is not None and name != "-":
-            check_output(flag, Path(name))
+    check_outputs(**{"json": options.json, "save-settings": options.save_settings})
 
 
 # -- the tuning ------------------------------------------------------------------------------------
@@ -293,7 +286,7 @@ def _tell_end(ended: TuningEnded, tuning: TuningRun, view: TuningView) -> None:
     if ended.verdict == "dry_run":
         return
     if tuning.options.quiet:
-        _say(ended.why)
+        say(ended.why)
     probe = tuning.findings.probe
     if ended.verdict != "script_failed" or probe is None or not tuning.options.tune_only:
         return
@@ -363,7 +356,7 @@ def _enter(tuned: TuningOutcome, options: Options) -> None:
         keep_tuning(tuned.report, options, tuned.folder, tuned.folder.parent.parent)
     except Exception as error:
         what = error.what if isinstance(error, GpurunError) else f"{type(error).__name__}: {error}"
-        _say(f"the tuning is not among the records of benchmarks: {what}")
+        say(f"the tuning is not among the records of benchmarks: {what}")
 
 
 def _attempt(what: str, job: Callable[[], None]) -> str | None:

@@ -11,13 +11,13 @@ from gpurun.arguments.main_flags import with_configuration
 from gpurun.arguments.options import DiagnoseOptions, Options, ProfileOptions, Target, TargetKind
 from gpurun.arguments.profile_flags import parse_profile
 from gpurun.commands.run import chosen_settings, run_with
+from gpurun.commands.written_outputs import check_outputs
 from gpurun.errors import GpurunError
 from gpurun.launch.launch_command import command_line
 from gpurun.profilers import all_profilers, chosen_profilers
 from gpurun.profilers.api import Profiler
 from gpurun.profilers.recorded_profiles import FOLDER
 from gpurun.records.spec import ProfileSpec
-from gpurun.rundir import check_output
 
 EVERY, DEFAULT = (
     ",".join(each.name for each in some) for some in (all_profilers(), chosen_profilers(None))
@@ -46,8 +46,7 @@ def profile(argv: list[str]) -> int:
     """Profile as the command line says; the script's own exit code."""
     asked = parse_profile(argv)
     options = with_configuration(asked.run, Path.cwd())
-    if options.json is not None:
-        check_output("--json", Path(options.json))  # after hours it would be too late
+    check_outputs(json=options.json)  # after hours it would be too late
     profilers = _working(asked, options.quiet)
     if any(each.launches_again for each in profilers) and (options.elastic or options.ddp):
         raise GpurunError("--sources ncu looks at one process", "leave out ncu, or the ranks")

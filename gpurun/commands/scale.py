@@ -15,8 +15,8 @@ from pathlib import Path
 from gpurun import __version__
 from gpurun.arguments.options import Options, ScaleOptions, TargetKind
 from gpurun.arguments.scale_flags import check_counts
-from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say, teller
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import require
 from gpurun.launch.cluster_nodes import AUTO

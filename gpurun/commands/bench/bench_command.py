@@ -22,19 +22,13 @@ from gpurun.bench.records_of_tuning import tuned_note
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
 from gpurun.bench.tracker_formats import tracked_records
-from gpurun.commands.bench.bench_outputs import (
-    SUMMARY_VARIABLE,
-    check_outputs,
-    emit_exports,
-    emit_json,
-    say,
-    teller,
-)
+from gpurun.commands.bench.bench_outputs import SUMMARY_VARIABLE, emit_exports
 from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.conclude_comparison import conclude, shown
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.bench.judge_results import judge_results
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.errors import ExitCode
 from gpurun.isolation.api import require
 from gpurun.records.bench.benchmark import BenchmarkExport, BenchmarkRecord

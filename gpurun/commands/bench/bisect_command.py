@@ -11,17 +11,11 @@ from gpurun.bench.bisect.bisect_document import together
 from gpurun.bench.bisect.bisect_runner import BisectRequest, bisect, not_searched
 from gpurun.bench.bisect.bisect_state import SearchPlan
 from gpurun.bench.store import open_store
-from gpurun.commands.bench.bench_outputs import (
-    SUMMARY_VARIABLE,
-    check_outputs,
-    emit_json,
-    emit_markdown,
-    say,
-    teller,
-)
+from gpurun.commands.bench.bench_outputs import SUMMARY_VARIABLE, emit_markdown
 from gpurun.commands.bench.chosen_benchmarks import chosen, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.records.bench.bisection import BisectionReport
 from gpurun.records.codec import to_json
 from gpurun.report.bisection_text import bisection_lines, bisection_markdown

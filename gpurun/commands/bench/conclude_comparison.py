@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from gpurun.arguments.options import BenchOptions
 from gpurun.bench.compare.comparison_document import together
 from gpurun.bench.tracker_formats import tracked
-from gpurun.commands.bench.bench_outputs import emit_exports, emit_json, emit_markdown
+from gpurun.commands.bench.bench_outputs import emit_exports, emit_markdown
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import emit_json
 from gpurun.records.bench.comparison import Comparison
 from gpurun.records.codec import to_json
 from gpurun.report.comparison_text import comparison_lines, comparison_markdown

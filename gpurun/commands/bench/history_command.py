@@ -15,9 +15,9 @@ from gpurun.bench.history.branch import PURPOSES, Branch, branch_here
 from gpurun.bench.history.measured_records import PLAN
 from gpurun.bench.history.trends import Accepted, trends
 from gpurun.bench.store import open_store
-from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say
 from gpurun.commands.bench.chosen_benchmarks import records_home
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import check_outputs, emit_json, say
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.benchmark import BenchmarkRecord, utc_moment, utc_text
 from gpurun.records.bench.history import History, Trend

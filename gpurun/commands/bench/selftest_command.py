@@ -10,10 +10,10 @@ from gpurun.arguments.options import BenchOptions
 from gpurun.bench.compare.compare_commits import CompareRequest
 from gpurun.bench.selftest.selftest_runner import not_tried, selftest, together
 from gpurun.bench.store import open_store
-from gpurun.commands.bench.bench_outputs import check_outputs, emit_json, say, teller
 from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.verdict_line import print_verdict
+from gpurun.commands.written_outputs import check_outputs, emit_json, say, teller
 from gpurun.records.bench.selftest import Selftest
 from gpurun.records.codec import to_json
 from gpurun.report.selftest_text import pairs_in_all, selftest_lines
