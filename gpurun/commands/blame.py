@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpurun.arguments.blame_flags import parse_blame
 from gpurun.arguments.main_flags import with_configuration
 from gpurun.arguments.options import BlameOptions, Options
+from gpurun.arguments.subcommand_flags import parse_blame
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import chosen_settings
 from gpurun.commands.verdict_line import print_verdict

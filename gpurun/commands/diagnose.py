@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpurun.arguments.diagnose_flags import parse_diagnose
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import DiagnoseOptions
+from gpurun.arguments.subcommand_flags import parse_diagnose
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json
 from gpurun.diagnoses.diagnosis_report import diagnosis_report

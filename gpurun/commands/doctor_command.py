@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpurun.arguments.doctor_flags import parse_doctor
+from gpurun.arguments.subcommand_flags import parse_doctor
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import emit_json
 from gpurun.errors import ExitCode

@@ -12,8 +12,8 @@ from types import FrameType
 from typing import NoReturn
 
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.monitor_flags import parse_monitor
 from gpurun.arguments.options import MonitorOptions
+from gpurun.arguments.subcommand_flags import parse_monitor
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.commands.written_outputs import check_outputs, emit_json
 from gpurun.errors import ExitCode

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpurun.arguments.main_flags import with_configuration
 from gpurun.arguments.options import DiagnoseOptions, Options, ProfileOptions, Target, TargetKind
-from gpurun.arguments.profile_flags import parse_profile
+from gpurun.arguments.subcommand_flags import parse_profile
 from gpurun.commands.run import chosen_settings, run_with
 from gpurun.commands.written_outputs import check_outputs
 from gpurun.errors import GpurunError

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.report_flags import parse_report
+from gpurun.arguments.subcommand_flags import parse_report
 from gpurun.commands.diagnose import diagnose_run
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError

@@ -1,0 +1,131 @@
+"""The flags of `gpurun blame`, `diagnose`, `doctor`, `monitor`, `profile` and `report`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from gpurun.arguments.flag_parser import (
+    Flags,
+    HelpAsked,
+    check_script_words,
+    filled,
+    split,
+    split_all,
+)
+from gpurun.arguments.flag_values import address_of, count_of, names_of
+from gpurun.arguments.main_flags import MAIN, options_of
+from gpurun.arguments.options import (
+    BlameOptions,
+    DiagnoseOptions,
+    DoctorOptions,
+    MonitorOptions,
+    ProfileOptions,
+    ReportOptions,
+)
+from gpurun.errors import ExitCode, GpurunError
+
+MONITOR = Flags(switches=("once", "quiet"), values=("json", "prometheus", "out"))
+
+
+def parse_monitor(argv: Sequence[str]) -> MonitorOptions:
+    """The options; `GpurunError` for a word that is none of its flags."""
+    words = split(list(argv), MONITOR)
+    own = words.own
+    if words.program is not None:
+        raise GpurunError(
+            f"monitor takes no script ({words.program})", "gpurun ./monitor runs a script"
+        )
+    single = [flag for flag in ("once", "json") if flag in own]
+    if single and "prometheus" in own:
+        raise GpurunError(f"--{single[0]} is not for --prometheus", "drop one of them")
+    return filled(MonitorOptions, own, prometheus=address_of("prometheus", own.get("prometheus")))
+
+
+DIAGNOSE = Flags(switches=("all", "quiet"), values=("json", "markdown"))
+
+
+def parse_diagnose(argv: Sequence[str]) -> DiagnoseOptions:
+    """The options; flags may stand before and after the paths."""
+    own, paths = split_all(argv, DIAGNOSE)
+    if not paths:
+        raise HelpAsked(ExitCode.USAGE)
+    return filled(DiagnoseOptions, own, paths=tuple(paths))
+
+
+def parse_doctor(argv: list[str]) -> DoctorOptions:
+    """The options of `gpurun doctor`."""
+    words = split(argv, MAIN)
+    stray = [name for name in words.own if name not in ("json", "out", "quiet")]
+    if words.program is not None or words.torchrun or stray:
+        raise GpurunError(
+            "doctor takes --json, --out and --quiet only", "gpurun ./doctor runs a script"
+        )
+    return filled(DoctorOptions, words.own)
+
+
+REPORT = Flags(switches=("quiet",), values=("html", "markdown", "out"))
+
+
+def parse_report(argv: Sequence[str]) -> ReportOptions:
+    """The options; flags may stand before and after the runs."""
+    own, runs = split_all(argv, REPORT)
+    return filled(ReportOptions, own, runs=tuple(runs))
+
+
+OF_PROFILE = ("sources", "steps", "stop")
+PROFILE = Flags((*MAIN.switches, "stop"), (*MAIN.values, "sources"))
+NOT_OF_PROFILE = (
+    "optimize", "tune-only", "dry-run", "scale", "budget", "max-trials", "objective", "allow",
+    "save-settings", "trials-in-place", "rounds", "strong", "plot",
+)  # fmt: skip
+"""Flags of a tuning or a scaling: nothing is tried here."""
+
+
+def parse_profile(argv: list[str], environment: Mapping[str, str] | None = None) -> ProfileOptions:
+    """The options; `GpurunError` where one is unknown or has no good value."""
+    if not argv:
+        raise HelpAsked(ExitCode.USAGE)
+    words = split(argv, PROFILE)
+    own = words.own
+    check_script_words(words, "profile", NOT_OF_PROFILE)
+    if own.get("json") == "-":
+        raise GpurunError("--json - would mix with the script's own stdout", "name a file")
+    plain = replace(words, own={name: own[name] for name in own if name not in OF_PROFILE})
+    return filled(
+        ProfileOptions,
+        own,
+        run=options_of(plain, os.environ if environment is None else environment),
+        sources=names_of("sources", own.get("sources")) or None,
+    )
+
+
+BLAME_STEPS = 100
+"""Of each launch, by default."""
+OF_BLAME = ("steps", "check", "trials-in-place")
+BLAME = Flags(MAIN.switches, (*MAIN.values, "check"))
+NOT_OF_BLAME = (
+    "optimize", "tune-only", "dry-run", "scale", "budget", "max-trials", "objective",
+    "save-settings", "rounds", "strong", "plot", "on-nonfinite", "emergency-checkpoint",
+    "on-oom", "prometheus", "tensorboard",
+)  # fmt: skip
+"""Flags of a tuning, a scaling or a full run: blame only launches short trials."""
+
+
+def parse_blame(argv: list[str], environment: Mapping[str, str] | None = None) -> BlameOptions:
+    """The options; `GpurunError` where one is unknown or has no good value."""
+    if not argv:
+        raise HelpAsked(ExitCode.USAGE)
+    words = split(argv, BLAME)
+    own = words.own
+    check_script_words(words, "blame", NOT_OF_BLAME)
+    plain = {name: value for name, value in own.items() if name not in OF_BLAME}
+    if "settings" not in plain:
+        plain["tuned"] = ""
+    run = options_of(replace(words, own=plain), os.environ if environment is None else environment)
+    return BlameOptions(
+        run=replace(run, trials_in_place="trials-in-place" in own),
+        steps=count_of("steps", own.get("steps")) or BLAME_STEPS,
+        check=own.get("check"),
+    )
