@@ -364,7 +364,7 @@ def _torch_result(run_dir: Path, outcome: RunOutcome, options: Options) -> RunRe
 
 def _held_against(saved: SavedSettings, result: RunResult) -> RunResult:
     """The result with a note of what the tuning promised and the run did."""
-    from gpurun.report.promised_speedup import promise_sentence
+    from gpurun.report.run_summary_text import promise_sentence
 
     said = promise_sentence(saved, result)
     return result if said is None else replace(result, notes=(said, *result.notes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -131,3 +131,34 @@ def _what(before: Entry, after: Entry) -> str:
     changed = [name for name in names if getattr(before, name) != getattr(after, name)]
     words = {"modified_ns": "time", "digest": "content"}
     return ", ".join(words.get(name, name) for name in changed)
+
+
+def files_open_for_writing(roots: Sequence[Path]) -> set[Path]:
+    """Regular files at or below `roots` that some process we may look at can write to.
+
+    Examples are our own output (`> out.txt`, `| tee log.txt`) and another training's log.
+    """
+    tops = [Path(os.path.realpath(root)) for root in roots]
+    found: set[Path] = set()
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            found.update(_written_by(process, tops))
+    return found
+
+
+def _written_by(process: Path, tops: Sequence[Path]) -> Iterator[Path]:
+    try:
+        descriptors = os.listdir(process / "fd")
+    except OSError:  # ended, or not ours to look at
+        return
+    for descriptor in descriptors:
+        link = process / "fd" / descriptor
+        try:
+            path = Path(os.readlink(link))
+            if not any(path.is_relative_to(top) for top in tops):
+                continue
+            writable = link.lstat().st_mode & stat.S_IWUSR
+            if writable and stat.S_ISREG(link.stat().st_mode):
+                yield path
+        except OSError:
+            continue

@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from gpurun.records.messages.ceilings_event import CeilingsEvent as CeilingsEvent
-from gpurun.records.messages.flops_event import FlopsEvent as FlopsEvent
 from gpurun.records.messages.gradient_probe_events import GradientEvent as GradientEvent
 from gpurun.records.messages.gradient_probe_events import ProbeEvent as ProbeEvent
-from gpurun.records.messages.learning_rate_event import LearningRateEvent as LearningRateEvent
 from gpurun.records.messages.model_outputs import OutputsEvent as OutputsEvent
-from gpurun.records.messages.nonfinite_event import NonfiniteEvent as NonfiniteEvent
 from gpurun.records.messages.profile_events import HostSamplesEvent as HostSamplesEvent
 from gpurun.records.messages.profile_events import ProfileEvent as ProfileEvent
+from gpurun.records.messages.training_events import CeilingsEvent as CeilingsEvent
+from gpurun.records.messages.training_events import FlopsEvent as FlopsEvent
+from gpurun.records.messages.training_events import LearningRateEvent as LearningRateEvent
+from gpurun.records.messages.training_events import NonfiniteEvent as NonfiniteEvent
 from gpurun.records.record import record
 
 EVENTS_SCHEMA = "gpurun/events@1"

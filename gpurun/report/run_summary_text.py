@@ -14,9 +14,11 @@ from gpurun.formatting.number_text import (
     joules,
     milliseconds,
     number,
+    times,
 )
 from gpurun.formatting.one_line import one_line
 from gpurun.records.result import RunResult, StepSplit
+from gpurun.records.tuning import SavedSettings
 from gpurun.report.terminal_output import PREFIX, VERBATIM, Line, Span, write_lines
 
 _BAR_WIDTH = 30
@@ -254,3 +256,20 @@ def _short_path(path: Path) -> str:
     """The path from the current folder, where it lies below it."""
     relative = os.path.relpath(path)
     return str(path) if relative.startswith("..") else relative
+
+
+def promise_sentence(saved: SavedSettings, result: RunResult) -> str | None:
+    """The speed of a run under tuned settings over the script as it was while tuning.
+
+    None where no speedup was promised, or the run has no throughput. Steps count where samples
+    cannot be counted, as they did in the tuning.
+    """
+    base, rate = saved.baseline_samples_per_second, result.samples_per_second
+    if rate is None and result.step_time_ms is not None:
+        rate = 1000.0 / result.step_time_ms.mean
+    if saved.speedup is None or not base or rate is None:
+        return None
+    return (
+        f"promised {times(saved.speedup)}, running {times(rate / base)} "
+        f"({number(rate)} samples/s against {number(base)} of the script as it is while tuning)"
+    )

@@ -2,23 +2,51 @@
 
 from __future__ import annotations
 
+import math
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import replace
 
-from gpurun.records.profile_figures import ProfileFigures
-from gpurun.timeline.communication import communication_figures
-from gpurun.timeline.copy_overlap import copy_figures
-from gpurun.timeline.device_work import a_step, device_work, step_count
-from gpurun.timeline.idle_gaps import idle_time
+import numpy as np
+
+from gpurun.records.profile_figures import (
+    CommunicationFigures,
+    CopyFigures,
+    LaunchFigures,
+    ProfileFigures,
+    StepParts,
+    SyncFigures,
+)
+from gpurun.timeline.device_work import (
+    DeviceWork,
+    a_step,
+    begins,
+    collectives_on,
+    copies_on,
+    device_work,
+    ends,
+    intervals,
+    on_device,
+    step_count,
+)
+from gpurun.timeline.idle_gaps import data_ranges, idle_time
 from gpurun.timeline.kernel_time import (
     group_shares,
     precision_figures,
     top_kernels,
     top_operators,
 )
-from gpurun.timeline.launches import launch_figures
-from gpurun.timeline.model import Timeline
-from gpurun.timeline.step_parts import step_parts
-from gpurun.timeline.sync_waits import sync_figures
+from gpurun.timeline.model import (
+    MODEL_PHASES,
+    Collective,
+    Copy,
+    CopyKind,
+    Kernel,
+    Phase,
+    Range,
+    Timeline,
+)
+from gpurun.timeline.runtime_calls import launch_times
 
 
 def figures_of(timeline: Timeline) -> ProfileFigures:
@@ -44,3 +72,142 @@ def figures_of(timeline: Timeline) -> ProfileFigures:
         group_shares=group_shares(timeline, work),
         top_kernels=top_kernels(timeline, work),
     )
+
+
+ALLOCATING = ("cudaMalloc", "cudaFree", "cuMemAlloc", "cuMemFree", "cuMemCreate", "cuMemMap")
+"""Calls that take device memory or give it back, and wait for the device meanwhile."""
+NOT_ALLOCATING = ("cudaMallocHost", "cudaFreeHost", "cudaMallocAsync", "cudaFreeAsync")
+
+
+def launch_figures(timeline: Timeline, work: DeviceWork) -> LaunchFigures:
+    """The figures of the kernels that the window's device ran."""
+    kernels = on_device(timeline.kernels or (), work.device)
+    durations = ends(kernels) - begins(kernels)
+    pauses = work.window_ns - work.busy.total_ns
+    gaps = a_step(pauses / 1e6, timeline)
+    return LaunchFigures(
+        kernels_per_step=a_step(len(kernels), timeline),
+        mean_kernel_us=float(durations.mean()) / 1e3,
+        gap_ms_per_step=gaps,
+        queue_depth=_queue_depth(timeline, kernels, work),
+        small_grid_share=_small_grids(timeline, kernels, work),
+        device_allocations_per_step=_device_allocations(timeline),
+    )
+
+
+def _queue_depth(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork) -> float | None:
+    """Mean number of launched kernels that have not begun: their waits over the window (Little)."""
+    if not timeline.runtime_calls:
+        return None
+    launched, known = launch_times(kernels, timeline.runtime_calls, "end_ns")
+    if not known.any():
+        return None
+    return float(np.maximum(begins(kernels) - launched, 0)[known].sum()) / work.window_ns
+
+
+def _small_grids(timeline: Timeline, kernels: Sequence[Kernel], work: DeviceWork) -> float | None:
+    counts = [d.multiprocessors for d in timeline.devices or () if d.index == work.device]
+    if not counts or counts[0] is None or any(k.kind.grid is None for k in kernels):
+        return None
+    durations = ends(kernels) - begins(kernels)
+    grids = (math.prod(kernel.kind.grid or ()) for kernel in kernels)
+    blocks = np.fromiter(grids, np.int64, len(kernels))
+    total = int(durations.sum())
+    return float(durations[blocks < counts[0]].sum()) / total if total else None
+
+
+def _device_allocations(timeline: Timeline) -> float | None:
+    if timeline.runtime_calls is None:
+        return None
+    calls = sum(
+        call.name.startswith(ALLOCATING) and not call.name.startswith(NOT_ALLOCATING)
+        for call in timeline.runtime_calls
+    )
+    return a_step(calls, timeline)
+
+
+def communication_figures(timeline: Timeline, work: DeviceWork) -> CommunicationFigures | None:
+    """The figures of the collectives; None without any: one rank alone exchanges nothing."""
+    found = collectives_on(timeline, work.device)
+    if not found:
+        return None
+    exposed = work.collectives.total_ns - work.collectives.overlap_ns(work.kernels)
+    sizes = [c.bytes for c in found if isinstance(c, Collective) and c.bytes is not None]
+    complete = len(sizes) == len(found)
+    return CommunicationFigures(
+        share=work.share(work.collectives.total_ns),
+        exposed_share=work.share(exposed),
+        per_step=a_step(len(found), timeline),
+        bytes_per_step=a_step(sum(sizes), timeline) if complete else None,
+    )
+
+
+def step_parts(timeline: Timeline) -> StepParts | None:
+    """Mean time of each part a step; None where steps or ranges are not marked."""
+    if timeline.ranges is None or not timeline.steps:
+        return None
+    data = data_ranges(timeline)
+    parts = StepParts(
+        data_ms=None if data is None else _mean_ms(timeline, data),
+        forward_ms=_phase_ms(timeline, Phase.FORWARD),
+        backward_ms=_phase_ms(timeline, Phase.BACKWARD),
+        optimizer_ms=_phase_ms(timeline, Phase.OPTIMIZER),
+    )
+    return None if parts == StepParts(None, None, None, None) else parts
+
+
+def _phase_ms(timeline: Timeline, phase: Phase) -> float | None:
+    found = [each for each in timeline.ranges or () if each.name == phase.value]
+    return _mean_ms(timeline, found) if found else None
+
+
+def _mean_ms(timeline: Timeline, ranges: list[Range]) -> float | None:
+    spans = intervals(ranges).within(timeline.window_begin_ns, timeline.window_end_ns)
+    return a_step(spans.total_ns / 1e6, timeline)
+
+
+def sync_figures(timeline: Timeline) -> SyncFigures | None:
+    """The figures of the waits; None where no source records them."""
+    if timeline.syncs is None or timeline.window_ns <= 0:
+        return None
+    begin, end = timeline.window_begin_ns, timeline.window_end_ns
+    waiting = intervals(timeline.syncs).within(begin, end)
+    parts = intervals([r for r in timeline.ranges or () if r.name in MODEL_PHASES])
+    inside = parts.covered(waiting.start, waiting.end).sum() if len(parts) else 0
+    lines: dict[str, int] = defaultdict(int)
+    for sync in timeline.syncs:
+        if sync.location is not None:
+            lines[sync.location] += sync.end_ns - sync.begin_ns
+    ranked = sorted(lines.items(), key=lambda item: -item[1])
+    return SyncFigures(
+        share=waiting.total_ns / timeline.window_ns,
+        outside_share=float(waiting.total_ns - inside) / timeline.window_ns,
+        per_step=a_step(len(timeline.syncs), timeline),
+        lines=tuple((line, wait / timeline.window_ns) for line, wait in ranked),
+    )
+
+
+def copy_figures(timeline: Timeline, work: DeviceWork) -> CopyFigures | None:
+    """The figures of the copies; None where no source records copies."""
+    if timeline.copies is None:
+        return None
+    copies = [c for c in copies_on(timeline, work.device) if c.kind is CopyKind.H2D]
+    told = all(copy.pageable is not None for copy in copies)
+    pageable = [copy for copy in copies if copy.pageable]
+    return CopyFigures(
+        h2d_share=_share(copies, work),
+        exposed_share=_exposed(copies, work),
+        pageable_share=_share(pageable, work) if told else None,
+        pageable_exposed_share=_exposed(pageable, work) if told else None,
+        h2d_bytes_per_step=a_step(sum(copy.bytes for copy in copies), timeline),
+        copies_per_step=a_step(len(copies), timeline),
+    )
+
+
+def _share(copies: Sequence[Copy], work: DeviceWork) -> float:
+    return work.share(intervals(copies).within(work.begin_ns, work.end_ns).total_ns)
+
+
+def _exposed(copies: Sequence[Copy], work: DeviceWork) -> float:
+    spans = intervals(copies).within(work.begin_ns, work.end_ns)
+    return work.share(spans.total_ns - spans.overlap_ns(work.kernels))

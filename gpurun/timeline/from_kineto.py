@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpurun.errors import GpurunError
 from gpurun.timeline.columns import Columns
 from gpurun.timeline.json_stream import ChromeTrace
-from gpurun.timeline.kernel_groups import kernel_group, uses_tensor_cores
+from gpurun.timeline.kernel_groups import kernel_group, operator_group, uses_tensor_cores
 from gpurun.timeline.model import (
     MALFORMED,
     Collective,
@@ -19,6 +19,7 @@ from gpurun.timeline.model import (
     Device,
     Kernel,
     KernelKind,
+    Operator,
     Phase,
     Range,
     RuntimeCall,
@@ -28,7 +29,6 @@ from gpurun.timeline.model import (
 )
 from gpurun.timeline.phase_names import clock_mark, clock_offset, phase_name
 from gpurun.timeline.runtime_calls import plain_name, syncs_among
-from gpurun.timeline.self_times import operators_of
 
 Event = Mapping[str, Any]
 _COPY = re.compile(r"Memcpy (\w+)(?: \((\w+) -> (\w+)\))?", re.IGNORECASE)
@@ -223,3 +223,30 @@ def _devices(header: Mapping[str, Any]) -> tuple[Device, ...] | None:
         )
         for each in found
     )
+
+
+def operators_of(calls: Sequence[Range]) -> tuple[Operator, ...]:
+    """Sums by name, the largest own time first; a call inside another of its name counts once.
+
+    `calls` are in ascending order of their begin, an outer one before those inside it.
+    """
+    totals: dict[str, list[int]] = {}
+    open_calls: dict[int, list[tuple[int, str]]] = {}
+    for call in calls:
+        stack = open_calls.setdefault(call.thread, [])
+        while stack and stack[-1][0] <= call.begin_ns:
+            stack.pop()
+        length = call.end_ns - call.begin_ns
+        count = totals.setdefault(call.name, [0, 0, 0])
+        count[0] += 1
+        count[2] += length
+        if all(name != call.name for _, name in stack):
+            count[1] += length
+        if stack:
+            totals[stack[-1][1]][2] -= length
+        stack.append((call.end_ns, call.name))
+    found = (
+        Operator(name, operator_group(name), calls, total, own)
+        for name, (calls, total, own) in totals.items()
+    )
+    return tuple(sorted(found, key=lambda each: -each.self_ns))

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gpurun.knobs.batching.applied.accumulated_steps import AccumulatedSteps
-from gpurun.knobs.memory.applied.repeated_blocks import repeated_blocks
+from gpurun.knobs.memory.applied.checkpointed_blocks import repeated_blocks
 
 
 class Bottleneck(nn.Module):

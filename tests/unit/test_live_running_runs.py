@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from gpurun.measure.live.running_runs import command_of, running_runs
+from gpurun.measure.live.machine_state import command_of, running_runs
 
 NEVER = 2**22 + 1
 """Above the highest process id."""

@@ -8,9 +8,8 @@ import pytest
 
 from gpurun.measure.resource_use import Samples
 from gpurun.records.samples import DeviceSample
-from gpurun.report.page.axis_ticks import tick_text, ticks
 from gpurun.report.page.bar_chart import Bar, bar_chart, stacked_bars
-from gpurun.report.page.line_chart import Line, line_chart
+from gpurun.report.page.line_chart import Line, line_chart, tick_text, ticks
 from gpurun.report.page.recorded_series import gauges_of, series_of
 from gpurun.report.page.thinning import thinned
 

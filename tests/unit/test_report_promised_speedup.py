@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from gpurun.records.result import StepTime
 from gpurun.records.tuning import SavedSettings
-from gpurun.report.promised_speedup import promise_sentence
+from gpurun.report.run_summary_text import promise_sentence
 from tests.unit.report_records import run_result, unmeasured_result
 
 PROMISED = SavedSettings(

@@ -22,7 +22,7 @@ from gpurun.runtime.core.patching import build_edited, guarded, replace
 from gpurun.runtime.core.post_import import PostImportFinder
 from gpurun.runtime.core.recorder import Recorder
 from gpurun.runtime.observe.knob_hooks import KnobHooks
-from gpurun.runtime.observe.main_guard import lacks_main_guard
+from gpurun.runtime.observe.script_traits import lacks_main_guard
 from tests.run_events import events, processes
 
 

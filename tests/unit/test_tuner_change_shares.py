@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpurun.records.tuning import LadderRow
-from gpurun.tuner.proof.change_shares import measure_shares
 from gpurun.tuner.proof.paired_proof import PairResult
+from gpurun.tuner.proof.proof_launches import measure_shares
 
 
 def row(knob: str, effect: str = "pipeline", kept: bool = True) -> LadderRow:

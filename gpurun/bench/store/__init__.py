@@ -30,7 +30,7 @@ def open_store(
     as long as `patience` (seconds).
     """
     from gpurun.bench.store.benchmark_store import BenchmarkStore
-    from gpurun.bench.store.database_url import database_at
+    from gpurun.bench.store.database import database_at
     from gpurun.bench.store.record_files import RecordFiles
     from gpurun.bench.store.sqlite import SqliteDatabase
 

@@ -22,9 +22,8 @@ from gpurun.bench.records_of_tuning import tuned_note
 from gpurun.bench.single_tree import DEFAULT_LAUNCHES, measure
 from gpurun.bench.store import open_store
 from gpurun.bench.tracker_formats import tracked_records
-from gpurun.commands.bench.bench_outputs import SUMMARY_VARIABLE, emit_exports
+from gpurun.commands.bench.bench_outputs import SUMMARY_VARIABLE, conclude, emit_exports, shown
 from gpurun.commands.bench.chosen_benchmarks import chosen_by, records_home
-from gpurun.commands.bench.conclude_comparison import conclude, shown
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.bench.judge_results import judge_results
 from gpurun.commands.verdict_line import print_verdict

@@ -12,8 +12,8 @@ from gpurun.arguments.options import BenchOptions
 from gpurun.bench.benchmarks import GATED, Benchmark, benchmarks
 from gpurun.bench.compare.compare_commits import CompareRequest, not_compared
 from gpurun.bench.compare.compare_stored_results import compare_stored, read_results
+from gpurun.commands.bench.bench_outputs import conclude, shown
 from gpurun.commands.bench.chosen_benchmarks import gated
-from gpurun.commands.bench.conclude_comparison import conclude, shown
 from gpurun.commands.bench.each_benchmark import of_each
 from gpurun.commands.written_outputs import teller
 from gpurun.records.bench.benchmark import BenchmarkRecord

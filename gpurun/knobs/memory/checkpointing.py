@@ -49,8 +49,10 @@ class Checkpointing(Knob):
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Choose the blocks of each root when it is found."""
-        from gpurun.knobs.memory.applied.checkpointed_blocks import CheckpointedBlocks
-        from gpurun.knobs.memory.applied.repeated_blocks import repeated_blocks
+        from gpurun.knobs.memory.applied.checkpointed_blocks import (
+            CheckpointedBlocks,
+            repeated_blocks,
+        )
 
         blocks = CheckpointedBlocks(hooks)
 

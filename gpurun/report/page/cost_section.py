@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
 from gpurun.arguments.gpurun_toml import ReportConfig
+from gpurun.formatting.number_text import count, duration, joules, number
 from gpurun.report.page.page_blocks import Block, Paragraph, Section, Table
+from gpurun.report.page.planned_work import PlannedWork
 from gpurun.report.page.run_contents import Recording, RunContents
-from gpurun.report.page.run_cost import (
-    SAMPLES,
-    Pace,
-    basis_sentence,
-    cost_grid,
-    cost_of,
-    cost_sentence,
-)
+from gpurun.report.terminal_table import Column, Grid
 
 
 def cost_section(contents: RunContents, config: ReportConfig) -> Section | None:
@@ -46,3 +45,114 @@ def _pace(recording: Recording) -> Pace | None:
         result.joules_per_sample,
         max(len(result.devices), 1),
     )
+
+
+SAMPLES = 1_000
+"""The amount of work that is priced where the length of the training is not known."""
+HOUR = 3600.0
+KWH = 3.6e6
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The measured speed of a launch. `devices`: those that are paid for, at least 1."""
+
+    name: str
+    samples_per_second: float
+    joules_per_sample: float | None
+    devices: int = 1
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of some samples. None: not measured, or no price is known."""
+
+    name: str
+    seconds: float
+    money: float | None
+    joules: float | None
+    grams_co2: float | None
+
+
+def cost_of(pace: Pace, samples: int, config: ReportConfig) -> Cost:
+    """The time, price, energy and CO₂ of that many samples at the measured pace."""
+    seconds = samples / pace.samples_per_second
+    price, intensity = config.price_per_hour, config.grams_co2_per_kwh
+    energy = None if pace.joules_per_sample is None else samples * pace.joules_per_sample
+    return Cost(
+        pace.name,
+        seconds,
+        money=None if price is None else seconds / HOUR * price * pace.devices,
+        joules=energy,
+        grams_co2=None if energy is None or intensity is None else energy / KWH * intensity,
+    )
+
+
+def cost_sentence(
+    costs: Sequence[Cost], work: PlannedWork | None, devices: int, config: ReportConfig
+) -> str:
+    """The last cost beside the first: "This training: 31 min instead of 2 h; ..."."""
+    first, last = costs[0], costs[-1]
+    what = f"{SAMPLES:,} samples" if work is None else "This training"
+    told = [_instead(first.seconds, last.seconds, duration)]
+    if first.money is not None and last.money is not None and config.price_per_hour is not None:
+        rate = f"at {number(config.price_per_hour)} {config.currency} an hour for each device"
+        paid = f", {count(devices, 'device')}" if devices > 1 else ""
+        told.append(
+            f"{rate}{paid}: {_instead(first.money, last.money, partial(money, config.currency))}"
+        )
+    if first.joules is not None and last.joules is not None:
+        told.append(_instead(first.joules, last.joules, energy_text))
+    if first.grams_co2 is not None and last.grams_co2 is not None:
+        told.append(f"{_instead(first.grams_co2, last.grams_co2, mass)} of CO₂")
+    return f"{what}: {'; '.join(told)}."
+
+
+def basis_sentence(work: PlannedWork | None) -> str:
+    """What the figures rest on."""
+    pace = "Computed from the measured pace, without start, evaluation and checkpoints."
+    if work is None:
+        return f"The records do not show how long the training is. {pace}"
+    size = f"{count(work.epochs, 'epoch')} ({work.source}) of {work.samples_per_epoch:,} samples"
+    return f"{size}. {pace}"
+
+
+def cost_grid(costs: Sequence[Cost], config: ReportConfig) -> Grid:
+    """A row for each launch."""
+    columns = (
+        Column(""),
+        Column("time", right=True),
+        Column("money", right=True),
+        Column("energy", right=True),
+        Column("CO₂", right=True),
+    )
+    rows = tuple(
+        (
+            cost.name,
+            duration(cost.seconds),
+            "" if cost.money is None else money(config.currency, cost.money),
+            "" if cost.joules is None else energy_text(cost.joules),
+            "" if cost.grams_co2 is None else mass(cost.grams_co2),
+        )
+        for cost in costs
+    )
+    return Grid(columns, rows).without_empty_columns()
+
+
+def money(currency: str, amount: float) -> str:
+    """An amount with two decimals, or more if it is small: "1.45 $"."""
+    return f"{amount:,.2f} {currency}" if amount >= 1 else f"{number(amount)} {currency}"
+
+
+def energy_text(value: float) -> str:
+    """Energy as a bill has it: kWh from a hundredth on, else joules."""
+    return f"{number(value / KWH)} kWh" if value >= KWH / 100 else joules(value)
+
+
+def mass(grams: float) -> str:
+    """Mass: "420 g", "1.20 kg"."""
+    return f"{number(grams / 1000)} kg" if grams >= 1000 else f"{number(grams)} g"
+
+
+def _instead(before: float, after: float, show: Callable[[float], str]) -> str:
+    return show(after) if before == after else f"{show(after)} instead of {show(before)}"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.formatting.one_line import one_line
-from gpurun.report.page.axis_ticks import spread, tick_text, ticks
 from gpurun.report.page.svg_elements import WIDTH, element, svg_picture, text
 from gpurun.report.page.thinning import Point
 
@@ -126,3 +125,27 @@ def _path(places: Sequence[Point], number: int, dashed: bool) -> str:
     told = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     kind = f"l s{number % COLOURS}{' d' if dashed else ''}"
     return element("polyline", points=told, class_=kind)
+
+
+def ticks(low: float, high: float, about: int = 4) -> tuple[float, ...]:
+    """Round numbers that enclose the range, some `about` steps apart; low is below high."""
+    step = _round_step((high - low) / about)
+    first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return tuple(number * step for number in range(first, last + 1))
+
+
+def tick_text(value: float) -> str:
+    """A round number without false zeros: 0.5, 20, 40,000."""
+    return f"{value:,.6f}".rstrip("0").rstrip(".") if abs(value) >= 1e-4 else f"{value:.3g}"
+
+
+def spread(values: list[float]) -> tuple[float, float]:
+    """The range of the values, made wide enough to draw in."""
+    low, high = min(values), max(values)
+    room = (abs(high) * 0.05 or 1.0) if high - low <= 1e-9 * abs(high) else 0.0
+    return low - room, high + room
+
+
+def _round_step(step: float) -> float:
+    power = 10.0 ** math.floor(math.log10(step))
+    return next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= step * (1 - 1e-9))

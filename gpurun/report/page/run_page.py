@@ -8,8 +8,14 @@ from collections.abc import Sequence
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.formatting.number_text import factor
 from gpurun.formatting.one_line import one_line
+from gpurun.records.bench.comparison import Comparison
 from gpurun.records.result import RunResult
-from gpurun.report.page.comparison_section import comparison_sections
+from gpurun.report.comparison_text import (
+    figures_grid,
+    gated_grid,
+    method_lines,
+    training_line,
+)
 from gpurun.report.page.cost_section import cost_section
 from gpurun.report.page.figure_table import figure_grid
 from gpurun.report.page.findings_section import findings_sections
@@ -21,7 +27,7 @@ from gpurun.report.page.measured_sections import (
     loss_section,
     step_section,
 )
-from gpurun.report.page.page_blocks import Block, Page, Paragraph, Part, Section, Table
+from gpurun.report.page.page_blocks import Block, Bullets, Page, Paragraph, Part, Section, Table
 from gpurun.report.page.run_contents import RunContents
 from gpurun.report.page.scaling_section import scaling_section
 from gpurun.report.page.tuning_sections import trials_section, tuning_sections
@@ -88,3 +94,20 @@ def _faster(launches: Sequence[tuple[str, RunResult]]) -> list[Block]:
         "A difference is proven by gpurun bench --compare and by gpurun --optimize."
     )
     return [Paragraph(said, strong=True), Paragraph(apart)]
+
+
+def comparison_sections(comparison: Comparison) -> list[Section]:
+    """A section for each benchmark, the worst first."""
+    return [_section(found) for found in (comparison, *comparison.others)]
+
+
+def _section(found: Comparison) -> Section:
+    grids = (gated_grid(found), figures_grid(found))
+    blocks: list[Block] = [Table(grid) for grid in grids if grid.rows]
+    if found.verdict != "pass" and found.recommendation:
+        blocks.append(Paragraph(found.recommendation))
+    training = training_line(found)
+    told = [*method_lines(found), *([training] if training else []), *found.notes]
+    if told:
+        blocks.append(Bullets(tuple(told)))
+    return Section(f"Comparison: {found.benchmark}", tuple(blocks))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import sys
 from collections.abc import Callable
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from gpurun.records.messages.loader_keys import joined, keys_in
 from gpurun.runtime.core.call_contexts import CallContexts
 from gpurun.runtime.core.patching import replace
 from gpurun.runtime.core.recorder import RECORDER
-from gpurun.runtime.observe.main_guard import lacks_main_guard
+from gpurun.runtime.core.source_syntax import parsed
 
 OWN_ENDS = (
     "utils/checkpoint",
@@ -137,3 +138,22 @@ def _stands_in_calls(frame: FrameType) -> bool:
 
 TRAITS = Traits()
 """The traits of this process."""
+
+
+def lacks_main_guard(main: ModuleType) -> bool:
+    """True if the main module is imported by spawned workers and has no guard; False if unknown."""
+    spec = getattr(main, "__spec__", None)
+    if spec is not None and spec.name.rpartition(".")[2] == "__main__":
+        return False  # `python -m package` and zip files: multiprocessing leaves these alone
+    tree = parsed(getattr(main, "__file__", None) or "")
+    if tree is None or not tree.body:
+        return False
+    return not any(_is_guard(node) for node in ast.walk(tree))
+
+
+def _is_guard(node: ast.AST) -> bool:
+    if not isinstance(node, ast.If):
+        return False
+    inside = list(ast.walk(node.test))
+    names = any(isinstance(x, ast.Name) and x.id == "__name__" for x in inside)
+    return names and any(isinstance(x, ast.Constant) and x.value == "__main__" for x in inside)

@@ -1,22 +1,148 @@
-"""Run `nn.Sequential` with normalisations folded into the layers before them while it evaluates."""
+"""Run `nn.Sequential` with normalisations folded into the layers before them while it evaluates.
+
+A normalisation that evaluates is a linear map by channel: scaled weights and another bias of the
+layer give the same figures in other rounding.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
+from torch.nn.utils.fusion import fuse_conv_bn_weights, fuse_linear_bn_weights
 
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.autograd_state import recorded_otherwise
 from gpurun.knobs.applied.call_types import Args, Forward, Kwargs
 from gpurun.knobs.applied.replaced_forwards import ReplacedForwards, cannot_choose
-from gpurun.knobs.folding.applied.folded_layers import FoldedLayer, Writes, is_pair
 from gpurun.knobs.folding.evaluation_fusion import COMPILED, NO_PAIR, UNFIT
 from gpurun.records.frames import drop_frame
+
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+TOLERANCE = 0.02
+"""Share of the largest figure that another order of rounding may change in bfloat16 and
+TensorFloat-32. A wrong fold differs by about the whole figure."""
+
+
+def is_pair(layer: nn.Module, norm: nn.Module) -> bool:
+    """True if a layer and the module behind it are of torch's own classes that can be folded."""
+    return type(layer) in (*CONVOLUTIONS, nn.Linear) and type(norm) in NORMS
+
+
+class _Fold(NamedTuple):
+    """Folded weights, and the tensors and versions that they were made of."""
+
+    made_of: tuple[int, ...]
+    weight: Tensor
+    bias: Tensor
+
+
+class FoldedLayer:
+    """One layer and the normalisation behind it, with the weights of both in one."""
+
+    def __init__(self, layer: Any, norm: Any) -> None:
+        self.norm = norm
+        self._layer = layer
+        self._fold: _Fold | None = None
+        """Set as a whole: other threads may evaluate, or forget it, at the same moment."""
+        self._agrees: bool | None = None
+        """True if the first input gave the same figures both ways, None before it."""
+
+    def __call__(self, x: Tensor, writes: int) -> Tensor | None:
+        """The output of layer and normalisation; None where their own calls must make it.
+
+        `writes` counts what may have written to weights without raising their version.
+        """
+        if self._agrees is False or self.norm.training or x.dim() != self._layer.weight.dim():
+            return None
+        if _is_watched(self._layer) or _is_watched(self.norm):
+            return None
+        try:
+            fold = self._prepared(writes)
+            if fold is None:
+                return None
+            output = self._computed(x, fold)
+            if self._agrees is None:
+                self._compare(x, output)
+        except Exception:
+            return None  # the layer itself raises it, or there is no room to fold
+        return output if self._agrees else None
+
+    def forget(self) -> None:
+        """Free the folded weights; the next evaluation folds anew."""
+        self._fold = None
+
+    def _prepared(self, writes: int) -> _Fold | None:
+        layer, norm = self._layer, self.norm
+        tensors = layer.weight, layer.bias, norm.running_mean, norm.running_var
+        present = [t for t in (*tensors, norm.weight, norm.bias) if t is not None]
+        if norm.running_mean is None or any(map(_changes_unseen, present)):
+            return None
+        made_of = (writes, *(n for t in present for n in (t.data_ptr(), t._version)))
+        fold = self._fold
+        if fold is None or made_of != fold.made_of:
+            fuse = fuse_linear_bn_weights if type(layer) is nn.Linear else fuse_conv_bn_weights
+            gain = torch.ones_like(norm.running_var) if norm.weight is None else norm.weight
+            shift = torch.zeros_like(norm.running_var) if norm.bias is None else norm.bias
+            self._fold = fold = _Fold(made_of, *fuse(*tensors, norm.eps, gain, shift))
+        return fold
+
+    def _computed(self, x: Tensor, fold: _Fold) -> Tensor:
+        if type(self._layer) is nn.Linear:
+            return nn.functional.linear(x, fold.weight, fold.bias)
+        output: Tensor = self._layer._conv_forward(x, fold.weight, fold.bias)
+        return output
+
+    def _compare(self, x: Tensor, output: Tensor) -> None:
+        right = self.norm(self._layer(x))
+        error = (output - right).abs().max()
+        self._agrees = bool(error <= TOLERANCE * right.abs().max())
+
+
+class Writes:
+    """Counts who reads or sets `.data` of a parameter: what is written there raises no version."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        data: Any = Tensor.data
+
+        def read(parameter: Tensor) -> Tensor:
+            self.count += 1
+            found: Tensor = data.__get__(parameter)
+            return found
+
+        def write(parameter: Tensor, value: Tensor) -> None:
+            self.count += 1
+            try:
+                data.__set__(parameter, value)
+            except BaseException as error:
+                drop_frame(error)
+                raise
+
+        nn.Parameter.data = property(read, write)  # type: ignore[assignment]
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """True if its own call does more than its forward: hooks look, or make the weights."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._compiled_call_impl is not None
+        or "forward" in vars(module)
+    )
+
+
+def _changes_unseen(tensor: Tensor) -> bool:
+    """Tensors of inference mode have no version, and other processes may write into shared ones."""
+    shared: bool = not tensor.is_cuda and tensor.is_shared()  # type: ignore[no-untyped-call]
+    return shared or tensor.is_inference()
+
 
 _OF_TORCH = inspect.unwrap(nn.Sequential.forward)
 

@@ -7,16 +7,19 @@ logging work as before. A step whose gradients overflowed is passed over.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
+from torch.nn import Module
 from torch.optim import Optimizer
 
 from gpurun.identity_map import IdentityMap
 from gpurun.knobs.api import Hooks
 from gpurun.knobs.applied.call_types import Args, Kwargs
-from gpurun.knobs.precision.applied import gradient_readers
+from gpurun.knobs.applied.replaced_methods import asking_first
+from gpurun.knobs.callers import is_ours
 
 INITIAL = 2.0**12
 """GradScaler begins with 2**16, which overflows in the first steps of many models. gpurun compares
@@ -45,7 +48,7 @@ class LossScale:
         """For each optimizer, by device, a number there that is not 0 after an overflow."""
         self._hidden: list[tuple[Tensor, Tensor | None]] = []
         self._groups: list[Group] = []
-        gradient_readers.watch(self._read)
+        watch(self._read)
         hooks.after_optimizer(self._built)
         hooks.on_root(self._root_found)
         hooks.around_backward(self._begin, self._end)
@@ -54,7 +57,7 @@ class LossScale:
         sharded = self._hooks.has_trait("process_group") and not self._hooks.has_trait("ddp")
         if sharded:
             self._refuse("ranks without DistributedDataParallel may disagree on an overflow")
-        elif gradient_readers.hooked_modules(module.modules()):
+        elif hooked_modules(module.modules()):
             self._read("backward hooks of modules")
 
     # -- the backward pass ---------------------------------------------------------------------
@@ -69,7 +72,7 @@ class LossScale:
         with torch.enable_grad():
             scaled = (loss.float() if loss.itemsize < 4 else loss) * self._scale
         leaves = _leaves(scaled)
-        if gradient_readers.hooked_tensors(leaves):
+        if hooked_tensors(leaves):
             self._read("register_hook")
             return None
         self._groups = self._by_optimizer(leaves)
@@ -180,3 +183,40 @@ def _gradients(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
         if gradient.numel():
             groups.setdefault((gradient.device, gradient.dtype), []).append(gradient)
     return list(groups.values())
+
+
+OF_TENSORS = ("register_hook", "retain_grad", "register_post_accumulate_grad_hook")
+OF_MODULES = (
+    "register_full_backward_hook",
+    "register_full_backward_pre_hook",
+    "register_backward_hook",
+)
+
+
+def watch(seen: Callable[[str], None]) -> None:
+    """Call `seen(method)` when code outside of torch registers such a hook from now on."""
+    for owner, names in ((torch.Tensor, OF_TENSORS), (torch.nn.Module, OF_MODULES)):
+        for name in names:
+            setattr(owner, name, asking_first(getattr(owner, name), _telling(name, seen)))
+
+
+def hooked_modules(modules: Iterable[Module]) -> bool:
+    """True if a module carries a backward hook already."""
+    return any(m._backward_hooks or m._backward_pre_hooks for m in modules)
+
+
+def hooked_tensors(tensors: Iterable[Tensor]) -> bool:
+    """True if a leaf carries a hook already."""
+    return any(t._backward_hooks or t._post_accumulate_grad_hooks for t in tensors)
+
+
+def _telling(
+    method: str, seen: Callable[[str], None]
+) -> Callable[[Tensor | Module, Args, Kwargs], None]:
+    def ask(target: Tensor | Module, args: Args, kwargs: Kwargs) -> None:
+        frame = sys._getframe(2)  # who calls the method that asks
+        module = str(frame.f_globals.get("__name__"))
+        if module.partition(".")[0] != "torch" and not is_ours(frame):
+            seen(method)
+
+    return ask
