@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -183,31 +183,24 @@ def _measure(
     )
 
 
+@dataclass
 class _Probing:
     """The launches of one probe."""
 
-    def __init__(
-        self,
-        options: Options,
-        environment: Mapping[str, str],
-        mode: Mode,
-        folder: Path,
-        ranks: int,
-    ) -> None:
-        self._options = options
-        self._environment = environment
-        self._mode = mode
-        self._folder = folder
-        self._ranks = ranks
+    options: Options
+    environment: Mapping[str, str]
+    mode: Mode
+    folder: Path
+    ranks: int
 
     def whole(self) -> ProbeRun | None:
         """The launch on whole batches; None for a script that is distributed by itself."""
         seen = self._start("whole", 0, 1).wait()
         if seen.refusal:
-            raise _refused(seen.refusal, by_source(self._options.target))
+            raise _refused(seen.refusal, by_source(self.options.target))
         if seen.probe is not None and seen.probe.reason == "distributed":
             return None
-        said = self._options.loss_reduction is not None
+        said = self.options.loss_reduction is not None
         if said and (seen.exit_code is None or out_of_memory(seen.log) is not None):
             return seen  # that one device cannot take it is why the user says it
         if seen.exit_code is None:
@@ -217,7 +210,7 @@ class _Probing:
                 SAY_REDUCTION,
             )
         if seen.failed:
-            if by_source(self._options.target) is not None:
+            if by_source(self.options.target) is not None:
                 return None  # it needs ranks of its own to run at all
             if out_of_memory(seen.log) is not None:
                 raise Refused(
@@ -253,16 +246,16 @@ class _Probing:
                     SAY_REDUCTION,
                 )
             if half.failed:
-                raise _half_failed(half, _uses_of_batch_size(self._options, whole))
+                raise _half_failed(half, _uses_of_batch_size(self.options, whole))
         return judge_reduction(whole.gradients, halves[0].gradients, halves[1].gradients)
 
     def _start(
         self, name: str, start: int, step: int, loaders: tuple[str, ...] = ()
     ) -> ProbeLaunch:
-        probe = ProbeSpec(start, step, self._ranks, SEED)
-        folder = self._folder / name
+        probe = ProbeSpec(start, step, self.ranks, SEED)
+        folder = self.folder / name
         try:
-            return ProbeLaunch(self._options, self._environment, self._mode, folder, probe, loaders)
+            return ProbeLaunch(self.options, self.environment, self.mode, folder, probe, loaders)
         except GpurunError as error:
             what = f"the loss reduction could not be measured: {error.what}"
             raise Refused(what, SAY_REDUCTION) from None

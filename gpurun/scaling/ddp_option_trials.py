@@ -65,15 +65,17 @@ class DdpOption:
         return "numerics" if any(o.knob == ROUNDING for o in self.options) else "pipeline"
 
 
+@dataclass
 class DdpOptionTrials:
     """Tries the ways at one count of ranks; what was found stands whatever ends it."""
 
-    def __init__(self, launcher: ScalingLauncher, plan: Plan, tell: Callable[[str], None]) -> None:
-        self.ways: list[DdpOption] = []
-        self._launcher = launcher
-        self._plan = plan
-        self._tell = tell
-        self._default = DdpOption(launcher.ddp_options)
+    launcher: ScalingLauncher
+    plan: Plan
+    tell: Callable[[str], None]
+    ways: list[DdpOption] = field(init=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._default = DdpOption(self.launcher.ddp_options)
 
     def run(self, ranks: int, rule: StopRule, *, nccl: bool) -> None:
         """Launch the ways in turn, as many rounds as the counts had. `nccl`: it exchanges them."""
@@ -83,18 +85,18 @@ class DdpOptionTrials:
         # a static graph has each pass exchange like the first one
         fewer = [] if STATIC in mine else [DdpOption(self._default.options, (FEWER,))]
         self.ways = [*ways, *fewer]
-        self._tell(f"trying {len(self.ways)} other ways to exchange gradients on {ranks} ranks")
-        usual = self._launcher.longest[ranks]
-        for number in range(1, self._plan.rounds + 1):
+        self.tell(f"trying {len(self.ways)} other ways to exchange gradients on {ranks} ranks")
+        usual = self.launcher.longest[ranks]
+        for number in range(1, self.plan.rounds + 1):
             sides = [self._default, *self.ways]
             for way in sides if number % 2 else sides[::-1]:
                 if way.error is not None:
                     continue
                 expected = TOLERANCE * (way.seconds or usual * way.batches)
-                if self._plan.now() + expected > self._plan.deadline:
+                if self.plan.now() + expected > self.plan.deadline:
                     continue
                 planned = PlannedLaunch(ranks, rule, options=way.options, settings=way.settings)
-                self._take(way, number, self._launcher.run(planned))
+                self._take(way, number, self.launcher.run(planned))
 
     def gain(self, way: DdpOption) -> Efficiency | None:
         """Its throughput over the default's; None where no round has both."""
@@ -115,14 +117,14 @@ class DdpOptionTrials:
         name, way.seconds = way.name, launch.seconds
         if launch.figures is None:
             way.error = launch.error
-            self._tell(f"round {number}, {name}: {launch.error}")
+            self.tell(f"round {number}, {name}: {launch.error}")
             return
         if way.settings and launch.figures.samples_per_second is None:
             way.error = "its samples cannot be counted, so its steps cannot be compared"
             return
         way.rates[number] = launch.figures.rate
         per_batch = launch.figures.step_time_ms / way.batches
-        self._tell(f"round {number}, {name}: {per_batch:.3g} ms a batch")
+        self.tell(f"round {number}, {name}: {per_batch:.3g} ms a batch")
 
 
 def told(trying: DdpOptionTrials) -> tuple[ScalingWay, ...]:

@@ -59,28 +59,28 @@ class Plan:
     now: Callable[[], float] = time.monotonic
 
 
+@dataclass
 class LaunchRounds:
     """Carries the plan out; `measured` stands whatever ends it."""
 
-    def __init__(self, launcher: ScalingLauncher, plan: Plan, tell: Callable[[str], None]) -> None:
+    launcher: ScalingLauncher
+    plan: Plan
+    tell: Callable[[str], None]
+
+    def __post_init__(self) -> None:
         self.measured = Measurements()
-        self._launcher = launcher
-        self._plan = plan
-        self._tell = tell
 
     def run(self) -> None:
         """Warm up, then measure; a count that fails is given up, and without the smallest all."""
-        smallest = self._plan.counts[0]
-        self._tell(f"first launch, to warm up: {_ranks(smallest)}")
-        first = self._launcher.run(
-            PlannedLaunch(smallest, first_rule(self._plan.steps), first=True)
-        )
+        smallest = self.plan.counts[0]
+        self.tell(f"first launch, to warm up: {_ranks(smallest)}")
+        first = self.launcher.run(PlannedLaunch(smallest, first_rule(self.plan.steps), first=True))
         if first.error is not None:
             self.measured.launches.append((0, first))
             return
-        self.measured.steps = self._plan.steps or _steps(first)
+        self.measured.steps = self.plan.steps or _steps(first)
         rule = later_rule(self.measured.steps, ())
-        for number in range(1, self._plan.rounds + 1):
+        for number in range(1, self.plan.rounds + 1):
             if not self._round(number, rule):
                 return
             self.measured.rounds = number
@@ -91,16 +91,16 @@ class LaunchRounds:
             if not self._in_time(planned.ranks):
                 self.measured.out_of_time = True
                 return False
-            launch = self._launcher.run(planned)
+            launch = self.launcher.run(planned)
             self.measured.launches.append((number, launch))
-            self._tell(_told(number, launch))
-            smallest = planned.ranks == self._plan.counts[0]
+            self.tell(_told(number, launch))
+            smallest = planned.ranks == self.plan.counts[0]
             if launch.status == "lost" or (launch.error is not None and smallest):
                 return False
         return True
 
     def _planned_launches(self, number: int, rule: StopRule) -> Iterator[PlannedLaunch]:
-        counts: Sequence[int] = self._plan.counts
+        counts: Sequence[int] = self.plan.counts
         for ranks in counts if number % 2 else counts[::-1]:
             if self.measured.failure(ranks) is not None:
                 continue
@@ -117,9 +117,9 @@ class LaunchRounds:
         )
 
     def _in_time(self, ranks: int) -> bool:
-        longest = self._launcher.longest
+        longest = self.launcher.longest
         usual = longest.get(ranks, max(longest.values()))
-        return self._plan.now() + TOLERANCE * usual <= self._plan.deadline
+        return self.plan.now() + TOLERANCE * usual <= self.plan.deadline
 
 
 def _steps(first: FinishedLaunch) -> int:

@@ -107,7 +107,7 @@ def test_no_disturbed_pair_is_launched_again_after_the_deadline(tmp_path: Path) 
 
     def run(*words: Any, **named: Any) -> Launch:
         if len(launcher.turns) == 3:
-            one._deadline = 0.0
+            one.deadline = 0.0
         return launches(*words, **named)
 
     launcher.run = run  # type: ignore[method-assign]

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
@@ -179,45 +179,36 @@ def _branch(repository: Repository, line: CommitRange, done: Done) -> str | None
     return None if branch is None else f"{short(branch[0])}..{short(branch[1])}"
 
 
+@dataclass
 class BisectRunner:
     """One search. `deadline`: of `time.monotonic`, when no further pair begins.
 
     `keep` enters a record into the store. `ended`: why it ended before it was decided.
     """
 
-    def __init__(
-        self,
-        line: CommitRange,
-        file: StateFile,
-        state: SearchState,
-        measuring: CommitLauncher,
-        launcher: Launcher,
-        keep: Callable[[BenchmarkRecord], None],
-        tell: Tell,
-        interruption: SignalGuard,
-        deadline: float = math.inf,
-    ) -> None:
-        self.ended: str | None = None
-        self.state = state
-        self._line = line
-        self._file = file
-        self._measuring = measuring
-        self._launcher = launcher
-        self._keep = keep
-        self._tell = tell
-        self._interruption = interruption
-        self._deadline = deadline
+    line: CommitRange
+    file: StateFile
+    state: SearchState
+    measuring: CommitLauncher
+    launcher: Launcher
+    keep: Callable[[BenchmarkRecord], None]
+    tell: Tell
+    interruption: SignalGuard
+    deadline: float = math.inf
+    ended: str | None = field(init=False, default=None)
+    _again: int = field(init=False, default=0)
+    _suspected: str | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
         self._clock = time.monotonic()
-        self._again = 0
-        self._suspected: str | None = None
-        measuring.terms = state.terms
+        self.measuring.terms = self.state.terms
 
     def run(self) -> None:
         """Launch until it is decided or time ends; `GpurunError` where the benchmark fails."""
         self._refuse_elsewhere()
         while not isinstance(action := next_action(self.state.search), Done):
-            ahead = self._measuring.estimate((action.commit, action.against))
-            if time.monotonic() + ahead > self._deadline:
+            ahead = self.measuring.estimate((action.commit, action.against))
+            if time.monotonic() + ahead > self.deadline:
                 self.ended = "the budget ended"
                 return
             try:
@@ -238,12 +229,12 @@ class BisectRunner:
 
     def _agree_on_terms(self) -> LaunchTerms:
         """By first launches of both ends; `GpurunError` where their work differs."""
-        good, bad = (self._measuring.first(end.commit) for end in (self._line.good, self._line.bad))
+        good, bad = (self.measuring.first(end.commit) for end in (self.line.good, self.line.bad))
         self._refuse_unequal(good, bad)
         by_samples = all(launch.result.samples_per_second for launch in (good, bad))
         if not by_samples:
-            self._tell("samples cannot be counted: throughput counts steps instead")
-        rule = later_rule(self._launcher.benchmark.steps, (good, bad))
+            self.tell("samples cannot be counted: throughput counts steps instead")
+        rule = later_rule(self.launcher.benchmark.steps, (good, bad))
         terms = LaunchTerms(rule, by_samples, Work.of(good), devices_here())
         self._write(replace(self.state, terms=terms))
         return terms
@@ -252,7 +243,7 @@ class BisectRunner:
         difference = Work.of(bad).difference(Work.of(good))
         if difference is not None:
             name, now, before = difference
-            ends = short(self._line.bad.commit), short(self._line.good.commit)
+            ends = short(self.line.bad.commit), short(self.line.good.commit)
             raise GpurunError(
                 f"the workload has changed: the {name} is {now:,.10g} at {ends[0]}, and "
                 f"{before:,.10g} at {ends[1]}",
@@ -264,9 +255,9 @@ class BisectRunner:
     def _pair(self, action: Measure, terms: LaunchTerms) -> None:
         """One more pair, launched again where a recorded cause befell one half of it."""
         if action.against_first:
-            taken = self._measuring.pair(action.against, action.commit, terms)
+            taken = self.measuring.pair(action.against, action.commit, terms)
         else:
-            taken = self._measuring.pair(action.commit, action.against, terms).turned
+            taken = self.measuring.pair(action.commit, action.against, terms).turned
         against, of = taken.first, taken.second
         if terms.rule == WHOLE and terms.work.steps is None:
             # The first launches of the ends were stopped; the steps of whole ones show only now.
@@ -275,10 +266,10 @@ class BisectRunner:
         cause = disturbance(against, of, live=taken.ratio is not None)
         if cause is not None and self._again < MOST_AGAIN:
             self._again += 1
-            self._measuring.remember(f"a pair is launched again: {cause}")
+            self.measuring.remember(f"a pair is launched again: {cause}")
             return
         if cause is not None:
-            self._measuring.remember(f"a pair counts although {cause}: this happened too often")
+            self.measuring.remember(f"a pair counts although {cause}: this happened too often")
         self._count(action, taken, terms)
 
     def _count(self, action: Measure, taken: MeasuredPair, terms: LaunchTerms) -> None:
@@ -292,7 +283,7 @@ class BisectRunner:
         search = self.state.search.with_pair(
             Pair(action.commit, action.against, worse, action.against_first)
         )
-        self._interruption.hold()
+        self.interruption.hold()
         pair = BisectedPair(
             commit=action.commit,
             against=action.against,
@@ -304,16 +295,16 @@ class BisectRunner:
         )
         pairs = (*self.state.pairs, pair)
         self._write(replace(self.state, search=search, pairs=pairs, terms=terms))
-        self._tell(self._shown(pair, terms))
-        self._interruption.release()
+        self.tell(self._shown(pair, terms))
+        self.interruption.release()
 
     def _skip(self, error: Unmeasurable) -> None:
-        self._interruption.hold()
+        self.interruption.hold()
         commit = error.commit
-        self._measuring.drop(commit)
+        self.measuring.drop(commit)
         if error.launch is not None:
             self._kept(commit, error.launch)
-        for name, end in (("GOOD", self._line.good), ("BAD", self._line.bad)):
+        for name, end in (("GOOD", self.line.good), ("BAD", self.line.bad)):
             if commit == end.commit:
                 raise GpurunError(
                     f"{name} ({short(commit)}) cannot be measured: {error.reason}",
@@ -321,15 +312,15 @@ class BisectRunner:
                     ExitCode.BENCHMARK_FAILED,
                 )
         self._write(self.state.without(commit, error.reason))
-        self._tell(f"{short(commit)} is skipped: {error.reason}")
-        self._interruption.release()
+        self.tell(f"{short(commit)} is skipped: {error.reason}")
+        self.interruption.release()
 
     def _kept(self, commit: str, launch: Launch) -> str | None:
-        record = self._measuring.record(commit, launch)
+        record = self.measuring.record(commit, launch)
         try:
-            self._keep(record)
+            self.keep(record)
         except GpurunError as error:  # the search goes on without a database
-            self._tell(f"the record of {short(commit)} was not kept: {error.what}")
+            self.tell(f"the record of {short(commit)} was not kept: {error.what}")
             return None
         return record.id
 
@@ -337,14 +328,14 @@ class BisectRunner:
         now = time.monotonic()
         self.state = replace(state, seconds=state.seconds + now - self._clock)
         self._clock = now
-        self._measuring.terms = state.terms
-        self._file.write(self.state)
+        self.measuring.terms = state.terms
+        self.file.write(self.state)
 
     def _announce(self, action: Measure) -> None:
         if isinstance(action, Confirm) and action.commit != self._suspected:
             self._suspected = action.commit
-            one = next(c for c in self._line.commits if c.commit == action.commit)
-            self._tell(
+            one = next(c for c in self.line.commits if c.commit == action.commit)
+            self.tell(
                 f"{short(one.commit)} ({one.subject}) is the likeliest "
                 f"({100 * action.probability:.0f} %): gpurun compares it with its parent"
             )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gpurun.bench.benchmark_launcher import Launch, Launcher
 from gpurun.bench.benchmarks import Benchmark
@@ -106,41 +106,36 @@ class Unmeasurable(Exception):
         self.commit, self.reason, self.todo, self.launch = commit, reason, todo, launch
 
 
+@dataclass
 class CommitLauncher:
     """Launches commits. `terms`: what all launches have to agree in, once that is known."""
 
-    def __init__(
-        self,
-        benchmark: Benchmark,
-        launcher: Launcher,
-        pool: TreePool,
-        interruption: SignalGuard,
-        tell: Tell,
-    ) -> None:
-        self.terms: LaunchTerms | None = None
-        self.pairing = PairLauncher(launcher)
-        self.notes: list[str] = []
-        self._benchmark = benchmark
-        self._launcher = launcher
-        self._pool = pool
-        self._interruption = interruption
-        self._tell = tell
-        self._longest = 0.0
+    benchmark: Benchmark
+    launcher: Launcher
+    pool: TreePool
+    interruption: SignalGuard
+    tell: Tell
+    terms: LaunchTerms | None = field(init=False, default=None)
+    notes: list[str] = field(init=False, default_factory=list)
+    _longest: float = field(init=False, default=0.0)
+
+    def __post_init__(self) -> None:
+        self.pairing = PairLauncher(self.launcher)
 
     def estimate(self, commits: Iterable[str]) -> float:
         """Seconds that a pair of these commits may take, by the longest launches and trees."""
-        launch = self._launcher.expected
-        missing = sum(commit not in self._pool for commit in commits)
+        launch = self.launcher.expected
+        missing = sum(commit not in self.pool for commit in commits)
         return self.pairing.expected + missing * (launch + self._longest)
 
     def first(self, commit: str) -> Launch:
         """Make the tree of a commit, and launch it to warm it up."""
-        self._interruption.hold()
-        self._pool.make_room()
-        self._interruption.release()
+        self.interruption.hold()
+        self.pool.make_room()
+        self.interruption.release()
         began = time.monotonic()
         try:
-            sides = self._pool.add(commit)
+            sides = self.pool.add(commit)
             self._longest = max(self._longest, time.monotonic() - began)
         except GpurunError as error:
             if error.code not in OF_COMMIT:
@@ -148,9 +143,9 @@ class CommitLauncher:
             raise Unmeasurable(commit, error.what, error.todo) from None
         for note in sides.notes:
             self.remember(f"{short(commit)}: {note}")
-        self._tell(f"first launch of {short(commit)}, to warm it up")
-        rule = first_rule(self._benchmark.steps)
-        launch = self._launcher.run(self._start(sides), rule, first=True)
+        self.tell(f"first launch of {short(commit)}, to warm it up")
+        rule = first_rule(self.benchmark.steps)
+        launch = self.launcher.run(self._start(sides), rule, first=True)
         self._check(commit, sides, launch)
         self.pairing.consider((launch, launch))
         return launch
@@ -179,34 +174,34 @@ class CommitLauncher:
 
     def drop(self, commit: str) -> None:
         """Remove the tree of a commit that is not measured any more."""
-        self._pool.remove(commit)
+        self.pool.remove(commit)
 
     def record(self, commit: str, launch: Launch) -> BenchmarkRecord:
         """The record of one launch."""
         version = Version(commit, None, False)
-        return record_of(self._benchmark, [launch], version, BenchmarkPurpose.BISECT)
+        return record_of(self.benchmark, [launch], version, BenchmarkPurpose.BISECT)
 
     def remember(self, line: str) -> None:
         """Tell a line that belongs into the report, too."""
         if line not in self.notes:
             self.notes.append(line)
-        self._tell(line)
+        self.tell(line)
 
     def _tree(self, commit: str) -> Sides:
-        sides = self._pool.get(commit)
+        sides = self.pool.get(commit)
         if sides is None:
             self.first(commit)
-            sides = self._pool.get(commit)
+            sides = self.pool.get(commit)
         assert sides is not None
         return sides
 
     def _start(self, sides: Sides) -> Side:
-        return replace(sides.current, trees=self._pool.watched(sides.current))
+        return replace(sides.current, trees=self.pool.watched(sides.current))
 
     def _check(self, commit: str, sides: Sides, launch: Launch) -> None:
         if launch.error:
             for line in launch.printed:
-                self._tell(f"{short(commit)}: {line}")
+                self.tell(f"{short(commit)}: {line}")
             todo = f"the whole output is in {launch.folder / 'output.log'}"
             raise Unmeasurable(commit, launch.error, todo, launch)
         try:

@@ -136,40 +136,32 @@ class Findings:
         return math.nan if value is None else float(value)
 
 
+@dataclass
 class PairRunner:
     """One comparison under way. `deadline`: of `time.monotonic`, when no further pair begins.
 
     `batch_may_differ`: the user allows that the sides train with batches of unequal size.
     """
 
-    def __init__(
-        self,
-        sides: Sides,
-        benchmark: Benchmark,
-        launcher: Launcher,
-        plan: GatePlan,
-        findings: Findings,
-        tell: Tell,
-        deadline: float = math.inf,
-        batch_may_differ: bool = False,
-    ) -> None:
-        self._sides = sides
-        self._benchmark = benchmark
-        self._launcher = launcher
-        self._plan = plan
-        self._findings = findings
-        self._tell = tell
-        self._deadline = deadline
-        self._batch_may_differ = batch_may_differ
-        self._pairing = PairLauncher(launcher)
-        self._again = 0
+    sides: Sides
+    benchmark: Benchmark
+    launcher: Launcher
+    plan: GatePlan
+    findings: Findings
+    tell: Tell
+    deadline: float = math.inf
+    batch_may_differ: bool = False
+    _again: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self._pairing = PairLauncher(self.launcher)
 
     def run(self) -> None:
         """Launch until the gate decides or time ends; `GpurunError` where the benchmark fails."""
-        findings = self._findings
+        findings = self.findings
         first = self._warmed_up()
         findings.first = list(first.values())
-        rule = later_rule(self._benchmark.steps, first.values())
+        rule = later_rule(self.benchmark.steps, first.values())
         self._settle(first)
         self._pairing.consider(findings.first)
         self._note_in_turn()
@@ -179,13 +171,13 @@ class PairRunner:
                 findings.ended = f"the budget ended after {done} pair{'' if done == 1 else 's'}"
                 return
             self._pair(rule)
-            plan = self._plan if findings.in_turn else self._plan.of_live_pairs
+            plan = self.plan if findings.in_turn else self.plan.of_live_pairs
             findings.result = findings.judged(plan)
             self._look_for_rare_costs()
 
     def _look_for_rare_costs(self) -> None:
         """Where live pairs pass a tree for want of long turns, begin anew with launches in turn."""
-        findings = self._findings
+        findings = self.findings
         shares = [share for metric, share in findings.gated.items() if metric in BY_TURNS]
         if findings.in_turn or findings.verdict is not Verdict.PASS or not shares:
             return
@@ -195,26 +187,26 @@ class PairRunner:
 
     def _note_in_turn(self) -> None:
         """Tell once that pairs are launched in turn, and begin anew: figures are not mixed."""
-        findings, reason = self._findings, self._pairing.in_turn
+        findings, reason = self.findings, self._pairing.in_turn
         if not reason or findings.in_turn:
             return
         findings.in_turn = reason
         findings.pairs.clear()
-        self._tell(self._pairing.why)
+        self.tell(self._pairing.why)
 
     def _late(self) -> bool:
         """True if a further pair would end after the deadline."""
-        return time.monotonic() + self._pairing.expected > self._deadline
+        return time.monotonic() + self._pairing.expected > self.deadline
 
     def _warmed_up(self) -> dict[str, Launch]:
         """A first launch of each side; both are tried, so that an error can say which fails."""
-        rule, launches = warm_up_rule(self._benchmark.steps), {}
+        rule, launches = warm_up_rule(self.benchmark.steps), {}
         self._refuse_without_script()
-        for side in (self._sides.baseline, self._sides.current):
-            self._tell(f"first launch of the {side.name} side, to warm it up")
-            launches[side.name] = self._launcher.run(self._start(side), rule, first=True)
+        for side in (self.sides.baseline, self.sides.current):
+            self.tell(f"first launch of the {side.name} side, to warm it up")
+            launches[side.name] = self.launcher.run(self._start(side), rule, first=True)
         self._refuse_failed(launches)
-        for side in (self._sides.baseline, self._sides.current):
+        for side in (self.sides.baseline, self.sides.current):
             self._check_origins(side, launches[side.name])
             for line in without_effect(launches[side.name]):
                 self._remember(f"{side.name}: {line}")
@@ -222,7 +214,7 @@ class PairRunner:
         return launches
 
     def _refuse_without_script(self) -> None:
-        script, side = self._benchmark.script, self._sides.baseline
+        script, side = self.benchmark.script, self.sides.baseline
         if self._in_worktree() and not (side.folder / script).is_file():
             raise GpurunError(
                 f"the baseline has no script {script}: there is nothing to compare with yet",
@@ -232,21 +224,21 @@ class PairRunner:
 
     def _check_origins(self, side: Side, launch: Launch) -> None:
         if launch.start.trees is not None:
-            check_origins(self._sides, side, launch.origins)
+            check_origins(self.sides, side, launch.origins)
 
     def _check_workload(self, launches: Mapping[str, Launch], tell: Tell) -> None:
-        names = (self._sides.baseline.name, self._sides.current.name)
+        names = (self.sides.baseline.name, self.sides.current.name)
         note = check_workload(
             launches[names[0]],
             launches[names[1]],
-            self._benchmark.metrics if self._batch_may_differ else None,
+            self.benchmark.metrics if self.batch_may_differ else None,
         )
         if note is not None:
             tell(note)
 
     def _settle(self, first: Mapping[str, Launch]) -> None:
         """Choose the figures to compare, by the first launches of both sides."""
-        findings, benchmark = self._findings, self._benchmark
+        findings, benchmark = self.findings, self.benchmark
         findings.by_samples = all(x.result.samples_per_second for x in first.values())
         if not findings.by_samples:
             findings.notes.append("samples cannot be counted: throughput counts steps instead")
@@ -267,9 +259,9 @@ class PairRunner:
 
     def _pair(self, rule: StopRule) -> None:
         """One more pair, launched again where a recorded cause befell one half of it."""
-        findings = self._findings
+        findings = self.findings
         number = len(findings.pairs) + 1
-        sides = (self._sides.baseline, self._sides.current)
+        sides = (self.sides.baseline, self.sides.current)
         order = sides if number % 2 else sides[::-1]
         taken = self._pairing.take(
             (self._start(order[0]), self._start(order[1])),
@@ -297,43 +289,43 @@ class PairRunner:
         if trouble is not None and trouble not in findings.notes:
             self._remember(trouble)
         findings.pairs.append(pair)
-        self._tell(self._shown(number, pair))
+        self.tell(self._shown(number, pair))
         return None
 
     def _start(self, side: Side) -> Side:
-        return replace(side, trees=self._sides.watched(side))
+        return replace(side, trees=self.sides.watched(side))
 
     def _refuse_failed(self, launches: Mapping[str, Launch], when: str = "") -> None:
         failed = {name: launch for name, launch in launches.items() if launch.error}
         if not failed:
             return
-        self._findings.failed.extend(failed.values())
+        self.findings.failed.extend(failed.values())
         for name, launch in failed.items():
             for line in launch.printed:
-                self._tell(f"{name}: {line}")
+                self.tell(f"{name}: {line}")
         which = "both sides" if len(failed) > 1 else f"the {next(iter(failed))} side"
         reasons = dict.fromkeys(launch.error for launch in failed.values())
         logs = " and ".join(str(launch.folder / "output.log") for launch in failed.values())
         todo = f"the whole output is in {logs}"
-        if list(failed) == [self._sides.baseline.name] and not when and self._in_worktree():
+        if list(failed) == [self.sides.baseline.name] and not when and self._in_worktree():
             todo += '; if it misses a file that git does not hold: needed = ["data/*"] in [bench]'
         raise GpurunError(
-            f"the benchmark {self._benchmark.name} failed on {which}{when}: {'; '.join(reasons)}",
+            f"the benchmark {self.benchmark.name} failed on {which}{when}: {'; '.join(reasons)}",
             todo,
             ExitCode.BENCHMARK_FAILED,
         )
 
     def _in_worktree(self) -> bool:
-        return self._sides.baseline.folder != self._sides.current.folder
+        return self.sides.baseline.folder != self.sides.current.folder
 
     def _remember(self, line: str) -> None:
-        self._findings.notes.append(line)
-        self._tell(line)
+        self.findings.notes.append(line)
+        self.tell(line)
 
     def _shown(self, number: int, pair: Pair) -> str:
-        before, now = self._findings.figures(Metric.THROUGHPUT)[-1]
+        before, now = self.findings.figures(Metric.THROUGHPUT)[-1]
         if not (before > 0 and now > 0):
             return f"pair {number}"
-        unit = "samples/s" if self._findings.by_samples else "steps/s"
+        unit = "samples/s" if self.findings.by_samples else "steps/s"
         change = (now / before - 1) * 100
         return f"pair {number}: baseline {before:.4g}, current {now:.4g} {unit} ({change:+.1f} %)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from gpurun.runtime.ddp.rank_info import RankInfo, line_of, stop_rank
 from gpurun.runtime.observe.backward_passes import Tensors
 
 
+@dataclass
 class LossScaling:
     """Scales losses, and has the gradients averaged after each backward pass.
 
@@ -34,22 +36,13 @@ class LossScaling:
     `reduction`: how the loss of a batch is made of its samples'; None if that was not measured.
     """
 
-    def __init__(
-        self,
-        rank_info: RankInfo,
-        sharding: LoaderSharding,
-        ddp: HiddenDDP,
-        divergence: DivergenceCheck,
-        reduction: LossReduction | None,
-        shared: bool,
-    ) -> None:
-        self._divergence = divergence
-        self._rank_info = rank_info
-        self._sharding = sharding
-        self._ddp = ddp
-        self._reduction = reduction
-        self._shared = shared
-        self._recorded = False
+    rank_info: RankInfo
+    sharding: LoaderSharding
+    ddp: HiddenDDP
+    divergence: DivergenceCheck
+    reduction: LossReduction | None
+    shared: bool
+    _recorded: bool = field(init=False, default=False)
 
     def install(self) -> None:
         """Stand before `torch.autograd.backward`, in which `Tensor.backward` ends."""
@@ -60,18 +53,18 @@ class LossScaling:
 
         def backward(tensors: Tensors, *args: object, **kwargs: object) -> Any:
             try:
-                if compiling() or self._ddp.in_backward() or not self._ddp.active():
+                if compiling() or self.ddp.in_backward() or not self.ddp.active():
                     return original(tensors, *args, **kwargs)
-                with self._divergence.stall_report.exchanging():
+                with self.divergence.stall_report.exchanging():
                     scaled = self._scaled(tensors)
-                    self._ddp.before_backward()
+                    self.ddp.before_backward()
                     result = original(scaled, *args, **kwargs)
-                    self._ddp.after_backward()
-                self._sharding.went_back()
+                    self.ddp.after_backward()
+                self.sharding.went_back()
                 return result
             except BaseException as error:
                 if isinstance(error, RuntimeError):
-                    self._divergence.blame()
+                    self.divergence.blame()
                 drop_frame(error)
                 raise
 
@@ -79,23 +72,21 @@ class LossScaling:
 
     def _scaled(self, tensors: Tensors) -> Tensors:
         """The loss, weighted for the average over ranks."""
-        if not self._shared:
+        if not self.shared:
             return tensors
-        if self._reduction is None:
+        if self.reduction is None:
             stop_rank(
                 "gpurun took the script for a distributed one, which it is not: the loss "
                 "reduction was not measured",
                 "set it with --loss-reduction mean or sum, or run it without --ddp",
             )
-        shard = shard_of_loss(tensors, self._sharding.shard)
+        shard = shard_of_loss(tensors, self.sharding.shard)
         if not self._recorded:
             self._recorded = True
-            RECORDER.event(TraitEvent(trait="loss_reduction", detail=self._reduction.value))
-        summed = self._reduction is LossReduction.SUM and not shard.repeated
+            RECORDER.event(TraitEvent(trait="loss_reduction", detail=self.reduction.value))
+        summed = self.reduction is LossReduction.SUM and not shard.repeated
         factor = (
-            float(self._rank_info.world_size)
-            if summed
-            else shard.weight(self._rank_info.world_size)
+            float(self.rank_info.world_size) if summed else shard.weight(self.rank_info.world_size)
         )
         if not isinstance(tensors, Tensor):
             return [t if t.grad_fn is None else t * factor for t in tensors]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpurun.knobs.api import Effect
@@ -19,24 +19,16 @@ Prove = Callable[[list[Finalist], Trial], Finalist]
 """(finalists, a trial of the first of them) → the baseline's side of the rounds."""
 
 
+@dataclass
 class FinalSelection:
     """Writes the outcome into `findings`. `judge`: knows how the script trains as it is."""
 
-    def __init__(
-        self,
-        findings: TuningFindings,
-        judge: TrainingJudge,
-        allowed: frozenset[Effect],
-        effect_of: Callable[[str], Effect],
-        prove: Prove,
-        note: Callable[[str], None],
-    ) -> None:
-        self.findings = findings
-        self._judge = judge
-        self._allowed = allowed
-        self._effect_of = effect_of
-        self._prove = prove
-        self._note = note
+    findings: TuningFindings
+    judge: TrainingJudge
+    allowed: frozenset[Effect]
+    effect_of: Callable[[str], Effect]
+    prove: Prove
+    note: Callable[[str], None]
 
     def settle(
         self, state: SearchState, batch: SearchState | None, before: Unproven | None = None
@@ -53,9 +45,9 @@ class FinalSelection:
         larger = Finalist("larger batch", batch.settings) if batch is not None else None
         found.chosen, found.larger = chosen, larger
         finalists = [finalist for finalist in (chosen, larger) if finalist is not None]
-        if Effect.TRAINING in self._allowed:
+        if Effect.TRAINING in self.allowed:
             finalists.reverse()  # where time is short the first has it: what was consented to
-        baseline = self._prove(finalists, state.best)
+        baseline = self.prove(finalists, state.best)
         objections: dict[str, str] = {}
         judged = None if chosen is None else self._judged(baseline, chosen)
         if judged is not None and not judged.accepted:
@@ -67,7 +59,7 @@ class FinalSelection:
             found.larger_guard = second.guard
             if not second.accepted:
                 objections[BATCH] = second.objection
-        decision = decide(judged, second, Effect.TRAINING in self._allowed)
+        decision = decide(judged, second, Effect.TRAINING in self.allowed)
         found.verdict = decision.verdict
         found.chosen = decision.shown.finalist if decision.shown is not None else None
         found.guard = decision.shown.guard if decision.shown is not None else None
@@ -81,7 +73,7 @@ class FinalSelection:
             pairs=tuple(finalist.pairs) if finalist.live else (),
             ladder=tuple(self.findings.ladder),
             launch_seconds=state.best.record.seconds,
-            rounded=any(shown.rounded for shown in self._judge.baselines),
+            rounded=any(shown.rounded for shown in self.judge.baselines),
         )
 
     def settle_larger(self, batch: SearchState) -> None:
@@ -89,7 +81,7 @@ class FinalSelection:
         found = self.findings
         found.larger = larger = Finalist("larger batch", batch.settings)
         shown = found.baseline
-        baseline = self._prove([larger], batch.best)
+        baseline = self.prove([larger], batch.best)
         if shown is not None and shown.results:
             found.baseline = shown
         objections: dict[str, str] = {}
@@ -106,8 +98,8 @@ class FinalSelection:
         ]
 
     def _judged(self, baseline: Finalist, finalist: Finalist) -> JudgedFinalist:
-        effect = strongest_effect(map(self._effect_of, finalist.settings))
-        guard = self._judge.judge(finalist.shown, effect, baseline.shown)
+        effect = strongest_effect(map(self.effect_of, finalist.settings))
+        guard = self.judge.judge(finalist.shown, effect, baseline.shown)
         if not guard.accepted:
             self.findings.rejections.append(Rejection(dict(finalist.settings), guard))
         return JudgedFinalist(finalist, guard)
@@ -117,17 +109,17 @@ class FinalSelection:
     ) -> JudgedFinalist:
         """Where the finalist failed: what can be saved of it is its pipeline changes."""
         settings: Mapping[str, Any] = judged.finalist.settings
-        self._note(f"the finalist is out: {judged.objection}")
+        self.note(f"the finalist is out: {judged.objection}")
         base = self.findings.base
-        pipeline = {k: v for k, v in settings.items() if self._effect_of(k) is Effect.PIPELINE}
+        pipeline = {k: v for k, v in settings.items() if self.effect_of(k) is Effect.PIPELINE}
         safe = {**base, **pipeline}
         suspects = set(settings) - set(safe) or set(settings) - set(base)
         objections.update(dict.fromkeys(suspects, judged.objection))
         if safe == base or len(safe) == len(settings):
             return judged
-        self._note("proving the pipeline changes alone")
+        self.note("proving the pipeline changes alone")
         finalist = Finalist("pipeline only", safe)
-        return self._judged(self._prove([finalist], best), finalist)
+        return self._judged(self.prove([finalist], best), finalist)
 
     def _sift_batch(self, objections: dict[str, str]) -> None:
         """Drop a larger batch that failed, gains nothing, or rests on rejected changes."""
@@ -147,5 +139,5 @@ class FinalSelection:
         else:
             return
         objections[BATCH] = why
-        self._note(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
+        self.note(f"{BATCH} {larger.settings[BATCH]['batch_size']}: {why}")
         self.findings.larger = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpurun.arguments.options import Objective
@@ -26,44 +27,36 @@ MakeRequest = Callable[[str, Mapping[str, Any], int], TrialRequest]
 """(purpose, settings, seed offset) → what to launch as one side."""
 
 
+@dataclass
 class LiveProof:
     """Measures live pairs of one tuning. `base`: the settings of the baseline's side.
 
     `purposes`: of the trials of both sides.
     """
 
-    def __init__(
-        self,
-        series: TrialSeries,
-        base: Mapping[str, Any],
-        objective: Objective,
-        request: MakeRequest,
-        finished: Callable[[TrialRecord], None],
-        purposes: tuple[str, str] = ("pair baseline", "pair candidate"),
-    ) -> None:
-        self._series = series
-        self._purposes = purposes
-        self.notes: dict[str, None] = {}
-        """Disturbances of the GPU during its pairs, each once."""
-        self._base = base
-        self._objective = objective
-        self._request = request
-        self._finished = finished
+    series: TrialSeries
+    base: Mapping[str, Any]
+    objective: Objective
+    request: MakeRequest
+    finished: Callable[[TrialRecord], None]
+    purposes: tuple[str, str] = ("pair baseline", "pair candidate")
+    notes: dict[str, None] = field(init=False, default_factory=dict)
+    """Disturbances of the GPU during its pairs, each once."""
 
     def obstacle(self, facts: Facts, finalists: Sequence[Mapping[str, Any]]) -> str:
         """Reason why these finalists cannot be measured live beside the baseline, or ""."""
-        if self._series.in_turn_only:
-            return self._series.in_turn_only
+        if self.series.in_turn_only:
+            return self.series.in_turn_only
         step = facts.result.step_time_ms
         if step is not None and step.mean > 1000 * SLOW_STEP_SECONDS:
             return f"a step takes {step.mean / 1000:.0f} s"
-        if any(trial.status == "completed" for trial in self._series.trials):
+        if any(trial.status == "completed" for trial in self.series.trials):
             return "the script is over before a live pair could be measured"
         memory = facts.machine.memory_bytes
         if facts.device != "cpu":
             memory = facts.machine.gpu_memory_bytes or 0
         peaks = [self._peak(settings) for settings in finalists]
-        together = self._peak(self._base) + max(peaks, default=0) + 2 * OVERHEAD_BYTES
+        together = self._peak(self.base) + max(peaks, default=0) + 2 * OVERHEAD_BYTES
         if memory and together > MEMORY_SHARE * memory:
             return "both sides together do not fit in memory"
         return ""
@@ -72,18 +65,18 @@ class LiveProof:
         """Measure one pair."""
         began = time.monotonic()
         sides = (
-            self._request(self._purposes[0], self._base, number),
-            self._request(self._purposes[1], settings, number),
+            self.request(self.purposes[0], self.base, number),
+            self.request(self.purposes[1], settings, number),
         )
-        trials = self._series.run_pair(sides)
+        trials = self.series.run_pair(sides)
         self.notes.update(dict.fromkeys(trials.notes))
         for trial in (trials.first, trials.second):
             if trial is not None:
-                self._finished(trial.record)
+                self.finished(trial.record)
         return PairResult(
             trials.first,
             trials.second,
-            _gain(trials, self._objective),
+            _gain(trials, self.objective),
             time.monotonic() - began,
             _text(trials),
         )
@@ -91,7 +84,7 @@ class LiveProof:
     def _peak(self, settings: Mapping[str, Any]) -> int:
         """The largest peak that trials with these settings had; 0 if there was none."""
         return max(
-            (t.peak_memory_bytes or 0 for t in self._series.trials if t.knobs == dict(settings)),
+            (t.peak_memory_bytes or 0 for t in self.series.trials if t.knobs == dict(settings)),
             default=0,
         )
 

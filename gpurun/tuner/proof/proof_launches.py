@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
@@ -25,46 +25,37 @@ it has had its fewest rounds."""
 Companions = Callable[[LadderRow], Sequence[str]]
 
 
+@dataclass
 class ProofLaunches:
     """Launches what `Finals` asks for. `rule(settings)`: how long a launch is.
 
     `launch` runs a single one.
     """
 
-    def __init__(
-        self,
-        findings: TuningFindings,
-        trials: TrialSeries,
-        view: TuningView,
-        timetable: TimeBudget,
-        objective: Objective,
-        launch: Callable[[TrialRequest], Trial],
-        rule: Callable[[Mapping[str, Any]], StopRule],
-    ) -> None:
-        self._objective = objective
-        self._rule = rule
-        self._findings = findings
-        self._trials = trials
-        self._view = view
-        self._time = timetable
-        self._launch = launch
-        self._round_seconds = 0.0
-        """Expected seconds of a round."""
+    findings: TuningFindings
+    trials: TrialSeries
+    view: TuningView
+    timetable: TimeBudget
+    objective: Objective
+    launch: Callable[[TrialRequest], Trial]
+    rule: Callable[[Mapping[str, Any]], StopRule]
+    _round_seconds: float = field(init=False, default=0.0)
+    """Expected seconds of a round."""
 
     def prove(self, finalists: list[Finalist], best: Trial) -> Finalist:
         """Run the rounds; the baseline's side of them. `best`: a trial of the first finalist."""
-        baseline = self._findings.baseline = Finalist("baseline", self._findings.base)
+        baseline = self.findings.baseline = Finalist("baseline", self.findings.base)
         if not finalists:
             return baseline
         live = self._live(finalists)
 
         def update(line: str) -> None:
-            self._view.proof_update(line)
+            self.view.proof_update(line)
             if any(finalist.look().significant for finalist in finalists):
-                self._findings.proof_seconds = self._findings.proof_seconds or self._time.spent
+                self.findings.proof_seconds = self.findings.proof_seconds or self.timetable.spent
 
-        self._time.live = live is not None
-        self._round_seconds = self._time.round_of(best)
+        self.timetable.live = live is not None
+        self._round_seconds = self.timetable.round_of(best)
         seconds = self._round_seconds / 2
         prove(baseline, finalists, self._launch_side, self._no_room, update, seconds, live)
         for note in () if live is None else live.notes:
@@ -79,15 +70,17 @@ class ProofLaunches:
 
     def shares(self, best: Trial, companions: Companions) -> None:
         """Measure what the chosen changes are worth, with what all else has left of the budget."""
-        found = self._findings
+        found = self.findings
         if found.verdict != "faster" or found.chosen is None or not found.chosen.live:
             return
-        if self._objective is not Objective.THROUGHPUT:
+        if self.objective is not Objective.THROUGHPUT:
             return
-        end = self._time.left - min(self._time.left, SHARES_OF_BUDGET * self._time.budget)
+        end = self.timetable.left - min(
+            self.timetable.left, SHARES_OF_BUDGET * self.timetable.budget
+        )
 
         def pair(without: Mapping[str, Any], chosen: Mapping[str, Any]) -> PairResult:
-            self._view.note("a pair with and without one change, which tells its share")
+            self.view.note("a pair with and without one change, which tells its share")
             return self.pairs_against(without, ("share", "share"))(chosen, 0)
 
         why = measure_shares(
@@ -95,8 +88,8 @@ class ProofLaunches:
             found.chosen.settings,
             companions,
             pair,
-            lambda seconds: self._time.left - end > seconds,
-            self._time.round_of(best),
+            lambda seconds: self.timetable.left - end > seconds,
+            self.timetable.round_of(best),
         )
         if why:
             self._decide(f"shares of single changes: not all measured: {why}")
@@ -108,16 +101,16 @@ class ProofLaunches:
         number: int,
         following: Sequence[Mapping[str, Any]],
     ) -> Trial:
-        rule = self._rule(settings)
+        rule = self.rule(settings)
         request = TrialRequest(purpose, settings, rule, seed_offset=number, following=following)
-        return self._launch(request)
+        return self.launch(request)
 
     def _live(self, finalists: Sequence[Finalist]) -> LiveProof | None:
         """Measures live pairs; None, with the reason noted, where launches take turns."""
-        facts = self._findings.facts
+        facts = self.findings.facts
         if facts is None:
             return None
-        live = self.pairs_against(self._findings.base)
+        live = self.pairs_against(self.findings.base)
         why = live.obstacle(facts, [finalist.settings for finalist in finalists])
         if why:
             self._decide(f"the proof launches in turn: {why}")
@@ -130,27 +123,27 @@ class ProofLaunches:
         purposes: tuple[str, str] = ("pair baseline", "pair candidate"),
     ) -> LiveProof:
         """Measures live pairs with these settings on the one side."""
-        finished, request = self._view.trial_finished, self._live_request
-        return LiveProof(self._trials, base, self._objective, request, finished, purposes)
+        finished, request = self.view.trial_finished, self._live_request
+        return LiveProof(self.trials, base, self.objective, request, finished, purposes)
 
     def _live_request(self, purpose: str, settings: Mapping[str, Any], number: int) -> TrialRequest:
         """One side of a pair. A pair that has begun is measured to its end: half of one is none."""
-        limit = max(LEAST_PAIR_SECONDS, self._time.left, self._round_seconds)
+        limit = max(LEAST_PAIR_SECONDS, self.timetable.left, self._round_seconds)
         return TrialRequest(
             purpose,
             settings,
-            self._rule(settings),
+            self.rule(settings),
             seed_offset=number,
             limit_seconds=limit,
-            patience_seconds=patience(self._time.budget, self._time.longest),
+            patience_seconds=patience(self.timetable.budget, self.timetable.longest),
         )
 
     def _no_room(self, seconds: float) -> bool:
-        return self._time.left < seconds
+        return self.timetable.left < seconds
 
     def _decide(self, line: str) -> None:
-        self._findings.decisions.append(line)
-        self._view.note(line)
+        self.findings.decisions.append(line)
+        self.view.note(line)
 
 
 SHARES_OF_BUDGET = 0.15

@@ -7,7 +7,7 @@ gain. Their gains over the same live reference can be compared.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gpurun.records.failure import FailureKind
 from gpurun.records.spec import StopRule
@@ -29,24 +29,19 @@ NOT_BESIDE = frozenset(
 """Failures that the reference beside may have caused: memory, a port, a lock."""
 
 
+@dataclass
 class LiveReference:
     """Runs the trials of one search, beside the reference as long as that works.
 
     `launch` runs a trial. `note` hears why there is no reference.
     """
 
-    def __init__(
-        self,
-        series: TrialSeries,
-        launch: Callable[[TrialRequest], Trial],
-        note: Callable[[str], None],
-    ) -> None:
-        self._series = series
-        self._launch = launch
-        self._note = note
-        self._request: TrialRequest | None = None
-        self._samples_a_step = 1.0
-        self._worked = False
+    series: TrialSeries
+    launch: Callable[[TrialRequest], Trial]
+    note: Callable[[str], None]
+    _request: TrialRequest | None = field(init=False, default=None)
+    _samples_a_step: float = field(init=False, default=1.0)
+    _worked: bool = field(init=False, default=False)
 
     def start(
         self, state: SearchState, rule: StopRule, limit_seconds: float, obstacle: str
@@ -59,7 +54,7 @@ class LiveReference:
         if not obstacle and (step is None or step.mean > 1000 * MOST_STEP_SECONDS):
             obstacle = "its steps are slow"
         if obstacle:
-            self._note(f"the search launches in turn: {obstacle}")
+            self.note(f"the search launches in turn: {obstacle}")
             return
         settings, best = state.settings, state.best
         self._request = TrialRequest("reference", settings, rule, limit_seconds=limit_seconds)
@@ -74,20 +69,20 @@ class LiveReference:
         it ran out of memory, else as long as no trial has worked beside it. A reference that came
         to its end is launched again.
         """
-        if request.purpose != "screen" or not (self._series.has_reference or self._again()):
-            return self._launch(request)
-        trial = self._launch(replace(request, in_turns=True))
+        if request.purpose != "screen" or not (self.series.has_reference or self._again()):
+            return self.launch(request)
+        trial = self.launch(replace(request, in_turns=True))
         if trial.failure is not None and self._doubtful(trial.failure.kind):
-            self._note("this trial failed beside the script as it is, and is launched alone")
+            self.note("this trial failed beside the script as it is, and is launched alone")
             self.end()
-            return self._launch(request)
+            return self.launch(request)
         self._worked = self._worked or trial.gain is not None
         return trial
 
     def end(self) -> None:
         """End it for good."""
         self._request = None
-        self._series.end_reference()
+        self.series.end_reference()
 
     def _again(self) -> bool:
         worked, self._worked = self._worked, False
@@ -96,9 +91,9 @@ class LiveReference:
     def _started(self) -> bool:
         if self._request is None:
             return False
-        why = self._series.start_reference(self._request, self._samples_a_step)
+        why = self.series.start_reference(self._request, self._samples_a_step)
         if why:
-            self._note(f"the search launches in turn: {why}")
+            self.note(f"the search launches in turn: {why}")
         return not why
 
     def _doubtful(self, kind: FailureKind) -> bool:
