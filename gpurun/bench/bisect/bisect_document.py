@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gpurun.bench.benchmarks import Benchmark
-from gpurun.bench.bisect.bisect_state import Done, Outcome, SearchPlan, SearchState, Suspect
+from gpurun.bench.bisect.bisect_state import Done, Outcome, SearchPlan, SearchState
 from gpurun.bench.bisect.commit_range import CommitRange
 from gpurun.bench.trees.git import short
 from gpurun.bench.unfinished import Unfinished
 from gpurun.errors import ExitCode
-from gpurun.records.bench.bisection import BisectionReport, SecondDrop, SuspectedCommits
+from gpurun.records.bench.bisection import BisectionReport
 
 EXIT_CODES = {
     "found": ExitCode.OK,
@@ -46,7 +46,6 @@ def bisection_report(
     verdict = _verdict(done) if unfinished is None else unfinished.verdict
     skips = {} if state is None else state.skips
     commits = () if line is None else line.commits
-    another = None if done is None else done.another
     return BisectionReport(
         benchmark=benchmark.name,
         command=(benchmark.script, *benchmark.args),
@@ -56,14 +55,12 @@ def bisection_report(
         bad=None if line is None else line.bad,
         commits=tuple(replace(one, skipped=skips.get(one.commit)) for one in commits),
         culprit=done.culprit if done is not None and verdict == "found" else None,
-        suspects=() if done is None else _suspected(done.suspects),
+        suspects=() if done is None else done.suspects,
         no_drop_probability=None if done is None or not done.pairs else done.no_drop,
         slowdown=None if done is None else done.slowdown,
         slowdown_confidence_interval=None if done is None else done.slowdown_interval,
         range_slowdown=None if done is None else done.bad_slowdown,
-        second_drop=None
-        if another is None
-        else SecondDrop(another.probability, _suspected(another.suspects), another.slowdown),
+        second_drop=None if done is None else done.another,
         smallest_slowdown=plan.smallest,
         launch_noise=None if done is None else done.noise,
         pairs=() if state is None else state.pairs,
@@ -86,10 +83,6 @@ def _verdict(done: Done | None) -> str:
     if done.outcome is Outcome.NOT_REPRODUCED:
         return "no_drop"
     return "found" if done.culprit is not None else "narrowed"
-
-
-def _suspected(suspects: Sequence[Suspect]) -> tuple[SuspectedCommits, ...]:
-    return tuple(SuspectedCommits(one.commits, one.probability) for one in suspects)
 
 
 def _recommendation(verdict: str, found: Findings, unfinished: Unfinished | None) -> str:

@@ -23,7 +23,7 @@ from gpurun.bench.trees.folder_locks import sole_user
 from gpurun.bench.trees.git import Repository, short
 from gpurun.bench.workload import Work
 from gpurun.errors import ExitCode, GpurunError
-from gpurun.records.bench.bisection import BisectedPair
+from gpurun.records.bench.bisection import BisectedPair, SecondDrop, SuspectedCommits
 from gpurun.records.codec import RecordError, from_json, to_json
 from gpurun.records.spec import StopRule
 from gpurun.rundir import own_folder, read_json, write_json
@@ -117,29 +117,11 @@ class Outcome(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Suspect:
-    """Commits, one of which may have caused the drop. There are several if all but the last were
-    skipped, because then no measurement separates them."""
-
-    commits: tuple[str, ...]
-    probability: float
-
-
-@dataclass(frozen=True)
-class SecondDrop:
-    """A second drop in the same range: how sure, where most likely, how large (a fraction)."""
-
-    probability: float
-    suspects: tuple[Suspect, ...]
-    slowdown: float
-
-
-@dataclass(frozen=True)
 class Done:
     """The answer. Figures that the outcome does not have are None, never 0."""
 
     outcome: Outcome
-    suspects: tuple[Suspect, ...]
+    suspects: tuple[SuspectedCommits, ...]
     """The culprit alone if found; if inconclusive, the likeliest, which together reach the level
     unless "there is no drop" is among what is left. Likeliest first."""
     no_drop: float

@@ -27,9 +27,8 @@ from gpurun.bench.bisect.bisect_state import (
     Measure,
     Outcome,
     Pair,
-    SecondDrop,
-    Suspect,
 )
+from gpurun.records.bench.bisection import SecondDrop, SuspectedCommits
 from gpurun.stats.descriptive import median
 
 if TYPE_CHECKING:
@@ -133,13 +132,13 @@ def _check(state: Bisection, another: float, commit: str, parent: str) -> Measur
 
 def _suspects(
     places: Sequence[_Place], probabilities: Sequence[float], enough: float
-) -> tuple[Suspect, ...]:
+) -> tuple[SuspectedCommits, ...]:
     """The likeliest places, until together they reach `enough`."""
-    found: list[Suspect] = []
+    found: list[SuspectedCommits] = []
     for probability, place in sorted(zip(probabilities, places, strict=True), key=_likeliest):
         if sum(s.probability for s in found) >= enough:
             break
-        found.append(Suspect(place.commits, probability))
+        found.append(SuspectedCommits(place.commits, probability))
     return tuple(found)
 
 
@@ -168,7 +167,7 @@ def _found(
     middle, low, high = (-math.expm1(-x) for x in posterior.jump(top + 1))
     return Done(
         Outcome.FOUND,
-        (Suspect(places[top].commits, float(posterior.places[top])),),
+        (SuspectedCommits(places[top].commits, float(posterior.places[top])),),
         float(posterior.places[-1]),
         *_cost(state, posterior),
         slowdown=middle,
