@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gpurun.records.codec import JsonValue
 from gpurun.records.parse_json import parse_document
 
 FOLDER = ".gpurun"
+RUN_ID = re.compile(r"\d{8}-\d{6}-[0-9a-f]{6}")
 INCOMPLETE = "the record is incomplete"
 
 
@@ -52,6 +55,11 @@ def newest_run(home: Path) -> Path | None:
     latest = [entry for entry in runs if entry.name[:15] == begun]
     newest = max(latest, key=lambda entry: entry.stat().st_mtime_ns, default=None)
     return None if newest is None else Path(newest.path)
+
+
+def other_runs(run: Path) -> Iterator[Path]:
+    """The run folders beside this one, by their names: a folder of the user's is none of them."""
+    return (other for other in run.parent.glob("*-*-*") if RUN_ID.fullmatch(other.name))
 
 
 def own_folder(home: Path, name: str) -> Path:

@@ -183,9 +183,9 @@ def _holds_a_document(path: Path) -> bool:
     try:
         if path.suffix in (".sqlite", ".db"):
             return path.read_bytes()[:15] == b"SQLite format 3"
-        if "kineto" in path.name:  # names of kernels may hold any bytes
-            json.loads(path.read_text(errors="replace"))
-            return True
+        if "kineto" in path.name or path.suffix == ".csv":  # names of kernels may hold any bytes
+            text = path.read_text(errors="replace")
+            return bool(json.loads(text) if path.suffix == ".json" else text)
         text = path.read_text(encoding="utf-8-sig" if path.suffix == ".jsonl" else "utf-8")
         if path.suffix == ".toml":
             tomllib.loads(text)

@@ -1,9 +1,12 @@
-"""Removes a folder even where a script or an overlay took permissions away."""
+"""Removes folders: of any permissions, and those that killed processes left behind."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
+from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -18,3 +21,29 @@ def discard(folder: Path) -> None:
                 except OSError:
                     pass
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def hold(folder: Path) -> int:
+    """Keep others from `discard_abandoned` for this folder: until the file that this opens is
+    closed, or the process ends in whatever way.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with suppress(OSError):  # a file system without locks: nothing counts as abandoned there
+        fcntl.flock(handle, fcntl.LOCK_SH)
+    return handle
+
+
+def discard_abandoned(holder: Path, leftovers: Iterable[Path]) -> None:
+    """Remove these folders if no living process holds `holder`."""
+    try:
+        handle = os.open(holder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        for folder in leftovers:
+            discard(folder)
+    except OSError:  # somebody holds it
+        pass
+    finally:
+        os.close(handle)

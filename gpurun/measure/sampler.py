@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,7 @@ class Sampler:
         self._file: int | None = None
         self._started = time.monotonic()
         self._due = self._started
+        self._unix_ahead_ns = time.time_ns() - time.monotonic_ns()
         self._pid: int | None = None
         self._host: HostSampler | None = None
         self._devices: DeviceSampler | None = None
@@ -78,11 +80,11 @@ class Sampler:
 
             self._host, self._pid = HostSampler(pid, self.beside), pid
         sample = self._host.sample()
-        return [] if sample is None else [_line(sample)]
+        return [] if sample is None else [self._line(sample)]
 
     def _device_lines(self) -> list[bytes]:
         pids = self._host.own_pids if self._host is not None else set()
-        return [_line(sample) for sample in self._device_sampler().sample(pids)]
+        return [self._line(sample) for sample in self._device_sampler().sample(pids)]
 
     def _device_sampler(self) -> DeviceSampler:
         if self._devices is None:
@@ -91,6 +93,8 @@ class Sampler:
             self._devices = DeviceSampler()
         return self._devices
 
-
-def _line(sample: HostSample | DeviceSample) -> bytes:
-    return json.dumps({"event": sample.kind, **to_json(sample)}).encode() + b"\n"
+    def _line(self, sample: HostSample | DeviceSample) -> bytes:
+        """The sample's line; its time passes over jumps of the clock, as those of steps do."""
+        jumped_ns = time.time_ns() - time.monotonic_ns() - self._unix_ahead_ns
+        steady = replace(sample, unix_time_ns=sample.unix_time_ns - jumped_ns)
+        return json.dumps({"event": sample.kind, **to_json(steady)}).encode() + b"\n"

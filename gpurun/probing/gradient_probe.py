@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import sys
 import time
 from collections.abc import Iterable, Mapping
@@ -14,7 +15,7 @@ from typing import Any
 
 from gpurun.arguments.options import Options
 from gpurun.errors import GpurunError, Refused, ScriptFailed
-from gpurun.isolation.api import Mode, discard, require
+from gpurun.isolation.api import Mode, discard, discard_abandoned, hold, require
 from gpurun.launch.output_log import out_of_memory
 from gpurun.measure.command_fingerprint import command_fingerprint
 from gpurun.measure.fingerprint import differences
@@ -22,12 +23,14 @@ from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.probing.distributed_by_source import by_source
 from gpurun.probing.mean_or_sum import ReductionVerdict, judge_reduction
 from gpurun.probing.probe_launch import LIMIT_SECONDS, ProbeLaunch, ProbeRun
-from gpurun.records.codec import RecordError, from_json, to_json
+from gpurun.records.codec import from_json, to_json
 from gpurun.records.record import record
 from gpurun.records.spec import LossReduction, ProbeSpec
-from gpurun.rundir import write_json
+from gpurun.rundir import read_json, write_json
 
 SEED = 1234
+FOLDER_NAME = re.compile(r"[0-9a-f]{16}\.\d+")
+"""Name of a probe's folder: that of its result, and the process that measures."""
 SAY_REDUCTION = "set it with --loss-reduction mean or sum; gpurun then does not measure it"
 HALVES = ("first", "second")
 SIZES = (
@@ -86,14 +89,23 @@ def reduction_of(
     if found is not None and found.holds(fingerprint):
         _tell(options, found, "measured before")
         return found.reduction
+    held = _begin(folder.parent)
     try:
         found = _measure(options, environment, ranks, folder, fingerprint)
     finally:
         discard(folder)
+        os.close(held)
     _tell(options, found, f"measured in {found.seconds:.1f} s, before any rank began")
     with suppress(OSError):
         write_json(place, to_json(found))
     return found.reduction
+
+
+def _begin(probes: Path) -> int:
+    """Remove the folders of killed probes; other processes do so only while nobody measures."""
+    probes.mkdir(parents=True, exist_ok=True)
+    discard_abandoned(probes, (p for p in probes.iterdir() if FOLDER_NAME.fullmatch(p.name)))
+    return hold(probes)
 
 
 def _stamps(files: Iterable[str]) -> dict[str, tuple[int, int] | None]:
@@ -123,11 +135,9 @@ def _name(options: Options, ranks: int) -> str:
 
 
 def _kept(path: Path) -> StoredReduction | None:
-    import json
-
     try:
-        return from_json(StoredReduction, json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError, RecordError):
+        return from_json(StoredReduction, read_json(path))
+    except (OSError, ValueError):
         return None
 
 

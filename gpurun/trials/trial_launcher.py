@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 
 from gpurun.errors import GpurunError
-from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, discard
+from gpurun.isolation.api import LaunchSpec, Mode, Sandbox, discard, discard_abandoned, hold
 from gpurun.isolation.quiet_services import quiet_services
 from gpurun.isolation.rank_layers.layer_command import layered_target
 from gpurun.knobs.api import Skip
@@ -37,7 +37,7 @@ from gpurun.measure.sampler import Sampler
 from gpurun.records.codec import to_json
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.spec import ORDER, RunSpec
-from gpurun.rundir import write_json
+from gpurun.rundir import other_runs, write_json
 from gpurun.trials.launch_request import LaunchRequest
 from gpurun.trials.live_pair import make_fifos
 from gpurun.trials.live_pair_launch import PairEnd, PairSide, run_live_pair
@@ -58,10 +58,13 @@ GRACE_SECONDS = 10.0
 
 OnSteps = Callable[[int, int], None]
 """Hears (steps so far, steps at least) while a launch runs."""
+SHARED = "shared"
+"""Folder of what launches share: caches, and the files that a first launch wrote at its start."""
 
 
 class TrialLauncher:
-    """Launches requests below one folder. `close` removes what launches shared.
+    """Launches requests below one folder. `close` removes what launches shared. What launches of
+    a killed launcher shared, in a run folder beside this one, is removed at the start.
 
     `longest`: seconds of the longest launch so far.
     """
@@ -77,6 +80,11 @@ class TrialLauncher:
         self._on_steps = on_steps
         self._layers: dict[str, Path] = {}
         self._reference: Reference | None = None
+        folder.mkdir(parents=True, exist_ok=True)
+        self._held: int | None = hold(folder)
+        for other in other_runs(folder):
+            if (other / SHARED).is_dir():
+                discard_abandoned(other, [other / SHARED])
 
     def run(
         self,
@@ -197,12 +205,15 @@ class TrialLauncher:
         self.end_reference()
         self.prestarted.close()
         self._layers.clear()
-        discard(self.folder / "shared")
+        discard(self.folder / SHARED)
+        if self._held is not None:
+            os.close(self._held)
+            self._held = None
 
     # -- before --------------------------------------------------------------------------------
 
     def _shared(self, name: str) -> Path:
-        return self.folder / "shared" / name
+        return self.folder / SHARED / name
 
     def _start(self, request: LaunchRequest, *, live: bool = False, hold: bool = False) -> Sandbox:
         """Start it, or give the process that waits for it its spec.

@@ -179,6 +179,24 @@ def test_the_sampler_outlives_the_process_that_it_watches(tmp_path: Path) -> Non
     assert read_samples(tmp_path).host == ()
 
 
+def test_a_jump_of_the_clock_does_not_lengthen_what_was_sampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    sampler, hour, begun = Sampler(tmp_path), 3600 * 10**9, time.monotonic()
+    try:
+        sampler.tick(process.pid)
+        monkeypatch.setattr("time.time_ns", lambda: int(time.time() * 1e9) + hour)
+        while len(read_samples(tmp_path).host) < 2:
+            sampler.tick(process.pid)
+            time.sleep(0.05)
+    finally:
+        process.communicate(b"\n")
+    sampler.close()
+    first, second = (sample.unix_time_ns for sample in read_samples(tmp_path).host)
+    assert 0 < (second - first) / 1e9 <= time.monotonic() - begun
+
+
 def test_measuring_imports_neither_numpy_nor_torch_and_psutil_only_to_sample() -> None:
     code = (
         "import sys, gpurun.measure.run_summary, gpurun.measure.sampler;"
