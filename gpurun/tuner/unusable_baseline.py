@@ -28,7 +28,7 @@ def unusable(trial: Trial) -> tuple[str, str]:
     if record.status == "timeout":
         seen = f"{steps} steps" if steps else "no training step"
         return (
-            "inconclusive" if steps else "no_training",
+            "inconclusive",
             f"{seen} of the {needed_steps(trial.result)} needed in {record.seconds:.0f} s: "
             f"{record.reason}; a longer --budget gives it more time",
         )

@@ -1,0 +1,29 @@
+"""A script that cannot be tuned: the verdict tells its own ends from the budget's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpurun.tuner.tuning_trial import Trial
+from gpurun.tuner.unusable_baseline import unusable
+from tests.unit.tuner_trials import trial
+
+
+def with_steps(steps: int, status: str) -> Trial:
+    """A trial that was not measured, after so many steps."""
+    found = trial(None, status=status, reason="not done after 30 s", seconds=44.0)
+    assert found.result is not None
+    return replace(found, result=replace(found.result, steps=steps))
+
+
+def test_a_budget_that_ends_before_the_first_step_says_nothing_of_the_script() -> None:
+    for steps, words in ((0, "no training step of the"), (7, "7 steps of the")):
+        verdict, reason = unusable(with_steps(steps, "timeout"))
+        assert verdict == "inconclusive"
+        assert words in reason
+        assert "a longer --budget" in reason
+
+
+def test_a_script_that_ended_without_a_step_is_no_training() -> None:
+    assert unusable(with_steps(0, "completed"))[0] == "no_training"
+    assert unusable(with_steps(7, "completed"))[0] == "too_few_steps"
