@@ -196,7 +196,7 @@ def kill_once(place: Place, command: str, draws: random.Random) -> tuple[str, li
         faults.append(f"the launcher hangs; processes: {place.processes()}")
     faults += _left(place)
     output = (place.folder / "output.txt").read_text(errors="replace")
-    if "internal error" in output or (who != "launcher" and "gpurun/" in _last_traceback(output)):
+    if "internal error" in output or (who != "launcher" and "/gpurun/" in _last_traceback(output)):
         faults.append(f"it said: {output[-1500:]}")
     faults += half_written(place.work / ".gpurun")
     return hit, faults
