@@ -108,7 +108,7 @@ BLAME = Flags(MAIN.switches, (*MAIN.values, "check"))
 NOT_OF_BLAME = (
     "optimize", "tune-only", "dry-run", "scale", "budget", "max-trials", "objective",
     "save-settings", "rounds", "strong", "plot", "on-nonfinite", "emergency-checkpoint",
-    "on-oom", "prometheus", "tensorboard",
+    "on-oom", "live", "prometheus", "tensorboard",
 )  # fmt: skip
 """Flags of a tuning, a scaling or a full run: blame only launches short trials."""
 

@@ -150,6 +150,7 @@ class BlameSearch:
             out = ",".join((*run.without, *(name for names in self.found for name in names)))
             how = ["--settings", run.settings] if run.settings else ["--tuned"]
             how += ["--allow", ",".join(run.allow)] if run.allow else []
+            how += ["--out", run.out] if run.out else []
             words = shlex.join([*how, "--without", out, *typed_words(rank_words(run), run.typed)])
             steps = count(asked.steps, "step")
             self.say(f"nothing went wrong in {steps} with: gpurun {words}")

@@ -116,6 +116,7 @@ class RunSampling:
         """The error that kept samples from being written."""
         self._run_dir = run_dir
         self._outputs = outputs
+        self._broken = False
         self._sample: Callable[[int], None] | None = None
         self._close: Callable[[], None] | None = None
 
@@ -123,9 +124,8 @@ class RunSampling:
         """Take a sample of the process tree of `pid`; the first failure ends the sampling."""
         if self._run_dir is None:
             return
+        self._show()
         try:
-            if self._outputs is not None:
-                self._outputs.tick()
             if self._sample is None and uses_torch(self._run_dir):
                 from gpurun.measure.sampler import Sampler
 
@@ -139,6 +139,15 @@ class RunSampling:
         except Exception as error:
             self._run_dir = None
             _note(f"no device samples: {type(error).__name__}: {error}")
+
+    def _show(self) -> None:
+        """Let live outputs look at the run; a failure ends them, but not the sampling."""
+        try:
+            if self._outputs is not None and not self._broken:
+                self._outputs.tick()
+        except Exception as error:
+            self._broken = True
+            _note(f"no live figures from here on: {type(error).__name__}: {error}")
 
     def close(self) -> None:
         """End the sampling."""

@@ -64,12 +64,12 @@ def blamed(folder: Path, gpurun: Gpurun, *flags: str) -> tuple[int, dict[str, An
 
 def test_the_setting_that_crashes_is_named_with_the_way_out(tmp_path: Path, gpurun: Gpurun) -> None:
     prepare(tmp_path, '"c" in on', 'raise ValueError("boom")')
-    flags = ("--steps", "20", "--without", "a", "--allow", "pipeline")
+    flags = ("--steps", "20", "--without", "a", "--allow", "pipeline", "--out", "k")
     code, report, lines = blamed(tmp_path, gpurun, *flags)
     assert (code, report["verdict"], report["culprits"]) == (0, "found", [["c"]])
     assert report["without_them"] == "good"
     assert any(x.startswith("gpurun: c goes wrong: ") and "boom" in x for x in lines)
-    way_out = "gpurun --settings s.json --allow pipeline --without a,c train.py"
+    way_out = "gpurun --settings s.json --allow pipeline --out k --without a,c train.py"
     assert f"gpurun: nothing went wrong in 20 steps with: {way_out}" in lines
     assert lines[-1].startswith("verdict=found exit=0 culprit=c run=")
 
