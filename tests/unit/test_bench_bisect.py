@@ -243,7 +243,6 @@ def test_a_disturbed_pair_is_launched_again(tmp_path: Path) -> None:
 
 def test_a_search_that_was_killed_after_any_pair_goes_on_from_its_file(tmp_path: Path) -> None:
     whole = HistoryCourse(tmp_path / "whole")
-    whole.file.path.parent.mkdir()
     pairs = len(whole.run().pairs)
     for number in (1, pairs // 2, pairs - 1):
         folder = tmp_path / str(number)
