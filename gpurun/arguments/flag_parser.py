@@ -180,10 +180,17 @@ def filled(options: type[T], own: Mapping[str, str], **known: object) -> T:
     return options(**known)
 
 
-def check_script_words(words: Words, command: str, against: Sequence[str]) -> None:
-    """Refuse flags that are not for a command, and a command line that names no script."""
+def script_words(argv: list[str], flags: Flags, command: str, against: Sequence[str]) -> Words:
+    """The words of a command that runs a script; `HelpAsked` where there are none.
+
+    Refuses the flags `against`, which are not for this command, and a line that names no script.
+    """
+    if not argv:
+        raise HelpAsked(ExitCode.USAGE)
+    words = split(argv, flags)
     foreign = [name for name in against if name in words.own]
     if foreign:
         raise GpurunError(f"--{foreign[0]} is not for {command}", "drop it")
     if words.program is None:
         raise GpurunError("no script was named", f"try: gpurun {command} train.py")
+    return words

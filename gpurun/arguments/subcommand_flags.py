@@ -9,8 +9,8 @@ from dataclasses import replace
 from gpurun.arguments.flag_parser import (
     Flags,
     HelpAsked,
-    check_script_words,
     filled,
+    script_words,
     split,
     split_all,
 )
@@ -85,11 +85,8 @@ NOT_OF_PROFILE = (
 
 def parse_profile(argv: list[str], environment: Mapping[str, str] | None = None) -> ProfileOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
-    if not argv:
-        raise HelpAsked(ExitCode.USAGE)
-    words = split(argv, PROFILE)
+    words = script_words(argv, PROFILE, "profile", NOT_OF_PROFILE)
     own = words.own
-    check_script_words(words, "profile", NOT_OF_PROFILE)
     if own.get("json") == "-":
         raise GpurunError("--json - would mix with the script's own stdout", "name a file")
     plain = replace(words, own={name: own[name] for name in own if name not in OF_PROFILE})
@@ -115,11 +112,8 @@ NOT_OF_BLAME = (
 
 def parse_blame(argv: list[str], environment: Mapping[str, str] | None = None) -> BlameOptions:
     """The options; `GpurunError` where one is unknown or has no good value."""
-    if not argv:
-        raise HelpAsked(ExitCode.USAGE)
-    words = split(argv, BLAME)
+    words = script_words(argv, BLAME, "blame", NOT_OF_BLAME)
     own = words.own
-    check_script_words(words, "blame", NOT_OF_BLAME)
     plain = {name: value for name, value in own.items() if name not in OF_BLAME}
     if "settings" not in plain:
         plain["tuned"] = ""
