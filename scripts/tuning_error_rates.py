@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -28,11 +29,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts.disturbance import burning
 from scripts.simulate_gate import wilson
 
+REPOSITORY = Path(__file__).resolve().parents[1]
 STEP_SECONDS = 0.008
 FASTER = "TUNING_ERROR_RATES_FASTER"
 
@@ -155,7 +157,10 @@ def tune_once(options: argparse.Namespace) -> dict[str, Any]:
             "train.py", str(options.gain), str(options.launch_noise),
         ]  # fmt: skip
         with (folder / "output.log").open("w") as output:
-            subprocess.run(command, cwd=folder, check=False, stdout=output, stderr=output)
+            environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+            subprocess.run(command, cwd=folder, env=environment, stdout=output, stderr=output)
+        if not (folder / "report.json").exists():
+            raise SystemExit(f"no tuning was made:\n{(folder / 'output.log').read_text()}")
         if options.keep:
             options.keep.mkdir(parents=True, exist_ok=True)
             for file in ("report.json", "output.log"):

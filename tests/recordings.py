@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-import tarfile
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ CORES = 16
 
 def unpacked(name: str, folder: Path, recorded: Path | None = None) -> Path:
     """The run folder of a recording, below `folder`."""
-    with tarfile.open((recorded or RECORDED) / f"{name}.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
+    shutil.unpack_archive((recorded or RECORDED) / f"{name}.tar.xz", folder)
     return folder / name
 
 
