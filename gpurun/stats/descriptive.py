@@ -37,6 +37,12 @@ def median(values: Sequence[float]) -> float:
     return percentile(values, 50)
 
 
+def median_deviation(values: Sequence[float]) -> float:
+    """1.4826 times the median distance from the median: of normal values the standard deviation."""
+    center = median(values)
+    return 1.4826 * median([abs(value - center) for value in values])
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """The mean of ratios."""
     return math.exp(math.fsum(map(math.log, values)) / len(values))

@@ -25,6 +25,9 @@ LEAST_NS = 15_000_000
 """A turn's counted time at least: shorter ones measure the hand-over."""
 MOST_NS = 500_000_000
 """Longer turns see other disturbances than their neighbours."""
+SHORT_EPOCH_SECONDS = 0.25
+"""Turns count whole epochs if they are no longer. In turns that are much shorter than an epoch its
+end is measured apart (`turn_ratio`)."""
 RECENT = 8
 """The usual hand-over is the median of so many."""
 HANDOVER_SHARE = 0.1
@@ -73,6 +76,16 @@ class Round:
 
     first: Turn
     second: Turn
+
+    @property
+    def whole_epochs(self) -> bool:
+        """True if both turns count whole epochs."""
+        return self.first.whole_epochs and self.second.whole_epochs
+
+    @property
+    def at_epoch_end(self) -> bool:
+        """True if a turn holds the end of an epoch and does not count whole ones."""
+        return self.first.at_epoch_end or self.second.at_epoch_end
 
 
 def make_fifos(control: Path) -> None:
@@ -134,7 +147,7 @@ class Side:
         """Let what runs beside its training go on; that stays parked until its next turn."""
         self._freezer.thaw()
 
-    def take(self, nanoseconds: int, partner: Side) -> Turn:
+    def take(self, nanoseconds: int, partner: Side, whole_epochs: bool = False) -> Turn:
         """One turn of so much counted time at least; `SideEnded` if it ends or is silent.
 
         Where it is silent and computes nothing for long the partner is thawed, which stays parked
@@ -142,7 +155,7 @@ class Side:
         a long wait (for a device, a disk) ended by chance. So the turn is taken again once; the
         second time it is `SideBlocked`.
         """
-        self._order(nanoseconds, LEAST_STEPS)
+        self._order(TurnOrder(nanoseconds, LEAST_STEPS, whole_epochs))
         self._freezer.thaw()
         since, thawed = time.monotonic(), math.inf
         computed: float | None = None
@@ -170,11 +183,11 @@ class Side:
         if self._held_up:
             raise SideBlocked(self.name, partner.name)
         self._held_up = True
-        return self.take(nanoseconds, partner)
+        return self.take(nanoseconds, partner, whole_epochs)
 
     def end(self) -> None:
         """Have it leave at its step; it ends by itself soon after."""
-        self._order(0, 0)
+        self._order(TurnOrder(0, 0))
         self._freezer.thaw()
 
     def close(self) -> None:
@@ -183,8 +196,8 @@ class Side:
         os.close(self._orders)
         os.close(self._answers)
 
-    def _order(self, nanoseconds: int, least_steps: int) -> None:
-        os.write(self._orders, TurnOrder(nanoseconds, least_steps).line())
+    def _order(self, order: TurnOrder) -> None:
+        os.write(self._orders, order.line())
 
     def _answer(self, look: Callable[[], None]) -> Turn:
         line, deadline = b"", time.monotonic() + self._patience
@@ -208,8 +221,16 @@ def await_both(sides: tuple[Side, Side]) -> None:
         side.freeze()
 
 
+def has_short_epochs(turns: Sequence[Turn]) -> bool:
+    """True if turns of both sides should count whole epochs, by longer turns of one or both."""
+    return all(0 < turn.epoch_steps * turn.step_seconds <= SHORT_EPOCH_SECONDS for turn in turns)
+
+
 def take_turns(
-    sides: tuple[Side, Side], draws: random.Random, enough: Callable[[Sequence[Round]], bool]
+    sides: tuple[Side, Side],
+    draws: random.Random,
+    enough: Callable[[Sequence[Round]], bool],
+    whole_epochs: bool = False,
 ) -> list[Round]:
     """Let two sides, frozen at their steps, take turns in random order until `enough` says so.
 
@@ -222,7 +243,7 @@ def take_turns(
         began = time.perf_counter_ns()
         turns: dict[int, Turn] = {}
         for number in draws.sample((0, 1), 2):
-            turns[number] = sides[number].take(nanoseconds, sides[1 - number])
+            turns[number] = sides[number].take(nanoseconds, sides[1 - number], whole_epochs)
         took = time.perf_counter_ns() - began
         rounds.append(Round(turns[0], turns[1]))
         handovers.append(_handover(took, rounds[-1]))

@@ -16,9 +16,16 @@ from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.messages.turns import Turn
 from gpurun.stats.descriptive import median
-from gpurun.trials.live_pair import PairFailed, Round, Side, await_both, take_turns
+from gpurun.trials.live_pair import (
+    PairFailed,
+    Round,
+    Side,
+    await_both,
+    has_short_epochs,
+    take_turns,
+)
 from gpurun.trials.shared_gpu import shared_gpu_notes
-from gpurun.trials.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS, TurnRatio, turn_ratio
+from gpurun.trials.turn_ratio import LEAST_EPOCHS, TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
@@ -121,7 +128,8 @@ def run_live_pair(
             ready()
             nanoseconds = int(STRETCH_SECONDS * 1e9)
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))
-            rounds = take_turns(pair, draws, TurnLimits().enough(deadline))
+            enough = TurnLimits().enough(deadline)
+            rounds = take_turns(pair, draws, enough, has_short_epochs(stretches))
             for side_of_pair in pair:
                 side_of_pair.end()
             codes = [_exit_code(sandbox) for sandbox in sandboxes]
@@ -143,8 +151,11 @@ def live_side(side: PairSide, sandbox: Sandbox, sampler: Sampler) -> Side:
 def _misses_epochs(rounds: Sequence[Round], ratio: TurnRatio) -> bool:
     """True if there are epochs, too long for a turn, of which too few were seen to begin."""
     last = (rounds[-1].first, rounds[-1].second)
-    whole = all(r.first.whole_epochs and r.second.whole_epochs for r in rounds[-LEAST_ROUNDS:])
-    return any(turn.epoch_steps for turn in last) and not whole and not ratio.epoch_starts
+    return (
+        any(turn.epoch_steps for turn in last)
+        and not rounds[-1].whole_epochs
+        and not ratio.epoch_starts
+    )
 
 
 def _epochs_seconds(rounds: Sequence[Round]) -> float:

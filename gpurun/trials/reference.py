@@ -14,7 +14,7 @@ from dataclasses import replace
 from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
-from gpurun.trials.live_pair import PairFailed, Round, SideEnded, take_turns
+from gpurun.trials.live_pair import PairFailed, Round, SideEnded, has_short_epochs, take_turns
 from gpurun.trials.live_pair_launch import PairSide, TurnLimits, live_side
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
@@ -114,8 +114,9 @@ class BesideReference:
         side.await_ready()
         side.freeze()
         try:
-            side.take(int(STRETCH_SECONDS * 1e9), partner)
-            return take_turns((partner, side), self._draws, LIMITS.enough())
+            stretch = side.take(int(STRETCH_SECONDS * 1e9), partner)
+            short = has_short_epochs([stretch])
+            return take_turns((partner, side), self._draws, LIMITS.enough(), short)
         except PairFailed as failed:
             if isinstance(failed, SideEnded) and failed.name != NAME:
                 raise

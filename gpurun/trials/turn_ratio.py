@@ -1,9 +1,10 @@
 """The ratio of two sides' step times from the turns of one live pair. Pure.
 
-Turns inside epochs, or of whole epochs, give the ratio by their median. What the end of a longer
-epoch costs (workers that start anew, evaluation, checkpoints) is in few turns and would be lost
-there: it is measured apart, as the time of these turns above that of as many usual steps, and
-shared out among the steps of an epoch.
+Turns of whole epochs, or else turns inside epochs, give the ratio by their median. What the end of
+an epoch costs (workers that start anew, evaluation, checkpoints) is in few turns and would be lost
+in the latter: it is measured apart, as the time of these turns above that of as many usual steps,
+and shared out among the steps of an epoch. It is the median of all ends seen: there are few, and
+a disturbance of one would be taken for its cost.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from itertools import pairwise
 from typing import TypeVar
 
 from gpurun.records.messages.turns import Turn
-from gpurun.stats.descriptive import median, standard_deviation
+from gpurun.stats.descriptive import median, median_deviation, standard_deviation
 from gpurun.trials.live_pair import Round
 
 T = TypeVar("T")
+
+MEDIAN_ERROR = 1.2533
+"""The standard error of a median of normal values over that of their mean."""
 
 MOST_BLOCKS = 16
 """Neighbouring turns resemble each other, so the error is taken over blocks of them."""
@@ -56,7 +60,8 @@ class _EpochCost:
 
 def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     """The ratio and its error from the medians of blocks; None for too few rounds."""
-    steady = [r for r in rounds if not (r.first.at_epoch_end or r.second.at_epoch_end)]
+    whole = [r for r in rounds if r.whole_epochs]
+    steady = whole or [r for r in rounds if not r.at_epoch_end]
     if len(steady) < LEAST_ROUNDS:
         return None
     if any(turn.batches for r in rounds for turn in (r.first, r.second)):
@@ -69,6 +74,8 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     first = [r.first for r in rounds]
     second = [r.second for r in rounds]
     log += math.log(_made_meanwhile(first) / _made_meanwhile(second))
+    if whole:
+        return TurnRatio(log, error, len(steady))
     costs = (_epoch_cost(first), _epoch_cost(second))
     starts = min(cost.starts for cost in costs)
     if starts < LEAST_EPOCHS:
@@ -101,15 +108,17 @@ def _made_meanwhile(turns: Sequence[Turn]) -> float:
 
 
 def _epoch_cost(turns: Sequence[Turn]) -> _EpochCost:
-    ends = [turn for turn in turns if turn.at_epoch_end]
-    starts = sum(turn.epoch_starts for turn in ends)
-    epoch_steps = max((turn.epoch_steps for turn in ends), default=0)
     usual = median([t.step_seconds for t in turns if not t.at_epoch_end])
-    if not (starts and epoch_steps):
-        return _EpochCost(0.0, 0.0, 0)
-    # in steps of usual length; a turn before the start may hold a part of the epoch's end
-    longer = [turn.step_seconds * turn.steps / usual - turn.steps for turn in ends]
-    spread = standard_deviation(longer) * math.sqrt(len(longer)) if len(longer) > 1 else 0.0
-    return _EpochCost(
-        max(0.0, sum(longer) / starts / epoch_steps), spread / starts / epoch_steps, starts
-    )
+    longer: list[float] = []
+    """By how many steps of usual length each end of an epoch takes longer."""
+    before = 0.0
+    for turn in (t for t in turns if t.at_epoch_end):
+        before += turn.step_seconds * turn.steps / usual - turn.steps
+        if turn.epoch_starts:  # a turn before this one may hold a part of the epoch's end
+            longer += [before / turn.epoch_starts] * turn.epoch_starts
+            before = 0.0
+    epoch_steps = max((turn.epoch_steps for turn in turns), default=0)
+    if len(longer) < LEAST_EPOCHS or not epoch_steps:
+        return _EpochCost(0.0, 0.0, len(longer))
+    error = MEDIAN_ERROR * median_deviation(longer) / math.sqrt(len(longer))
+    return _EpochCost(max(0.0, median(longer)) / epoch_steps, error / epoch_steps, len(longer))

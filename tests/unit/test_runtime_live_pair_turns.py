@@ -37,12 +37,14 @@ class PlayedStock(PrefetchedBatches):
 class Launcher:
     """Gives the orders of all turns ahead of time, and reads the answers."""
 
-    def __init__(self, control: Path, orders: int, nanoseconds: int) -> None:
+    def __init__(
+        self, control: Path, orders: int, nanoseconds: int, whole_epochs: bool = False
+    ) -> None:
         make_fifos(control)
         self._answers = os.open(control / ANSWERS, os.O_RDWR)
         ahead = os.open(control / ORDERS, os.O_RDWR)  # kept open: it holds what was not read yet
         for _ in range(orders):
-            os.write(ahead, TurnOrder(nanoseconds, 5).line())
+            os.write(ahead, TurnOrder(nanoseconds, 5, whole_epochs).line())
         os.write(ahead, TurnOrder(0, 0).line())
 
     def answers(self) -> list[Turn]:
@@ -59,10 +61,14 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 
 def train(
-    folder: Path, clock: SimpleNamespace, step: Callable[[int, PlayedStock], int], turns: int = 8
+    folder: Path,
+    clock: SimpleNamespace,
+    step: Callable[[int, PlayedStock], int],
+    turns: int = 8,
+    whole_epochs: bool = False,
 ) -> list[Turn]:
     """Take so many turns; `step` plays one: it sets the stock and gives the step's milliseconds."""
-    launcher = Launcher(folder / "control", turns, 15 * MILLISECOND)
+    launcher = Launcher(folder / "control", turns, 15 * MILLISECOND, whole_epochs)
     stock = PlayedStock()
     side = Turns(folder / "control", 1, stock)
     count = 0
@@ -73,13 +79,15 @@ def train(
             return launcher.answers()
 
 
-def test_short_epochs_are_counted_whole(tmp_path: Path, clock: SimpleNamespace) -> None:
+def test_a_turn_counts_whole_epochs_where_it_is_told_to(
+    tmp_path: Path, clock: SimpleNamespace
+) -> None:
     def step(number: int, stock: PlayedStock) -> int:
         stock.passes = number // 12
         return 63 if number % 12 == 0 else 3  # an epoch of 96 ms
 
-    found = train(tmp_path, clock, step)[3:]  # the first ones see how long an epoch is
-    assert [turn.whole_epochs for turn in found] == [True] * 5
+    found = train(tmp_path, clock, step, whole_epochs=True)[1:]  # the first sees their length
+    assert [turn.whole_epochs for turn in found] == [True] * 7
     assert {turn.steps for turn in found} == {12}
     assert {turn.step_seconds for turn in found} == {0.008}
 

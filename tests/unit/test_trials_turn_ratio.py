@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,27 @@ def test_the_starts_of_epochs_are_shared_out_among_their_steps() -> None:
     whole = (100 * 10 + 350) / (100 * 10 + 50)  # of epochs of 100 steps
     assert ratio.log == pytest.approx(math.log(whole), abs=0.01)
     assert ratio.epoch_starts == 20
+
+
+def test_a_disturbance_at_the_end_of_one_epoch_is_not_its_cost() -> None:
+    found = epochs(40, starts=(50, 50), steps=100, seed=7)
+    held_up = found[15].second
+    found[15] = Round(found[15].first, replace(held_up, nanoseconds=held_up.nanoseconds + 10**9))
+    ratio = turn_ratio(found)
+    assert ratio is not None
+    assert ratio.epoch_starts == 4
+    assert ratio.log == pytest.approx(0.0, abs=0.02)
+    assert ratio.error < 0.02
+
+
+def test_rounds_of_whole_epochs_are_not_mixed_with_others() -> None:
+    """Before the length of an epoch is known a side takes turns inside it."""
+    inside = Turn(5, 50_000_000, epoch_steps=20)
+    whole = Turn(20, 260_000_000, whole_epochs=True, epoch_starts=1, epoch_steps=20)
+    ratio = turn_ratio([Round(inside, whole)] * 20 + [Round(whole, whole)] * LEAST_ROUNDS)
+    assert ratio is not None
+    assert ratio.log == 0.0
+    assert ratio.rounds == LEAST_ROUNDS
 
 
 def test_one_start_of_an_epoch_is_not_enough_to_tell_what_it_costs() -> None:

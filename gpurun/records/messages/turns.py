@@ -12,10 +12,14 @@ ANSWERS = "turn-answers"
 
 @record
 class TurnOrder:
-    """A turn lasts at least so long, and for so many counted steps. Zero steps: no turn more."""
+    """A turn lasts at least so long, and for so many counted steps. Zero steps: no turn more.
+
+    `whole_epochs`: it goes on to the same step of a later epoch.
+    """
 
     nanoseconds: int
     least_steps: int
+    whole_epochs: bool = False
 
     @property
     def ends(self) -> bool:
@@ -24,13 +28,13 @@ class TurnOrder:
 
     def line(self) -> bytes:
         """As it is sent."""
-        return b"%d %d\n" % (self.nanoseconds, self.least_steps)
+        return b"%d %d %d\n" % (self.nanoseconds, self.least_steps, self.whole_epochs)
 
     @classmethod
     def read(cls, line: bytes) -> TurnOrder:
         """From what was sent; `ValueError` if that is no order."""
-        nanoseconds, least_steps = map(int, line.split())
-        return cls(nanoseconds, least_steps)
+        nanoseconds, least_steps, whole_epochs = map(int, line.split())
+        return cls(nanoseconds, least_steps, bool(whole_epochs))
 
 
 @record

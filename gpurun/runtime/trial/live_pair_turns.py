@@ -9,7 +9,7 @@ Loader workers would go on until they are frozen, and what they wait for (a disk
 So they are stopped at once. A turn begins to count when the batches that were made meanwhile are
 used up. It ends with as many ready batches as it began with, if a few steps more lead there. The
 stock goes from turn to turn, so that over all turns as many batches are made as are used. A turn
-that sees the end of a short epoch goes on to the same step of another one: it counts whole epochs.
+that is to count whole epochs goes on to the same step of a later one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,6 @@ import torch
 
 from gpurun.records.messages.turns import ANSWERS, ORDERS, Turn, TurnOrder
 from gpurun.runtime.observe.prefetched_batches import EMPTY, PrefetchedBatches, send
-
-SHORT_EPOCH_NS = 500_000_000
-"""A shorter epoch is counted whole; from then on epochs of up to twice this time are, too."""
 
 now = time.perf_counter_ns
 
@@ -57,7 +54,6 @@ class Turns:
         """Steps since the epoch began: now, and where the turn began to count."""
         self._epoch_steps = 0
         self._epoch_starts = 0
-        self._short_epochs = False
         self.first_turn: tuple[int, int] | None = None
         """Host clock at the ends of the first and the last step of the first turn."""
 
@@ -102,7 +98,7 @@ class Turns:
         """True if the turn may end here: with whole epochs, else with the stock as it began."""
         assert self._order is not None
         longer = self._steps - self._order.least_steps
-        if self._short_epochs:
+        if self._order.whole_epochs:
             return self._counts_whole_epochs() or longer > 2 * self._epoch_steps
         began = self._began_level
         if not began.workers:
@@ -119,8 +115,8 @@ class Turns:
         self._stop_workers()
         self.first_turn = self.first_turn or (self._began_ns, ended_ns)
         elapsed = ended_ns - self._began_ns
-        whole = self._short_epochs and self._counts_whole_epochs()
-        self._judge_epochs(elapsed)
+        assert self._order is not None
+        whole = self._order.whole_epochs and self._counts_whole_epochs()
         if ended_event is not None and self._began_event is not None:
             torch.cuda.synchronize()
             elapsed = int(self._began_event.elapsed_time(ended_event) * 1e6)
@@ -136,12 +132,6 @@ class Turns:
             epoch_starts=self._epoch_starts,
             epoch_steps=self._epoch_steps,
         )
-
-    def _judge_epochs(self, elapsed: int) -> None:
-        """True if epochs are short; a start among few steps would make them look longer."""
-        if self._epoch_steps and (self._steps >= self._epoch_steps or not self._epoch_starts):
-            most = SHORT_EPOCH_NS * (2 if self._short_epochs else 1)
-            self._short_epochs = self._epoch_steps * elapsed <= most * self._steps
 
     def _mark(self) -> torch.cuda.Event | None:
         """The end of the work that is queued by now; None where no GPU is in use."""
