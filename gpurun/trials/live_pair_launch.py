@@ -30,7 +30,7 @@ from gpurun.trials.turn_ratio import LEAST_EPOCHS, TurnRatio, turn_ratio
 STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
 cannot be told from turns of some milliseconds."""
-TURN_SECONDS = 8.0
+TURN_SECONDS = 5.0
 EPOCH_SECONDS = 16.0
 SMALL_ERROR = 0.007
 """Turns of a pair end sooner once their ratio is known so well: launches differ by more."""

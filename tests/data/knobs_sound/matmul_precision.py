@@ -19,7 +19,12 @@ class Planted(Knob):
         return [True]
 
     def apply(self, value: Any, hooks: Hooks) -> None:
-        import torch
+        """From the model's first call on: a script may have made its labels by a product before."""
 
-        torch.set_float32_matmul_precision(value)
-        hooks.applied()
+        def root_found(_: Any) -> None:
+            import torch
+
+            torch.set_float32_matmul_precision(value)
+            hooks.applied()
+
+        hooks.on_root(root_found)
