@@ -36,24 +36,26 @@ class PseudoTerminal:
 
     def start(self) -> None:
         """Begin to drain. The sandbox's processes hold the slave now; ours is closed."""
-        os.close(self.slave)
-        self.slave = -1
+        self._close("slave")
         self._thread.start()
 
     def finish(self, timeout: float = 2.0) -> None:
         """Wait at most `timeout` seconds for output that is on its way; then all is closed."""
         if self._thread.is_alive():
             self._thread.join(timeout)
-        if self._stopper >= 0:
-            os.close(self._stopper)
-            self._stopper = -1
+        self._close("_stopper")
         if self._thread.ident is not None:
             self._thread.join()
-        for descriptor in (self.master, self.slave, self._stop):
-            if descriptor >= 0:
-                os.close(descriptor)
-        self.master = self.slave = self._stop = -1
+        for name in ("master", "slave", "_stop"):
+            self._close(name)
         self._log.close()
+
+    def _close(self, name: str) -> None:
+        """Close a descriptor once, also where a signal's exception comes in between."""
+        descriptor = getattr(self, name)
+        setattr(self, name, -1)
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def _drain(self) -> None:
         poller = select.poll()

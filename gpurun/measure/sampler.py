@@ -70,9 +70,9 @@ class Sampler:
         if self._devices is not None:
             self._devices.close()
             self._devices = None
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None  # a signal's exception may come in between
+        if file is not None:
+            os.close(file)
 
     def _host_lines(self, pid: int) -> list[bytes]:
         if self._host is None or self._pid != pid:

@@ -206,9 +206,9 @@ class TrialLauncher:
         self.prestarted.close()
         self._layers.clear()
         discard(self.folder / SHARED)
-        if self._held is not None:
-            os.close(self._held)
-            self._held = None
+        held, self._held = self._held, None  # a signal's exception may come in between
+        if held is not None:
+            os.close(held)
 
     # -- before --------------------------------------------------------------------------------
 

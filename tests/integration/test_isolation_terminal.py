@@ -64,3 +64,24 @@ def test_an_endless_printer_keeps_only_the_end_of_its_output(tmp_path: Path) -> 
     assert len(text) <= 10_000 + len(CUT)
     assert text.startswith(CUT)
     assert text.endswith(b"\n4998\n4999\n")
+
+
+def test_an_interruption_while_it_starts_closes_no_descriptor_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second time it could be a descriptor of somebody else."""
+    terminal = PseudoTerminal(tmp_path / "output.log")
+    closed: list[int] = []
+
+    def interrupted(descriptor: int) -> None:
+        os_close(descriptor)
+        closed.append(descriptor)
+        if len(closed) == 1:
+            raise KeyboardInterrupt
+
+    os_close = os.close
+    monkeypatch.setattr(os, "close", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        terminal.start()
+    terminal.finish()
+    assert len(closed) == len(set(closed)) == 4
