@@ -131,7 +131,7 @@ def test_what_faster_loading_can_gain_at_most_is_measured_too(writer: Tuned) -> 
     ceilings = writer.report["ceilings"]
     script = ceilings["script_samples_per_second"]
     assert script < ceilings["loader_samples_per_second"]
-    assert ceilings["gain_upper_bound"] == ceilings["model_samples_per_second"] / script > 2
+    assert ceilings["gain_upper_bound"] == ceilings["model_samples_per_second"] / script > 1
     assert b"loader alone" in writer.done.stderr
     assert [t["purpose"] for t in writer.report["trials"]].count("ceilings") == 1
 
