@@ -26,8 +26,9 @@ LEAST_NS = 15_000_000
 MOST_NS = 500_000_000
 """Longer turns see other disturbances than their neighbours."""
 SHORT_EPOCH_SECONDS = 0.25
-"""Turns count whole epochs if they are no longer. In turns that are much shorter than an epoch its
-end is measured apart (`turn_ratio`)."""
+SHORT_EPOCH_STEPS = 2 * LEAST_STEPS
+"""Turns count whole epochs if these take no longer, or have no more steps: hardly a turn would lie
+inside one. In shorter turns the end of an epoch is measured apart (`turn_ratio`)."""
 RECENT = 8
 """The usual hand-over is the median of so many."""
 HANDOVER_SHARE = 0.1
@@ -223,7 +224,11 @@ def await_both(sides: tuple[Side, Side]) -> None:
 
 def has_short_epochs(turns: Sequence[Turn]) -> bool:
     """True if turns of both sides should count whole epochs, by longer turns of one or both."""
-    return all(0 < turn.epoch_steps * turn.step_seconds <= SHORT_EPOCH_SECONDS for turn in turns)
+    return all(
+        0 < turn.epoch_steps <= SHORT_EPOCH_STEPS
+        or 0 < turn.epoch_steps * turn.step_seconds <= SHORT_EPOCH_SECONDS
+        for turn in turns
+    )
 
 
 def take_turns(

@@ -25,13 +25,15 @@ from gpurun.trials.live_pair import (
     take_turns,
 )
 from gpurun.trials.shared_gpu import shared_gpu_notes
-from gpurun.trials.turn_ratio import LEAST_EPOCHS, TurnRatio, turn_ratio
+from gpurun.trials.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS, TurnRatio, turn_ratio
 
 STRETCH_SECONDS = 2.0
 """Each side first has the machine for so long without a break: GPU activity, power and memory
 cannot be told from turns of some milliseconds."""
 TURN_SECONDS = 5.0
 EPOCH_SECONDS = 16.0
+MOST_ROUNDS = 4 * LEAST_ROUNDS
+"""If no ratio is known by then, it never will be."""
 SMALL_ERROR = 0.007
 """Turns of a pair end sooner once their ratio is known so well: launches differ by more."""
 EXIT_SECONDS = 30.0
@@ -70,8 +72,8 @@ class TurnLimits:
             if begun[-1] > deadline:
                 return True
             ratio = turn_ratio(rounds)
-            if ratio is None:
-                return False
+            if ratio is None:  # too few rounds, or an epoch ended in nearly all of them
+                return len(rounds) >= MOST_ROUNDS and taken > self.epoch_seconds
             if _misses_epochs(rounds, ratio) and _epochs_seconds(rounds) < self.epoch_seconds:
                 return taken > self.epoch_seconds
             return taken > self.seconds or ratio.error < self.error

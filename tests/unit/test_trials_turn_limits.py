@@ -8,7 +8,7 @@ import pytest
 
 from gpurun.records.messages.turns import Turn
 from gpurun.trials import live_pair_launch
-from gpurun.trials.live_pair import Round
+from gpurun.trials.live_pair import Round, has_short_epochs
 from gpurun.trials.live_pair_launch import TurnLimits
 
 MILLISECOND = 1_000_000
@@ -54,3 +54,19 @@ def test_turns_go_on_for_epochs_that_begin_soon(monkeypatch: pytest.MonkeyPatch)
 def test_turns_do_not_wait_for_epochs_that_begin_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
     found = rounds(40, 80.0, epoch_steps=100)  # an epoch of 8 s: 32 s for two of each side
     assert seconds_taken(found, monkeypatch) == 8.5
+
+
+def test_turns_of_which_each_holds_the_end_of_an_epoch_come_to_an_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Loaders of unequal length in turn: no turn comes back to the step at which it began."""
+    found = rounds(30, 100.0, epoch_steps=12, starts=30)
+    assert seconds_taken(found, monkeypatch) == 16.5
+
+
+def test_an_epoch_of_few_steps_is_counted_whole_however_long() -> None:
+    few, many = Turn(5, 5_000_000_000, epoch_steps=8), Turn(5, 50_000_000, epoch_steps=30)
+    quick = Turn(5, 25_000_000, epoch_steps=50)
+    assert [has_short_epochs([turn]) for turn in (few, many, quick)] == [True, False, True]
+    assert not has_short_epochs([few, many])
+    assert not has_short_epochs([Turn(5, 50_000_000)]), "no epoch was seen"
