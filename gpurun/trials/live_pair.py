@@ -29,6 +29,8 @@ SHORT_EPOCH_SECONDS = 0.25
 SHORT_EPOCH_STEPS = 2 * LEAST_STEPS
 """Turns count whole epochs if these take no longer, or have no more steps: hardly a turn would lie
 inside one. In shorter turns the end of an epoch is measured apart (`turn_ratio`)."""
+FIRST_ROUNDS = 8
+"""If each of so many rounds holds an epoch's end, the further turns count whole epochs."""
 RECENT = 8
 """The usual hand-over is the median of so many."""
 HANDOVER_SHARE = 0.1
@@ -251,6 +253,8 @@ def take_turns(
             turns[number] = sides[number].take(nanoseconds, sides[1 - number], whole_epochs)
         took = time.perf_counter_ns() - began
         rounds.append(Round(turns[0], turns[1]))
+        if len(rounds) >= FIRST_ROUNDS and all(r.at_epoch_end for r in rounds):
+            whole_epochs = True
         handovers.append(_handover(took, rounds[-1]))
         longest = max(turn.nanoseconds // turn.steps for turn in turns.values())
         usual = sorted(handovers[-RECENT:])[len(handovers[-RECENT:]) // 2]

@@ -14,6 +14,7 @@ from dataclasses import replace
 from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.messages.turns import Turn
 from gpurun.trials.live_pair import PairFailed, Round, SideEnded, has_short_epochs, take_turns
 from gpurun.trials.live_pair_launch import PairSide, TurnLimits, live_side
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
@@ -34,6 +35,8 @@ class Reference:
 
     def __init__(self, side: PairSide) -> None:
         self.lost = ""
+        self.last: Turn | None = None
+        """Its last turn, None before the first."""
         self._stack = ExitStack()
         try:
             self.sampler = self._stack.enter_context(closing(Sampler(side.run_dir)))
@@ -115,8 +118,11 @@ class BesideReference:
         side.freeze()
         try:
             stretch = side.take(int(STRETCH_SECONDS * 1e9), partner)
-            short = has_short_epochs([stretch])
-            return take_turns((partner, side), self._draws, LIMITS.enough(), short)
+            known = self._reference.last
+            short = has_short_epochs([stretch] if known is None else [stretch, known])
+            rounds = take_turns((partner, side), self._draws, LIMITS.enough(), short)
+            self._reference.last = rounds[-1].first
+            return rounds
         except PairFailed as failed:
             if isinstance(failed, SideEnded) and failed.name != NAME:
                 raise

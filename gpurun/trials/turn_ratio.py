@@ -21,6 +21,8 @@ from gpurun.trials.live_pair import Round
 
 T = TypeVar("T")
 
+FEW_ENDS = 4
+"""Of fewer ends of epochs two may agree by chance, and their median deviation says nothing."""
 MEDIAN_ERROR = 1.2533
 """The standard error of a median of normal values over that of their mean."""
 
@@ -61,7 +63,9 @@ class _EpochCost:
 def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     """The ratio and its error from the medians of blocks; None for too few rounds."""
     whole = [r for r in rounds if r.whole_epochs]
-    steady = whole or [r for r in rounds if not r.at_epoch_end]
+    if len(whole) < LEAST_ROUNDS:
+        whole = []
+    steady = whole or [r for r in rounds if not (r.at_epoch_end or r.whole_epochs)]
     if len(steady) < LEAST_ROUNDS:
         return None
     if any(turn.batches for r in rounds for turn in (r.first, r.second)):
@@ -115,10 +119,13 @@ def _epoch_cost(turns: Sequence[Turn]) -> _EpochCost:
     for turn in (t for t in turns if t.at_epoch_end):
         before += turn.step_seconds * turn.steps / usual - turn.steps
         if turn.epoch_starts:  # a turn before this one may hold a part of the epoch's end
-            longer += [before / turn.epoch_starts] * turn.epoch_starts
+            longer.append(before / turn.epoch_starts)
             before = 0.0
     epoch_steps = max((turn.epoch_steps for turn in turns), default=0)
     if len(longer) < LEAST_EPOCHS or not epoch_steps:
         return _EpochCost(0.0, 0.0, len(longer))
-    error = MEDIAN_ERROR * median_deviation(longer) / math.sqrt(len(longer))
+    spread = median_deviation(longer)
+    if len(longer) < FEW_ENDS:
+        spread = max(spread, standard_deviation(longer))
+    error = MEDIAN_ERROR * spread / math.sqrt(len(longer))
     return _EpochCost(max(0.0, median(longer)) / epoch_steps, error / epoch_steps, len(longer))

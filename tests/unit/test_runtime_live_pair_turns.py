@@ -60,15 +60,20 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
+ORDERED_MS = 15
+"""What a turn of `train` is asked to last, unless the test says."""
+
+
 def train(
     folder: Path,
     clock: SimpleNamespace,
     step: Callable[[int, PlayedStock], int],
     turns: int = 8,
     whole_epochs: bool = False,
+    ordered_ms: int = ORDERED_MS,
 ) -> list[Turn]:
     """Take so many turns; `step` plays one: it sets the stock and gives the step's milliseconds."""
-    launcher = Launcher(folder / "control", turns, 15 * MILLISECOND, whole_epochs)
+    launcher = Launcher(folder / "control", turns, ordered_ms * MILLISECOND, whole_epochs)
     stock = PlayedStock()
     side = Turns(folder / "control", 1, stock)
     count = 0
@@ -90,6 +95,29 @@ def test_a_turn_counts_whole_epochs_where_it_is_told_to(
     assert [turn.whole_epochs for turn in found] == [True] * 7
     assert {turn.steps for turn in found} == {12}
     assert {turn.step_seconds for turn in found} == {0.008}
+
+
+def test_a_turn_that_is_longer_than_several_epochs_still_counts_whole_ones(
+    tmp_path: Path, clock: SimpleNamespace
+) -> None:
+    def step(number: int, stock: PlayedStock) -> int:
+        stock.passes = number // 12
+        return 8
+
+    found = train(tmp_path, clock, step, whole_epochs=True, ordered_ms=300)[1:]
+    assert [turn.whole_epochs for turn in found] == [True] * 7
+    assert {turn.steps % 12 for turn in found} == {0}
+
+
+def test_two_loaders_that_begin_with_the_same_step_are_one_epoch(
+    tmp_path: Path, clock: SimpleNamespace
+) -> None:
+    def step(number: int, stock: PlayedStock) -> int:
+        stock.passes = 2 * (number // 100)
+        return 8
+
+    found = train(tmp_path, clock, step, turns=60)
+    assert sum(turn.epoch_starts for turn in found) == len([t for t in found if t.epoch_starts])
 
 
 def test_the_start_of_a_long_epoch_is_told_apart(tmp_path: Path, clock: SimpleNamespace) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from gpurun.records.messages.turns import Turn
 from gpurun.trials import live_pair_launch
-from gpurun.trials.live_pair import Round, has_short_epochs
+from gpurun.trials.live_pair import FIRST_ROUNDS, Round, Side, has_short_epochs, take_turns
 from gpurun.trials.live_pair_launch import TurnLimits
 
 MILLISECOND = 1_000_000
@@ -70,3 +72,16 @@ def test_an_epoch_of_few_steps_is_counted_whole_however_long() -> None:
     assert [has_short_epochs([turn]) for turn in (few, many, quick)] == [True, False, True]
     assert not has_short_epochs([few, many])
     assert not has_short_epochs([Turn(5, 50_000_000)]), "no epoch was seen"
+
+
+class PlayedSide:
+    """Its workers have read to the end of an epoch in each turn that does not count whole ones."""
+
+    def take(self, nanoseconds: int, partner: object, whole_epochs: bool = False) -> Turn:
+        return Turn(20, nanoseconds, whole_epochs=whole_epochs, at_epoch_end=not whole_epochs)
+
+
+def test_where_each_turn_holds_an_end_the_further_ones_count_whole_epochs() -> None:
+    sides = cast(tuple[Side, Side], (PlayedSide(), PlayedSide()))
+    found = take_turns(sides, random.Random(0), lambda done: len(done) == 20)
+    assert [one.whole_epochs for one in found] == [False] * FIRST_ROUNDS + [True] * 12

@@ -47,6 +47,8 @@ class Turns:
         self._began_event: torch.cuda.Event | None = None
         self._began_level = self._left_level = EMPTY
         self._steps = -1
+        self._ordered_steps = 0
+        """Steps of this turn when it had lasted as long as was ordered; 0 before."""
         self._used_up = False
         self._stopped: list[int] = []
         self._passes = 0
@@ -72,13 +74,15 @@ class Turns:
             self._begin()
         elif self._steps >= self._order.least_steps:
             elapsed = now() - self._began_ns
-            if elapsed >= self._order.nanoseconds and self._is_whole():
-                return self._hand_over(self._counted())
+            if elapsed >= self._order.nanoseconds:
+                self._ordered_steps = self._ordered_steps or self._steps
+                if self._is_whole():
+                    return self._hand_over(self._counted())
         return False
 
     def _epoch_started(self) -> None:
         """This step was the first of an epoch."""
-        self._epoch_starts += self._prefetched.passes - self._passes
+        self._epoch_starts += 1  # once, if several loaders begin with this step
         self._passes = self._prefetched.passes
         self._epoch_steps, self._in_epoch = self._in_epoch - 1, 1
 
@@ -97,7 +101,7 @@ class Turns:
     def _is_whole(self) -> bool:
         """True if the turn may end here: with whole epochs, else with the stock as it began."""
         assert self._order is not None
-        longer = self._steps - self._order.least_steps
+        longer = self._steps - self._ordered_steps
         if self._order.whole_epochs:
             return self._counts_whole_epochs() or longer > 2 * self._epoch_steps
         began = self._began_level
@@ -152,7 +156,7 @@ class Turns:
         os.write(self._answers, turn.line())
         order = TurnOrder.read(self._read_line())
         send(self._stopped, signal.SIGCONT)
-        self._order, self._steps, self._used_up = order, -1, False
+        self._order, self._steps, self._ordered_steps, self._used_up = order, -1, 0, False
         return order.ends
 
     def _read_line(self) -> bytes:
