@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import gpurun
 from gpurun.arguments import settings_file
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.options import Options, TargetKind
@@ -53,6 +54,8 @@ EXIT_CODES = {
     "inconclusive": ExitCode.INCONCLUSIVE,
 }
 """Exit codes of `--tune-only`; every other verdict is the script's own failure."""
+PACKAGE = Path(gpurun.__file__).parent
+"""In a checkout below the user's folder gpurun's own bytecode is written at its first runs."""
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO}
 """Errors of a place where records cannot be written (any more)."""
 
@@ -300,8 +303,8 @@ def _tell_end(ended: TuningEnded, tuning: TuningRun, view: TuningView) -> None:
 class FolderState:
     """The folders that trials must leave as they were: the working folder and the script's.
 
-    It leaves out our own records in `home`, and files to which living processes write at this
-    moment: our own output (`> out.txt`, `| tee log.txt`), another training's log.
+    It leaves out our own records in `home`, our own modules, and files to which living processes
+    write at this moment: our own output (`> out.txt`, `| tee log.txt`), another training's log.
     """
 
     def __init__(self, options: Options, home: Path) -> None:
@@ -313,6 +316,7 @@ class FolderState:
         ours = [home]
         if any(folder.is_relative_to(home) for folder in folders):  # `--out .`
             ours = [home / name for name in ("runs", "tuned", "benchmarks")]
+        ours.append(PACKAGE)
         self.growing = files_open_for_writing(folders)
         self.snapshot = snapshot(folders, exclude=ours)
 
