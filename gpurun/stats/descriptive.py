@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+MEDIAN_ERROR = 1.2533
+"""The standard error of a median of normal values over that of their mean."""
+
 
 def mean(values: Sequence[float]) -> float:
     """The arithmetic mean."""

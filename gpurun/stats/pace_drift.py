@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from gpurun.stats.descriptive import median, median_deviation
+from gpurun.stats.descriptive import MEDIAN_ERROR, median, median_deviation
 
 WINDOWS = 12
 LEAST_STEPS = 20 * WINDOWS
@@ -55,4 +55,4 @@ def _standard_error(windows: Sequence[float], quarter: int) -> float:
     """Of the logarithm of the ratio of two quarters' medians."""
     steps = [math.log(after / before) for before, after in pairwise(windows)]
     noise = median_deviation(steps) / math.sqrt(2)
-    return 1.2533 * noise * math.sqrt(2 / quarter)
+    return MEDIAN_ERROR * noise * math.sqrt(2 / quarter)

@@ -225,7 +225,7 @@ def await_both(sides: tuple[Side, Side]) -> None:
 
 
 def has_short_epochs(turns: Sequence[Turn]) -> bool:
-    """True if turns of both sides should count whole epochs, by longer turns of one or both."""
+    """True if turns should count whole epochs; `turns`: a longer one of each side that is known."""
     return all(
         0 < turn.epoch_steps <= SHORT_EPOCH_STEPS
         or 0 < turn.epoch_steps * turn.step_seconds <= SHORT_EPOCH_SECONDS

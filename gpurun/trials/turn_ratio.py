@@ -1,10 +1,9 @@
 """The ratio of two sides' step times from the turns of one live pair. Pure.
 
-Turns of whole epochs, or else turns inside epochs, give the ratio by their median. What the end of
-an epoch costs (workers that start anew, evaluation, checkpoints) is in few turns and would be lost
-in the latter: it is measured apart, as the time of these turns above that of as many usual steps,
-and shared out among the steps of an epoch. It is the median of all ends seen: there are few, and
-a disturbance of one would be taken for its cost.
+Turns of whole epochs, or else turns inside epochs, give the ratio by their median. Turns inside
+epochs miss the cost of an epoch's end (workers that start anew, evaluation, checkpoints). It is
+measured apart: the time of a turn at an end above that of as many usual steps. The median of these
+is shared out among the steps of an epoch: with a mean, one disturbed end would pass for a cost.
 """
 
 from __future__ import annotations
@@ -16,16 +15,18 @@ from itertools import pairwise
 from typing import TypeVar
 
 from gpurun.records.messages.turns import Turn
-from gpurun.stats.descriptive import median, median_deviation, standard_deviation
+from gpurun.stats.descriptive import (
+    MEDIAN_ERROR,
+    median,
+    median_deviation,
+    standard_deviation,
+)
 from gpurun.trials.live_pair import Round
 
 T = TypeVar("T")
 
 FEW_ENDS = 4
 """Of fewer ends of epochs two may agree by chance, and their median deviation says nothing."""
-MEDIAN_ERROR = 1.2533
-"""The standard error of a median of normal values over that of their mean."""
-
 MOST_BLOCKS = 16
 """Neighbouring turns resemble each other, so the error is taken over blocks of them."""
 LOADER_BLOCKS = 8
@@ -75,11 +76,11 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
         logs = [_log_of([one]) for one in steady]
         medians = [median(part) for part in _parts(logs, min(MOST_BLOCKS, len(logs) // 2))]
         log, error = median(logs), standard_deviation(medians) / math.sqrt(len(medians))
+    if whole:
+        return TurnRatio(log, error, len(steady))
     first = [r.first for r in rounds]
     second = [r.second for r in rounds]
     log += math.log(_made_meanwhile(first) / _made_meanwhile(second))
-    if whole:
-        return TurnRatio(log, error, len(steady))
     costs = (_epoch_cost(first), _epoch_cost(second))
     starts = min(cost.starts for cost in costs)
     if starts < LEAST_EPOCHS:

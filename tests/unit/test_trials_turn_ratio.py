@@ -85,7 +85,7 @@ def test_a_disturbance_at_the_end_of_one_epoch_is_not_its_cost() -> None:
 
 def test_rounds_of_whole_epochs_are_not_mixed_with_others() -> None:
     """Before the length of an epoch is known a side takes turns inside it."""
-    inside = Turn(5, 50_000_000, epoch_steps=20)
+    inside = Turn(5, 50_000_000, batches=5, stocked=-2, epoch_steps=20)
     whole = Turn(20, 260_000_000, whole_epochs=True, epoch_starts=1, epoch_steps=20)
     ratio = turn_ratio([Round(inside, whole)] * 20 + [Round(whole, whole)] * LEAST_ROUNDS)
     assert ratio is not None
