@@ -211,6 +211,7 @@ import os
 import torch.distributed
 torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
+torch.distributed.barrier()
 """
 TWO = ("--standalone", "--nproc-per-node=2")
 
@@ -219,7 +220,7 @@ def test_ranks_run_on_the_agent_and_all_must_finish_where_that_is_asked_for(
     make: Make, launcher: TrialLauncher
 ) -> None:
     done = launcher.run(
-        make("both", TRAINS + RANKS + "while True: step()", ranks=Ranks(TWO, to_finish=2))
+        make("both", TRAINS + RANKS + "while True: step(0.02)", ranks=Ranks(TWO, to_finish=2))
     )
     assert (kind(done), done.result.ranks) == (None, 2)
     code = "sys.exit(3) if rank else None\nwhile True: step(0.2)"
