@@ -162,6 +162,7 @@ class ReportOptions:
     runs: tuple[str, ...] = ()
     html: str | None = None
     markdown: str | None = None
+    png: str | None = None
     out: str | None = None
     quiet: bool = False
 

@@ -65,7 +65,7 @@ def parse_doctor(argv: list[str]) -> DoctorOptions:
     return filled(DoctorOptions, words.own)
 
 
-REPORT = Flags(switches=("quiet",), values=("html", "markdown", "out"))
+REPORT = Flags(switches=("quiet",), values=("html", "markdown", "png", "out"))
 
 
 def parse_report(argv: Sequence[str]) -> ReportOptions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpurun.arguments.gpurun_toml import load_config
 from gpurun.arguments.subcommand_flags import parse_report
@@ -11,6 +12,10 @@ from gpurun.commands.diagnose import diagnose_run
 from gpurun.commands.verdict_line import print_verdict
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.rundir import check_output, existing_home, newest_run, write_whole
+
+if TYPE_CHECKING:
+    from gpurun.report.page.page_blocks import Page
+    from gpurun.report.page.run_contents import RunContents
 
 HELP = """\
 usage: gpurun report [flags] [RUN...]     a page about a run, or several side by side
@@ -21,6 +26,7 @@ the page shows the newest run. It is one HTML file that needs neither network no
   --html FILE      write the page there (default: report.html in the run folder; of several runs
                    side-by-side.html in the folder of the first)
   --markdown FILE  write the same as Markdown, too; pictures become sentences
+  --png FILE       draw its pictures there, too: gains, step parts, loss, series over time
   --out DIR        look for runs there (default .gpurun; also GPURUN_HOME)
   --quiet          print nothing but errors and the closing verdict line
 
@@ -36,8 +42,9 @@ def report(argv: list[str]) -> int:
     paths = find_runs(options.runs, existing_home(Path.cwd(), options.out or config.run.out))
     html = Path(options.html) if options.html is not None else default_page(paths)
     check_output("--html", html)
-    if options.markdown is not None:
-        check_output("--markdown", Path(options.markdown))
+    for flag, name in (("--markdown", options.markdown), ("--png", options.png)):
+        if name is not None:
+            check_output(flag, Path(name))
 
     from gpurun.report.page.html_page import html_page
     from gpurun.report.page.markdown_page import markdown_page
@@ -46,9 +53,13 @@ def report(argv: list[str]) -> int:
 
     contents = [read_contents(path, diagnose_run) for path in paths]
     page = run_page(contents, config.report)
-    _write("--html", html, lambda: html_page(page))
+    _write("--html", html, lambda: write_whole(html, html_page(page)))
     if options.markdown is not None:
-        _write("--markdown", Path(options.markdown), lambda: markdown_page(page))
+        words = Path(options.markdown)
+        _write("--markdown", words, lambda: write_whole(words, markdown_page(page)))
+    if options.png is not None:
+        picture = Path(options.png)
+        _write("--png", picture, lambda: _draw(picture, page, contents))
     if not options.quiet:
         _tell(html, [line for run in contents for line in run.missing])
     missing = sum(len(run.missing) for run in contents)
@@ -85,9 +96,19 @@ def default_page(paths: Sequence[Path]) -> Path:
     return first / ("report.html" if len(paths) == 1 else "side-by-side.html")
 
 
-def _write(flag: str, path: Path, text: Callable[[], str]) -> None:
+def _draw(path: Path, page: Page, contents: Sequence[RunContents]) -> None:
+    from gpurun.report.plots.run_plot import draw_runs
+
+    if not draw_runs(path, page, contents):
+        raise GpurunError(
+            "--png: these runs recorded nothing to draw",
+            "gpurun --scale has --plot, gpurun bench history has --png",
+        )
+
+
+def _write(flag: str, path: Path, write: Callable[[], None]) -> None:
     try:
-        write_whole(path, text())
+        write()
     except OSError as error:
         raise GpurunError(
             f"{path} cannot be written: {error.strerror or error}", f"name another file with {flag}"

@@ -91,6 +91,7 @@ def test_looking_for_runs_makes_no_folder(tmp_path: Path, monkeypatch: pytest.Mo
         (["nothing-there"], "there is no run 'nothing-there'"),
         (["--html", "no/folder/x.html"], "--html: there is no folder no/folder"),
         (["--markdown", "."], "--markdown: . is a folder"),
+        (["--png", "no/folder/x.png"], "--png: there is no folder no/folder"),
         (["--jason"], "--jason"),
     ],
 )

@@ -34,18 +34,29 @@ Named = tuple[str, Recording]
 
 def step_section(launches: Sequence[Named]) -> Section | None:
     """The parts of the mean step of each launch; None where no launch has parts."""
-    splits = [(n, r.result.split) for n, r in launches if r.result and r.result.split]
-    rows = [(name, [getattr(split, field) or 0.0 for field, _ in PARTS]) for name, split in splits]
-    rows = [(name, parts) for name, parts in rows if sum(parts) > 0]
+    rows = step_parts(launches)
     if not rows:
         return None
     bars = [(name, milliseconds(sum(parts)), parts) for name, parts in rows]
     picture = stacked_bars("Parts of the mean step", bars, [name for _, name in PARTS])
     sentence = "; ".join(f"{name}: {_largest(parts)}" for name, parts in rows)
-    blocks: list[Block] = [Picture(picture, f"{sentence}."), Table(_parts_grid(splits))]
+    blocks: list[Block] = [Picture(picture, f"{sentence}."), Table(_parts_grid(_splits(launches)))]
     if any(recording.result and recording.result.devices for _, recording in launches):
         blocks.append(Paragraph(ON_GPU))
     return Section("Step", tuple(blocks))
+
+
+def step_parts(launches: Sequence[Named]) -> list[tuple[str, list[float]]]:
+    """The milliseconds of each of `PARTS`, by launch, where they were measured."""
+    rows = [
+        (name, [getattr(split, field) or 0.0 for field, _ in PARTS])
+        for name, split in _splits(launches)
+    ]
+    return [(name, parts) for name, parts in rows if sum(parts) > 0]
+
+
+def _splits(launches: Sequence[Named]) -> list[tuple[str, StepSplit]]:
+    return [(n, r.result.split) for n, r in launches if r.result and r.result.split]
 
 
 def _largest(parts: list[float]) -> str:

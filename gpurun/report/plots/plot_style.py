@@ -16,6 +16,8 @@ WORSE = "#cf222e"
 LEVEL = "#24292f"
 FAINT = "#8b949e"
 TEXT = "#57606a"
+SERIES = (MEASURED, BETTER, "#bf6a02", "#8250df", WORSE, "#8c959f", "#0e7c86", "#bf3989")
+"""Colors of lines and parts, as on the page."""
 SMALL, USUAL, LARGE = 8, 9, 11
 """Sizes of letters, in points."""
 DOTS_PER_INCH = 130
@@ -41,6 +43,11 @@ def plain(axes: Axes) -> None:
     axes.grid(axis="y", color=FAINT, alpha=0.25, linewidth=0.7)
     axes.set_axisbelow(True)
     axes.tick_params(labelsize=SMALL, color=FAINT, labelcolor=TEXT)
+
+
+def literal(words: str) -> str:
+    """Words as they are written: a dollar sign would begin a formula."""
+    return words.replace("$", r"\$")
 
 
 def save_png(figure: Figure, path: Path) -> None:

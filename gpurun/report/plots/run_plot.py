@@ -1,0 +1,150 @@
+"""One picture of a run or of several: the outcome in words, gains, step parts, series, loss."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpurun.formatting.knob_text import knob_change
+from gpurun.formatting.number_text import factor, milliseconds
+from gpurun.formatting.one_line import one_line
+from gpurun.records.tuning import TuningReport
+from gpurun.report.ladder import CHOSEN
+from gpurun.report.page.measured_sections import PARTS, Named, step_parts
+from gpurun.report.page.page_blocks import Page, Paragraph
+from gpurun.report.page.recorded_series import Gauge
+from gpurun.report.page.run_contents import RunContents
+from gpurun.report.plots import plot_style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+WIDTH, PANEL, EDGE = 11.0, 2.6, 0.9
+"""Inches: of the picture, of the height of a row of panels, and of what is above them."""
+MOST_PANELS = 12
+TITLE_LENGTH, NAME_LENGTH = 100, 30
+
+Draw = Callable[["Axes"], None]
+
+
+def draw_runs(path: Path, page: Page, runs: Sequence[RunContents]) -> bool:
+    """Write the picture; False where there is nothing to draw. `OSError` if it cannot be written.
+
+    `page`: the page about the same runs, for its words.
+    """
+    panels = _panels(runs)[:MOST_PANELS]
+    if not panels:
+        return False
+    columns = min(2, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = plot_style.new_figure(WIDTH, PANEL * rows + EDGE)
+    places = figure.subplots(rows, columns, squeeze=False).flat
+    for axes, panel in zip(places, [*panels, None], strict=False):
+        if panel is None:
+            axes.set_axis_off()
+        else:
+            plot_style.plain(axes)
+            panel(axes)
+    words = textwrap.fill(_headline(page), TITLE_LENGTH)
+    figure.suptitle(plot_style.literal(words), fontsize=plot_style.LARGE, fontweight="bold")
+    plot_style.save_png(figure, path)
+    return True
+
+
+def _headline(page: Page) -> str:
+    """The sentence that matters most, after the page's title."""
+    blocks = [b for part in page.parts for section in part.sections for b in section.blocks]
+    strong = next((b.text for b in blocks if isinstance(b, Paragraph) and b.strong), "")
+    return f"{page.title}. {strong}" if strong else page.title
+
+
+def _panels(runs: Sequence[RunContents]) -> list[Draw]:
+    """What there is to draw, the outcome first."""
+    several = len(runs) > 1
+    launches: list[Named] = [
+        (f"{run.name if several else ''} {recording.label}".strip() or "the run", recording)
+        for run in runs
+        for recording in run.recordings
+    ]
+    panels: list[Draw] = [
+        partial(_gains, run.tuning)
+        for run in runs
+        if run.tuning is not None and run.tuning.verdict == "faster" and run.tuning.speedup
+    ]
+    if parts := step_parts(launches):
+        panels.append(partial(_step, parts))
+    curves = [
+        (name, recording.loss.series.points) for name, recording in launches if recording.loss
+    ]
+    if curves:
+        panels.append(partial(_lines, "Loss", "step", curves))
+    gauges = [(name, gauge) for name, recording in launches for gauge in recording.gauges]
+    titles = list(dict.fromkeys(gauge.title for _, gauge in gauges))
+    gauges.sort(key=lambda named: titles.index(named[1].title))  # the same of each launch together
+    return panels + [partial(_gauge, name, gauge) for name, gauge in gauges]
+
+
+def _gains(report: TuningReport, axes: Axes) -> None:
+    """The factor of throughput of each change that is kept, and of all together."""
+    rows = [row for row in report.ladder if row.kept and row.speedup is not None]
+    names = [knob_change(row.knob, row.value) for row in rows] + [CHOSEN]
+    values = [row.speedup or 1.0 for row in rows] + [report.speedup or 1.0]
+    colors = [plot_style.MEASURED] * len(rows) + [plot_style.BETTER]
+    bars = axes.barh(_short(names), values, color=colors, height=0.6)
+    axes.bar_label(bars, [factor(v) for v in values], padding=3, fontsize=plot_style.SMALL)
+    axes.axvline(1.0, color=plot_style.FAINT, linestyle="--", linewidth=1)
+    axes.grid(visible=False)
+    axes.invert_yaxis()
+    _title(axes, "Gain of each change that is kept (factor of throughput)")
+
+
+def _step(parts: Sequence[tuple[str, Sequence[float]]], axes: Axes) -> None:
+    """The parts of the mean step of each launch, one after the other."""
+    names = _short([name for name, _ in parts])
+    left = [0.0] * len(parts)
+    for number, (_, part) in enumerate(PARTS):
+        widths = [values[number] for _, values in parts]
+        if any(widths):
+            color = plot_style.SERIES[number]
+            bars = axes.barh(names, widths, left=left, color=color, height=0.6, label=part)
+            left = [a + b for a, b in zip(left, widths, strict=True)]
+    axes.bar_label(bars, [milliseconds(x) for x in left], padding=3, fontsize=plot_style.SMALL)
+    axes.set_xlabel("ms", fontsize=plot_style.SMALL)
+    axes.grid(visible=False)
+    axes.invert_yaxis()
+    axes.margins(y=0.35)
+    axes.legend(fontsize=plot_style.SMALL, frameon=False, ncols=3, loc="lower left")
+    _title(axes, "Parts of the mean step")
+
+
+def _gauge(name: str, gauge: Gauge, axes: Axes) -> None:
+    lines = [(series.name, series.points) for series in gauge.series]
+    _lines(f"{gauge.title}, {gauge.unit}: {name}", "seconds", lines, axes)
+    axes.set_ylim(bottom=0)
+
+
+def _lines(
+    title: str, x: str, lines: Sequence[tuple[str, Sequence[tuple[float, float]]]], axes: Axes
+) -> None:
+    for number, (name, points) in enumerate(lines):
+        color = plot_style.SERIES[number % len(plot_style.SERIES)]
+        label = plot_style.literal(one_line(name, NAME_LENGTH))
+        width = 1.2 + 0.9 * (len(lines) - 1 - number)  # equal curves stay visible below each other
+        axes.plot(*zip(*points, strict=True), color=color, linewidth=width, label=label)
+    axes.set_xlabel(x, fontsize=plot_style.SMALL)
+    if len(lines) > 1:
+        axes.legend(fontsize=plot_style.SMALL, frameon=False)
+    _title(axes, title)
+
+
+def _short(names: Sequence[str]) -> list[str]:
+    """Names as they are written, cut where there is no room; equal ones stay apart."""
+    cut = [plot_style.literal(one_line(name, NAME_LENGTH)) for name in names]
+    return [f"{name}{' ' * cut[:n].count(name)}" for n, name in enumerate(cut)]
+
+
+def _title(axes: Axes, words: str) -> None:
+    axes.set_title(plot_style.literal(one_line(words, 60)), fontsize=plot_style.USUAL, loc="left")
