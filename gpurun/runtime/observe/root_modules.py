@@ -88,7 +88,13 @@ class RootModules:
 
     def evaluating(self) -> bool:
         """True if no root is in training mode, although one has trained in it."""
-        return self._in_training_mode and not any(m.training for m in self.modules())
+        if not self._in_training_mode:
+            return False
+        for ref in list(self.known.values()):  # asked for every batch: no list of modules is made
+            module = ref()
+            if module is not None and module.training:
+                return False
+        return True
 
     # -- the search ----------------------------------------------------------------------------
 
