@@ -187,9 +187,10 @@ def _measure(
     what = f"{judgement.what}{_reads(uses)}"
     if judgement.reduction is None:
         raise Refused(what, SIZES if uses else judgement.todo)
+    remark = "; ".join(filter(None, (what, _drawn_alike(whole))))
     seconds = time.monotonic() - began
     return StoredReduction(
-        judgement.reduction, judgement.residual, what, seconds, fingerprint, files
+        judgement.reduction, judgement.residual, remark, seconds, fingerprint, files
     )
 
 
@@ -304,6 +305,17 @@ def _uses_of_batch_size(options: Options, whole: ProbeRun) -> tuple[str, ...]:
 
 def _reads(uses: tuple[str, ...]) -> str:
     return f"; the script reads its batch size at {' and at '.join(uses[:SHOWN])}" if uses else ""
+
+
+def _drawn_alike(whole: ProbeRun) -> str:
+    """A remark on numbers that all ranks draw alike, "" for none."""
+    line = "" if whole.probe is None else whole.probe.own_generator
+    if not line:
+        return ""
+    return (
+        f"at {line} the script draws from a generator of its own: every rank draws the same "
+        "numbers for its share of a batch, where one process draws others for each sample"
+    )
 
 
 def _half_failed(half: ProbeRun, uses: tuple[str, ...]) -> Refused:

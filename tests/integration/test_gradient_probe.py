@@ -29,16 +29,19 @@ dropped = nn.Dropout(0.4) if kind == "dropped" else nn.Identity()
 net = nn.Sequential(nn.Linear(8, 16), normed, nn.ReLU(), dropped, nn.Linear(16, 4))
 optimizer = torch.optim.SGD(net.parameters(), 0.01)
 each = {"reduction": "sum"}
+own, of_order = torch.Generator().manual_seed(3), torch.Generator().manual_seed(4)
 
 @torch.compile
 def compiled(out, b):
     return F.cross_entropy(out, b, **each) / 16
 
 for epoch in range(2):
-    for a, b in DataLoader(TensorDataset(x, y), BATCH, shuffle=True):
+    for a, b in DataLoader(TensorDataset(x, y), BATCH, shuffle=True, generator=of_order):
         optimizer.zero_grad()
         if kind == "noisy":
             a = a + torch.randn_like(a) * torch.rand(a.size(0), 1)
+        if kind == "own generator":
+            a = a + torch.randn(a.shape, generator=own)
         if kind == "mixed up":
             share, order = np.random.beta(1, 1), torch.randperm(a.size(0))
             a = share * a + (1 - share) * a[order]
@@ -118,9 +121,21 @@ def test_what_is_drawn_or_normalised_disturbs_no_measurement(
     assert "something else" not in said
 
 
+def test_numbers_that_all_ranks_draw_alike_are_told_with_the_line(
+    script: Path, gpurun: Gpurun
+) -> None:
+    done = gpurun(*RANKS, "train.py", "own generator")
+    line = next(n for n, x in enumerate(TRAIN.splitlines(), 1) if "(a.shape, generator=own)" in x)
+    assert done.returncode == 0
+    assert (
+        f"at train.py:{line} the script draws from a generator of its own" in done.stderr.decode()
+    )
+
+
 def test_a_result_is_kept(script: Path, gpurun: Gpurun) -> None:
     first, second = (gpurun(*RANKS, "train.py", "plain").stderr.decode() for _ in range(2))
     assert "(measured in" in first
+    assert "generator of its own" not in first  # the loader's draws order samples, alike as it must
     assert "(measured before)" in second
 
 

@@ -44,3 +44,5 @@ class ProbeEvent:
     """True if one of them was not known to train when it was opened."""
     files: tuple[str, ...] | None = None
     """Files that the script has read, None if that is not known."""
+    own_generator: str = ""
+    """The user's line that draws from a generator of the script's own for a batch, "" for none."""

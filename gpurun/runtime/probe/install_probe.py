@@ -107,6 +107,7 @@ class GradientProbe:
             tuple(sorted(self._batches.training)),
             missed=self._batches.missed,
             files=None if files is None else files.names(),
+            own_generator=self._rng.own_generator,
         )
 
 

@@ -15,6 +15,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 
+from gpurun.runtime.ddp.rank_info import line_of
+
 
 def seed_all(seed: int) -> None:
     """Seed every generator that scripts draw from."""
@@ -34,6 +36,8 @@ class WholeBatchRNG(TorchDispatchMode):
     def __init__(self, start: int, step: int) -> None:
         super().__init__()
         self.own = self.total = 0
+        self.own_generator = ""
+        """The user's line that drew for a batch from a generator of the script's own."""
         self._start, self._step = start, step
         self._pid = os.getpid()
 
@@ -49,6 +53,8 @@ class WholeBatchRNG(TorchDispatchMode):
         seeded = torch.Tag.nondeterministic_seeded in func.tags
         if not self.own or not seeded or os.getpid() != self._pid:
             return func(*args, **kwargs)
+        if not self.own_generator and _is_own(kwargs.get("generator")):
+            self.own_generator = line_of(sys._getframe(1))
         if func.overloadpacket is torch.ops.aten.randperm:
             return self._permutation(func, args, kwargs)
         return func(*args, **kwargs) if self._step == 1 else self._rows(func, args, kwargs)
@@ -96,3 +102,9 @@ class WholeBatchRNG(TorchDispatchMode):
     def _own_rows(self, drawn: torch.Tensor) -> torch.Tensor:
         whole = drawn.dim() and len(drawn) == self.total
         return drawn[self._start :: self._step].contiguous() if whole else drawn
+
+
+def _is_own(generator: torch.Generator | None) -> bool:
+    """True for a generator that the script made: nobody but it seeds that."""
+    globals_ = (None, torch.default_generator, *torch.cuda.default_generators)
+    return all(generator is not one for one in globals_)
