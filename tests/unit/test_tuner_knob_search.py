@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -104,6 +104,35 @@ def by_value(rates: dict[Any, float]) -> Callable[[TrialRequest], Trial]:
         return trial(rates[list(request.settings.values())[-1]], request.settings)
 
     return launch
+
+
+def in_turns(gain: float, error: float, settings: Mapping[str, Any] | None = None) -> Trial:
+    """A trial that took turns with the reference."""
+    measured = trial(100.0, settings or {})
+    record = replace(measured.record, gain_over_reference=gain, gain_error=error)
+    return replace(measured, record=record)
+
+
+@pytest.mark.parametrize(
+    ("figures", "kept", "launches"),
+    [
+        ([(1.34, 0.06), (0.91, 0.01)], {}, 2),  # a lucky one
+        ([(1.34, 0.06), (1.30, 0.04)], {"planted": 2}, 2),
+        ([(1.34, 0.01)], {"planted": 2}, 1),
+        ([(0.98, 0.06)], {}, 1),  # no gain anyway
+    ],
+)
+def test_a_gain_whose_turns_disagree_is_measured_once_more_and_the_more_exact_counts(
+    figures: list[tuple[float, float]], kept: dict[str, Any], launches: int
+) -> None:
+    coming = list(figures)
+    base = in_turns(1.0, 0.0)
+    state, notes = searched(
+        [Planted([2])], lambda request: in_turns(*coming.pop(0), request.settings), base=base
+    )
+    assert state.settings == kept
+    assert len(figures) - len(coming) == launches
+    assert ("×1.34 is uncertain, and measured once more" in notes) is (launches == 2)
 
 
 def test_the_best_value_is_kept_and_the_rest_say_why_not() -> None:

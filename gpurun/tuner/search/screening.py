@@ -32,6 +32,9 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 
 LEAST_GAIN = 1.02
 """A change that gains less in screening is not kept: it would not survive the proof."""
+UNSURE = 0.03
+"""A gain whose turns disagree by more (its standard error) is measured once more before it is
+believed: all later trials are compared with the best."""
 DEAR_SECONDS = 10.0
 """Settings that take this long to start are compiled."""
 LEAST_POTENTIAL = 1.03
@@ -178,16 +181,23 @@ class Screening:
         later = self.startup(turned, state).first
         waiting = patience(self._limits.budget_seconds, state.best.record.seconds, later)
         self._left -= 1
-        trial = self._launch(
-            TrialRequest(
-                purpose="screen",
-                settings=settings,
-                stop=with_read_ahead(self._rule, settings, prefetch),
-                patience_seconds=waiting,
-                limit_seconds=waiting + 3 * state.best.record.seconds,
-            )
+        request = TrialRequest(
+            purpose="screen",
+            settings=settings,
+            stop=with_read_ahead(self._rule, settings, prefetch),
+            patience_seconds=waiting,
+            limit_seconds=waiting + 3 * state.best.record.seconds,
         )
-        return self._named(trial, turned, state) if trial.late else trial
+        trial = self._launch(request)
+        if trial.late:
+            return self._named(trial, turned, state)
+        if _is_unsure_gain(trial, state.best) and not self._limits.out_of_time(
+            state.best, StartupSeconds()
+        ):
+            self.note(f"×{trial.gain:.2f} is uncertain, and measured once more")
+            again = self._launch(request)
+            trial = min(trial, again, key=_gain_error)
+        return trial
 
     def _named(self, trial: Trial, turned: Sequence[Knob], state: SearchState) -> Trial:
         """A trial that was given up, with the knob that most likely made it slow in its reason."""
@@ -300,6 +310,21 @@ def gains(trial: Trial, other: Trial) -> bool:
     gain = gain_over(trial, other)
     error = math.hypot(trial.record.gain_error or 0.0, other.record.gain_error or 0.0)
     return gain >= LEAST_GAIN and math.log(gain) > error
+
+
+def _is_unsure_gain(trial: Trial, best: Trial) -> bool:
+    """True if a trial seems better than the best, by turns that disagree."""
+    return (
+        trial.gain is not None
+        and UNSURE < _gain_error(trial) < math.inf
+        and gain_over(trial, best) >= LEAST_GAIN
+    )
+
+
+def _gain_error(trial: Trial) -> float:
+    """The standard error of its gain over the reference; infinite where it took no turns."""
+    error = trial.record.gain_error
+    return math.inf if trial.gain is None or error is None else error
 
 
 def no_gain(trial: Trial, without: Trial) -> str:

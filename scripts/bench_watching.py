@@ -1,0 +1,139 @@
+"""What watching costs a training: the live line, the metrics, and scrapes.
+
+    python scripts/bench_watching.py [--seconds 240] [--scrapes 200]
+
+One run under `gpurun --live --prometheus 0`. Spans of some seconds alternate, in random order
+within each round: "frozen" (the launcher is stopped: nothing samples, follows or serves),
+"watched" (it runs, and is scraped once a second) and "scraped" (it answers `--scrapes` requests a
+second). The script notes when each of its steps ended. Printed: the ratio of the median step time
+to that of the frozen spans of the same rounds, with its 95 % interval (Student's t over rounds),
+and the requests that failed. Bars: watched at most 0.5 %, scraped at most 1 %.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from bisect import bisect_left
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts.bench_overhead import interval
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SPAN_SECONDS, EDGE_SECONDS = 4.0, 0.5
+"""Length of a span, and what is left out at its beginning."""
+KINDS = ("frozen", "watched", "scraped")
+TRAIN = """
+import sys, time, torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(256, 1024), nn.ReLU(), nn.Linear(1024, 256))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+loader = DataLoader(TensorDataset(torch.randn(4096, 256)), batch_size=256)
+until, ends = time.monotonic() + float(sys.argv[1]), []
+while time.monotonic() < until:
+    for (x,) in loader:
+        optimizer.zero_grad()
+        model(x).square().mean().backward()
+        optimizer.step()
+        ends.append(time.monotonic())
+with open("ends", "w") as file:
+    file.writelines(f"{end}\\n" for end in ends)
+"""
+
+
+def main() -> None:
+    """Run, and print the ratios."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=240.0)
+    parser.add_argument("--scrapes", type=int, default=200, help="requests a second")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "train.py").write_text(TRAIN)
+        rounds, answered, failed = watch(folder, options)
+        ends = [float(line) for line in (folder / "ends").read_text().split()]
+    steps = [{kind: median_step(ends, begin) for kind, begin in one.items()} for one in rounds]
+    steps = [one for one in steps if None not in one.values()]
+    for kind in KINDS[1:]:
+        logs = [math.log(one[kind] / one["frozen"]) for one in steps]
+        low, high = interval(logs)
+        mean = statistics.fmean(logs)
+        print(f"{kind}: {mean:+.2%} of a step ({low:+.2%} to {high:+.2%}), {len(logs)} rounds")
+    print(f"step {statistics.median(one['frozen'] for one in steps) * 1000:.2f} ms")
+    print(f"requests: {answered} answered, {failed} failed")
+
+
+def watch(folder: Path, options: argparse.Namespace) -> tuple[list[dict[str, float]], int, int]:
+    """Run the script; the beginnings of the spans by round, and the requests that were answered
+    and that failed."""
+    words = ["--live", "--prometheus", "0", "train.py", str(options.seconds + 10)]
+    launcher = subprocess.Popen(
+        [sys.executable, "-m", "gpurun", *words],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert launcher.stderr is not None
+    found = re.search(r"http://\S+/metrics", launcher.stderr.readline().decode())
+    assert found, "no address of metrics"
+    threading.Thread(target=launcher.stderr.read, daemon=True).start()
+    draws, until = random.Random(options.seed), time.monotonic() + options.seconds
+    rounds: list[dict[str, float]] = []
+    counts = [0, 0]
+    time.sleep(8.0)  # it has begun to train by then
+    while time.monotonic() + len(KINDS) * SPAN_SECONDS < until:
+        begins: dict[str, float] = {}
+        for kind in draws.sample(KINDS, len(KINDS)):
+            if kind == "frozen":
+                os.kill(launcher.pid, signal.SIGSTOP)
+            begins[kind] = time.monotonic()
+            rate = {"frozen": 0, "watched": 1, "scraped": options.scrapes}[kind]
+            span(found[0], rate, begins[kind] + SPAN_SECONDS, counts)
+            os.kill(launcher.pid, signal.SIGCONT)
+        rounds.append(begins)
+    launcher.wait()
+    return rounds, counts[0], counts[1]
+
+
+def span(url: str, rate: int, until: float, counts: list[int]) -> None:
+    """Ask so often a second until then. `counts`: answered and failed."""
+    due = time.monotonic()
+    while (now := time.monotonic()) < until:
+        if not rate or now < due:
+            time.sleep(min(until, due if rate else until) - now)
+            continue
+        due += 1 / rate
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:
+                counts[0 if answer.read() else 1] += 1
+        except OSError:
+            counts[1] += 1
+
+
+def median_step(ends: list[float], begin: float) -> float | None:
+    """The median step in a span, None where the script did not train."""
+    first = bisect_left(ends, begin + EDGE_SECONDS)
+    last = bisect_left(ends, begin + SPAN_SECONDS)
+    steps = [b - a for a, b in zip(ends[first:last], ends[first + 1 : last], strict=False)]
+    return statistics.median(steps) if steps else None
+
+
+if __name__ == "__main__":
+    main()
