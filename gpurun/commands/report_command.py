@@ -26,7 +26,7 @@ the page shows the newest run. It is one HTML file that needs neither network no
   --html FILE      write the page there (default: report.html in the run folder; of several runs
                    side-by-side.html in the folder of the first)
   --markdown FILE  write the same as Markdown, too; pictures become sentences
-  --png FILE       draw its pictures there, too: gains, step parts, loss, series over time
+  --png FILE       draw gains, step parts, loss and series over time there, as one picture
   --out DIR        look for runs there (default .gpurun; also GPURUN_HOME)
   --quiet          print nothing but errors and the closing verdict line
 
@@ -57,13 +57,13 @@ def report(argv: list[str]) -> int:
     if options.markdown is not None:
         words = Path(options.markdown)
         _write("--markdown", words, lambda: write_whole(words, markdown_page(page)))
+    missing = [line for run in contents for line in run.missing]
     if options.png is not None:
         picture = Path(options.png)
-        _write("--png", picture, lambda: _draw(picture, page, contents))
+        _write("--png", picture, lambda: missing.extend(_draw(picture, page, contents)))
     if not options.quiet:
-        _tell(html, [line for run in contents for line in run.missing])
-    missing = sum(len(run.missing) for run in contents)
-    print_verdict("ok", int(ExitCode.OK), runs=len(paths), missing=missing, page=html)
+        _tell(html, missing)
+    print_verdict("ok", int(ExitCode.OK), runs=len(paths), missing=len(missing), page=html)
     return int(ExitCode.OK)
 
 
@@ -96,14 +96,12 @@ def default_page(paths: Sequence[Path]) -> Path:
     return first / ("report.html" if len(paths) == 1 else "side-by-side.html")
 
 
-def _draw(path: Path, page: Page, contents: Sequence[RunContents]) -> None:
+def _draw(path: Path, page: Page, contents: Sequence[RunContents]) -> list[str]:
+    """Write the picture; what is missing where there is none."""
     from gpurun.report.plots.run_plot import draw_runs
 
-    if not draw_runs(path, page, contents):
-        raise GpurunError(
-            "--png: these runs recorded nothing to draw",
-            "gpurun --scale has --plot, gpurun bench history has --png",
-        )
+    drawn = draw_runs(path, page, contents)
+    return [] if drawn else ["--png: nothing in these records can be drawn"]
 
 
 def _write(flag: str, path: Path, write: Callable[[], None]) -> None:

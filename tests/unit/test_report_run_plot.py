@@ -7,15 +7,18 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from matplotlib.axes import Axes
 from PIL import Image
 
 from gpurun import main
 from gpurun.arguments.gpurun_toml import ReportConfig
 from gpurun.commands.diagnose import diagnose_run
 from gpurun.records.codec import to_json
-from gpurun.report.page.run_contents import RunContents, read_contents
+from gpurun.report.page.recorded_series import LossCurve, Series
+from gpurun.report.page.run_contents import Recording, RunContents, read_contents
 from gpurun.report.page.run_page import run_page
-from gpurun.report.plots.run_plot import draw_runs
+from gpurun.report.plots import plot_style
+from gpurun.report.plots.run_plot import draw_runs, panels_of
 from tests.recordings import unpacked
 from tests.unit.report_records import unmeasured_result
 
@@ -59,11 +62,43 @@ def test_the_command_writes_it_beside_the_page(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_run_that_recorded_nothing_to_draw_is_refused(
+def test_a_run_that_recorded_nothing_to_draw_has_a_page_and_a_line_that_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = tmp_path / "run.json"
     document.write_text(json.dumps(to_json(unmeasured_result())))
-    assert main(["report", str(document), "--png", str(tmp_path / "x.png")]) == 2
-    assert "recorded nothing to draw" in capsys.readouterr().err
+    assert main(["report", str(document), "--png", str(tmp_path / "x.png")]) == 0
+    assert "missing: --png: nothing in these records can be drawn" in capsys.readouterr().err
+    assert (tmp_path / "run.html").exists()
     assert not (tmp_path / "x.png").exists()
+
+
+def panels(*runs: RunContents) -> list[tuple[str, Axes]]:
+    """Title and content of each panel, as drawn."""
+    found = []
+    for draw in panels_of(runs):
+        axes = plot_style.new_figure(5, 3).subplots()
+        draw(axes)
+        found.append((axes.get_title(loc="left"), axes))
+    return found
+
+
+def test_a_loss_of_one_step_is_a_dot_and_one_that_broke_says_so() -> None:
+    once = Series("loss", ((3.0, 0.5),), 0.5, 0.5, 0.5)
+    recording = Recording("", loss=LossCurve(once, not_finite=2))
+    ((title, axes),) = panels(RunContents("one", recordings=(recording,)))
+    assert title == "Loss; the run not finite in 2 steps"
+    assert [line.get_marker() for line in axes.get_lines()] == ["o"]
+
+
+def test_panels_of_several_runs_have_their_names(tuned: RunContents) -> None:
+    assert panels(tuned)[0][0] == "Gain of each change that is kept"
+    names = [title for title, _ in panels(replace(tuned, name="A" * 40), replace(tuned, name="B"))]
+    assert names[1] == "Gain of each change that is kept: B"
+    cut = [title for title in names if title.endswith(("before", "after")) and "A" * 9 in title]
+    assert len(set(cut)) == len(cut) > 2, "before and after can be told apart"
+
+
+def test_what_has_no_room_is_counted(tuned: RunContents, tmp_path: Path) -> None:
+    few, many = [drawn(tmp_path / f"{n}.png", *[tuned] * n)[1] for n in (2, 9)]
+    assert many < 2 * few

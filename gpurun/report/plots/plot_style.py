@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ def literal(words: str) -> str:
 
 
 def save_png(figure: Figure, path: Path) -> None:
-    """Write the picture; `OSError` where it cannot be."""
-    with path.open("wb") as file:
+    """Write the picture; `OSError` where it cannot be. Letters without a glyph become boxes."""
+    with path.open("wb") as file, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         figure.savefig(file, format="png")

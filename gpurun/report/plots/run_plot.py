@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpurun.formatting.knob_text import knob_change
-from gpurun.formatting.number_text import factor, milliseconds
+from gpurun.formatting.number_text import count, factor, milliseconds
 from gpurun.formatting.one_line import one_line
 from gpurun.records.tuning import TuningReport
 from gpurun.report.ladder import CHOSEN
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WIDTH, PANEL, EDGE = 11.0, 2.6, 0.9
 """Inches: of the picture, of the height of a row of panels, and of what is above them."""
 MOST_PANELS = 12
-TITLE_LENGTH, NAME_LENGTH = 100, 30
+TITLE_LENGTH, NAME_LENGTH, RUN_LENGTH = 100, 30, 22
 
 Draw = Callable[["Axes"], None]
 
@@ -35,9 +35,10 @@ def draw_runs(path: Path, page: Page, runs: Sequence[RunContents]) -> bool:
 
     `page`: the page about the same runs, for its words.
     """
-    panels = _panels(runs)[:MOST_PANELS]
+    panels = panels_of(runs)
     if not panels:
         return False
+    left, panels = len(panels) - MOST_PANELS, panels[:MOST_PANELS]
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = plot_style.new_figure(WIDTH, PANEL * rows + EDGE)
@@ -50,28 +51,32 @@ def draw_runs(path: Path, page: Page, runs: Sequence[RunContents]) -> bool:
             panel(axes)
     words = textwrap.fill(_headline(page), TITLE_LENGTH)
     figure.suptitle(plot_style.literal(words), fontsize=plot_style.LARGE, fontweight="bold")
+    if left > 0:
+        caption = f"not drawn: {count(left, 'more panel')}"
+        figure.supxlabel(caption, fontsize=plot_style.SMALL, color=plot_style.TEXT)
     plot_style.save_png(figure, path)
     return True
 
 
 def _headline(page: Page) -> str:
-    """The sentence that matters most, after the page's title."""
-    blocks = [b for part in page.parts for section in part.sections for b in section.blocks]
+    """The page's title; of a single run also the sentence that matters most."""
+    blocks = [block for section in page.parts[0].sections for block in section.blocks]
     strong = next((b.text for b in blocks if isinstance(b, Paragraph) and b.strong), "")
-    return f"{page.title}. {strong}" if strong else page.title
+    return f"{page.title}. {strong}" if strong and len(page.parts) == 1 else page.title
 
 
-def _panels(runs: Sequence[RunContents]) -> list[Draw]:
+def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
     """What there is to draw, the outcome first."""
     several = len(runs) > 1
+    names = [one_line(run.name, RUN_LENGTH) if several else "" for run in runs]
     launches: list[Named] = [
-        (f"{run.name if several else ''} {recording.label}".strip() or "the run", recording)
-        for run in runs
+        (f"{name} {recording.label}".strip() or "the run", recording)
+        for name, run in zip(names, runs, strict=True)
         for recording in run.recordings
     ]
     panels: list[Draw] = [
-        partial(_gains, run.tuning)
-        for run in runs
+        partial(_gains, name, run.tuning)
+        for name, run in zip(names, runs, strict=True)
         if run.tuning is not None and run.tuning.verdict == "faster" and run.tuning.speedup
     ]
     if parts := step_parts(launches):
@@ -80,14 +85,16 @@ def _panels(runs: Sequence[RunContents]) -> list[Draw]:
         (name, recording.loss.series.points) for name, recording in launches if recording.loss
     ]
     if curves:
-        panels.append(partial(_lines, "Loss", "step", curves))
+        broken = [(n, r.loss.not_finite) for n, r in launches if r.loss and r.loss.not_finite]
+        told = [f"{name} not finite in {count(steps, 'step')}" for name, steps in broken]
+        panels.append(partial(_lines, "; ".join(["Loss", *told]), "step", curves))
     gauges = [(name, gauge) for name, recording in launches for gauge in recording.gauges]
     titles = list(dict.fromkeys(gauge.title for _, gauge in gauges))
     gauges.sort(key=lambda named: titles.index(named[1].title))  # the same of each launch together
     return panels + [partial(_gauge, name, gauge) for name, gauge in gauges]
 
 
-def _gains(report: TuningReport, axes: Axes) -> None:
+def _gains(name: str, report: TuningReport, axes: Axes) -> None:
     """The factor of throughput of each change that is kept, and of all together."""
     rows = [row for row in report.ladder if row.kept and row.speedup is not None]
     names = [knob_change(row.knob, row.value) for row in rows] + [CHOSEN]
@@ -98,7 +105,7 @@ def _gains(report: TuningReport, axes: Axes) -> None:
     axes.axvline(1.0, color=plot_style.FAINT, linestyle="--", linewidth=1)
     axes.grid(visible=False)
     axes.invert_yaxis()
-    _title(axes, "Gain of each change that is kept (factor of throughput)")
+    _title(axes, f"Gain of each change that is kept{f': {name}' if name else ''}")
 
 
 def _step(parts: Sequence[tuple[str, Sequence[float]]], axes: Axes) -> None:
@@ -132,8 +139,9 @@ def _lines(
     for number, (name, points) in enumerate(lines):
         color = plot_style.SERIES[number % len(plot_style.SERIES)]
         label = plot_style.literal(one_line(name, NAME_LENGTH))
-        width = 1.2 + 0.9 * (len(lines) - 1 - number)  # equal curves stay visible below each other
-        axes.plot(*zip(*points, strict=True), color=color, linewidth=width, label=label)
+        width = 1.2 + 0.9 * min(len(lines) - 1 - number, 2)  # equal curves stay visible
+        dot = "o" if len(points) == 1 else None
+        axes.plot(*zip(*points, strict=True), color=color, linewidth=width, marker=dot, label=label)
     axes.set_xlabel(x, fontsize=plot_style.SMALL)
     if len(lines) > 1:
         axes.legend(fontsize=plot_style.SMALL, frameon=False)
