@@ -49,8 +49,8 @@ LAST_CHARACTERS = 20_000
 class StoredReduction:
     """The result of the probe. `seconds`: its duration.
 
-    `residual`: by what part of the gradient halves of a batch differ from it; `remark`: a note on
-    that for the user, "" for none.
+    `residual`: by what part of the gradient halves of a batch differ from it; `remark`: lines for
+    the user on what ranks do otherwise than one process, "" for none.
 
     `reduction` is None for a script that is distributed by itself. `files`: size and time of the
     last change (ns) of the files that it has read, None if they are not known.
@@ -144,8 +144,8 @@ def _kept(path: Path) -> StoredReduction | None:
 def _tell(options: Options, found: StoredReduction, when: str) -> None:
     if options.loss_reduction is not None:
         return  # nothing was measured
-    if found.remark:
-        _say(found.remark)
+    for line in found.remark.splitlines():
+        _say(line)
     if not options.quiet and found.reduction is not None:
         _say(f"the loss is a {found.reduction.value} over samples ({when})")
 
@@ -187,7 +187,7 @@ def _measure(
     what = f"{judgement.what}{_reads(uses)}"
     if judgement.reduction is None:
         raise Refused(what, SIZES if uses else judgement.todo)
-    remark = "; ".join(filter(None, (what, _drawn_alike(whole))))
+    remark = "\n".join(filter(None, (what, _drawn_alike(whole))))
     seconds = time.monotonic() - began
     return StoredReduction(
         judgement.reduction, judgement.residual, remark, seconds, fingerprint, files
@@ -232,7 +232,8 @@ class _Probing:
             raise self._failed(seen)
         if seen.probe is not None and seen.probe.missed:
             again = self._start("again", 0, 1, seen.probe.loaders).wait()
-            seen = replace(again, probe=seen.probe)
+            drawn = seen.probe.own_generator if again.probe is None else again.probe.own_generator
+            seen = replace(again, probe=replace(seen.probe, own_generator=drawn))
         return seen
 
     def judged(self, whole: ProbeRun) -> ReductionVerdict:

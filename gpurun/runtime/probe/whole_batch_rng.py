@@ -54,7 +54,8 @@ class WholeBatchRNG(TorchDispatchMode):
         if not self.own or not seeded or os.getpid() != self._pid:
             return func(*args, **kwargs)
         if not self.own_generator and _is_own(kwargs.get("generator")):
-            self.own_generator = line_of(sys._getframe(1))
+            if any(self._of_rows(value) for value in (*args, *kwargs.values())):
+                self.own_generator = line_of(sys._getframe(1))
         if func.overloadpacket is torch.ops.aten.randperm:
             return self._permutation(func, args, kwargs)
         return func(*args, **kwargs) if self._step == 1 else self._rows(func, args, kwargs)
@@ -88,23 +89,30 @@ class WholeBatchRNG(TorchDispatchMode):
             return args[0].copy_(wide[0][self._start :: self._step])
         return tree_map_only(torch.Tensor, self._own_rows, result)
 
-    def _widened(self, value: object) -> Any:
-        """An argument for the whole batch: a tensor of this part's rows, or a list of sizes."""
-        if isinstance(value, torch.Tensor) and value.dim() and len(value) == self.own:
+    def _of_rows(self, value: object) -> bool:
+        """True for an argument for this part's rows: a tensor of so many, or a list of sizes."""
+        if isinstance(value, torch.Tensor):
+            return bool(value.dim()) and len(value) == self.own
+        return isinstance(value, (list, tuple)) and list(value[:1]) == [self.own]
+
+    def _widened(self, value: Any) -> Any:
+        """An argument for the whole batch."""
+        if not self._of_rows(value):
+            return value
+        if isinstance(value, torch.Tensor):
             index = torch.arange(self.total, device=value.device) // self._step
             return value.index_select(0, index.clamp(max=self.own - 1))
-        if isinstance(value, (list, tuple)) and value:
-            first, *rest = value
-            if type(first) is int and first == self.own:
-                return [self.total, *rest]
-        return value
+        return [self.total, *value[1:]]
 
     def _own_rows(self, drawn: torch.Tensor) -> torch.Tensor:
         whole = drawn.dim() and len(drawn) == self.total
         return drawn[self._start :: self._step].contiguous() if whole else drawn
 
 
-def _is_own(generator: torch.Generator | None) -> bool:
-    """True for a generator that the script made: nobody but it seeds that."""
-    globals_ = (None, torch.default_generator, *torch.cuda.default_generators)
-    return all(generator is not one for one in globals_)
+def _is_own(generator: Any) -> bool:
+    """True for a generator that the script made: nobody but it seeds that.
+
+    Dispatch sees a new object for the same generator, so addresses are compared.
+    """
+    everyones: tuple[Any, ...] = (torch.default_generator, *torch.cuda.default_generators)
+    return generator is not None and all(generator._cdata != one._cdata for one in everyones)
