@@ -13,8 +13,10 @@ and the requests that failed. Bars: watched at most 0.5 %, scraped at most 1 %.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
+import pty
 import random
 import re
 import signal
@@ -74,8 +76,7 @@ def main() -> None:
     steps = [one for one in steps if None not in one.values()]
     for kind in KINDS[1:]:
         logs = [math.log(one[kind] / one["frozen"]) for one in steps]
-        low, high = interval(logs)
-        mean = statistics.fmean(logs)
+        mean, low, high = interval(logs)
         print(f"{kind}: {mean:+.2%} of a step ({low:+.2%} to {high:+.2%}), {len(logs)} rounds")
     print(f"step {statistics.median(one['frozen'] for one in steps) * 1000:.2f} ms")
     print(f"requests: {answered} answered, {failed} failed")
@@ -84,16 +85,42 @@ def main() -> None:
 def watch(folder: Path, options: argparse.Namespace) -> tuple[list[dict[str, float]], int, int]:
     """Run the script; the beginnings of the spans by round, and the requests that were answered
     and that failed."""
+    terminal, stderr = pty.openpty()  # the live line is drawn on terminals only
     words = ["--live", "--prometheus", "0", "train.py", str(options.seconds + 10)]
     launcher = subprocess.Popen(
         [sys.executable, "-m", "gpurun", *words],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stderr=subprocess.PIPE,
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, stderr=stderr,
         stdout=subprocess.DEVNULL,
     )  # fmt: skip
-    assert launcher.stderr is not None
-    found = re.search(r"http://\S+/metrics", launcher.stderr.readline().decode())
-    assert found, "no address of metrics"
-    threading.Thread(target=launcher.stderr.read, daemon=True).start()
+    os.close(stderr)
+    try:
+        url = metrics_url(terminal)
+        threading.Thread(target=drain, args=(terminal,), daemon=True).start()
+        return spans(launcher.pid, url, options)
+    finally:
+        os.kill(launcher.pid, signal.SIGCONT)
+        launcher.wait()
+
+
+def metrics_url(terminal: int) -> str:
+    """The address that the launcher prints."""
+    text = ""
+    while not (found := re.search(r"http://\S+/metrics", text)):
+        text += os.read(terminal, 1 << 12).decode(errors="replace")
+    return found[0]
+
+
+def drain(terminal: int) -> None:
+    """Take what is drawn, or the launcher would wait."""
+    with contextlib.suppress(OSError):
+        while os.read(terminal, 1 << 16):
+            pass
+
+
+def spans(
+    launcher: int, url: str, options: argparse.Namespace
+) -> tuple[list[dict[str, float]], int, int]:
+    """The spans of the run, in random order in each round."""
     draws, until = random.Random(options.seed), time.monotonic() + options.seconds
     rounds: list[dict[str, float]] = []
     counts = [0, 0]
@@ -102,13 +129,12 @@ def watch(folder: Path, options: argparse.Namespace) -> tuple[list[dict[str, flo
         begins: dict[str, float] = {}
         for kind in draws.sample(KINDS, len(KINDS)):
             if kind == "frozen":
-                os.kill(launcher.pid, signal.SIGSTOP)
+                os.kill(launcher, signal.SIGSTOP)
             begins[kind] = time.monotonic()
             rate = {"frozen": 0, "watched": 1, "scraped": options.scrapes}[kind]
-            span(found[0], rate, begins[kind] + SPAN_SECONDS, counts)
-            os.kill(launcher.pid, signal.SIGCONT)
+            span(url, rate, begins[kind] + SPAN_SECONDS, counts)
+            os.kill(launcher, signal.SIGCONT)
         rounds.append(begins)
-    launcher.wait()
     return rounds, counts[0], counts[1]
 
 
