@@ -117,12 +117,14 @@ def in_turns(gain: float, error: float, settings: Mapping[str, Any] | None = Non
     ("figures", "kept", "launches"),
     [
         ([(1.34, 0.06), (0.91, 0.01)], {}, 2),  # a lucky one
+        ([(1.34, 0.06), (0.91, 0.07)], {}, 2),
         ([(1.34, 0.06), (1.30, 0.04)], {"planted": 2}, 2),
+        ([(1.34, 0.06), (1.30, 0.09)], {"planted": 2}, 2),
         ([(1.34, 0.01)], {"planted": 2}, 1),
         ([(0.98, 0.06)], {}, 1),  # no gain anyway
     ],
 )
-def test_a_gain_whose_turns_disagree_is_measured_once_more_and_the_more_exact_counts(
+def test_a_gain_whose_turns_disagree_is_measured_once_more_and_both_count(
     figures: list[tuple[float, float]], kept: dict[str, Any], launches: int
 ) -> None:
     coming = list(figures)
@@ -133,6 +135,13 @@ def test_a_gain_whose_turns_disagree_is_measured_once_more_and_the_more_exact_co
     assert state.settings == kept
     assert len(figures) - len(coming) == launches
     assert ("×1.34 is uncertain, and measured once more" in notes) is (launches == 2)
+
+
+def test_settings_that_fail_when_measured_once_more_are_not_kept() -> None:
+    coming = [in_turns(1.34, 0.06), trial(None)]
+    state, _ = searched([Planted([2])], lambda request: coming.pop(0), base=in_turns(1.0, 0.0))
+    assert state.settings == {}
+    assert not coming
 
 
 def test_the_best_value_is_kept_and_the_rest_say_why_not() -> None:

@@ -33,8 +33,8 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 LEAST_GAIN = 1.02
 """A change that gains less in screening is not kept: it would not survive the proof."""
 UNSURE = 0.03
-"""A gain whose turns disagree by more (its standard error) is measured once more before it is
-believed: all later trials are compared with the best."""
+"""A gain with a larger standard error is measured once more before it is believed: all later trials
+are compared with the best."""
 DEAR_SECONDS = 10.0
 """Settings that take this long to start are compiled."""
 LEAST_POTENTIAL = 1.03
@@ -191,12 +191,11 @@ class Screening:
         trial = self._launch(request)
         if trial.late:
             return self._named(trial, turned, state)
-        if _is_unsure_gain(trial, state.best) and not self._limits.out_of_time(
-            state.best, StartupSeconds()
-        ):
+        room = self._left > 0 and not self._limits.out_of_time(trial, StartupSeconds())
+        if room and _is_unsure_gain(trial, state.best):
             self.note(f"×{trial.gain:.2f} is uncertain, and measured once more")
-            again = self._launch(request)
-            trial = min(trial, again, key=_gain_error)
+            self._left -= 1
+            trial = _both(trial, self._launch(request))
         return trial
 
     def _named(self, trial: Trial, turned: Sequence[Knob], state: SearchState) -> Trial:
@@ -314,17 +313,25 @@ def gains(trial: Trial, other: Trial) -> bool:
 
 def _is_unsure_gain(trial: Trial, best: Trial) -> bool:
     """True if a trial seems better than the best, by turns that disagree."""
-    return (
-        trial.gain is not None
-        and UNSURE < _gain_error(trial) < math.inf
-        and gain_over(trial, best) >= LEAST_GAIN
-    )
-
-
-def _gain_error(trial: Trial) -> float:
-    """The standard error of its gain over the reference; infinite where it took no turns."""
     error = trial.record.gain_error
-    return math.inf if trial.gain is None or error is None else error
+    unsure = trial.gain is not None and error is not None and error > UNSURE
+    return unsure and gain_over(trial, best) >= LEAST_GAIN
+
+
+def _both(trial: Trial, again: Trial) -> Trial:
+    """The repeat of a trial with what both say of the gain; as it is where it gives no figure.
+
+    The mean is weighted by the errors of both. It is no surer than half of what they differ by.
+    """
+    errors = trial.record.gain_error, again.record.gain_error
+    if not (trial.gain and again.gain and errors[0] and errors[1]):
+        return again if again.throughput is None or again.gain else trial
+    weights = [error**-2 for error in errors if error]
+    logs = [math.log(trial.gain), math.log(again.gain)]
+    mean = sum(w * x for w, x in zip(weights, logs, strict=True)) / sum(weights)
+    error = math.hypot(sum(weights) ** -0.5, (logs[0] - logs[1]) / 2)
+    record = replace(again.record, gain_over_reference=math.exp(mean), gain_error=error)
+    return replace(again, record=record)
 
 
 def no_gain(trial: Trial, without: Trial) -> str:
