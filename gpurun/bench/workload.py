@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from gpurun.bench.benchmark_launcher import Launch
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.optional_figures import known
+from gpurun.measure.other_programs import CROWDED, leaves_no_core
 from gpurun.records.bench.metrics import Metric
 
 WAITS_APART = 3.0
@@ -142,15 +143,16 @@ def disturbance(baseline: Launch, current: Launch, live: bool = False) -> str | 
     return None
 
 
-def trouble_of_both(baseline: Launch, current: Launch) -> str | None:
+def trouble_of_both(baseline: Launch, current: Launch, live: bool = False) -> str | None:
     """A disturbance of both halves of a pair: the pair counts, and a note names the cause."""
-    beside = [_foreign(launch) for launch in (baseline, current)]
-    if all(beside):
+    if all(_foreign(launch) for launch in (baseline, current)):
         return "another process computed on the GPU throughout"
     throttled = _throttled(baseline) & _throttled(current)
-    return (
-        f"the GPU was throttled throughout ({', '.join(sorted(throttled))})" if throttled else None
-    )
+    if throttled:
+        return f"the GPU was throttled throughout ({', '.join(sorted(throttled))})"
+    if live and leaves_no_core([baseline.result.host, current.result.host]):
+        return CROWDED
+    return None
 
 
 def _throttled(launch: Launch) -> set[str]:

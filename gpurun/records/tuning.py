@@ -47,6 +47,8 @@ class Proof:
     """True if both sides of each pair ran beside each other and took turns of some steps."""
     earlier_pairs: int = 0
     """So many of the pairs, the first ones, were measured by an earlier tuning of this command."""
+    errors: tuple[float, ...] = ()
+    """The standard error of ln(candidate / baseline) within each live pair, by its turns."""
 
 
 @record
@@ -198,9 +200,9 @@ class WaitingLine:
 class Unproven:
     """A finalist whose proof the budget cut off; the next tuning of the command goes on with it.
 
-    `pairs`: of its live pairs, as in `Proof`. `launch_seconds`: what a trial of it took. `rounded`:
-    whether a trial that only rounds parameters told that its differences may be rounding.
-    `budget_seconds`: of the tuning that found it.
+    `pairs`, `errors`: of its live pairs, as in `Proof`. `launch_seconds`: what a trial of it took.
+    `rounded`: whether a trial that only rounds parameters told that its differences may be
+    rounding. `budget_seconds`: of the tuning that found it.
     """
 
     knobs: dict[str, Any]
@@ -210,6 +212,7 @@ class Unproven:
     rounded: bool
     objective: str = "throughput"
     budget_seconds: float = 0.0
+    errors: tuple[float, ...] = ()
 
 
 @record

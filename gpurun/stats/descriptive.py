@@ -49,3 +49,8 @@ def median_deviation(values: Sequence[float]) -> float:
 def geometric_mean(values: Sequence[float]) -> float:
     """The mean of ratios."""
     return math.exp(math.fsum(map(math.log, values)) / len(values))
+
+
+def root_mean_square(values: Sequence[float]) -> float:
+    """The root of the mean of squares; 0 for none."""
+    return math.sqrt(math.fsum(x * x for x in values) / len(values)) if values else 0.0

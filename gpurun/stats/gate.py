@@ -46,7 +46,7 @@ from dataclasses import dataclass, replace
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.records.bench.metrics import Metric
 from gpurun.stats.autocorrelation import lag_one_correlation
-from gpurun.stats.descriptive import mean
+from gpurun.stats.descriptive import mean, root_mean_square
 from gpurun.stats.gated_metric import Gated
 from gpurun.stats.student_t import t_quantile, t_upper_tail
 from gpurun.stats.variance_prior import updated_deviation
@@ -252,7 +252,7 @@ class _Track:
         self.correlation = _unbiased(lag_one_correlation(worse), n, plan.guarded)
         self.widening = plan.widening(n, self.correlation)
         prior = plan.prior(self.gated.metric)
-        known = math.hypot(prior.sd, _root_mean_square(self.gated.errors[:n]))
+        known = math.hypot(prior.sd, root_mean_square(self.gated.errors[:n]))
         self.pair_sd, freedom = updated_deviation(worse, known, prior.pairs)
         # The floor stands for what is not seen; what is not seen is not widened.
         error = max(self.pair_sd * self.widening, plan.sd_floor) / math.sqrt(n)
@@ -291,10 +291,6 @@ class _Track:
             widening=self.widening,
             pair_sd=self.pair_sd,
         )
-
-
-def _root_mean_square(values: Sequence[float]) -> float:
-    return math.sqrt(math.fsum(x * x for x in values) / len(values)) if values else 0.0
 
 
 def _unbiased(estimate: float | None, pairs: int, truth: float) -> float | None:

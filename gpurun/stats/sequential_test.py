@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpurun.stats.descriptive import mean
+from gpurun.stats.descriptive import mean, root_mean_square
 from gpurun.stats.student_t import t_quantile, t_upper_tail
 from gpurun.stats.variance_prior import updated_deviation
 
@@ -82,16 +82,25 @@ class Look:
     looks_used: int
 
 
-def sequential_look(pairs: Sequence[tuple[float, float]], plan: SequentialPlan = DEFAULT) -> Look:
+def sequential_look(
+    pairs: Sequence[tuple[float, float]],
+    plan: SequentialPlan = DEFAULT,
+    errors: Sequence[float] = (),
+) -> Look:
     """Judge (baseline, candidate) throughputs of paired launches, in the order they were run.
 
     To be called after every pair; a budget that ends between two looks leaves the earlier one.
+    `errors`: standard errors of d within each pair, where pairs are live. They widen what the plan
+    assumes of the pairs.
     """
     done = [i for i, n in enumerate(plan.looks) if n <= len(pairs)]
     if not done:
         return Look(None, None, None, False, False, 0, 0)
     logs = [math.log(candidate / baseline) for baseline, candidate in pairs]
-    looks = [_one_look(logs[: plan.looks[i]], plan, plan.levels[i]) for i in done]
+    looks = [
+        _one_look(logs[:n], _widened(plan, errors[:n]), level)
+        for n, level in ((plan.looks[i], plan.levels[i]) for i in done)
+    ]
     average, interval, _ = looks[-1]
     # All intervals hold together at the overall level, so their common part does too.
     low, high = max(i[0] for _, i, _ in looks), min(i[1] for _, i, _ in looks)
@@ -109,6 +118,11 @@ def sequential_look(pairs: Sequence[tuple[float, float]], plan: SequentialPlan =
         pairs_used=plan.looks[done[-1]],
         looks_used=done[-1] + 1,
     )
+
+
+def _widened(plan: SequentialPlan, errors: Sequence[float]) -> SequentialPlan:
+    """The plan that assumes of d between launches also what the errors within pairs add to it."""
+    return replace(plan, prior_sd=math.hypot(plan.prior_sd, root_mean_square(errors)))
 
 
 def _one_look(

@@ -32,6 +32,7 @@ from gpurun.launch.child_environment import child_environment
 from gpurun.launch.compile_caches import shared_cache_environment
 from gpurun.launch.launch_command import agent_command_line, command_line
 from gpurun.launch.spec_file import write_spec
+from gpurun.measure.other_programs import CROWDED, leaves_no_core
 from gpurun.measure.run_events import read_run
 from gpurun.measure.sampler import Sampler
 from gpurun.records.codec import to_json
@@ -55,6 +56,9 @@ FIRST_PATIENCE = 1800.0
 GRACE_SECONDS = 10.0
 """Once a process has seen enough and left, the others have so long: they may wait for it forever.
 """
+CROWDED_ERROR = 0.15
+"""On a machine without a free core, one launch may have a core while the other shares one, for as
+long as the pair lasts: equal launches differed by 10 to 20 %, far beyond what their turns show."""
 
 OnSteps = Callable[[int, int], None]
 """Hears (steps so far, steps at least) while a launch runs."""
@@ -175,9 +179,11 @@ class TrialLauncher:
             for side, (request, code) in enumerate(zip(requests, end.exit_codes, strict=True))
         ]
         pair_failure = _pair_failure(end, outcomes)
-        return PairOutcome(
-            outcomes[0], outcomes[1], end.ratio, pair_failure, end.seconds, end.notes
-        )
+        ratio, notes = end.ratio, end.notes
+        if ratio is not None and leaves_no_core([one.result.host for one in outcomes]):
+            ratio = replace(ratio, error=math.hypot(ratio.error, CROWDED_ERROR))
+            notes = (*notes, CROWDED)
+        return PairOutcome(outcomes[0], outcomes[1], ratio, pair_failure, end.seconds, notes)
 
     def in_turn_reason(self, *, ranks: bool) -> str:
         """Reason why two launches cannot be a live pair, or "". `ranks`: they run in several."""

@@ -83,6 +83,13 @@ def test_two_live_pairs_that_agree_by_chance_are_not_believed_to_be_that_exact()
     assert 1.05 < high / 3 < 1.15
 
 
+def test_two_pairs_whose_turns_disagree_prove_less() -> None:
+    pairs = [(100.0, 134.0), (100.0, 125.0)]
+    assert sequential_look(pairs, LIVE, [0.01, 0.01]).significant
+    assert not sequential_look(pairs, LIVE, [0.15, 0.15]).significant
+    assert sequential_look([(100.0, 300.0)] * 2, LIVE, [0.15, 0.15]).significant
+
+
 def test_nothing_is_said_before_the_first_look() -> None:
     for pairs in ([], [(100.0, 500.0)]):
         look = sequential_look(pairs)

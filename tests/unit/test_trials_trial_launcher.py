@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from gpurun.arguments.options import Target, TargetKind
 from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.result import HostUse
 from gpurun.records.spec import TrialSpec
 from gpurun.trials import trial_launcher as launcher_module
 from gpurun.trials.launch_request import LaunchRequest, Ranks
@@ -156,6 +159,34 @@ def test_a_pair_says_what_befell_it_and_is_measured_while_others_stand_still(
     kinds = [_kind(side.failure) for side in (found.first, found.second)]
     # these recorded nothing, so that one which ended well took too few steps
     assert kinds == [kind or FailureKind.TOO_FEW_STEPS for kind in sides]
+
+
+@pytest.mark.parametrize(
+    ("others", "own", "error"),
+    [(1.3, 0.4, 0.15), (1.0, 0.6, 0.01), (1.3, 0.1, 0.01), (None, 0.9, 0.01)],
+)
+def test_the_ratio_of_a_pair_is_less_exact_where_others_left_no_core(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    others: float | None,
+    own: float,
+    error: float,
+) -> None:
+    """`others`, `own`: cores of two that other programs and each side used."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
+    use = HostUse(own * 100, 2.0, 1, 1, None if others is None else others * 100)
+
+    def concluded(request: LaunchRequest, *_: object) -> Any:
+        return SimpleNamespace(result=SimpleNamespace(host=use), failure=None, status="stopped")
+
+    monkeypatch.setattr(launcher_module, "conclude", concluded)
+    end = PairEnd(RATIO, (0, 0), 9.0, "")
+    monkeypatch.setattr(launcher_module, "run_live_pair", lambda *_: end)
+    launcher = TrialLauncher(tmp_path, Mode.OVERLAY)
+    found = launcher.run_pair(request(tmp_path, "one"), request(tmp_path, "two"))
+    assert found.ratio is not None
+    assert found.ratio.error == pytest.approx(error, rel=0.01)
+    assert bool(found.notes) is (error > 0.1)
 
 
 def _kind(failure: Failure | None) -> FailureKind | None:

@@ -285,7 +285,7 @@ class PairRunner:
             self._remember(
                 f"pair {number} counts although {cause}: this happened too often, or the time is up"
             )
-        trouble = trouble_of_both(pair.baseline, pair.current)
+        trouble = trouble_of_both(pair.baseline, pair.current, live=pair.ratio is not None)
         if trouble is not None and trouble not in findings.notes:
             self._remember(trouble)
         findings.pairs.append(pair)

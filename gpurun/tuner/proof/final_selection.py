@@ -41,6 +41,7 @@ class FinalSelection:
         chosen = Finalist("chosen", state.settings) if state.settings != found.base else None
         if chosen is not None and before is not None:
             chosen.pairs += before.pairs
+            chosen.errors += before.errors or [0.0] * len(before.pairs)
             chosen.live_pairs = chosen.earlier_pairs = len(before.pairs)
         larger = Finalist("larger batch", batch.settings) if batch is not None else None
         found.chosen, found.larger = chosen, larger
@@ -71,6 +72,7 @@ class FinalSelection:
         return Unproven(
             knobs=dict(finalist.settings),
             pairs=tuple(finalist.pairs) if finalist.live else (),
+            errors=tuple(finalist.errors) if finalist.live else (),
             ladder=tuple(self.findings.ladder),
             launch_seconds=state.best.record.seconds,
             rounded=any(shown.rounded for shown in self.judge.baselines),

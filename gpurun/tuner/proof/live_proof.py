@@ -79,6 +79,7 @@ class LiveProof:
             _gain(trials, self.objective),
             time.monotonic() - began,
             _text(trials),
+            _error(trials, self.objective),
         )
 
     def _peak(self, settings: Mapping[str, Any]) -> int:
@@ -95,6 +96,12 @@ def _text(trials: PairOutcome[Trial]) -> str:
     failures = (trials.failure, *(side.failure for side in sides if side is not None))
     said = next((failure.text for failure in failures if failure is not None), "")
     return said or "a side's score was not measured"
+
+
+def _error(trials: PairOutcome[Trial], objective: Objective) -> float:
+    """The error of the gain by turns; 0 where turns do not measure it."""
+    by_turns = trials.ratio is not None and objective is Objective.THROUGHPUT
+    return trials.ratio.error if trials.ratio is not None and by_turns else 0.0
 
 
 def _gain(trials: PairOutcome[Trial], objective: Objective) -> float | None:

@@ -35,7 +35,8 @@ LaunchSide = Callable[[str, Mapping[str, Any], int, Sequence[Mapping[str, Any]]]
 
 @dataclass(frozen=True)
 class PairResult:
-    """One live pair. `gain`: how many times better the finalist's score is, by the turns.
+    """One live pair. `gain`: how many times better the finalist's score is, by the turns; `error`:
+    the standard error of its logarithm within this pair.
 
     `failure`: why there is no gain, "" where there is one. `seconds`: what the pair took.
     """
@@ -45,6 +46,7 @@ class PairResult:
     gain: float | None
     seconds: float
     failure: str = ""
+    error: float = 0.0
 
 
 LivePair = Callable[[Mapping[str, Any], int], PairResult]
@@ -67,6 +69,8 @@ class Finalist:
     failure: str | None = None
     live_pairs: int = 0
     """The number of live pairs among them."""
+    errors: list[float] = field(default_factory=list)
+    """The standard error of ln of the gain within each live pair."""
     earlier_pairs: int = 0
     """The number of them, the first ones, that an earlier tuning measured."""
 
@@ -76,8 +80,10 @@ class Finalist:
         return self.live_pairs == len(self.pairs) > 0
 
     def look(self) -> Look:
-        """The state of the test; the prior for live pairs holds for them alone."""
-        return sequential_look(self.pairs, LIVE if self.live else DEFAULT)
+        """The state of the test; prior and errors of live pairs hold for them alone."""
+        if self.live:
+            return sequential_look(self.pairs, LIVE, self.errors)
+        return sequential_look(self.pairs, DEFAULT)
 
     @property
     def done(self) -> bool:
@@ -178,6 +184,7 @@ def _live_round(
         if baseline.name in rates and finalist.name in rates:
             rates[finalist.name] = pair.gain * rates[baseline.name]
             finalist.live_pairs += 1
+            finalist.errors.append(pair.error)
         _pair(baseline, [finalist], rates, report)
     return ""
 
@@ -272,4 +279,5 @@ def proof_of(finalist: Finalist) -> Proof | None:
         pairs=tuple(finalist.pairs),
         live=finalist.live,
         earlier_pairs=finalist.earlier_pairs,
+        errors=tuple(finalist.errors) if finalist.live else (),
     )
