@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from gpurun.bench.benchmark_launcher import Launch
 from gpurun.errors import ExitCode, GpurunError
 from gpurun.measure.optional_figures import known
-from gpurun.measure.other_programs import CROWDED, leaves_no_core
+from gpurun.measure.other_programs import CROWDED, crowd_out
 from gpurun.records.bench.metrics import Metric
 
 WAITS_APART = 3.0
@@ -150,7 +150,7 @@ def trouble_of_both(baseline: Launch, current: Launch, live: bool = False) -> st
     throttled = _throttled(baseline) & _throttled(current)
     if throttled:
         return f"the GPU was throttled throughout ({', '.join(sorted(throttled))})"
-    if live and leaves_no_core([baseline.result.host, current.result.host]):
+    if live and crowd_out([baseline.result, current.result]):
         return CROWDED
     return None
 

@@ -7,18 +7,19 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from gpurun.measure.machine import available_cores
-from gpurun.records.result import HostUse
+from gpurun.measure.optional_figures import known
+from gpurun.records.result import RunResult
 
 STAT = Path("/proc/stat")
 BUSY = (0, 1, 2, 5, 6)
 """Columns of a core's line: user, nice, system and both kinds of interrupts. Time that other
 virtual machines steal belongs to no process here."""
 
-MOST_OF_CORES = 0.6
-"""Others that take this part of our cores have most of them."""
-CROWDED = "other programs left no core free: live pairs count as less exact"
-FULL = 0.9
-"""Cores that are busy for this part of the time leave hardly any to whoever needs one more."""
+CROWDED = "other programs left too few cores: live pairs count as less exact"
+MUCH_OF_CORES = 0.4
+"""The part of our cores that others use at least where they crowd launches out."""
+LONG_WAITS = 20.0
+"""Percent of the time in which a launch could compute that it waits for a core at least then."""
 
 
 def shared_cores() -> int:
@@ -40,17 +41,15 @@ def busy_seconds() -> float | None:
         return None
 
 
-def leaves_no_core(launches: Sequence[HostUse | None]) -> bool:
-    """True if others had most of our cores, and hardly any was idle, while these launches ran side
-    by side. Which of them gets a core is then a matter of luck."""
-    uses = [use for use in launches if use is not None]
-    others = [use.others_cpu_percent for use in uses if use.others_cpu_percent is not None]
-    if not others:
+def crowd_out(launches: Sequence[RunResult]) -> bool:
+    """True if other programs had many of our cores, and one of these launches, which ran side by
+    side, often waited for a core. Which of them gets a core is then a matter of luck."""
+    hosts = [result.host for result in launches if result.host is not None]
+    others = known(host.others_cpu_percent for host in hosts)
+    waits = known(result.core_wait_percent for result in launches)
+    if not others or not waits:
         return False
-    foreign = min(others) / 100
-    own = sum(use.cpu_percent or 0.0 for use in uses) / 100
-    cores = shared_cores()
-    return foreign > MOST_OF_CORES * cores and foreign + own > FULL * cores
+    return min(others) >= 100 * MUCH_OF_CORES * shared_cores() and max(waits) >= LONG_WAITS
 
 
 def busy_seconds_in(stat: str, cores: Collection[int]) -> float:

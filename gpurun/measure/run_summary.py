@@ -158,6 +158,7 @@ def _process_figures(logs: Sequence[ProcessLog]) -> dict[str, Any]:
         "knobs": _knobs(logs),
         "environment": _environment(logs),
         "cores_lost_percent": max(known(map(_cores_lost, logs)), default=None),
+        "core_wait_percent": max(known(map(_core_wait, logs)), default=None),
     }
 
 
@@ -175,6 +176,14 @@ def _cores_lost(log: ProcessLog) -> float | None:
         return None
     lost = known((seen.waited_ns, seen.stolen_ns))
     return min(100.0 * sum(lost) / (seen.end_ns - seen.begin_ns), 100.0) if lost else None
+
+
+def _core_wait(log: ProcessLog) -> float | None:
+    seen = log.cores
+    if seen is None or seen.waited_ns is None or seen.ran_ns is None:
+        return None
+    ready = seen.waited_ns + seen.ran_ns
+    return 100.0 * seen.waited_ns / ready if ready else None
 
 
 def _trained_together(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:

@@ -409,9 +409,9 @@ class StopEvent:
 class CoresEvent:
     """The time that others had the cores while a trial was measured, from `begin_ns` to `end_ns`.
 
-    `waited_ns`: a thread of the training was ready and had no core. `stolen_ns`: other virtual
-    machines had cores that it may use, of all of them together. None where the system counts
-    neither.
+    `waited_ns`: a thread of the training was ready and had no core. `ran_ns`: it had one.
+    `stolen_ns`: other virtual machines had cores that it may use, of all of them together. None
+    where the system does not count.
     """
 
     kind: ClassVar[str] = "cores"
@@ -419,6 +419,7 @@ class CoresEvent:
     end_ns: int
     waited_ns: int | None
     stolen_ns: int | None
+    ran_ns: int | None = None
 
 
 @record

@@ -176,6 +176,8 @@ class RunResult:
     attempts: tuple[Attempt, ...] = ()
     """Each start of this node's ranks; empty where no agent started any."""
     cores_lost_percent: float | None = None
+    core_wait_percent: float | None = None
+    """Percent of the time in which the training could compute that it waited for a core instead."""
     """The share of the measured time of a trial in which the training was ready to run, but other
     programs or other virtual machines had its cores. None: not a trial, or nobody counts."""
     flops_per_step: int | None = None

@@ -32,7 +32,7 @@ from gpurun.launch.child_environment import child_environment
 from gpurun.launch.compile_caches import shared_cache_environment
 from gpurun.launch.launch_command import agent_command_line, command_line
 from gpurun.launch.spec_file import write_spec
-from gpurun.measure.other_programs import CROWDED, leaves_no_core
+from gpurun.measure.other_programs import CROWDED, crowd_out
 from gpurun.measure.run_events import read_run
 from gpurun.measure.sampler import Sampler
 from gpurun.records.codec import to_json
@@ -56,9 +56,9 @@ FIRST_PATIENCE = 1800.0
 GRACE_SECONDS = 10.0
 """Once a process has seen enough and left, the others have so long: they may wait for it forever.
 """
-CROWDED_ERROR = 0.15
-"""On a machine without a free core, one launch may have a core while the other shares one, for as
-long as the pair lasts: equal launches differed by 10 to 20 %, far beyond what their turns show."""
+CROWDED_ERROR = 0.2
+"""Where other programs leave too few cores, one launch may have a core while the other shares one,
+for as long as the pair lasts: launches then differ far beyond what their turns show."""
 
 OnSteps = Callable[[int, int], None]
 """Hears (steps so far, steps at least) while a launch runs."""
@@ -180,7 +180,7 @@ class TrialLauncher:
         ]
         pair_failure = _pair_failure(end, outcomes)
         ratio, notes = end.ratio, end.notes
-        if ratio is not None and leaves_no_core([one.result.host for one in outcomes]):
+        if ratio is not None and crowd_out([one.result for one in outcomes]):
             ratio = replace(ratio, error=math.hypot(ratio.error, CROWDED_ERROR))
             notes = (*notes, CROWDED)
         return PairOutcome(outcomes[0], outcomes[1], ratio, pair_failure, end.seconds, notes)

@@ -162,22 +162,28 @@ def test_a_pair_says_what_befell_it_and_is_measured_while_others_stand_still(
 
 
 @pytest.mark.parametrize(
-    ("others", "own", "error"),
-    [(1.3, 0.4, 0.15), (1.0, 0.6, 0.01), (1.3, 0.1, 0.01), (None, 0.9, 0.01)],
+    ("others", "waits", "error"),
+    [
+        (105.0, 38.0, 0.2),  # two busy programs on two cores
+        (100.0, 11.0, 0.01),  # one: the pair is exact
+        (10.0, 60.0, 0.01),  # its own workers and threads
+        (None, 60.0, 0.01),
+        (105.0, None, 0.01),
+    ],
 )
-def test_the_ratio_of_a_pair_is_less_exact_where_others_left_no_core(
+def test_the_ratio_of_a_pair_is_less_exact_where_others_left_too_few_cores(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     others: float | None,
-    own: float,
+    waits: float | None,
     error: float,
 ) -> None:
-    """`others`, `own`: cores of two that other programs and each side used."""
+    """Percent of a core that others used, and of its time that each side waited for one."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1})
-    use = HostUse(own * 100, 2.0, 1, 1, None if others is None else others * 100)
+    result = SimpleNamespace(host=HostUse(50.0, 2.0, 1, 1, others), core_wait_percent=waits)
 
     def concluded(request: LaunchRequest, *_: object) -> Any:
-        return SimpleNamespace(result=SimpleNamespace(host=use), failure=None, status="stopped")
+        return SimpleNamespace(result=result, failure=None, status="stopped")
 
     monkeypatch.setattr(launcher_module, "conclude", concluded)
     end = PairEnd(RATIO, (0, 0), 9.0, "")

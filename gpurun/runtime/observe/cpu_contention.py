@@ -52,15 +52,17 @@ def contention_between(begin: CpuReading, end: CpuReading) -> CoresEvent:
         if name in begin.threads
     }
     busiest = max((ran for ran, _ in spent.values()), default=0)
-    waits = [waited for ran, waited in spent.values() if ran >= BUSY * busiest > 0]
+    busy = [(waited, ran) for ran, waited in spent.values() if ran >= BUSY * busiest > 0]
+    waited, ran = max(busy, default=(None, None))
     stolen = None
     if begin.stolen_ns is not None and end.stolen_ns is not None:
         stolen = end.stolen_ns - begin.stolen_ns
     return CoresEvent(
         begin_ns=begin.clock_ns,
         end_ns=end.clock_ns,
-        waited_ns=max(waits, default=None),
+        waited_ns=waited,
         stolen_ns=stolen,
+        ran_ns=ran,
     )
 
 
