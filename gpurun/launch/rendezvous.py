@@ -197,8 +197,13 @@ class NodeGroup:
         `look` is called now and then; `NodeGone` where a node is not there any more.
         """
         while not self.has(name):
-            self.check_nodes()
-            look()
+            try:
+                self.check_nodes()
+                look()
+            except NodeGone:
+                if self.has(name):
+                    break  # that node said it meanwhile, before it ended
+                raise
             try:
                 self._store.wait([name], LOOK)
             except RuntimeError:

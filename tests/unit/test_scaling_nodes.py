@@ -17,6 +17,7 @@ from gpurun.arguments.main_flags import parse
 from gpurun.arguments.scale_flags import check_counts
 from gpurun.errors import GpurunError
 from gpurun.launch.rendezvous import (
+    NodeGone,
     NodeGroup,
     Rendezvous,
     free_port,
@@ -129,6 +130,21 @@ def _nodes(group: NodeGroup) -> Nodes:
     nodes = Nodes(group, told.append)
     nodes.told = told  # type: ignore[attr-defined]
     return nodes
+
+
+def test_what_a_node_said_before_it_ended_is_heard(both: Both[NodeGroup]) -> None:
+    group = groups(both)[0]
+
+    def said_and_gone() -> None:
+        group.put("facts", b"mine")
+        raise NodeGone("the first node has ended")
+
+    def gone() -> None:
+        raise NodeGone("the first node has ended")
+
+    assert group.wait("facts", said_and_gone) == b"mine"
+    with pytest.raises(NodeGone):
+        group.wait("never said", gone)
 
 
 def launch(
