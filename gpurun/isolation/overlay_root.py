@@ -207,11 +207,10 @@ class OverlayRoot:
         if os.path.isdir(path):
             lowers.append(path)
         # By descriptor, because names may hold the commas and colons that separate options.
-        folders = (upper, work, *lowers)
-        handles = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in folders]
+        handles = [os.open(lower, os.O_PATH | os.O_DIRECTORY) for lower in lowers]
         try:
-            named = [f"/proc/self/fd/{handle}" for handle in handles]
-            options = f"lowerdir={':'.join(named[2:])},upperdir={named[0]},workdir={named[1]}"
+            names = ":".join(f"/proc/self/fd/{handle}" for handle in handles)
+            options = f"lowerdir={names},upperdir={upper},workdir={work}"
             options += ",userxattr" if self.locked else ",redirect_dir=on"
             syscalls.mount("overlay", self.root + path, "overlay", data=options)
         finally:
