@@ -137,6 +137,25 @@ def test_a_gain_whose_turns_disagree_is_measured_once_more_and_both_count(
     assert ("×1.34 is uncertain, and measured once more" in notes) is (launches == 2)
 
 
+def test_nothing_is_asked_about_the_time_of_a_trial_that_failed() -> None:
+    """Its settings may name what does not exist."""
+    asked: list[Trial] = []
+    base = in_turns(1.0, 0.0)
+
+    def late(best: Trial, startup: StartupSeconds) -> bool:
+        asked.append(best)
+        return False
+
+    assert base.evidence is not None
+    state = SearchState({}, base, facts(), judge_of(base.evidence, base.evidence))
+    limits = SearchLimits(9, late, ALL)
+    KnobSearch(lambda request: trial(None), lambda line: None, PROBE, limits).run(
+        [Planted([2])], state
+    )
+    assert asked
+    assert all(one is base for one in asked)
+
+
 def test_settings_that_fail_when_measured_once_more_are_not_kept() -> None:
     coming = [in_turns(1.34, 0.06), trial(None)]
     state, _ = searched([Planted([2])], lambda request: coming.pop(0), base=in_turns(1.0, 0.0))

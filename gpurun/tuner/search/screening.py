@@ -191,12 +191,13 @@ class Screening:
         trial = self._launch(request)
         if trial.late:
             return self._named(trial, turned, state)
-        room = self._left > 0 and not self._limits.out_of_time(trial, StartupSeconds())
-        if room and _is_unsure_gain(trial, state.best):
-            self.note(f"×{trial.gain:.2f} is uncertain, and measured once more")
-            self._left -= 1
-            trial = _both(trial, self._launch(request))
-        return trial
+        if not _is_unsure_gain(trial, state.best) or self._left <= 0:
+            return trial
+        if self._limits.out_of_time(trial, StartupSeconds()):
+            return trial
+        self.note(f"×{trial.gain:.2f} is uncertain, and measured once more")
+        self._left -= 1
+        return _both(trial, self._launch(request))
 
     def _named(self, trial: Trial, turned: Sequence[Knob], state: SearchState) -> Trial:
         """A trial that was given up, with the knob that most likely made it slow in its reason."""
