@@ -7,6 +7,7 @@ functions for it; samples cost the same whatever the script does.
 from __future__ import annotations
 
 import os
+import random
 import sys
 import threading
 import time
@@ -18,6 +19,10 @@ from gpurun.records.messages.profile_events import FunctionSamples, HostSamplesE
 from gpurun.runtime.profile.phase_ranges import PhaseRanges
 
 INTERVAL_SECONDS = 0.005
+"""On average: an even pace would see a script of the same pace always at the same place."""
+SWITCH_SECONDS = 0.0002
+"""So long at most the script's thread keeps Python's lock when a sample is due. With Python's own
+5 ms, code that is shorter would never be seen: each sample would wait until a torch call."""
 MOST_FUNCTIONS = 400
 """Functions kept, the longest first: the rest is noise."""
 DEEPEST = 200
@@ -42,6 +47,8 @@ class StackSamples:
 
     def begin(self) -> None:
         """Start to look at the calling thread."""
+        self._switch_seconds = sys.getswitchinterval()
+        sys.setswitchinterval(SWITCH_SECONDS)
         self._target = threading.get_ident()
         self._schedule = Schedule(threading.get_native_id())
         self._thread = threading.Thread(target=self._run, name="gpurun samples", daemon=True)
@@ -51,6 +58,7 @@ class StackSamples:
         """Stop, and sum up what was seen."""
         self._stop.set()
         self._thread.join(1.0)
+        sys.setswitchinterval(self._switch_seconds)
         self._schedule.close()
         kept = sorted(self._total, key=lambda key: -self._total[key])[:MOST_FUNCTIONS]
         return HostSamplesEvent(
@@ -60,24 +68,32 @@ class StackSamples:
         )
 
     def _run(self) -> None:
+        pace = random.Random(0)
         last, ready = time.perf_counter(), self._schedule.ready_seconds()
-        while not self._stop.wait(INTERVAL_SECONDS):
-            frame = sys._current_frames().get(self._target)
-            if frame is None:
-                return
+        while not self._stop.wait(pace.uniform(0.5, 1.5) * INTERVAL_SECONDS):
             at, now_ready = time.perf_counter(), self._schedule.ready_seconds()
-            self._take(frame, at - last, at - last - (now_ready - ready))
+            if not self._take(at - last, at - last - (now_ready - ready)):
+                return
             last, ready = at, now_ready
-            del frame
 
-    def _take(self, frame: FrameType | None, seconds: float, blocked_seconds: float) -> None:
-        """One sample stands for the time since the one before it."""
+    def _take(self, seconds: float, blocked_seconds: float) -> bool:
+        """One sample, which stands for the time since the one before it; False: no thread is left.
+
+        The whole stack is read at once: as soon as this thread lets go of Python's lock, to read a
+        file for example, the script's functions return.
+        """
+        frame = sys._current_frames().get(self._target)
+        stack: list[tuple[FrameType, int | None]] = []
+        while frame is not None and len(stack) < DEEPEST:
+            stack.append((frame, frame.f_lineno))
+            frame = frame.f_back
+        if not stack:
+            return False
         phase = self._phases.current[-1] if self._phases.current else None
         self._samples += 1
         self._seconds += seconds
-        innermost, seen, depth = True, set(), 0
-        while frame is not None and depth < DEEPEST:
-            depth += 1
+        innermost, seen = True, set()
+        for frame, line in stack:
             if not is_ours(frame):
                 key = (frame.f_code, phase)
                 if innermost:
@@ -86,13 +102,13 @@ class StackSamples:
                     self._blocked[key] += max(blocked_seconds, 0.0)
                 if key not in seen:
                     seen.add(key)
-                    self._note(key, frame, seconds)
-            frame = frame.f_back
+                    self._note(key, frame, line, seconds)
+        return True
 
-    def _note(self, key: Key, frame: FrameType, seconds: float) -> None:
+    def _note(self, key: Key, frame: FrameType, line: int | None, seconds: float) -> None:
         self._total[key] += seconds
         lines = self._lines.setdefault(key, defaultdict(float))
-        lines[_line_of(frame)] += seconds
+        lines[_line_of(frame) if line is None else line] += seconds
         if key[0] not in self._users:
             self._users[key[0]] = is_users(frame) and not key[0].co_filename.startswith("<")
 

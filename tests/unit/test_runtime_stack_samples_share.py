@@ -1,0 +1,44 @@
+"""Samples of a script's stack see Python code that is shorter than Python's switch interval."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import torch
+
+from gpurun.runtime.profile.phase_ranges import PhaseRanges
+from gpurun.runtime.profile.stack_samples import StackSamples
+
+
+def in_python(seconds: float) -> float:
+    """Keep Python's lock for so long; the seconds that it took."""
+    began = time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        pass
+    return time.perf_counter() - began
+
+
+def in_torch(matrix: torch.Tensor, seconds: float) -> float:
+    """Compute without Python's lock for so long."""
+    began = time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        torch.mm(matrix, matrix)
+    return time.perf_counter() - began
+
+
+def test_short_python_code_between_torch_calls_has_its_share() -> None:
+    before = sys.getswitchinterval()
+    matrix = torch.randn(400, 400)
+    samples = StackSamples(PhaseRanges())
+    spent = {"in_python": 0.0, "in_torch": 0.0}
+    samples.begin()
+    for _ in range(150):
+        spent["in_python"] += in_python(0.003)
+        spent["in_torch"] += in_torch(matrix, 0.006)
+    event = samples.finish()
+    assert sys.getswitchinterval() == before
+    seen = {f.function: f.total_seconds for f in event.functions}
+    wanted = spent["in_python"] / sum(spent.values())
+    found = seen["in_python"] / (seen["in_python"] + seen["in_torch"])
+    assert 0.6 * wanted < found < 1.5 * wanted
