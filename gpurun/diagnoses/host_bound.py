@@ -157,15 +157,21 @@ def _idle_for_host(evidence: Evidence) -> float:
 def _writing_share(
     functions: Sequence[FunctionSamples], lines: Mapping[tuple[str, int], str]
 ) -> float:
-    """The share of their time in functions that write or log, by their names or busiest lines."""
+    """The share of their time in functions that write or log, by their names or busiest lines.
+
+    A function of the user's that is called so counts with all that it calls: a text is made before
+    it is written.
+    """
     total = sum(f.self_seconds for f in functions)
-    writing = [
-        f
-        for f in functions
-        if f.function.strip("<>").split()[-1].rpartition(".")[2] in WRITES
-        or WRITES_IN_LINE.search(lines.get((f.file, f.line), ""))
-    ]
-    return sum(f.self_seconds for f in writing) / total if total else 0.0
+    named = [f for f in functions if _is_called_writing(f)]
+    by_line = [f for f in functions if WRITES_IN_LINE.search(lines.get((f.file, f.line), ""))]
+    alone = {id(f): f.self_seconds for f in (*named, *by_line)}
+    whole = max((f.total_seconds for f in named if f.users_own), default=0.0)
+    return min(1.0, max(sum(alone.values()), whole) / total) if total else 0.0
+
+
+def _is_called_writing(function: FunctionSamples) -> bool:
+    return function.function.strip("<>").split()[-1].rpartition(".")[2] in WRITES
 
 
 def _hottest(functions: Sequence[FunctionSamples], seconds: float) -> list[EvidenceFigure | None]:

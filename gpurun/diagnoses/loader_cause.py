@@ -15,6 +15,8 @@ COMPUTES = 0.5
 """Share of the wait in which a processor works, from which on the wait is computation."""
 MOST = 0.6
 """A function that holds this part of a time is the place to look at."""
+ALIKE = 1.1
+"""Times that differ by no more than this factor are the same."""
 SAMPLER_FILE = "torch/utils/data/sampler.py"
 """torch's own samplers call those of the user."""
 WAITING = (
@@ -60,10 +62,16 @@ def loader_function(evidence: Evidence) -> FunctionSamples | None:
 
 
 def innermost(functions: Sequence[FunctionSamples]) -> FunctionSamples | None:
-    """The innermost of the user's functions that takes most of the time of all of them."""
+    """The innermost of the user's functions that takes most of the time of all of them.
+
+    Callers take about as long as what they call, or a little less where others call it too: of such
+    the one that computes most itself.
+    """
     most = MOST * sum(f.self_seconds for f in functions)
     holding = [f for f in functions if f.users_own and f.total_seconds >= most]
-    return min(holding, key=lambda f: (f.total_seconds, -f.self_seconds), default=None)
+    least = min((f.total_seconds for f in holding), default=0.0)
+    alike = [f for f in holding if f.total_seconds <= ALIKE * least]
+    return max(alike, key=lambda f: (f.self_seconds, -f.total_seconds), default=None)
 
 
 def _samples_slowly(evidence: Evidence) -> bool:
