@@ -42,7 +42,7 @@ class FinalSelection:
         if chosen is not None and before is not None:
             chosen.pairs += before.pairs
             chosen.errors += before.errors or [0.0] * len(before.pairs)
-            chosen.live_pairs = chosen.earlier_pairs = len(before.pairs)
+            chosen.earlier_pairs = len(before.pairs)
         larger = Finalist("larger batch", batch.settings) if batch is not None else None
         found.chosen, found.larger = chosen, larger
         finalists = [finalist for finalist in (chosen, larger) if finalist is not None]

@@ -100,8 +100,9 @@ def _text(trials: PairOutcome[Trial]) -> str:
 
 def _error(trials: PairOutcome[Trial], objective: Objective) -> float:
     """The error of the gain by turns; 0 where turns do not measure it."""
-    by_turns = trials.ratio is not None and objective is Objective.THROUGHPUT
-    return trials.ratio.error if trials.ratio is not None and by_turns else 0.0
+    if trials.ratio is None or objective is not Objective.THROUGHPUT:
+        return 0.0
+    return trials.ratio.error
 
 
 def _gain(trials: PairOutcome[Trial], objective: Objective) -> float | None:

@@ -67,17 +67,15 @@ class Finalist:
     shown: list[Evidence] = field(default_factory=list)
     pairs: list[tuple[float, float]] = field(default_factory=list)
     failure: str | None = None
-    live_pairs: int = 0
-    """The number of live pairs among them."""
     errors: list[float] = field(default_factory=list)
-    """The standard error of ln of the gain within each live pair."""
+    """The standard error of ln of the gain within each pair that was live."""
     earlier_pairs: int = 0
     """The number of them, the first ones, that an earlier tuning measured."""
 
     @property
     def live(self) -> bool:
         """True if all pairs so far were live."""
-        return self.live_pairs == len(self.pairs) > 0
+        return len(self.errors) == len(self.pairs) > 0
 
     def look(self) -> Look:
         """The state of the test; prior and errors of live pairs hold for them alone."""
@@ -183,7 +181,6 @@ def _live_round(
         _take(finalist, pair.finalist, rates)
         if baseline.name in rates and finalist.name in rates:
             rates[finalist.name] = pair.gain * rates[baseline.name]
-            finalist.live_pairs += 1
             finalist.errors.append(pair.error)
         _pair(baseline, [finalist], rates, report)
     return ""
