@@ -42,8 +42,10 @@ def busy_seconds() -> float | None:
 
 
 def crowd_out(launches: Sequence[RunResult]) -> bool:
-    """True if other programs had many of our cores, and one of these launches, which ran side by
-    side, often waited for a core. Which of them gets a core is then a matter of luck."""
+    """True if other programs had many of our cores, and one of these launches often waited for one.
+
+    The launches ran side by side. Luck then decides which of them gets a core.
+    """
     hosts = [result.host for result in launches if result.host is not None]
     others = known(host.others_cpu_percent for host in hosts)
     waits = known(result.core_wait_percent for result in launches)

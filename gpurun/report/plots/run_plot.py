@@ -66,7 +66,7 @@ def _headline(page: Page) -> str:
 
 
 def panels_of(runs: Sequence[RunContents]) -> list[Draw]:
-    """What there is to draw, the outcome first."""
+    """A function for each panel that the runs have data for; the outcome comes first."""
     several = len(runs) > 1
     names = [one_line(run.name, RUN_LENGTH) if several else "" for run in runs]
     launches: list[Named] = [
