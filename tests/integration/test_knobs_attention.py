@@ -393,6 +393,43 @@ def test_an_error_inside_of_a_captured_module_is_told_as_python_tells_it(
     assert "Attention: no mask" in json.dumps(knobs)
 
 
+ONE_KEY = """
+import math, torch
+from torch import nn
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(8, 24)
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        return (q @ k.mT / math.sqrt(8)).softmax(-1) @ v
+
+torch.manual_seed(0)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(type(f"A{i}", (Attention,), {})() for i in range(40))
+    def forward(self, x):
+        return sum(layer(x) for layer in self.layers)
+
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for step in range(3):
+    model(torch.randn(2, 1, 8)).sum().backward()
+    optimizer.step()
+print("{}")
+"""
+
+
+def test_a_first_call_with_one_key_does_not_decide_by_the_rounding_of_nothing(
+    tmp_path: Path, gpurun: Gpurun
+) -> None:
+    # the scores of one key get no gradient: what a kernel computes for them is rounding alone
+    run = run_under(gpurun, tmp_path, ONE_KEY, {"attention": "sdpa"})
+    assert set(run.outcomes("attention")) == {"applied"}
+
+
 TRACED = """
 import json, torch
 from torch import nn

@@ -32,8 +32,11 @@ SLACK = 3.0
 """The replacement's error may be so many times the original's."""
 MOST_SCORES = 1 << 24
 """Scores that are computed for the comparison: a part of the batch, if there are more."""
-LEAST_NORM = 1e-2
-"""Gradients this much smaller than the largest are compared on its scale."""
+LEAST_NORM = {"float32": 0.1}
+"""Gradients this much smaller than the largest are compared on its scale. In a gradient that
+cancels to zero (of the scores of one key) only rounding is left, at about 1e-7 of the largest."""
+LEAST_NORM_ELSE = 1e-2
+"""The same for the other types, whose floors are far from their rounding."""
 
 
 def check(
@@ -105,9 +108,10 @@ def _compare(exact: Outcome, original: Outcome, replacement: Outcome) -> None:
         floor = ON_GPU
     _hold("result", (exact[0], result, replacement[0]), _norm(exact[0]), floor)
     norms = [_norm(slope) for slope in exact[1]]
+    least = LEAST_NORM.get(kind, LEAST_NORM_ELSE) * max(norms)
     floor *= IN_BACKWARD.get(kind, 1.0)
     for norm, *three in zip(norms, exact[1], slopes, replacement[1], strict=True):
-        _hold("gradients", three, max(norm, LEAST_NORM * max(norms)), floor)
+        _hold("gradients", three, max(norm, least), floor)
 
 
 def _hold(what: str, three: Sequence[Tensor | None], scale: float, floor: float) -> None:
