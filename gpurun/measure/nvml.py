@@ -83,6 +83,11 @@ class DeviceSampler:
         self._activity = {g.uuid: GpmActivity(self._nvml, g.handle) for g in self._gpus}
         self.strangers: dict[str, set[int]] = {}
 
+    @property
+    def sees_gpus(self) -> bool:
+        """True if any GPU is visible."""
+        return bool(self._gpus)
+
     def look_around(self) -> None:
         """Note who computes on the GPUs before the script can have begun to: these are strangers.
 

@@ -51,6 +51,11 @@ class Sampler:
         else:
             self._device_sampler().strangers = earlier._device_sampler().strangers
 
+    @property
+    def sees_gpus(self) -> bool:
+        """True if there is a GPU that the script may use."""
+        return self._device_sampler().sees_gpus
+
     def tick(self, pid: int) -> None:
         """Sample the tree of process `pid` and the visible devices if it is time."""
         now = time.monotonic()

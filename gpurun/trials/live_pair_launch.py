@@ -102,7 +102,7 @@ def run_live_pair(
     draws: random.Random,
     deadline: float,
 ) -> PairEnd:
-    """Launch both sides, let them warm up side by side, and have them take turns.
+    """Launch both sides, let them warm up, side by side if there is a GPU, and take turns.
 
     `ready` is called when both are warmed up, before anything is measured. Turns end at `deadline`
     (monotonic clock) at the latest, with the rounds that there are by then. Ends both sides on
@@ -126,7 +126,7 @@ def run_live_pair(
             live.append(stack.enter_context(closing(made)))
         pair = (live[0], live[1])
         try:
-            await_both(pair)
+            await_both(pair, in_turn=not samplers[0].sees_gpus)
             ready()
             nanoseconds = int(STRETCH_SECONDS * 1e9)
             stretches = (pair[0].take(nanoseconds, pair[1]), pair[1].take(nanoseconds, pair[0]))

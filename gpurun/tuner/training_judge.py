@@ -17,33 +17,47 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 class TrainingJudge:
     """Compares trials with those of the script as it is (`baselines`).
 
-    `rounded`: what a trial shows that only rounds; None if nothing. It is called once, where the
-    guard needs to know what rounding alone does.
+    `rounded`: what a trial of so many steps shows that only rounds; None if nothing. It is called
+    where the guard needs to know what rounding alone does, and again where a later trial evaluates
+    after more steps.
     """
 
-    def __init__(self, baselines: list[Evidence], rounded: Callable[[], Evidence | None]) -> None:
+    def __init__(
+        self, baselines: list[Evidence], rounded: Callable[[int], Evidence | None]
+    ) -> None:
         self.baselines = baselines
         self._rounded = rounded
-        self._asked = False
+        self._asked_steps: int | None = None
 
     def judge(
         self, candidates: Sequence[Evidence], effect: Effect, repeats: Sequence[Evidence] = ()
     ) -> GuardVerdict:
         """`repeats`: further trials of the script as it is, launched beside the candidates."""
         verdict = judge_training([*self.baselines, *repeats], candidates, effect)
-        if may_be_rounding(verdict, effect) and self.learn_rounding():
+        if may_be_rounding(verdict, effect) and self.learn_rounding(repeats):
             verdict = judge_training([*self.baselines, *repeats], candidates, effect)
         return verdict
 
-    def learn_rounding(self) -> bool:
-        """Ask for the trial that only rounds, unless it was before; true if it showed anything."""
-        if self._asked:
+    def learn_rounding(self, repeats: Sequence[Evidence] = ()) -> bool:
+        """Ask for the trial that only rounds, unless one went as far; true if it showed anything.
+
+        It goes as far as the first evaluation after training steps that any trial shows.
+        """
+        steps = steps_to_evaluation([*self.baselines, *repeats])
+        if self._asked_steps is not None and steps <= self._asked_steps:
             return False
-        self._asked = True
-        shown = self._rounded()
+        self._asked_steps = steps
+        shown = self._rounded(steps)
         if shown is not None:
+            self.baselines[:] = [b for b in self.baselines if not b.rounded]
             self.baselines.append(shown)
         return shown is not None
+
+
+def steps_to_evaluation(shown: Sequence[Evidence]) -> int:
+    """Training steps before the first evaluation that follows any; 0 if none does."""
+    trained = (e.trained for one in shown if not one.rounded for e in one.outputs if e.trained)
+    return min(trained, default=0)
 
 
 def launch_rounded(
@@ -52,25 +66,32 @@ def launch_rounded(
     base: Mapping[str, Any],
     rule: StopRule,
     baselines: Sequence[Evidence],
+    evaluates_after: int,
 ) -> Evidence | None:
     """What the script shows with rounded parameters and the settings `base`.
 
     `rule`: of the other trials, `baselines` among them. This one takes some steps only, and without
     it there may be nothing left to prove: it is launched whatever is left of the budget.
+    `evaluates_after`: the training steps before the evaluation to compare, 0 if there is none.
     """
     note("is it rounding alone? a trial of the script that only rounds tells")
-    short = rounding_rule(rule, baselines)
+    short = rounding_rule(rule, baselines, evaluates_after)
     return launch(TrialRequest("rounding", base, short, rounded=True)).evidence
 
 
-def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:
+def rounding_rule(
+    rule: StopRule, baselines: Sequence[Evidence], evaluates_after: int = 0
+) -> StopRule:
     """The length of a trial that only rounds: as far as anything is compared with it.
 
-    A training that evaluates does so at any time. A script that only infers has its first calls
+    It goes beyond the evaluation of a training. A script that only infers has its first calls
     looked at; with fewer of them the reference would miss calls that rounding moves most.
     """
-    if any(e.trained for b in baselines for e in b.outputs):
-        return rule
+    if evaluates_after:
+        steps = evaluates_after + 1
+        return replace(
+            rule, min_steps=max(rule.min_steps, steps), max_steps=max(rule.max_steps, steps)
+        )
     looked = OUTPUT_CALLS if any(b.forward_only for b in baselines) else 0
     steps = max(rule.audit_steps, looked) + 1
     return replace(rule, min_steps=steps, max_steps=steps, min_seconds=0.0)

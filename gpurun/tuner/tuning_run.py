@@ -289,7 +289,7 @@ class TuningRun:
 
     def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
         launch, note, rule = self._launch, self._decide, self._rule
-        return TrainingJudge(shown, lambda: launch_rounded(launch, note, base, rule, shown))
+        return TrainingJudge(shown, lambda to: launch_rounded(launch, note, base, rule, shown, to))
 
     def _import_early(self, facts: Facts) -> None:
         """Let the processes on standby import what only some settings need, if they are several."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from gpurun.knobs.api import Effect
+from gpurun.records.messages.model_outputs import OutputsEvent
 from gpurun.records.tuning import GuardVerdict
 from gpurun.tuner import training_judge
 from gpurun.tuner.guard.training_evidence import Evidence, RoundingReason
@@ -44,6 +45,33 @@ def test_the_proof_asks_what_rounding_does_too_if_screening_had_no_need() -> Non
     for _ in range(2):
         assert judge.judge([SHOWN, SHOWN], Effect.NUMERICS, repeats=[SHOWN]).accepted
     assert [request.rounded for request in asked] == [True]
+
+
+def test_it_asks_again_where_a_pair_evaluates_after_more_steps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Seen with an LSTM: the search's trials were over before the first evaluation."""
+    monkeypatch.setattr(
+        training_judge, "judge_training", lambda *_: GuardVerdict(False, 0.0, 0.0, (SLIGHT,), None)
+    )
+    asked: list[TrialRequest] = []
+
+    def launch(request: TrialRequest) -> Trial:
+        asked.append(request)
+        return replace(trial(100.0), evidence=replace(SHOWN, rounded=True))
+
+    assert SHOWN is not None
+    output = OutputsEvent(
+        call=1, trained=178, module="Net", inputs=(), outputs=(), structure="*", draws=False,
+        overwritten=False,
+    )  # fmt: skip
+    judge = judge_of(SHOWN, launch=launch)
+    judge.judge([SHOWN], Effect.NUMERICS)
+    for _ in range(2):
+        judge.judge([SHOWN], Effect.NUMERICS, repeats=[replace(SHOWN, outputs=(output,))])
+    assert len(asked) == 2
+    assert asked[0].stop.max_steps < 178 < asked[1].stop.min_steps
+    assert len([b for b in judge.baselines if b.rounded]) == 1
 
 
 @pytest.mark.usefixtures("needs_rounding")

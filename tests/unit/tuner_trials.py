@@ -53,4 +53,4 @@ def judge_of(
 ) -> TrainingJudge:
     """One that knows these trials of the script as it is."""
     shown = [b for b in baselines if b is not None]
-    return TrainingJudge(shown, lambda: launch_rounded(launch, note, {}, PROBE, shown))
+    return TrainingJudge(shown, lambda to: launch_rounded(launch, note, {}, PROBE, shown, to))
