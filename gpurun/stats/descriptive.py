@@ -46,6 +46,24 @@ def median_deviation(values: Sequence[float]) -> float:
     return 1.4826 * median([abs(value - center) for value in values])
 
 
+def median_error(values: Sequence[float]) -> float:
+    """The standard error of the median of independent values, whatever their distribution.
+
+    Half the distance of the order statistics one binomial standard deviation beside the median
+    (McKean and Schrader 1984, with z = 1). A few values far away do not matter.
+    """
+    ordered = sorted(values)
+    low = max(0.0, (len(ordered) - 1 - math.sqrt(len(ordered))) / 2)
+    return (_between(ordered, len(ordered) - 1 - low) - _between(ordered, low)) / 2
+
+
+def _between(ordered: Sequence[float], place: float) -> float:
+    """The value at a place, counted from 0, that may lie between two."""
+    below = min(int(place), len(ordered) - 1)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
 def geometric_mean(values: Sequence[float]) -> float:
     """The mean of ratios."""
     return math.exp(math.fsum(map(math.log, values)) / len(values))

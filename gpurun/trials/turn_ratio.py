@@ -19,6 +19,7 @@ from gpurun.stats.descriptive import (
     MEDIAN_ERROR,
     median,
     median_deviation,
+    median_error,
     standard_deviation,
 )
 from gpurun.trials.live_pair import Round
@@ -71,11 +72,11 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
         return None
     if any(turn.batches for r in rounds for turn in (r.first, r.second)):
         logs = [_log_of(group) for group in _parts(steady, min(LOADER_BLOCKS, len(steady)))]
-        log, error = median(logs), standard_deviation(logs) / math.sqrt(len(logs))
+        log, error = median(logs), median_error(logs)
     else:
         logs = [_log_of([one]) for one in steady]
         medians = [median(part) for part in _parts(logs, min(MOST_BLOCKS, len(logs) // 2))]
-        log, error = median(logs), standard_deviation(medians) / math.sqrt(len(medians))
+        log, error = median(logs), median_error(medians)
     if whole:
         return TurnRatio(log, error, len(steady))
     first = [r.first for r in rounds]

@@ -32,7 +32,8 @@ class TimeBudget:
     """Seconds by the monotonic clock. `batch_to_come`: whether another batch size will be tried.
 
     `slow_start(knob)`: whether a setting of this name takes time to start, at first above all.
-    `live`: whether the proof measures live pairs. `proven`: whether the finalist's proof is over,
+    `live`: whether the proof measures live pairs. `epoch_steps`: steps of an epoch, None where it
+    is not known. `proven`: whether the finalist's proof is over,
     so that a further one may have all that is left.
     """
 
@@ -42,6 +43,7 @@ class TimeBudget:
         self.budget = deadline - time.monotonic()
         self.batch_to_come = False
         self.live = False
+        self.epoch_steps: int | None = None
         self.proven = False
         self._deadline = deadline
         self._slow_start = slow_start
@@ -145,8 +147,10 @@ class TimeBudget:
         """Seconds of a round whose candidate's launch takes `seconds`."""
         if not self.live or self._whole is None:
             return self.usual + seconds
-        sides = _side(self._whole, self.usual), _side(candidate, seconds)
-        return live_pair_seconds(*sides, self._cores)
+        steps = self.epoch_steps or 0
+        sides = _side(self._whole, self.usual, steps), _side(candidate, seconds, steps)
+        together = self._cores >= CORES_FOR_TWO and self._on_gpu
+        return live_pair_seconds(*sides, together=together)
 
     def no_room_to_search(self, best: Trial, startup: StartupSeconds) -> bool:
         """True if a launch with such a start, and the proof after it, would not fit the budget.
@@ -165,6 +169,11 @@ class TimeBudget:
             kept = kept_for_proof(round_seconds, self.budget, self.live)
         needed = self.again(best) + startup.first
         return self.left < needed + kept + self._kept_for_batch(best)
+
+    @property
+    def _on_gpu(self) -> bool:
+        result = None if self._whole is None else self._whole.result
+        return result is not None and bool(result.devices)
 
     def _is_whole(self, trial: Trial) -> bool:
         """True for the launch of the script as it is, also once its gain of 1 was noted."""
@@ -195,10 +204,11 @@ class TimeBudget:
         return SCREEN_SHARE * self.budget
 
 
-def _side(trial: Trial, launch: float) -> SideSeconds:
+def _side(trial: Trial, launch: float, epoch_steps: int) -> SideSeconds:
     """A side of a live pair, less than its launch by what the trial took after its start."""
     after = trial.record.seconds - _start(trial)
-    return SideSeconds(max(0.0, launch - after), _step(trial))
+    step = _step(trial)
+    return SideSeconds(max(0.0, launch - after), step, epoch_steps * step)
 
 
 def _step(trial: Trial) -> float:

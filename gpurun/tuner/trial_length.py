@@ -10,8 +10,8 @@ from typing import Any
 from gpurun.records.result import RunResult
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.trials.live_pair import LEAST_STEPS
-from gpurun.trials.live_pair_launch import STRETCH_SECONDS, TURN_SECONDS
-from gpurun.trials.turn_ratio import LEAST_ROUNDS
+from gpurun.trials.live_pair_launch import EPOCH_SECONDS, STRETCH_SECONDS, TURN_SECONDS
+from gpurun.trials.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS
 
 AUDIT_STEPS = 8
 WARMUP_STEPS = 4
@@ -49,7 +49,8 @@ MOST_PATIENCE = 60.0
 STRETCHES_SECONDS = 2 * STRETCH_SECONDS + 1.0
 """Seconds of a live pair: both uninterrupted stretches, and the end of both sides."""
 CORES_FOR_TWO = 4
-"""On fewer cores two processes that start beside each other take as long as one after the other."""
+"""On fewer cores two processes that start beside each other take as long as one after the other.
+Without a GPU they do start so."""
 COMPILED_ALREADY = 3
 """Compiling takes this many times less where the trials' caches hold its results."""
 
@@ -106,20 +107,28 @@ def launched_again(seconds: float, usual: float) -> float:
 
 @dataclass(frozen=True)
 class SideSeconds:
-    """Seconds of a side's start, until it could take turns, and of a step."""
+    """Seconds of a side's start, until it could take turns, of a step, and of an epoch.
+
+    `epoch` is 0 where it is not known.
+    """
 
     start: float
     step: float = 0.0
+    epoch: float = 0.0
 
 
-def live_pair_seconds(one: SideSeconds, other: SideSeconds, cores: int) -> float:
-    """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns."""
-    starts = max(one.start, other.start)
-    if cores < CORES_FOR_TWO:
-        starts = one.start + other.start
+def live_pair_seconds(one: SideSeconds, other: SideSeconds, *, together: bool) -> float:
+    """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns.
+
+    `together`: both start at the same time.
+    """
+    starts = max(one.start, other.start) if together else one.start + other.start
     longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
     turns = LEAST_ROUNDS * (2 * longest + one.step + other.step)
-    return starts + STRETCHES_SECONDS + max(TURN_SECONDS, turns)
+    epochs = 2 * LEAST_EPOCHS * max(one.epoch, other.epoch)
+    if epochs > EPOCH_SECONDS:  # too long to be waited for
+        epochs = 0.0
+    return starts + STRETCHES_SECONDS + max(TURN_SECONDS, turns, epochs)
 
 
 def kept_for_proof(round_seconds: float, budget_seconds: float, live: bool) -> float:

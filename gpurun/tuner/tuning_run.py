@@ -249,12 +249,12 @@ class TuningRun:
         self._trials.training_loaders = facts.training_loaders
         self._prefetch = max((x.prefetch_factor or 2 for x in facts.loaders), default=2)
         workers = max((x.workers for x in facts.loaders_of_training()), default=0)
-        self._rule = plan_trials(probe.result, steps_per_epoch(probe.log), self._time.budget)
+        self._time.epoch_steps = steps_per_epoch(probe.log)
+        self._rule = plan_trials(probe.result, self._time.epoch_steps, self._time.budget)
         self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, self._prefetch)
-        self._decide(
-            f"trials measure {self._rule.min_steps - self._rule.audit_steps} steps "
-            f"after {self._rule.audit_steps} audited ones"
-        )
+        audited = self._rule.audit_steps
+        steps = f"{self._rule.min_steps - audited} steps after {audited} audited ones"
+        self._decide(f"trials measure {steps}")
         self._import_early(facts)
         as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
         coming = (self._first_set(as_it_is),) * MOST

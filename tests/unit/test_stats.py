@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from gpurun.stats.descriptive import geometric_mean, percentile
+from gpurun.stats.descriptive import geometric_mean, median, median_error, percentile
 from gpurun.stats.sequential_test import DEFAULT, LIVE, SequentialPlan, sequential_look
 from scripts.simulate_error_rates import simulate
 
@@ -144,6 +144,17 @@ def test_a_plan_with_unequal_looks_and_levels_is_refused() -> None:
         SequentialPlan(looks=(2, 4))
     with pytest.raises(ValueError, match="two pairs"):
         SequentialPlan(looks=(1, 4), levels=(0.02, 0.03))
+
+
+def test_the_error_of_a_median_covers_it_whatever_lies_far_away() -> None:
+    draws = random.Random(3)
+    for outliers in (0, 2):
+        missed = 0
+        for _ in range(400):
+            values = [draws.gauss(0, 1) for _ in range(24)]
+            values[:outliers] = [1000.0] * outliers
+            missed += abs(median(values)) > 2.5 * median_error(values)
+        assert missed <= 40
 
 
 def test_descriptive_figures() -> None:

@@ -20,7 +20,7 @@ def rounds(count: int, step_ms: float, epoch_steps: int, starts: int = 0) -> lis
     """Noisy rounds of equal sides. Their last epoch had so many steps, 0: none was seen."""
     found = []
     for number in range(count):
-        noise = 1.2 if number % 2 else 0.8
+        noise = 0.8 + 0.4 * (0.618 * number % 1)
         turn = Turn(5, int(5 * step_ms * noise * MILLISECOND), epoch_steps=epoch_steps)
         found.append(Round(turn, Turn(5, int(5 * step_ms * MILLISECOND), epoch_steps=epoch_steps)))
     for number in range(starts):

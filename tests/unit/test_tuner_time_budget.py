@@ -11,6 +11,7 @@ import pytest
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.records.events import EpochEvent, ProcessEvent
+from gpurun.records.result import DeviceUse
 from gpurun.tuner.search.screening import StartupSeconds
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.tuning_trial import Trial
@@ -138,7 +139,10 @@ def test_live_pairs_leave_more_to_the_search_than_launches_in_turn() -> None:
     for live in (False, True):
         times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=16)
         times.live = live
-        times.baseline(launch(100, 20.0, to_data=1.0), started_early=False)
+        whole = launch(100, 20.0, to_data=1.0)
+        assert whole.result is not None
+        on_gpu = replace(whole.result, devices=(DeviceUse("GPU", *(None,) * 13, (), None, 1.0),))
+        times.baseline(replace(whole, result=on_gpu), started_early=False)
         best = launch(300, 20.0, to_data=1.0)
         times.launched(best, started_early=False)
         rooms.append(times.round_of(best))

@@ -74,14 +74,21 @@ def test_three_live_pairs_are_kept_and_two_where_those_take_most_of_the_budget()
 
 def test_a_live_pair_takes_the_longer_start_where_both_have_cores_and_else_the_sum() -> None:
     one, other = SideSeconds(10.0), SideSeconds(30.0)
-    alone = live_pair_seconds(one, other, cores=16)
+    alone = live_pair_seconds(one, other, together=True)
     assert 30.0 < alone < 30.0 + 20.0
-    assert live_pair_seconds(one, other, cores=2) == alone + 10.0
+    assert live_pair_seconds(one, other, together=False) == alone + 10.0
+
+
+def test_a_live_pair_waits_for_epochs_that_are_not_too_long() -> None:
+    usual = live_pair_seconds(SideSeconds(3.0), SideSeconds(3.0), together=False)
+    for epoch, more in ((0.5, 0.0), (2.0, 3.0), (20.0, 0.0)):
+        sides = SideSeconds(3.0, epoch=epoch), SideSeconds(3.0, epoch=epoch / 2)
+        assert live_pair_seconds(*sides, together=False) == usual + more
 
 
 def test_slow_steps_make_the_turns_of_a_pair_longer() -> None:
-    quick = live_pair_seconds(SideSeconds(10.0, 0.001), SideSeconds(10.0, 0.001), cores=16)
-    slow = live_pair_seconds(SideSeconds(10.0, 0.3), SideSeconds(10.0, 0.1), cores=16)
+    quick = live_pair_seconds(SideSeconds(10.0, 0.001), SideSeconds(10.0, 0.001), together=True)
+    slow = live_pair_seconds(SideSeconds(10.0, 0.3), SideSeconds(10.0, 0.1), together=True)
     assert slow > quick + 10.0
 
 

@@ -305,11 +305,17 @@ class _Bounds:
         return max(ONE_CALL * allowed, ROUNDING * worst)
 
     def _disagreeing(self, place: Place, decisions: int) -> float:
-        """The part that may disagree: by chance, more of few."""
+        """The part that may disagree: by chance, more of few.
+
+        In a state of many like numbers a deviation that is allowed turns many of the largest: as
+        many more than in the reference as it is larger.
+        """
         noise = max((d[place].disagreement for d in self._noise if place in d), default=0.0)
         part = max(TRAINED if self._trained else DISAGREEING[self._effect], REPEATS * noise)
         if place in self._reference:
-            part = max(part, ROUNDING * self._reference[place].disagreement)
+            shown = self._reference[place]
+            more = max(ROUNDING, self._allowed(place) / (shown.relative or math.inf))
+            part = max(part, more * shown.disagreement)
         part = min(part, 1.0)
         return part + SIGMAS * math.sqrt(part * (1 - part) / max(1, decisions))
 
