@@ -17,13 +17,13 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 class TrainingJudge:
     """Compares trials with those of the script as it is (`baselines`).
 
-    `rounded`: what a trial of so many steps shows that only rounds; None if nothing. It is called
-    where the guard needs to know what rounding alone does, and again where a later trial evaluates
-    after more steps.
+    `rounded(steps, seed)`: what a trial shows that only rounds and evaluates after so many steps;
+    None if nothing. It is called where the guard needs to know what rounding alone does, and again
+    where a later trial evaluates after more steps.
     """
 
     def __init__(
-        self, baselines: list[Evidence], rounded: Callable[[int], Evidence | None]
+        self, baselines: list[Evidence], rounded: Callable[[int, int], Evidence | None]
     ) -> None:
         self.baselines = baselines
         self._rounded = rounded
@@ -41,23 +41,27 @@ class TrainingJudge:
     def learn_rounding(self, repeats: Sequence[Evidence] = ()) -> bool:
         """Ask for the trial that only rounds, unless one went as far; true if it showed anything.
 
-        It goes as far as the first evaluation after training steps that any trial shows.
+        It goes as far as the first evaluation after training steps that any trial shows, under the
+        seed of that trial.
         """
-        steps = steps_to_evaluation([*self.baselines, *repeats])
+        steps, seed = first_evaluation([*self.baselines, *repeats])
         if self._asked_steps is not None and steps <= self._asked_steps:
             return False
         self._asked_steps = steps
-        shown = self._rounded(steps)
+        shown = self._rounded(steps, seed)
         if shown is not None:
             self.baselines[:] = [b for b in self.baselines if not b.rounded]
             self.baselines.append(shown)
         return shown is not None
 
 
-def steps_to_evaluation(shown: Sequence[Evidence]) -> int:
-    """Training steps before the first evaluation that follows any; 0 if none does."""
-    trained = (e.trained for one in shown if not one.rounded for e in one.outputs if e.trained)
-    return min(trained, default=0)
+def first_evaluation(shown: Sequence[Evidence]) -> tuple[int, int]:
+    """Training steps before the first evaluation that follows any, and the seed of its trial.
+
+    Zeros if no trial shows one.
+    """
+    plain = [one for one in shown if not one.rounded]
+    return min(((e.trained, a.seed) for a in plain for e in a.outputs if e.trained), default=(0, 0))
 
 
 def launch_rounded(
@@ -67,6 +71,7 @@ def launch_rounded(
     rule: StopRule,
     baselines: Sequence[Evidence],
     evaluates_after: int,
+    seed: int,
 ) -> Evidence | None:
     """What the script shows with rounded parameters and the settings `base`.
 
@@ -76,7 +81,7 @@ def launch_rounded(
     """
     note("is it rounding alone? a trial of the script that only rounds tells")
     short = rounding_rule(rule, baselines, evaluates_after)
-    return launch(TrialRequest("rounding", base, short, rounded=True)).evidence
+    return launch(TrialRequest("rounding", base, short, seed, rounded=True)).evidence
 
 
 def rounding_rule(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -252,9 +253,8 @@ class TuningRun:
         self._time.epoch_steps = steps_per_epoch(probe.log)
         self._rule = plan_trials(probe.result, self._time.epoch_steps, self._time.budget)
         self._rule = with_read_ahead(self._rule, {"loader_workers": workers}, self._prefetch)
-        audited = self._rule.audit_steps
-        steps = f"{self._rule.min_steps - audited} steps after {audited} audited ones"
-        self._decide(f"trials measure {steps}")
+        steps, audited = self._rule.min_steps - self._rule.audit_steps, self._rule.audit_steps
+        self._decide(f"trials measure {steps} steps after {audited} audited ones")
         self._import_early(facts)
         as_it_is = SearchState(dict(base), probe, facts, self._judge([], base))
         coming = (self._first_set(as_it_is),) * MOST
@@ -288,8 +288,8 @@ class TuningRun:
         )
 
     def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
-        launch, note, rule = self._launch, self._decide, self._rule
-        return TrainingJudge(shown, lambda to: launch_rounded(launch, note, base, rule, shown, to))
+        ask = partial(launch_rounded, self._launch, self._decide, base, self._rule, shown)
+        return TrainingJudge(shown, ask)
 
     def _import_early(self, facts: Facts) -> None:
         """Let the processes on standby import what only some settings need, if they are several."""

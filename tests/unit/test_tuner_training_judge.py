@@ -68,9 +68,10 @@ def test_it_asks_again_where_a_pair_evaluates_after_more_steps(
     judge = judge_of(SHOWN, launch=launch)
     judge.judge([SHOWN], Effect.NUMERICS)
     for _ in range(2):
-        judge.judge([SHOWN], Effect.NUMERICS, repeats=[replace(SHOWN, outputs=(output,))])
+        judge.judge([SHOWN], Effect.NUMERICS, repeats=[replace(SHOWN, seed=1, outputs=(output,))])
     assert len(asked) == 2
     assert asked[0].stop.max_steps < 178 < asked[1].stop.min_steps
+    assert [request.seed_offset for request in asked] == [0, 1]
     assert len([b for b in judge.baselines if b.rounded]) == 1
 
 

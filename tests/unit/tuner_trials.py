@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from gpurun.records.result import KnobOutcome
@@ -53,4 +54,4 @@ def judge_of(
 ) -> TrainingJudge:
     """One that knows these trials of the script as it is."""
     shown = [b for b in baselines if b is not None]
-    return TrainingJudge(shown, lambda to: launch_rounded(launch, note, {}, PROBE, shown, to))
+    return TrainingJudge(shown, partial(launch_rounded, launch, note, {}, PROBE, shown))
