@@ -34,7 +34,7 @@ from gpurun.records.codec import to_json
 from gpurun.records.spec import RunSpec, Setting, StopRule, TrialSpec
 from gpurun.rundir import write_json
 from gpurun.tuner.guard.training_evidence import Evidence, evidence
-from gpurun.tuner.training_judge import TrainingJudge, first_evaluation, rounding_rule
+from gpurun.tuner.training_judge import TrainingJudge, rounding_rule
 from scripts.guard_bar import bar
 from scripts.guard_cases import BROKEN, COMPILED, DATA, DEVICE, GPU, KNOBS, SOUND, Case
 
@@ -202,7 +202,7 @@ def judge_cases(
 
 def _rounding(baseline: Launch, shown: Evidence) -> Launch:
     """The trial of a script that only rounds, as `Screening` launches it."""
-    stop = rounding_rule(STOP, [shown], first_evaluation([shown])[0])
+    stop = rounding_rule(STOP, [shown])
     place = baseline.folder.with_name(f"{baseline.script}-rounded")
     return replace(baseline, folder=place, rounded=True, stop=stop)
 
@@ -211,7 +211,7 @@ def _judged(case: Case, baselines: list[Evidence], candidates: list[Evidence]) -
     """As a tuning does."""
     rounded = next((b for b in baselines if b.rounded), None)
     plain = [b for b in baselines if not b.rounded]
-    judge = TrainingJudge(plain[:2], lambda steps, seed: rounded)
+    judge = TrainingJudge(plain[:2], lambda shown: rounded)
     screening = judge.judge(candidates[:1], case.effect)
     proof = judge.judge(candidates, case.effect, repeats=plain[2:])
     return Judged(case, screening.reasons, proof.reasons)

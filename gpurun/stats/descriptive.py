@@ -53,15 +53,9 @@ def median_error(values: Sequence[float]) -> float:
     (McKean and Schrader 1984, with z = 1). A few values far away do not matter.
     """
     ordered = sorted(values)
-    low = max(0.0, (len(ordered) - 1 - math.sqrt(len(ordered))) / 2)
-    return (_between(ordered, len(ordered) - 1 - low) - _between(ordered, low)) / 2
-
-
-def _between(ordered: Sequence[float], place: float) -> float:
-    """The value at a place, counted from 0, that may lie between two."""
-    below = min(int(place), len(ordered) - 1)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    beside = min(50.0, 50 * math.sqrt(len(ordered)) / max(1, len(ordered) - 1))
+    high, low = (percentile_of_sorted(ordered, 50 + side) for side in (beside, -beside))
+    return (high - low) / 2
 
 
 def geometric_mean(values: Sequence[float]) -> float:

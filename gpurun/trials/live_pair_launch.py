@@ -174,7 +174,12 @@ def _epochs_seconds(rounds: Sequence[Round]) -> float:
     epochs = [
         (turn.epoch_steps or steps) * seconds for turn, seconds in zip(last, usual, strict=True)
     ]
-    return 2 * LEAST_EPOCHS * max(epochs)
+    return seconds_to_see_epochs(max(epochs))
+
+
+def seconds_to_see_epochs(epoch: float) -> float:
+    """Seconds until enough epochs have begun on both sides; `epoch`: of the longer ones."""
+    return 2 * LEAST_EPOCHS * epoch
 
 
 def _exit_code(sandbox: Sandbox) -> int | None:

@@ -17,17 +17,19 @@ from gpurun.tuner.tuning_trial import Trial, TrialRequest
 class TrainingJudge:
     """Compares trials with those of the script as it is (`baselines`).
 
-    `rounded(steps, seed)`: what a trial shows that only rounds and evaluates after so many steps;
-    None if nothing. It is called where the guard needs to know what rounding alone does, and again
-    where a later trial evaluates after more steps.
+    `rounded(shown)`: what a trial shows that only rounds and goes as far as these; None if nothing.
+    It is called where the guard needs to know what rounding alone does, and again where a later
+    trial evaluates after more steps.
     """
 
     def __init__(
-        self, baselines: list[Evidence], rounded: Callable[[int, int], Evidence | None]
+        self,
+        baselines: list[Evidence],
+        rounded: Callable[[Sequence[Evidence]], Evidence | None],
     ) -> None:
         self.baselines = baselines
         self._rounded = rounded
-        self._asked_steps: int | None = None
+        self._asked_steps = -1
 
     def judge(
         self, candidates: Sequence[Evidence], effect: Effect, repeats: Sequence[Evidence] = ()
@@ -44,11 +46,12 @@ class TrainingJudge:
         It goes as far as the first evaluation after training steps that any trial shows, under the
         seed of that trial.
         """
-        steps, seed = first_evaluation([*self.baselines, *repeats])
-        if self._asked_steps is not None and steps <= self._asked_steps:
+        known = [*self.baselines, *repeats]
+        steps, _ = first_evaluation(known)
+        if steps <= self._asked_steps:
             return False
         self._asked_steps = steps
-        shown = self._rounded(steps, seed)
+        shown = self._rounded(known)
         if shown is not None:
             self.baselines[:] = [b for b in self.baselines if not b.rounded]
             self.baselines.append(shown)
@@ -70,30 +73,26 @@ def launch_rounded(
     base: Mapping[str, Any],
     rule: StopRule,
     baselines: Sequence[Evidence],
-    evaluates_after: int,
-    seed: int,
 ) -> Evidence | None:
     """What the script shows with rounded parameters and the settings `base`.
 
     `rule`: of the other trials, `baselines` among them. This one takes some steps only, and without
     it there may be nothing left to prove: it is launched whatever is left of the budget.
-    `evaluates_after`: the training steps before the evaluation to compare, 0 if there is none.
     """
     note("is it rounding alone? a trial of the script that only rounds tells")
-    short = rounding_rule(rule, baselines, evaluates_after)
+    short, (_, seed) = rounding_rule(rule, baselines), first_evaluation(baselines)
     return launch(TrialRequest("rounding", base, short, seed, rounded=True)).evidence
 
 
-def rounding_rule(
-    rule: StopRule, baselines: Sequence[Evidence], evaluates_after: int = 0
-) -> StopRule:
+def rounding_rule(rule: StopRule, baselines: Sequence[Evidence]) -> StopRule:
     """The length of a trial that only rounds: as far as anything is compared with it.
 
     It goes beyond the evaluation of a training. A script that only infers has its first calls
     looked at; with fewer of them the reference would miss calls that rounding moves most.
     """
-    if evaluates_after:
-        steps = evaluates_after + 1
+    trained, _ = first_evaluation(baselines)
+    if trained:
+        steps = trained + 1
         return replace(
             rule, min_steps=max(rule.min_steps, steps), max_steps=max(rule.max_steps, steps)
         )

@@ -10,8 +10,13 @@ from typing import Any
 from gpurun.records.result import RunResult
 from gpurun.records.spec import OUTPUT_CALLS, StopRule
 from gpurun.trials.live_pair import LEAST_STEPS
-from gpurun.trials.live_pair_launch import EPOCH_SECONDS, STRETCH_SECONDS, TURN_SECONDS
-from gpurun.trials.turn_ratio import LEAST_EPOCHS, LEAST_ROUNDS
+from gpurun.trials.live_pair_launch import (
+    EPOCH_SECONDS,
+    STRETCH_SECONDS,
+    TURN_SECONDS,
+    seconds_to_see_epochs,
+)
+from gpurun.trials.turn_ratio import LEAST_ROUNDS
 
 AUDIT_STEPS = 8
 WARMUP_STEPS = 4
@@ -125,7 +130,7 @@ def live_pair_seconds(one: SideSeconds, other: SideSeconds, *, together: bool) -
     starts = max(one.start, other.start) if together else one.start + other.start
     longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
     turns = LEAST_ROUNDS * (2 * longest + one.step + other.step)
-    epochs = 2 * LEAST_EPOCHS * max(one.epoch, other.epoch)
+    epochs = seconds_to_see_epochs(max(one.epoch, other.epoch))
     if epochs > EPOCH_SECONDS:  # too long to be waited for
         epochs = 0.0
     return starts + STRETCHES_SECONDS + max(TURN_SECONDS, turns, epochs)

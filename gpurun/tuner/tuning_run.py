@@ -288,7 +288,7 @@ class TuningRun:
         )
 
     def _judge(self, shown: list[Evidence], base: Mapping[str, Any]) -> TrainingJudge:
-        ask = partial(launch_rounded, self._launch, self._decide, base, self._rule, shown)
+        ask = partial(launch_rounded, self._launch, self._decide, base, self._rule)
         return TrainingJudge(shown, ask)
 
     def _import_early(self, facts: Facts) -> None:

@@ -253,8 +253,9 @@ def test_the_rounded_trial_runs_through_the_calls_that_are_looked_at() -> None:
     assert rounding_rule(rule, BASELINES).max_steps > OUTPUT_CALLS
     training = replace(BASELINES[0], outputs=(), forward_only=False)
     assert rounding_rule(rule, [training]).max_steps == 9
-    assert rounding_rule(rule, TRAINED, evaluates_after=20) == rule
-    assert rounding_rule(rule, [training], evaluates_after=1200).min_steps == 1201
+    assert rounding_rule(rule, TRAINED) == rule
+    late = trial(trained=1200)
+    assert rounding_rule(rule, [late]).min_steps == 1201
 
 
 def test_a_row_that_leads_clearly_keeps_its_largest_number() -> None:
