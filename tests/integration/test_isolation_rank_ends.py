@@ -26,6 +26,14 @@ from tests.integration.rank_pairs import AVAILABLE, Ranks
 
 DEATH_SIGNAL = "from gpurun.isolation.syscalls import parent_death_signal as p; print(p())"
 
+STRANGER = """
+from gpurun.isolation.namespaces import enter_mount_namespace
+enter_mount_namespace()
+print("up", flush=True)
+input()
+print("lives")
+"""
+
 SAVE_AND_LOAD = """
 import os, shutil, sys, torch
 from pathlib import Path
@@ -87,6 +95,33 @@ def test_a_signal_to_the_rank_reaches_the_script_and_nothing_outlives_it(
     process.communicate()
     assert ranks.leave_nothing()
     assert gone_within(marker, ORPHAN_SECONDS)
+
+
+def test_who_gets_the_number_of_an_ended_layers_namespace_is_left_alone(tmp_path: Path) -> None:
+    ranks = Ranks(ME, tmp_path, "sh", "-c", "echo up; exec sleep 1000")
+    process = ranks.start(1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    for pid in processes_with(str(ranks.run)):
+        os.kill(pid, signal.SIGKILL)
+    process.kill()
+    process.communicate()
+    strangers = [
+        subprocess.Popen(
+            [sys.executable, "-c", STRANGER],
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)  # the kernel gives each the lowest number that is free
+    ]
+    for stranger in strangers:
+        assert stranger.stdout is not None
+        assert stranger.stdout.readline() == "up\n"
+    assert ranks.asks(AVAILABLE, str(tmp_path)) == [True, ""]
+    assert ranks.leave_nothing()
+    assert [stranger.communicate("\n")[0] for stranger in strangers] == ["lives\n"] * 4
 
 
 def test_a_rank_still_dies_with_its_parent(user: User, open_path: Path) -> None:

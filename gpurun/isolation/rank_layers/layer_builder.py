@@ -38,7 +38,7 @@ def enter_layer(
     folder, lock = layer_cleaner.make_folder(outside or order["places"], order["run"])
     for name in (MEMORY, ROOT, UPPERS):
         os.mkdir(f"{folder}/{name}")
-    _start_apart(lambda: layer_cleaner.clean_up_after(process, folder, lock), keep=(lock,))
+    _start_apart(lambda: layer_cleaner.clean_up_after(process, folder), keep=(lock,))
     locked = enter_mount_namespace()
     prepare_memory(folder)
     writable = tuple(sorted({*order["writable"], *_real_folders(environment)}))
@@ -54,7 +54,6 @@ def enter_layer(
     os.chdir(cwd)
     if death_signal:  # the kernel has taken it from us with our change of namespaces
         syscalls.die_with_parent(death_signal)
-    layer_cleaner.write_owner(lock, order["run"], os.readlink("/proc/self/ns/mnt"))
     _hand_over(ours)
     if order["probe"]:
         os.write(2, "".join(f"{note}\n" for note in root.notes).encode())

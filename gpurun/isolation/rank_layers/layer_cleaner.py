@@ -13,6 +13,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,13 +27,12 @@ YOUNG_SECONDS = 60.0
 
 @dataclass(frozen=True)
 class Owner:
-    """The rank's process and the namespaces it is in ("" before it has entered its own)."""
+    """The rank's process, and the process namespace that its number is one of."""
 
     run: str
     process: int
     started: str
     processes: str
-    mounts: str
 
 
 def make_folder(places: list[str], run: str) -> tuple[str, int]:
@@ -47,26 +47,23 @@ def make_folder(places: list[str], run: str) -> tuple[str, int]:
             continue
         lock = os.open(f"{path}/{OWNER}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(lock, fcntl.LOCK_EX)
-        write_owner(lock, run, "")
+        _write_owner(lock, run)
         return path, lock
     raise failure or FileNotFoundError("no place for the rank's files")
 
 
-def write_owner(lock: int, run: str, mounts: str) -> None:
-    """Say that this process owns the layer, and in which mount namespace its view is."""
+def _write_owner(lock: int, run: str) -> None:
     process = os.getpid()
-    owner = Owner(run, process, _started(process) or "", os.readlink("/proc/self/ns/pid"), mounts)
-    os.pwrite(lock, json.dumps(asdict(owner)).ljust(4096).encode(), 0)
+    owner = Owner(run, process, _started(process) or "", os.readlink("/proc/self/ns/pid"))
+    os.write(lock, json.dumps(asdict(owner)).encode())
 
 
-def clean_up_after(process: int, folder: str, lock: int) -> None:
+def clean_up_after(process: int, folder: str) -> None:
     """Wait for the end of the rank's process; then end what it left behind and remove the layer."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(process)
         select.select([handle], [], [])
-    owner = _read_owner(lock)
-    if owner is not None:
-        _end_all_in(owner.mounts)
+    end_all_that_see(Path(folder))
     discard(Path(folder))
 
 
@@ -85,7 +82,7 @@ def sweep(place: str) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             owner = _read_owner(lock)
             if owner is not None and _is_dead(owner):
-                _end_all_in(owner.mounts)
+                end_all_that_see(path)
                 discard(path)
             elif owner is None and _is_old(path):
                 discard(path)
@@ -139,15 +136,29 @@ def _started(process: int) -> str | None:
     return None if fields[0] in b"ZX" else fields[19].decode()
 
 
-def _end_all_in(mounts: str) -> None:
-    """Kill every process in a mount namespace, until none is left (one may fork meanwhile)."""
-    found = bool(mounts) and mounts != os.readlink("/proc/self/ns/mnt")
-    while found:
-        found = False
-        for name in os.listdir("/proc"):
-            with contextlib.suppress(OSError):
-                if name.isdigit() and os.readlink(f"/proc/{name}/ns/mnt") == mounts:
-                    os.kill(int(name), signal.SIGKILL)
-                    found = _started(int(name)) is not None
-        if found:
+def end_all_that_see(folder: Path) -> None:
+    """Kill every process that has this layer mounted, until none is left (one may fork meanwhile).
+
+    The number of a mount namespace would not do: once it ends, the kernel gives it to the next one.
+    """
+    mark = folder.name.encode()
+    left = mark not in Path("/proc/self/mountinfo").read_bytes()
+    while left:
+        left = False
+        for name in filter(str.isdigit, os.listdir("/proc")):
+            with contextlib.suppress(OSError), _process(int(name)) as process:
+                if mark in Path(f"/proc/{name}/mountinfo").read_bytes():
+                    signal.pidfd_send_signal(process, signal.SIGKILL)
+                    left = left or _started(int(name)) is not None
+        if left:
             time.sleep(0.002)
+
+
+@contextlib.contextmanager
+def _process(pid: int) -> Iterator[int]:
+    """A handle of a process, which stays its own when another one gets its number."""
+    handle = os.pidfd_open(pid)
+    try:
+        yield handle
+    finally:
+        os.close(handle)
