@@ -15,6 +15,9 @@ SPEC_VARIABLE = "GPURUN_SPEC"
 ORDER = "order.json"
 """File of the control folder: the spec by which a process on standby shall run."""
 
+FIRST_STEP, GO = "first_step", "go"
+"""Files of the control folder: a process waits at its first step, and may go on."""
+
 SPEC_SCHEMA = "gpurun/spec@1"
 
 OUTPUT_CALLS = 20

@@ -216,17 +216,14 @@ class Side:
         return Turn.read(line)
 
 
-def await_both(sides: tuple[Side, Side], *, in_turn: bool = False) -> None:
+def await_both(sides: tuple[Side, Side], let_second_go: Callable[[], None] = lambda: None) -> None:
     """Wait until both are warmed up and freeze them; `SideEnded` if one never is.
 
-    `in_turn`: the second begins once the first is ready. Where both compute on all cores, the
-    threads of one wait for cores that threads of the other hold: steps of an LSTM on two cores took
-    2.6 s instead of 20 ms.
+    `let_second_go` is called once the first is ready, for a second side that waits at its first
+    step until then.
     """
-    if in_turn:
-        sides[1].freeze()
     sides[0].await_ready()
-    sides[1].thaw()
+    let_second_go()
     sides[1].await_ready()
     for side in sides:
         side.freeze()

@@ -41,7 +41,7 @@ class Reference:
         try:
             self.sampler = self._stack.enter_context(closing(Sampler(side.run_dir)))
             self.sampler.look_around()
-            self._sandbox = self._stack.enter_context(side.start())
+            self._sandbox = self._stack.enter_context(side.start(False))
             made = live_side(replace(side, name=NAME), self._sandbox, self.sampler)
             self.side = self._stack.enter_context(closing(made))
         except BaseException:

@@ -10,6 +10,7 @@ from pathlib import Path
 from gpurun.isolation.api import Sandbox
 from gpurun.measure.sampler import Sampler
 from gpurun.records.failure import Failure, FailureKind
+from gpurun.records.spec import FIRST_STEP, GO
 from gpurun.trials.progress import Progress
 
 POLL_SECONDS = 0.05
@@ -44,8 +45,8 @@ def supervise(
     while sandbox.poll() is None:
         time.sleep(POLL_SECONDS)
         moment = time.monotonic()
-        if at_first_step is not None and (control / "first_step").exists():
-            at_first_step(sandbox, (control / "go").touch)
+        if at_first_step is not None and (control / FIRST_STEP).exists():
+            at_first_step(sandbox, (control / GO).touch)
             at_first_step = None
         if progress.advanced():
             changed = moment

@@ -51,6 +51,8 @@ class TimeBudget:
         self._whole: Trial | None = None
         self._whole_seconds = 0.0
         self._saved = 0.0
+        self._imports = 0.0
+        """What a process that is not started early takes longer."""
         self.tried = False
         """True once a trial of the search was measured."""
         self.longest = 0.0
@@ -88,7 +90,7 @@ class TimeBudget:
 
         `probe`: its first launch. The one that was less disturbed says what a launch takes.
         """
-        self._whole, self._saved = whole, 0.0
+        self._whole, self._saved, self._imports = whole, 0.0, 0.0
         self.longest = max(self.longest, whole.record.seconds)
         self._whole_seconds = whole.record.seconds
         if probe is not None and probe.result is not None and whole.result is not None:
@@ -97,6 +99,8 @@ class TimeBudget:
             self._whole_seconds = min(whole.record.seconds, expected)
         if started_early and whole.result is not None:
             self._saved = whole.result.seconds_to_torch or 0.0
+            first = None if probe is None else probe.result
+            self._imports = max(self._saved, (first and first.seconds_to_torch) or 0.0)
 
     def launched(self, trial: Trial, started_early: bool) -> None:
         """Learn from a trial of the search. `started_early`: whether its process could be."""
@@ -117,6 +121,7 @@ class TimeBudget:
         whole = None if self._whole is None else self._whole.seconds_to_data
         if ours is not None and whole is not None:
             self._saved = max(self._saved, whole - ours)
+            self._imports = max(self._imports, self._saved)
 
     def again(self, trial: Trial) -> float:
         """Expected seconds of another launch like this one."""
@@ -144,11 +149,17 @@ class TimeBudget:
         return self._round(best, self.again(best) + later)
 
     def _round(self, candidate: Trial, seconds: float) -> float:
-        """Seconds of a round whose candidate's launch takes `seconds`."""
+        """Seconds of a round whose candidate's launch takes `seconds`.
+
+        The processes of a live pair are not started early.
+        """
         if not self.live or self._whole is None:
             return self.usual + seconds
         steps = self.epoch_steps or 0
-        sides = _side(self._whole, self.usual, steps), _side(candidate, seconds, steps)
+        sides = (
+            _side(self._whole, self.usual + self._imports, steps),
+            _side(candidate, seconds + self._imports, steps),
+        )
         together = self._cores >= CORES_FOR_TWO and self._on_gpu
         return live_pair_seconds(*sides, together=together)
 
@@ -208,7 +219,8 @@ def _side(trial: Trial, launch: float, epoch_steps: int) -> SideSeconds:
     """A side of a live pair, less than its launch by what the trial took after its start."""
     after = trial.record.seconds - _start(trial)
     step = _step(trial)
-    return SideSeconds(max(0.0, launch - after), step, epoch_steps * step)
+    workers = 0 if trial.log is None else max((x.workers for x in trial.log.loaders), default=0)
+    return SideSeconds(max(0.0, launch - after), step, epoch_steps * step, 2 * workers)
 
 
 def _step(trial: Trial) -> float:

@@ -114,12 +114,14 @@ def launched_again(seconds: float, usual: float) -> float:
 class SideSeconds:
     """Seconds of a side's start, until it could take turns, of a step, and of an epoch.
 
-    `epoch` is 0 where it is not known.
+    `epoch` is 0 where it is not known. `uncounted`: the steps of a turn in which batches that are
+    ready are used up, or as many made as there were before.
     """
 
     start: float
     step: float = 0.0
     epoch: float = 0.0
+    uncounted: int = 0
 
 
 def live_pair_seconds(one: SideSeconds, other: SideSeconds, *, together: bool) -> float:
@@ -129,7 +131,8 @@ def live_pair_seconds(one: SideSeconds, other: SideSeconds, *, together: bool) -
     """
     starts = max(one.start, other.start) if together else one.start + other.start
     longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
-    turns = LEAST_ROUNDS * (2 * longest + one.step + other.step)
+    uncounted = sum(side.step * (1 + side.uncounted) for side in (one, other))
+    turns = LEAST_ROUNDS * (2 * longest + uncounted)
     epochs = seconds_to_see_epochs(max(one.epoch, other.epoch))
     if epochs > EPOCH_SECONDS:  # too long to be waited for
         epochs = 0.0

@@ -41,35 +41,6 @@ def test_a_side_stands_still_with_its_workers_outside_its_turns(sides: Sides) ->
     assert wait_for(lambda: sides.sandboxes[0].poll() == 0)
 
 
-STEPS_AT = """
-import sys, time, torch
-model = torch.nn.Linear(8, 2)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-done = 0
-while True:
-    done += 1
-    if done in (1, 10):
-        print(done, time.monotonic(), file=open(sys.argv[1], "a"))
-    model(torch.randn(8, 8)).square().mean().backward()
-    optimizer.step()
-"""
-
-
-def test_on_a_machine_without_a_gpu_the_second_side_warms_up_after_the_first(
-    sides: Sides, tmp_path: Path
-) -> None:
-    (tmp_path / "at.py").write_text(STEPS_AT)
-    pair = (sides.run("first", "at.py", "1.txt"), sides.run("second", "at.py", "2.txt"))
-    await_both(pair, in_turn=True)
-    times = [
-        dict(map(float, line.split()) for line in (tmp_path / name).read_text().splitlines())
-        for name in ("1.txt", "2.txt")
-    ]
-    assert times[0][10.0] < times[1][1.0]
-    rounds = take_turns(pair, random.Random(0), lambda done: len(done) == 3)
-    assert len(rounds) == 3
-
-
 @pytest.mark.slow  # quick twin: the one of test_live_faults.py
 def test_a_side_that_ends_in_its_turn_is_reported_with_its_code(sides: Sides) -> None:
     side, other = sides.launch("short", steps=30), sides.launch("long")

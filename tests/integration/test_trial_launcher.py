@@ -15,7 +15,7 @@ from gpurun.records.failure import FailureKind
 from gpurun.records.spec import Setting, TrialSpec
 from gpurun.trials.launch_request import LaunchRequest, Ranks
 from gpurun.trials.outcome import Outcome
-from gpurun.trials.stop_rules import first_rule
+from gpurun.trials.stop_rules import WARMUP_STEPS, first_rule
 from gpurun.trials.trial_launcher import TrialLauncher
 
 TRAINS = """
@@ -31,6 +31,11 @@ def step(seconds=0.002):
     optimizer.step()
 """
 FOR_LONG = TRAINS + "while True: step(SECONDS)\n"
+TELLS_TIMES = (
+    "import time; print('begins', time.monotonic(), flush=True)\n"
+    + TRAINS
+    + "for done in range(1, 10**6):\n    step()\n    print(done, time.monotonic(), flush=True)\n"
+)
 
 Make = Callable[..., LaunchRequest]
 
@@ -176,6 +181,20 @@ def test_a_pair_of_two_trees_shows_which_is_slower(make: Make, launcher: TrialLa
     assert pair.second is not None
     assert [pair.first.status, pair.second.status] == ["stopped", "stopped"]
     assert pair.first.run_dir == first.run_dir
+
+
+def test_sides_start_together_and_warm_up_one_after_the_other_without_a_gpu(
+    make: Make, launcher: TrialLauncher
+) -> None:
+    if launcher.mode is Mode.IN_PLACE:
+        pytest.skip("trials work on the real files")
+    first, second = make("first", TELLS_TIMES), make("second", TELLS_TIMES)
+    assert launcher.run_pair(first, second).ratio is not None
+    logs = [(side.run_dir / "output.log").read_text() for side in (first, second)]
+    times = [dict(line.split() for line in log.splitlines()) for log in logs]
+    ready = str(WARMUP_STEPS - 1)  # it is parked at the end of its next step, before it prints
+    assert float(times[1]["begins"]) < float(times[0]["1"])
+    assert float(times[0][ready]) < float(times[1]["2"])
 
 
 @pytest.mark.slow  # quick twin: test_live_faults.py

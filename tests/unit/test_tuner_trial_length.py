@@ -92,6 +92,12 @@ def test_slow_steps_make_the_turns_of_a_pair_longer() -> None:
     assert slow > quick + 10.0
 
 
+def test_batches_that_workers_have_ready_make_the_turns_of_a_pair_longer() -> None:
+    plain, busy = SideSeconds(10.0, 0.2), SideSeconds(10.0, 0.2, uncounted=8)
+    usual = live_pair_seconds(plain, plain, together=True)
+    assert live_pair_seconds(plain, busy, together=True) > usual + 6.0
+
+
 def test_patience_follows_the_budget_and_what_launches_take() -> None:
     assert patience(60.0, 2.0) < patience(120.0, 2.0) < patience(1200.0, 2.0)
     assert patience(1200.0, 2.0) == patience(7200.0, 2.0)

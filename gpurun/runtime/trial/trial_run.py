@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpurun.records.events import StopEvent
-from gpurun.records.spec import OUTPUT_CALLS, RunSpec, StopRule, TrialSpec
+from gpurun.records.spec import FIRST_STEP, GO, OUTPUT_CALLS, RunSpec, StopRule, TrialSpec
 from gpurun.runtime.core.patching import guarded
 from gpurun.runtime.core.recorder import RECORDER
 from gpurun.runtime.observe import cpu_contention, import_log, manual_attention
@@ -190,8 +190,8 @@ class _Trial:
         if self._as_it_is:
             guarded("imports", import_log.write)()
         self.control.mkdir(parents=True, exist_ok=True)
-        (self.control / "first_step").touch()
-        go = self.control / "go"
+        (self.control / FIRST_STEP).touch()
+        go = self.control / GO
         deadline = time.monotonic() + HOLD_SECONDS
         while not go.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
