@@ -14,6 +14,7 @@ from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.facts import BatchFlag, Facts, Machine
 from gpurun.records.result import RunResult
+from gpurun.tuner.planned_work import planned_work
 
 BATCH_NAME = re.compile(r"(^|[-_])(b|bs|batch)([-_]?size)?$|batch[-_]?size", re.IGNORECASE)
 NOT_TRAINING = re.compile(r"eval|test|val", re.IGNORECASE)
@@ -39,7 +40,14 @@ def gather_facts(options: Options, machine: Machine, result: RunResult, log: Pro
         threads=None if log.torch is None else log.torch.threads,
         argv=options.target.args,
         current={},
+        planned_steps=_planned_steps(log),
     )
+
+
+def _planned_steps(log: ProcessLog) -> int | None:
+    clock = step_clock(log)
+    work = None if clock is None else planned_work(log, clock, ranks=1)
+    return None if work is None else work.steps
 
 
 def _as_used(machine: Machine, roots: tuple[RootEvent, ...]) -> Machine:

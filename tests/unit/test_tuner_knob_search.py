@@ -69,6 +69,12 @@ class Raising(Planted):
         return super().companions(facts, value)
 
 
+class Slow(Planted):
+    """A knob that takes long to start."""
+
+    startup_seconds: ClassVar[float] = 12.0
+
+
 class Other(Planted):
     """A second knob."""
 
@@ -85,13 +91,14 @@ def searched(
     late: bool = False,
     argv: tuple[str, ...] = (),
     base: Trial | None = None,
+    planned_steps: int | None = None,
 ) -> tuple[SearchState, list[str]]:
     """The state after a search from a script of 100 samples/s, and what was noted."""
     notes: list[str] = []
     base = base or trial(100.0)
     assert base.evidence is not None
     judge = judge_of(base.evidence, base.evidence, launch=launch, note=notes.append)
-    state = SearchState({}, base, facts(argv=argv), judge)
+    state = SearchState({}, base, facts(argv=argv, planned_steps=planned_steps), judge)
     limits = SearchLimits(trials, lambda best, startup: late, allowed)
     KnobSearch(launch, notes.append, PROBE, limits).run(knobs, state)
     return state, notes
@@ -476,3 +483,34 @@ def test_a_trial_that_hangs_is_said_to_hang_and_not_to_be_slow() -> None:
 
     state, _ = searched([Planted([2])], launch)
     assert state.ladder[0].reason == "hangs: given up after 30 s"
+
+
+@pytest.mark.parametrize(("steps", "tried"), [(1_000, False), (10_000, True), (None, True)])
+def test_what_starts_slowly_is_not_tried_where_the_whole_training_is_short(
+    steps: int | None, tried: bool
+) -> None:
+    state, notes = searched([Slow([2])], by_value({2: 150.0}), planned_steps=steps)
+    assert (state.settings == {"planted": 2}) == tried
+    said = "it takes about 12 s more to start, and the whole training (1,000 steps) about 40.0 s"
+    assert any(said in note for note in notes) != tried
+
+
+@pytest.mark.parametrize(("steps", "kept"), [(2_000, False), (4_000, True), (None, True)])
+def test_what_the_training_is_too_short_to_repay_is_not_kept(steps: int | None, kept: bool) -> None:
+    def measured(rate: float, startup: float, step_ms: float, **settings: Any) -> Trial:
+        found = trial(rate, settings)
+        times = StepTime(step_ms, step_ms, step_ms, step_ms)
+        assert found.result is not None
+        started = replace(found.result, startup_seconds=startup, step_time_ms=times)
+        return replace(found, result=started)
+
+    state, _ = searched(
+        [Planted([2])],
+        lambda request: measured(133.0, 33.0, 30.0, planted=2),
+        base=measured(100.0, 3.0, 40.0),
+        planned_steps=steps,
+    )
+    assert (state.settings == {"planted": 2}) == kept
+    (row,) = state.ladder
+    said = "starts 30 s later, repaid after 3,000 steps: the training has 2,000"
+    assert row.reason == ("" if kept else said)

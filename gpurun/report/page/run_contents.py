@@ -20,9 +20,9 @@ from gpurun.records.diagnosis import DiagnosisReport
 from gpurun.records.result import RESULT_SCHEMA, RunResult
 from gpurun.records.scaling import SCALING_SCHEMA, ScalingReport
 from gpurun.records.tuning import TUNING_SCHEMA, Candidate, TrialRecord, TuningReport
-from gpurun.report.page.planned_work import PlannedWork, planned_work
 from gpurun.report.page.recorded_series import Gauge, LossCurve, gauges_of, loss_curve
 from gpurun.rundir import read_json
+from gpurun.tuner.planned_work import PlannedWork, planned_work
 
 T = TypeVar("T")
 

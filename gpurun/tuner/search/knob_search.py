@@ -29,6 +29,7 @@ from gpurun.tuner.search.screening import (
     ladder_row,
     no_gain,
     not_applied,
+    repaid_too_late,
     startup_difference,
     too_small_part,
 )
@@ -188,8 +189,10 @@ class KnobSearch:
             trial = self._screening.launch(settings, [knob], state)
             reason, guard = self._objection(knob, trial, state)
             gain = gain_over(trial, best.trial if best else start)
-            state.ladder.append(_row(knob, value, trial, state.best, reason, guard))
-            if reason is None and gain > 1.0:
+            row = _row(knob, value, trial, state.best, reason, guard)
+            late = None if reason is not None else repaid_too_late(row, state.facts)
+            state.ladder.append(row if late is None else replace(row, reason=late))
+            if reason is None and late is None and gain > 1.0:
                 best = KeptValue(value, companions, trial)
                 queue = self._refined(knob, start_facts, value, gain) or queue
         if best is not None and gains(best.trial, start):

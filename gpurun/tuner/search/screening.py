@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.formatting.number_text import byte_size, duration, number
+from gpurun.formatting.number_text import byte_size, count, duration, number
 from gpurun.knobs.api import Effect, Knob
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
@@ -37,6 +37,8 @@ UNSURE = 0.03
 are compared with the best."""
 DEAR_SECONDS = 10.0
 """Settings that take this long to start are compiled."""
+MOST_COMPILED_GAIN = 1.5
+"""Compiling seldom gains more, on top of the changes that are tried before."""
 LEAST_POTENTIAL = 1.03
 """A knob that acts on a part of the step too small to gain this much is not tried."""
 
@@ -154,7 +156,11 @@ class Screening:
         return None
 
     def too_slow(self, knob: Knob, state: SearchState) -> str | None:
-        """Reason why there is room for no launch with this knob; None if there is."""
+        """Reason why there is no room for a launch with this knob, or why it could not repay its
+        start; None if it is to be tried.
+        """
+        if (why := hardly_repaid(knob, state.facts)) is not None:
+            return why
         startup = self.startup([knob], state)
         if not self._limits.out_of_time(state.best, startup):
             return None
@@ -272,6 +278,36 @@ def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:
     except KnobRaised as raised:
         return str(raised)
     return None if outside else "not applied: nothing in the script called for it"
+
+
+def hardly_repaid(knob: Knob, facts: Facts) -> str | None:
+    """Reason why the whole training is too short for a knob that takes long to start, or None.
+
+    Where it makes a step `MOST_COMPILED_GAIN` times as fast it must win twice what its start costs.
+    """
+    own, step = knob_calls.seconds_to_start(knob, facts), facts.result.step_time_ms
+    if facts.planned_steps is None or step is None or own < DEAR_SECONDS:
+        return None
+    whole = facts.planned_steps * step.mean / 1000
+    if whole * (1 - 1 / MOST_COMPILED_GAIN) >= 2 * own:
+        return None
+    return (
+        f"it takes about {own:.0f} s more to start, and the whole training "
+        f"({count(facts.planned_steps, 'step')}) about {duration(whole)}"
+    )
+
+
+def repaid_too_late(row: LadderRow, facts: Facts) -> str | None:
+    """Reason why the training ends before a change has repaid its start, or None."""
+    later, steps = row.startup_seconds, row.break_even_steps
+    if facts.planned_steps is None or later is None or later < DEAR_SECONDS:
+        return None
+    if steps is None or steps <= facts.planned_steps:
+        return None
+    return (
+        f"starts {later:.0f} s later, repaid after {count(steps, 'step')}: "
+        f"the training has {facts.planned_steps:,}"
+    )
 
 
 def too_small_part(knob: Knob, facts: Facts) -> str | None:

@@ -15,16 +15,24 @@ EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "nepochs", "num_trai
 
 @dataclass(frozen=True)
 class PlannedWork:
-    """`epochs` passes over `samples_per_epoch` samples; `source`: the argument that says so."""
+    """`epochs` passes over `samples_per_epoch` samples in `steps_per_epoch` batches; `source`: the
+    argument that says so.
+    """
 
     epochs: int
     samples_per_epoch: int
     source: str
+    steps_per_epoch: int
 
     @property
     def samples(self) -> int:
         """Samples of the whole training."""
         return self.epochs * self.samples_per_epoch
+
+    @property
+    def steps(self) -> int:
+        """Batches of the whole training; fewer optimizer steps where gradients are accumulated."""
+        return self.epochs * self.steps_per_epoch
 
 
 def planned_work(log: ProcessLog, clock: StepClock, ranks: int) -> PlannedWork | None:
@@ -39,7 +47,7 @@ def planned_work(log: ProcessLog, clock: StepClock, ranks: int) -> PlannedWork |
     if loader.dataset_length:
         samples = min(samples, loader.dataset_length)
     count, source = epochs
-    return PlannedWork(count, samples, source)
+    return PlannedWork(count, samples, source, loader.length)
 
 
 def _epochs(events: Sequence[ArgumentsEvent]) -> tuple[int, str] | None:
