@@ -131,8 +131,9 @@ CASES = {
 }
 
 
-def launched(folder: Path, run_dir: Path, words: Sequence[str]) -> Sandbox:
-    """Start one side of a live pair, which works on the real files."""
+def launched(folder: Path, run_dir: Path, words: Sequence[str], hold: bool) -> Sandbox:
+    """Start one side of a live pair, which works on the real files. Both warm up at once."""
+    del hold
     make_fifos(run_dir / "control")
     write_json(
         run_dir / "spec.json", to_json(RunSpec(str(run_dir), os.getpid(), turns_after_steps=20))

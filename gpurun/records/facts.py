@@ -56,7 +56,8 @@ class Facts:
     out_of_memory: bool = False
     """True if the script as it is ran out of memory: nothing else can be tried until it fits."""
     planned_steps: int | None = None
-    """Steps of the whole training, by its loader and its argument of epochs; None if not known."""
+    """Optimizer steps of the whole training, by its loader and its argument of epochs; None if not
+    known."""
 
     def loaders_of_training(self) -> tuple[LoaderEvent, ...]:
         """The loaders that feed training steps."""

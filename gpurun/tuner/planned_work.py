@@ -15,14 +15,14 @@ EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "nepochs", "num_trai
 
 @dataclass(frozen=True)
 class PlannedWork:
-    """`epochs` passes over `samples_per_epoch` samples in `steps_per_epoch` batches; `source`: the
-    argument that says so.
+    """`epochs` passes over `samples_per_epoch` samples in `batches_per_epoch` batches; `source`:
+    the argument that says so.
     """
 
     epochs: int
     samples_per_epoch: int
     source: str
-    steps_per_epoch: int
+    batches_per_epoch: int
 
     @property
     def samples(self) -> int:
@@ -30,9 +30,9 @@ class PlannedWork:
         return self.epochs * self.samples_per_epoch
 
     @property
-    def steps(self) -> int:
-        """Batches of the whole training; fewer optimizer steps where gradients are accumulated."""
-        return self.epochs * self.steps_per_epoch
+    def batches(self) -> int:
+        """Batches of the whole training."""
+        return self.epochs * self.batches_per_epoch
 
 
 def planned_work(log: ProcessLog, clock: StepClock, ranks: int) -> PlannedWork | None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.measure.run_events import ProcessLog
+from gpurun.measure.step_table import UNKNOWN
 from gpurun.measure.training_clock import step_clock
 from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import LoaderEvent, RootEvent
@@ -47,7 +48,10 @@ def gather_facts(options: Options, machine: Machine, result: RunResult, log: Pro
 def _planned_steps(log: ProcessLog) -> int | None:
     clock = step_clock(log)
     work = None if clock is None else planned_work(log, clock, ranks=1)
-    return None if work is None else work.steps
+    if clock is None or work is None:
+        return None
+    batches = [count for count in clock.batches if count != UNKNOWN]
+    return round(work.batches * len(batches) / sum(batches)) if sum(batches) else None
 
 
 def _as_used(machine: Machine, roots: tuple[RootEvent, ...]) -> Machine:

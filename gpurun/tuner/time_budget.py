@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+from gpurun.trials.prestart import CORES_EACH
 from gpurun.tuner.search.screening import StartupSeconds
 from gpurun.tuner.trial_length import (
     CORES_FOR_TWO,
@@ -52,7 +53,8 @@ class TimeBudget:
         self._whole_seconds = 0.0
         self._saved = 0.0
         self._imports = 0.0
-        """What a process that is not started early takes longer."""
+        """What a process that is not started early takes longer. Where several may wait, that of
+        the script as it is was started early, and only the first launch tells."""
         self.tried = False
         """True once a trial of the search was measured."""
         self.longest = 0.0
@@ -99,7 +101,7 @@ class TimeBudget:
             self._whole_seconds = min(whole.record.seconds, expected)
         if started_early and whole.result is not None:
             self._saved = whole.result.seconds_to_torch or 0.0
-            first = None if probe is None else probe.result
+            first = probe.result if probe is not None and self._cores >= 2 * CORES_EACH else None
             self._imports = max(self._saved, (first and first.seconds_to_torch) or 0.0)
 
     def launched(self, trial: Trial, started_early: bool) -> None:
@@ -160,8 +162,7 @@ class TimeBudget:
             _side(self._whole, self.usual + self._imports, steps),
             _side(candidate, seconds + self._imports, steps),
         )
-        together = self._cores >= CORES_FOR_TWO and self._on_gpu
-        return live_pair_seconds(*sides, together=together)
+        return live_pair_seconds(*sides, together=self._cores >= CORES_FOR_TWO)
 
     def no_room_to_search(self, best: Trial, startup: StartupSeconds) -> bool:
         """True if a launch with such a start, and the proof after it, would not fit the budget.
@@ -180,11 +181,6 @@ class TimeBudget:
             kept = kept_for_proof(round_seconds, self.budget, self.live)
         needed = self.again(best) + startup.first
         return self.left < needed + kept + self._kept_for_batch(best)
-
-    @property
-    def _on_gpu(self) -> bool:
-        result = None if self._whole is None else self._whole.result
-        return result is not None and bool(result.devices)
 
     def _is_whole(self, trial: Trial) -> bool:
         """True for the launch of the script as it is, also once its gain of 1 was noted."""

@@ -54,8 +54,7 @@ MOST_PATIENCE = 60.0
 STRETCHES_SECONDS = 2 * STRETCH_SECONDS + 1.0
 """Seconds of a live pair: both uninterrupted stretches, and the end of both sides."""
 CORES_FOR_TWO = 4
-"""On fewer cores two processes that start beside each other take as long as one after the other.
-Without a GPU they do start so."""
+"""On fewer cores two processes that start beside each other take as long as one after the other."""
 COMPILED_ALREADY = 3
 """Compiling takes this many times less where the trials' caches hold its results."""
 

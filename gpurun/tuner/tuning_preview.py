@@ -12,7 +12,7 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.tuner import knob_calls
 from gpurun.tuner.proof.live_proof import OVERHEAD_BYTES
 from gpurun.tuner.search.combined_trial import likely_changes
-from gpurun.tuner.search.screening import SearchState, too_small_part
+from gpurun.tuner.search.screening import SearchState, not_worth_a_trial
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.trial_length import LEAST_PROOF_ROUNDS, LIVE_PAIRS, SCREEN_SHARE, budget_flag
 
@@ -70,7 +70,7 @@ def _values(knob: Knob, ground: PreviewInputs, times: TimeBudget) -> list[Any] |
     facts = ground.state.facts
     if knob.effect not in ground.allowed:
         return Skip(f"{knob.effect.value} changes are not allowed")
-    reason = too_small_part(knob, facts)
+    reason = not_worth_a_trial(knob, facts)
     values = Skip(reason) if reason else knob_calls.candidates(knob, facts)
     if isinstance(values, Skip):
         return values

@@ -16,7 +16,7 @@ from gpurun.report.page.cost_section import (
 from gpurun.tuner.planned_work import PlannedWork
 
 PRICED = ReportConfig(price_per_hour=2.80, grams_co2_per_kwh=380.0)
-WORK = PlannedWork(epochs=10, samples_per_epoch=72_000, source="--epochs", steps_per_epoch=720)
+WORK = PlannedWork(epochs=10, samples_per_epoch=72_000, source="--epochs", batches_per_epoch=720)
 BEFORE = Pace("before", 100.0, 2.5)
 AFTER = Pace("after", 400.0, 1.0)
 

@@ -505,7 +505,7 @@ def test_what_the_training_is_too_short_to_repay_is_not_kept(steps: int | None, 
         return replace(found, result=started)
 
     state, _ = searched(
-        [Planted([2])],
+        [Slow([2])],
         lambda request: measured(133.0, 33.0, 30.0, planted=2),
         base=measured(100.0, 3.0, 40.0),
         planned_steps=steps,

@@ -149,7 +149,7 @@ def end_all_that_see(folder: Path) -> None:
             with contextlib.suppress(OSError), _process(int(name)) as process:
                 if mark in Path(f"/proc/{name}/mountinfo").read_bytes():
                     signal.pidfd_send_signal(process, signal.SIGKILL)
-                    left = left or _started(int(name)) is not None
+                    left = True
         if left:
             time.sleep(0.002)
 

@@ -27,8 +27,8 @@ from gpurun.tuner.search.screening import (
     gains,
     ladder_row,
     not_applied,
+    not_worth_a_trial,
     strongest_effect,
-    too_small_part,
 )
 from gpurun.tuner.tuning_trial import Trial
 
@@ -54,7 +54,7 @@ def likely_changes(knobs: Sequence[Knob], state: SearchState) -> list[CombinedCh
     for knob in knobs:
         if (
             knob.name in facts.current
-            or too_small_part(knob, facts)
+            or not_worth_a_trial(knob, facts)
             or not knob_calls.is_likely(knob, facts)
         ):
             continue

@@ -29,9 +29,9 @@ from gpurun.tuner.search.screening import (
     ladder_row,
     no_gain,
     not_applied,
+    not_worth_a_trial,
     repaid_too_late,
     startup_difference,
-    too_small_part,
 )
 from gpurun.tuner.tuning_trial import Trial
 
@@ -123,7 +123,7 @@ class KnobSearch:
         """The values of a knob that are still to be tried; the reason is noted if it has none."""
         if knob.name in together.companions and knob.name in state.settings:
             return []
-        reason = too_small_part(knob, state.facts)
+        reason = not_worth_a_trial(knob, state.facts)
         proposals = Skip(reason) if reason else knob_calls.candidates(knob, state.facts)
         if knob.name in together.settled:
             present = state.settings.get(knob.name)
@@ -190,7 +190,8 @@ class KnobSearch:
             reason, guard = self._objection(knob, trial, state)
             gain = gain_over(trial, best.trial if best else start)
             row = _row(knob, value, trial, state.best, reason, guard)
-            late = None if reason is not None else repaid_too_late(row, state.facts)
+            gained = reason is None and gains(trial, state.best)
+            late = repaid_too_late(knob, row, state.facts) if gained else None
             state.ladder.append(row if late is None else replace(row, reason=late))
             if reason is None and late is None and gain > 1.0:
                 best = KeptValue(value, companions, trial)
