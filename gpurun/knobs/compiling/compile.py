@@ -16,6 +16,8 @@ MOST_SECONDS = 120.0
 ON_A_GPU = ("reduce-overhead", "default", "max-autotune")
 BUSY_PERCENT = 80.0
 """A GPU so busy does not wait for the host: what graphs copy is then more than what they save."""
+FEW_CORES, ON_FEW_CORES = 4, 2.0
+"""With fewer cores kernels wait for one another's compilers: 25 to 30 s for 7 modules on two."""
 
 BY_ITSELF = "the script compiles by itself"
 COPIES_MODEL = "DataParallel calls copies of the model, which do not stay compiled"
@@ -73,7 +75,10 @@ class Compile(Knob):
     def seconds_to_start(self, facts: Facts) -> float:
         """By the number of submodules: an H200's host took 13 s for 7 of them, 60 s for 160."""
         modules = sum(sum(root.module_types.values()) for root in facts.roots)
-        return min(self.startup_seconds + SECONDS_A_MODULE * modules, MOST_SECONDS)
+        seconds = self.startup_seconds + SECONDS_A_MODULE * modules
+        if facts.machine.cores < FEW_CORES:
+            seconds *= ON_FEW_CORES
+        return min(seconds, MOST_SECONDS)
 
     def apply(self, value: str, hooks: Hooks) -> None:
         """Compile each root when it is found."""
