@@ -1,6 +1,6 @@
 """Burn one core in bursts of 1 to 20 s, about half of the time: another job on the machine.
 
-    python scripts/disturbance.py [--seed 0]          until it is ended
+    python scripts/disturbance.py [--seed 0]          until it, or what started it, is ended
 
 `burning` runs it beside a block of code. Bursts and pauses are drawn alike, uniformly.
 """
@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import random
 import subprocess
 import sys
@@ -20,8 +21,9 @@ SHORTEST, LONGEST = 1.0, 20.0
 
 
 def burn(draws: random.Random) -> None:
-    """Burst after burst, without end."""
-    while True:
+    """Burst after burst, for as long as the process that started this one lives."""
+    parent = os.getppid()
+    while os.getppid() == parent:
         until = time.monotonic() + draws.uniform(SHORTEST, LONGEST)
         while time.monotonic() < until:
             sum(range(1000))
