@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN, StepTable, merge_into
-from gpurun.records.events import StepRow
+from gpurun.records.events import LoaderEvent, StepRow
 
 CLOCKS = ("optimizer", "backward", "forward")
 """Best first."""
@@ -106,6 +106,12 @@ def _sample_loaders(table: StepTable, training: tuple[int, ...]) -> tuple[int, .
             chosen.append(loader)
             taken |= own
     return tuple(chosen)
+
+
+def training_loaders(log: ProcessLog, clock: StepClock) -> tuple[LoaderEvent, ...]:
+    """The loaders that feed training steps, the one with most batches first."""
+    by_number = {x.loader: x for x in log.loaders}
+    return tuple(by_number[n] for n in clock.training_loaders if n in by_number)
 
 
 def _per_step(table: StepTable, loaders: tuple[int, ...]) -> tuple[array[int], array[int]]:

@@ -110,7 +110,7 @@ class TrialLauncher:
             sampler = stack.enter_context(closing(Sampler(request.run_dir)))
             sampler.look_around(None if reference is None else reference.sampler)
             stack.callback(self.prestarted.go_on)
-            start = self._start(request, reference is not None, self._holds(request))
+            start = self._start(request, self._holds(request), live=reference is not None)
             sandbox = stack.enter_context(start)
             if reference is not None:
                 side, draws = self._side(request), random.Random(self._launched)
@@ -221,7 +221,7 @@ class TrialLauncher:
     def _shared(self, name: str) -> Path:
         return self.folder / SHARED / name
 
-    def _start(self, request: LaunchRequest, live: bool, hold: bool) -> Sandbox:
+    def _start(self, request: LaunchRequest, hold: bool, *, live: bool) -> Sandbox:
         """Start it, or give the process that waits for it its spec.
 
         `live`: it takes turns. `hold`: it waits at its first step.
@@ -275,7 +275,7 @@ class TrialLauncher:
     def _side(self, request: LaunchRequest) -> PairSide:
         return PairSide(
             name=request.name,
-            start=partial(self._start, request, True),
+            start=partial(self._start, request, live=True),
             run_dir=request.run_dir,
             patience_seconds=self._patience(request),
         )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gpurun.measure.run_events import ProcessLog
-from gpurun.measure.training_clock import StepClock
-from gpurun.records.events import ArgumentsEvent, LoaderEvent
+from gpurun.measure.training_clock import StepClock, training_loaders
+from gpurun.records.events import ArgumentsEvent
 
 EPOCHS = ("epochs", "num_epochs", "n_epochs", "max_epochs", "nepochs", "num_train_epochs")
 """Names of arguments that hold the number of epochs."""
@@ -38,7 +38,7 @@ class PlannedWork:
 def planned_work(log: ProcessLog, clock: StepClock, ranks: int) -> PlannedWork | None:
     """The work of a process that trains alone; None where the records do not show it."""
     epochs = _epochs(log.arguments)
-    loader = _training_loader(log.loaders, clock)
+    loader = next(iter(training_loaders(log, clock)), None)
     if epochs is None or loader is None or ranks != 1:
         return None
     if not loader.length or not loader.batch_size:
@@ -58,8 +58,3 @@ def _epochs(events: Sequence[ArgumentsEvent]) -> tuple[int, str] | None:
                 flags = option.get("flags") or [option["dest"]]
                 return value, str(flags[-1])
     return None
-
-
-def _training_loader(loaders: Sequence[LoaderEvent], clock: StepClock) -> LoaderEvent | None:
-    numbers = clock.training_loaders
-    return next((x for x in loaders if numbers and x.loader == numbers[0]), None)

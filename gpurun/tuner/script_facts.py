@@ -10,7 +10,7 @@ from typing import Any
 from gpurun.arguments.options import Options, TargetKind
 from gpurun.measure.run_events import ProcessLog
 from gpurun.measure.step_table import UNKNOWN
-from gpurun.measure.training_clock import step_clock
+from gpurun.measure.training_clock import StepClock, step_clock, training_loaders
 from gpurun.probing.batch_size_uses import batch_size_uses
 from gpurun.records.events import LoaderEvent, RootEvent
 from gpurun.records.facts import BatchFlag, Facts, Machine
@@ -23,7 +23,8 @@ NOT_TRAINING = re.compile(r"eval|test|val", re.IGNORECASE)
 
 def gather_facts(options: Options, machine: Machine, result: RunResult, log: ProcessLog) -> Facts:
     """The facts of a script from its first trial."""
-    loaders = _training_loaders(log)
+    clock = step_clock(log)
+    loaders = () if clock is None else training_loaders(log, clock)
     roots = log.roots
     device = "cuda" if any(r.device.startswith("cuda") for r in roots) else "cpu"
     batch = _batch_size(log, loaders, result)
@@ -41,14 +42,13 @@ def gather_facts(options: Options, machine: Machine, result: RunResult, log: Pro
         threads=None if log.torch is None else log.torch.threads,
         argv=options.target.args,
         current={},
-        planned_steps=_planned_steps(log),
+        planned_steps=None if clock is None else _planned_steps(log, clock),
     )
 
 
-def _planned_steps(log: ProcessLog) -> int | None:
-    clock = step_clock(log)
-    work = None if clock is None else planned_work(log, clock, ranks=1)
-    if clock is None or work is None:
+def _planned_steps(log: ProcessLog, clock: StepClock) -> int | None:
+    work = planned_work(log, clock, ranks=1)
+    if work is None:
         return None
     batches = [count for count in clock.batches if count != UNKNOWN]
     return round(work.batches * len(batches) / sum(batches)) if sum(batches) else None
@@ -72,16 +72,9 @@ def facts_under(facts: Facts, settings: dict[str, Any], result: RunResult) -> Fa
 
 def steps_per_epoch(log: ProcessLog) -> int | None:
     """Batches in a pass over the loader that feeds the training, None if there is none."""
-    loaders = _training_loaders(log)
-    return loaders[0].length if loaders else None
-
-
-def _training_loaders(log: ProcessLog) -> tuple[LoaderEvent, ...]:
     clock = step_clock(log)
-    if clock is None:
-        return ()
-    by_number = {x.loader: x for x in log.loaders}
-    return tuple(by_number[n] for n in clock.training_loaders if n in by_number)
+    loaders = () if clock is None else training_loaders(log, clock)
+    return loaders[0].length if loaders else None
 
 
 def _batch_size(log: ProcessLog, loaders: tuple[LoaderEvent, ...], result: RunResult) -> int | None:

@@ -12,7 +12,8 @@ from gpurun.knobs.api import Effect, Knob, Skip
 from gpurun.tuner import knob_calls
 from gpurun.tuner.proof.live_proof import OVERHEAD_BYTES
 from gpurun.tuner.search.combined_trial import likely_changes
-from gpurun.tuner.search.screening import SearchState, not_worth_a_trial
+from gpurun.tuner.search.screening import SearchState
+from gpurun.tuner.search.worth_a_trial import not_worth_a_trial
 from gpurun.tuner.time_budget import TimeBudget
 from gpurun.tuner.trial_length import LEAST_PROOF_ROUNDS, LIVE_PAIRS, SCREEN_SHARE, budget_flag
 

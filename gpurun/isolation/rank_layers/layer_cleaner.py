@@ -63,7 +63,7 @@ def clean_up_after(process: int, folder: str) -> None:
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(process)
         select.select([handle], [], [])
-    end_all_that_see(Path(folder))
+    _end_all_that_see(Path(folder))
     discard(Path(folder))
 
 
@@ -82,7 +82,7 @@ def sweep(place: str) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             owner = _read_owner(lock)
             if owner is not None and _is_dead(owner):
-                end_all_that_see(path)
+                _end_all_that_see(path)
                 discard(path)
             elif owner is None and _is_old(path):
                 discard(path)
@@ -136,7 +136,7 @@ def _started(process: int) -> str | None:
     return None if fields[0] in b"ZX" else fields[19].decode()
 
 
-def end_all_that_see(folder: Path) -> None:
+def _end_all_that_see(folder: Path) -> None:
     """Kill every process that has this layer mounted, until none is left (one may fork meanwhile).
 
     The number of a mount namespace would not do: once it ends, the kernel gives it to the next one.

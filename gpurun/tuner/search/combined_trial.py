@@ -27,9 +27,9 @@ from gpurun.tuner.search.screening import (
     gains,
     ladder_row,
     not_applied,
-    not_worth_a_trial,
     strongest_effect,
 )
+from gpurun.tuner.search.worth_a_trial import not_worth_a_trial
 from gpurun.tuner.tuning_trial import Trial
 
 

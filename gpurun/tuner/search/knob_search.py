@@ -29,10 +29,10 @@ from gpurun.tuner.search.screening import (
     ladder_row,
     no_gain,
     not_applied,
-    not_worth_a_trial,
     repaid_too_late,
     startup_difference,
 )
+from gpurun.tuner.search.worth_a_trial import not_worth_a_trial
 from gpurun.tuner.tuning_trial import Trial
 
 BETTER = "a better value was found"
@@ -189,11 +189,9 @@ class KnobSearch:
             trial = self._screening.launch(settings, [knob], state)
             reason, guard = self._objection(knob, trial, state)
             gain = gain_over(trial, best.trial if best else start)
-            row = _row(knob, value, trial, state.best, reason, guard)
-            gained = reason is None and gains(trial, state.best)
-            late = repaid_too_late(knob, row, state.facts) if gained else None
-            state.ladder.append(row if late is None else replace(row, reason=late))
-            if reason is None and late is None and gain > 1.0:
+            reason = reason or repaid_too_late(knob, trial, state.best, state.facts)
+            state.ladder.append(_row(knob, value, trial, state.best, reason, guard))
+            if reason is None and gain > 1.0:
                 best = KeptValue(value, companions, trial)
                 queue = self._refined(knob, start_facts, value, gain) or queue
         if best is not None and gains(best.trial, start):

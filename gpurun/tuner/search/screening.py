@@ -37,12 +37,6 @@ UNSURE = 0.03
 are compared with the best."""
 DEAR_SECONDS = 10.0
 """Settings that take this long to start are compiled."""
-MOST_COMPILED_GAIN = 1.25
-"""Compiling seldom makes a step on the CPU faster than this."""
-MOST_ON_A_GPU = 3.0
-"""And on a GPU, where half precision and CUDA graphs come with it."""
-LEAST_POTENTIAL = 1.03
-"""A knob that acts on a part of the step too small to gain this much is not tried."""
 
 NO_TIME = "the rest of the budget is kept for the proof"
 NO_TIME_AFTER_PROOF = "the proof left too little of the budget for it"
@@ -278,61 +272,22 @@ def not_applied(knob: Knob, trial: Trial, argv: tuple[str, ...]) -> str | None:
     return None if outside else "not applied: nothing in the script called for it"
 
 
-def not_worth_a_trial(knob: Knob, facts: Facts) -> str | None:
-    """Reason why a knob cannot gain enough here, or None."""
-    return too_small_part(knob, facts) or _never_repaid(knob, facts)
+def repaid_too_late(knob: Knob, trial: Trial, without: Trial, facts: Facts) -> str | None:
+    """Reason why the training ends before a gain has repaid a slow start, or None.
 
-
-def _never_repaid(knob: Knob, facts: Facts) -> str | None:
-    """Reason why the whole training is too short for a knob that takes long to start, or None."""
-    own, step = knob_calls.seconds_to_start(knob, facts), facts.result.step_time_ms
-    if facts.planned_steps is None or step is None or own < DEAR_SECONDS:
-        return None
-    whole = facts.planned_steps * step.mean / 1000
-    most = MOST_COMPILED_GAIN if facts.device == "cpu" else MOST_ON_A_GPU
-    if whole * (1 - 1 / most) >= own:
-        return None
-    return (
-        f"it takes about {own:.0f} s more to start, and the whole training "
-        f"({count(facts.planned_steps, 'step')}) about {duration(whole)}"
-    )
-
-
-def repaid_too_late(knob: Knob, row: LadderRow, facts: Facts) -> str | None:
-    """Reason why the training ends before a change that starts slowly has repaid that, or None.
-
-    What a knob that starts at once seems to add says only which process was started early.
+    For knobs that start at once the difference only shows which process was started early.
     """
-    later, steps = row.startup_seconds, row.break_even_steps
     if knob_calls.seconds_to_start(knob, facts) < DEAR_SECONDS or facts.planned_steps is None:
         return None
+    if not gains(trial, without):
+        return None
+    later, steps = startup_difference(trial, without)
     if later is None or steps is None or steps <= facts.planned_steps:
         return None
     return (
         f"starts {later:.0f} s later, repaid after {count(steps, 'step')}: "
         f"the training has {facts.planned_steps:,}"
     )
-
-
-def too_small_part(knob: Knob, facts: Facts) -> str | None:
-    """Reason why the part of the step that a knob acts on is too small, or None."""
-    step, split = facts.result.step_time_ms, facts.result.split
-    if step is None or split is None or facts.objective != Objective.THROUGHPUT.value:
-        return None
-    if facts.device != "cpu" and knob.acts_on != "data":
-        return None  # the parts are the host's times, which say little of the device's work
-    parts = {
-        "data": split.data_wait_ms,
-        "model": _sum(split.forward_ms, split.backward_ms),
-        "optimizer": split.optimizer_ms,
-    }
-    part = parts.get(knob.acts_on)
-    if part is None or part >= step.mean:
-        return None
-    most = step.mean / max(step.mean - part, 1e-9)
-    if most >= LEAST_POTENTIAL:
-        return None
-    return f"{knob.acts_on} is {part / step.mean:.1%} of the step: at most ×{most:.2f}"
 
 
 def gain_over(trial: Trial, other: Trial) -> float:
@@ -443,8 +398,3 @@ def companion_rows(row: LadderRow, companions: Mapping[str, Any]) -> list[Ladder
     return [
         replace(row, knob=name, value=value, reason=reason) for name, value in companions.items()
     ]
-
-
-def _sum(*parts: float | None) -> float | None:
-    known = [p for p in parts if p is not None]
-    return math.fsum(known) if known else None
