@@ -111,6 +111,7 @@ class PairEnd:
 
 def run_live_pair(
     sides: tuple[PairSide, PairSide],
+    started: Callable[[], tuple[int, ...]],
     ready: Callable[[], None],
     draws: random.Random,
     deadline: float,
@@ -121,9 +122,10 @@ def run_live_pair(
     all cores, the threads of one wait for cores that threads of the other hold. Steps of an LSTM on
     two cores took 2.6 s instead of 20 ms.
 
-    `ready` is called when both are warmed up, before anything is measured. Turns end at `deadline`
-    (monotonic clock) at the latest, with the rounds that there are by then. Ends both sides on
-    KeyboardInterrupt and on any failure.
+    `started` is called once both sides are launched; it gives the processes that it started beside
+    them. `ready` is called when both are warmed up, before anything is measured. Turns end at
+    `deadline` (monotonic clock) at the latest, with the rounds that there are by then. Ends both
+    sides on KeyboardInterrupt and on any failure.
     """
     began = time.monotonic()
     rounds: list[Round] = []
@@ -137,8 +139,9 @@ def run_live_pair(
             sampler.look_around()
         for hold, side in zip((False, not samplers[0].sees_gpus), sides, strict=True):
             sandboxes.append(stack.enter_context(side.start(hold)))
+        others = started()
         for number, side in enumerate(sides):
-            samplers[number].beside = (sandboxes[1 - number].pid,)
+            samplers[number].beside = (sandboxes[1 - number].pid, *others)
             made = live_side(side, sandboxes[number], samplers[number])
             live.append(stack.enter_context(closing(made)))
         pair = (live[0], live[1])

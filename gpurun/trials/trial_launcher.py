@@ -168,7 +168,8 @@ class TrialLauncher:
         draws = random.Random(self._launched)
         try:
             sides = (self._side(first), self._side(second))
-            end = run_live_pair(sides, self.prestarted.stop, draws, deadline)
+            started = partial(self._start_beside_pair, second)
+            end = run_live_pair(sides, started, self.prestarted.stop, draws, deadline)
         except GpurunError as error:
             failed = Failure(FailureKind.NOT_STARTED, error.what)
             return PairOutcome(None, None, None, failed, time.monotonic() - began)
@@ -236,6 +237,15 @@ class TrialLauncher:
         if waiting is not None:
             write_json(control / ORDER, to_json(run_spec))
         return waiting or Sandbox(spec)
+
+    def _start_beside_pair(self, second: LaunchRequest) -> tuple[int, ...]:
+        """Have the sides of the next pair import while this one's start; the processes.
+
+        Where cores are few all of them would only wait for one another.
+        """
+        if has_several_slots():
+            self._start_following(second)
+        return self.prestarted.pids
 
     def _start_following(self, request: LaunchRequest) -> None:
         """Have the processes of the next launches import what they need meanwhile."""

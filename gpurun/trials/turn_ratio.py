@@ -22,7 +22,7 @@ from gpurun.stats.descriptive import (
     median_error,
     standard_deviation,
 )
-from gpurun.trials.live_pair import Round
+from gpurun.trials.live_pair import MOST_NS, Round
 
 T = TypeVar("T")
 
@@ -34,7 +34,10 @@ LOADER_BLOCKS = 8
 """Workers hand on several batches at once, and single turns begin anywhere between: mean step times
 are taken over blocks of turns."""
 LEAST_ROUNDS = 6
-"""More take minutes where a step takes a second; where steps are quick there are many more."""
+"""Where steps are quick there are many more."""
+LEAST_LONG_ROUNDS = 4
+"""Enough where turns take half a second: six take a minute where a step takes a second, and the
+median of four is further off than twice its error no more often than that of six."""
 LEAST_EPOCHS = 2
 """Epoch starts of each side without which nothing is said of them."""
 
@@ -65,10 +68,10 @@ class _EpochCost:
 def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     """The ratio and its error from the medians of blocks; None for too few rounds."""
     whole = [r for r in rounds if r.whole_epochs]
-    if len(whole) < LEAST_ROUNDS:
+    if len(whole) < _least_rounds(whole):
         whole = []
     steady = whole or [r for r in rounds if not (r.at_epoch_end or r.whole_epochs)]
-    if len(steady) < LEAST_ROUNDS:
+    if len(steady) < _least_rounds(steady):
         return None
     if any(turn.batches for r in rounds for turn in (r.first, r.second)):
         logs = [_log_of(group) for group in _parts(steady, min(LOADER_BLOCKS, len(steady)))]
@@ -89,6 +92,18 @@ def turn_ratio(rounds: Sequence[Round]) -> TurnRatio | None:
     log += math.log1p(costs[1].share) - math.log1p(costs[0].share)
     error = math.hypot(error, *(cost.error / (1 + cost.share) for cost in costs))
     return TurnRatio(log, error, len(steady), starts)
+
+
+def least_rounds(turn_seconds: float) -> int:
+    """The fewest rounds that give a ratio; `turn_seconds`: of a usual turn."""
+    return LEAST_LONG_ROUNDS if turn_seconds >= MOST_NS / 1e9 else LEAST_ROUNDS
+
+
+def _least_rounds(rounds: Sequence[Round]) -> int:
+    if not rounds:
+        return LEAST_ROUNDS
+    shorter = median([min(r.first.nanoseconds, r.second.nanoseconds) for r in rounds])
+    return least_rounds(shorter / 1e9)
 
 
 def _log_of(rounds: Sequence[Round]) -> float:

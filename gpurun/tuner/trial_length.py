@@ -16,7 +16,7 @@ from gpurun.trials.live_pair_launch import (
     TURN_SECONDS,
     seconds_to_see_epochs,
 )
-from gpurun.trials.turn_ratio import LEAST_ROUNDS
+from gpurun.trials.turn_ratio import least_rounds
 
 AUDIT_STEPS = 8
 WARMUP_STEPS = 4
@@ -131,7 +131,7 @@ def live_pair_seconds(one: SideSeconds, other: SideSeconds, *, together: bool) -
     starts = max(one.start, other.start) if together else one.start + other.start
     longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
     uncounted = sum(side.step * (1 + side.uncounted) for side in (one, other))
-    turns = LEAST_ROUNDS * (2 * longest + uncounted)
+    turns = least_rounds(longest) * (2 * longest + uncounted)
     epochs = seconds_to_see_epochs(max(one.epoch, other.epoch))
     if epochs > EPOCH_SECONDS:  # too long to be waited for
         epochs = 0.0

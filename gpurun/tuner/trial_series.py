@@ -86,10 +86,11 @@ class TrialSeries:
         number = len(self.trials) + 1
         try:
             first, second = (self._request(number + n, r) for n, r in enumerate(requests))
+            again = tuple(self._request(number + 2 + n, r) for n, r in enumerate(requests))
         except KnobRaised as raised:
             failure = Failure(FailureKind.KNOB_FAILED, str(raised), knob=raised.knob)
             return PairOutcome(None, None, None, failure)
-        pair = self.launcher.run_pair(first, second)
+        pair = self.launcher.run_pair(first, replace(second, following=again))
         if pair.first is None or pair.second is None:
             return PairOutcome(None, None, None, pair.failure)
         trials = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from gpurun.isolation.isolation_mode import Mode
 from gpurun.records.failure import Failure, FailureKind
 from gpurun.records.result import HostUse
 from gpurun.records.spec import TrialSpec
+from gpurun.trials import prestart
 from gpurun.trials import trial_launcher as launcher_module
 from gpurun.trials.launch_request import LaunchRequest, Ranks
 from gpurun.trials.live_pair_launch import PairEnd
@@ -108,10 +110,16 @@ def test_ranks_that_must_all_finish_have_as_long_as_the_first_one_took(
 
 
 class Waiting:
-    """Processes that wait, as far as they are told to stop and to go on."""
+    """Processes that wait, as far as they are told to start, to stop and to go on."""
+
+    modules = ("torch",)
+    pids = (7,)
 
     def __init__(self) -> None:
         self.told: list[str] = []
+
+    def start(self, spec: Any, run_dir: Path) -> None:
+        self.told.append(f"start {run_dir.name}")
 
     def stop(self) -> None:
         self.told.append("stop")
@@ -141,7 +149,8 @@ def test_a_pair_says_what_befell_it_and_is_measured_while_others_stand_still(
     pair: FailureKind | None,
     sides: list[FailureKind | None],
 ) -> None:
-    def run_live(sides: Any, ready: Any, draws: Any, deadline: float) -> PairEnd:
+    def run_live(sides: Any, started: Any, ready: Any, *_: object) -> PairEnd:
+        assert started() == waiting.pids
         ready()
         return end
 
@@ -159,6 +168,32 @@ def test_a_pair_says_what_befell_it_and_is_measured_while_others_stand_still(
     kinds = [_kind(side.failure) for side in (found.first, found.second)]
     # these recorded nothing, so that one which ended well took too few steps
     assert kinds == [kind or FailureKind.TOO_FEW_STEPS for kind in sides]
+
+
+@pytest.mark.parametrize(
+    ("cores", "told"),
+    [(16, ["start three", "start four", "stop", "go on"]), (2, ["stop", "go on"])],
+)
+def test_the_sides_of_the_next_pair_start_beside_those_of_this_one_where_cores_are_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cores: int, told: list[str]
+) -> None:
+    def run_live(sides: Any, started: Any, ready: Any, *_: object) -> PairEnd:
+        started()
+        ready()
+        return PairEnd(RATIO, (0, 0), 9.0, "")
+
+    monkeypatch.setattr(launcher_module, "run_live_pair", run_live)
+    monkeypatch.setattr(prestart, "available_cores", lambda: float(cores))
+    monkeypatch.setattr(prestart, "available_memory", lambda: 64 << 30)
+    launcher = TrialLauncher(tmp_path, Mode.OVERLAY)
+    waiting: Any = Waiting()
+    launcher.prestarted = waiting
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    coming = (request(tmp_path, "three"), request(tmp_path, "four"))
+    second = replace(request(tmp_path, "two"), following=coming)
+    launcher.run_pair(request(tmp_path, "one"), second)
+    assert waiting.told == told
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,13 @@ def test_few_rounds_say_nothing() -> None:
     assert turn_ratio(rounds(LEAST_ROUNDS - 1, slower=1.0, seed=0)) is None
 
 
+@pytest.mark.parametrize(("seconds", "least"), [(0.6, 4), (0.4, 6)])
+def test_fewer_rounds_are_enough_where_turns_are_long(seconds: float, least: int) -> None:
+    turn = Turn(5, int(seconds * 1e9))
+    assert turn_ratio([Round(turn, turn)] * (least - 1)) is None
+    assert turn_ratio([Round(turn, turn)] * least) is not None
+
+
 def test_one_disturbed_turn_in_ten_does_not_move_the_ratio() -> None:
     found = rounds(200, slower=1.0, seed=3)
     for number in range(0, 200, 10):
