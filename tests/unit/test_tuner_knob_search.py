@@ -124,7 +124,7 @@ def in_turns(gain: float, error: float, settings: Mapping[str, Any] | None = Non
     ("figures", "kept", "launches"),
     [
         ([(1.34, 0.06), (0.91, 0.01)], {}, 2),  # a lucky one
-        ([(1.34, 0.06), (0.91, 0.07)], {}, 2),
+        ([(1.34, 0.06), (0.91, 0.07)], {"planted": 2}, 2),  # the proof will tell
         ([(1.34, 0.06), (1.30, 0.04)], {"planted": 2}, 2),
         ([(1.34, 0.06), (1.30, 0.09)], {"planted": 2}, 2),
         ([(1.34, 0.01)], {"planted": 2}, 1),
@@ -142,6 +142,53 @@ def test_a_gain_whose_turns_disagree_is_measured_once_more_and_both_count(
     assert state.settings == kept
     assert len(figures) - len(coming) == launches
     assert ("×1.34 is uncertain, and measured once more" in notes) is (launches == 2)
+
+
+UNSURE_TWICE = [(1.15, 0.16), (1.06, 0.2)]
+"""The second figure is that of the repeat."""
+
+
+@pytest.mark.parametrize(
+    ("figures", "kept"),
+    [
+        ([*UNSURE_TWICE, (1.0, 0.01)], {"planted": 2}),
+        ([*UNSURE_TWICE, (1.05, 0.01)], {"other": 4}),  # surer
+        ([*UNSURE_TWICE, (1.2, 0.3), (1.2, 0.3)], {"other": 4}),  # as unsure, and larger
+        ([(1.01, 0.16), (1.0, 0.01)], {}),
+        ([(1.025, 0.028), (1.0, 0.01)], {}),  # measured well, and too small
+    ],
+)
+def test_what_may_gain_goes_to_the_proof_if_nothing_surer_is_found(
+    figures: list[tuple[float, float]], kept: dict[str, Any]
+) -> None:
+    coming = list(figures)
+    state, notes = searched(
+        [Planted([2]), Other([4])],
+        lambda request: in_turns(*coming.pop(0), request.settings),
+        base=in_turns(1.0, 0.0),
+    )
+    assert state.settings == kept
+    told = any("the proof will tell" in note for note in notes)
+    assert told is (figures[:2] == UNSURE_TWICE and (1.05, 0.01) not in figures)
+    assert [row.knob for row in state.ladder if row.kept] == list(kept)
+
+
+def test_a_set_that_may_gain_goes_to_the_proof_if_no_member_does_by_itself() -> None:
+    class First(Planted):
+        likely: ClassVar[bool] = True
+
+    class Second(Other):
+        likely: ClassVar[bool] = True
+
+    coming = [*UNSURE_TWICE, (1.0, 0.01), (1.0, 0.01)]
+    state, notes = searched(
+        [First([2]), Second([4])],
+        lambda request: in_turns(*coming.pop(0), request.settings),
+        base=in_turns(1.0, 0.0),
+    )
+    assert any(note.startswith("all at once: uncertain: ×1.11") for note in notes)
+    assert state.settings == {"planted": 2, "other": 4}
+    assert [(row.knob, row.kept) for row in state.ladder] == [("planted", True), ("other", True)]
 
 
 def test_nothing_is_asked_about_the_time_of_a_trial_that_failed() -> None:

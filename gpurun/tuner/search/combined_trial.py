@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob, Skip
@@ -27,6 +28,7 @@ from gpurun.tuner.search.screening import (
     gains,
     ladder_row,
     not_applied,
+    seems_to_gain,
     strongest_effect,
 )
 from gpurun.tuner.search.worth_a_trial import not_worth_a_trial
@@ -186,14 +188,30 @@ class CombinedTrial:
         guard: GuardVerdict | None,
         state: SearchState,
     ) -> bool:
-        """Keep the set if it gains; members that did not apply are no part of it."""
+        """Keep the set if it gains."""
         if not gains(trial, state.best):
             seen = compared(trial, state.best)
-            self._screening.note(f"all at once: no gain: {seen}: trying them one by one")
+            kind = "uncertain" if seems_to_gain(trial, state.best) else "no gain"
+            self._screening.note(f"all at once: {kind}: {seen}: trying them one by one")
             if gain_over(trial, state.best) < 1 / LEAST_GAIN:
                 self.lost |= {member.knob.name for member in group}
+            keep = partial(self._keep, group, trial, guard, state)
+            self._screening.remember_unsure(trial, state.best, keep)
             return False
+        self._keep(group, trial, guard, state)
+        return True
+
+    def _keep(
+        self,
+        group: list[CombinedChange],
+        trial: Trial,
+        guard: GuardVerdict | None,
+        state: SearchState,
+    ) -> None:
+        """Members that did not apply are no part of it; rows of single trials before it go."""
         settings, seen = dict(state.settings), compared(trial, state.best)
+        names = {name for member in group for name in member.settings}
+        state.ladder[:] = [row for row in state.ladder if row.knob not in names or row.kept]
         for member in group:
             reason = not_applied(member.knob, trial, state.facts.argv)
             if reason is not None:
@@ -207,7 +225,6 @@ class CombinedTrial:
             state.ladder += [row, *companion_rows(row, member.companions)]
         state.move(settings, trial)
         self._screening.note(f"all at once: kept: {seen}")
-        return True
 
     def _drop(self, member: CombinedChange, trial: Trial, reason: str, state: SearchState) -> None:
         self.settled[member.knob.name] = member.value

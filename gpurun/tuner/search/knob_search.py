@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpurun.knobs.api import Effect, Knob, Skip
@@ -79,6 +80,7 @@ class KnobSearch:
     def run(self, knobs: Sequence[Knob], state: SearchState) -> None:
         """Keep what gains: sets of likely changes as long as there are any, then the rest."""
         self._screening.know(knobs)
+        at_first = state.best
         open_knobs = []
         unseen = incomparable(state.judge.baselines)
         for knob in knobs:
@@ -102,6 +104,10 @@ class KnobSearch:
         if self.untried:
             self._note(f"not tried for lack of time: {', '.join(self.untried)}")
         together.leave_one_out(state)
+        unsure = self._screening.unsure
+        if unsure is not None and state.best is at_first:
+            self._note(f"nothing surer was found than ×{unsure.gain:.2f}: the proof will tell")
+            unsure.keep()
 
     def _one_by_one(
         self, knobs: Sequence[Knob], together: CombinedTrial, state: SearchState
@@ -196,6 +202,9 @@ class KnobSearch:
                 queue = self._refined(knob, start_facts, value, gain) or queue
         if best is not None and gains(best.trial, start):
             self._keep(knob, best, state)
+        elif best is not None:
+            keep = partial(self._keep, knob, best, state)
+            self._screening.remember_unsure(best.trial, start, keep)
         return not self._screening.exhausted(state)
 
     def _objection(

@@ -94,6 +94,14 @@ class SearchLimits:
     budget_seconds: float = 0.0
 
 
+@dataclass(frozen=True)
+class UnsureGain:
+    """What seems to gain, by turns that may be off by as much; `keep` keeps it after all."""
+
+    gain: float
+    keep: Callable[[], None]
+
+
 class Screening:
     """Launches the trials of a search as long as there is room; why there is none is said once."""
 
@@ -110,6 +118,8 @@ class Screening:
         self._knobs: dict[str, Knob] = {}
         self.given_up: set[str] = set()
         """The knobs whose trials were given up: no further one is launched."""
+        self.unsure: UnsureGain | None = None
+        """The largest one so far."""
 
     def allow_more(self, trials: int) -> None:
         """Let so many further trials be launched, whatever is left of the earlier ones."""
@@ -189,13 +199,19 @@ class Screening:
         trial = self._launch(request)
         if trial.late:
             return self._named(trial, turned, state)
-        if not _is_unsure_gain(trial, state.best) or self._left <= 0:
+        if not seems_to_gain(trial, state.best) or self._left <= 0:
             return trial
         if self._limits.out_of_time(trial, StartupSeconds()):
             return trial
         self.note(f"×{trial.gain:.2f} is uncertain, and measured once more")
         self._left -= 1
         return _both(trial, self._launch(request))
+
+    def remember_unsure(self, trial: Trial, other: Trial, keep: Callable[[], None]) -> None:
+        """What may be better than `other` goes to the proof if nothing surer is found."""
+        gain = gain_over(trial, other)
+        if seems_to_gain(trial, other) and (self.unsure is None or gain > self.unsure.gain):
+            self.unsure = UnsureGain(gain, keep)
 
     def _named(self, trial: Trial, turned: Sequence[Knob], state: SearchState) -> Trial:
         """A trial that was given up, with the knob that most likely made it slow in its reason."""
@@ -307,7 +323,7 @@ def gains(trial: Trial, other: Trial) -> bool:
     return gain >= LEAST_GAIN and math.log(gain) > error
 
 
-def _is_unsure_gain(trial: Trial, best: Trial) -> bool:
+def seems_to_gain(trial: Trial, best: Trial) -> bool:
     """True if a trial seems better than the best, by turns that disagree."""
     error = trial.record.gain_error
     unsure = trial.gain is not None and error is not None and error > UNSURE
@@ -332,8 +348,10 @@ def _both(trial: Trial, again: Trial) -> Trial:
 
 def no_gain(trial: Trial, without: Trial) -> str:
     """Reason why a change is not kept, with what both trials measured: each is but one."""
-    why = recompiled(trial.log)
-    return f"no gain: {why}" if why else f"no gain: {compared(trial, without)} without it"
+    if why := recompiled(trial.log):
+        return f"no gain: {why}"
+    kind = "uncertain" if seems_to_gain(trial, without) else "no gain"
+    return f"{kind}: {compared(trial, without)} without it"
 
 
 def compared(trial: Trial, other: Trial) -> str:
