@@ -37,6 +37,10 @@ MOST_ROUNDS = 4 * LEAST_ROUNDS
 """If no ratio is known by then, it never will be."""
 SMALL_ERROR = 0.007
 """Turns of a pair end sooner once their ratio is known so well: launches differ by more."""
+LARGE_ERROR = 0.03
+"""Turns go on, for up to `MOST_TURN_SECONDS`, where their ratio is known no better: launches differ
+by no more, and a further pair would have to start first."""
+MOST_TURN_SECONDS = 15.0
 EXIT_SECONDS = 30.0
 """A side whose turns are over writes its record and leaves within this time."""
 
@@ -67,11 +71,13 @@ class PairSide:
 class TurnLimits:
     """The length of all turns, unless the fewest rounds take longer.
 
-    `seconds`: at most. `epoch_seconds`: at most, where enough epochs begin on both sides meanwhile.
-    `error`: turns end sooner once the standard error of the ratio's logarithm is below it.
+    `seconds`: at most, `most_seconds` where the error is large until then. `epoch_seconds`: at
+    most, where enough epochs begin on both sides meanwhile. `error`: turns end sooner once the
+    standard error of the ratio's logarithm is below it.
     """
 
     seconds: float = TURN_SECONDS
+    most_seconds: float = MOST_TURN_SECONDS
     epoch_seconds: float = EPOCH_SECONDS
     error: float = SMALL_ERROR
 
@@ -89,7 +95,8 @@ class TurnLimits:
                 return len(rounds) >= MOST_ROUNDS and taken > self.epoch_seconds
             if _misses_epochs(rounds, ratio) and _epochs_seconds(rounds) < self.epoch_seconds:
                 return taken > self.epoch_seconds
-            return taken > self.seconds or ratio.error < self.error
+            most = self.most_seconds if ratio.error > LARGE_ERROR else self.seconds
+            return taken > most or ratio.error < self.error
 
         return enough
 

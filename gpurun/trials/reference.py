@@ -19,7 +19,7 @@ from gpurun.trials.live_pair import PairFailed, Round, SideEnded, has_short_epoc
 from gpurun.trials.live_pair_launch import PairSide, TurnLimits, live_side
 from gpurun.trials.turn_ratio import TurnRatio, turn_ratio
 
-LIMITS = TurnLimits(seconds=4.0, epoch_seconds=8.0, error=0.01)
+LIMITS = TurnLimits(seconds=4.0, most_seconds=4.0, epoch_seconds=8.0, error=0.01)
 """Turns of a candidate: it is screened, not proven."""
 STRETCH_SECONDS = 1.0
 """A candidate first has the machine for so long without a break: its throughput and memory."""

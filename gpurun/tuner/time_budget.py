@@ -158,9 +158,12 @@ class TimeBudget:
         if not self.live or self._whole is None:
             return self.usual + seconds
         steps = self.epoch_steps or 0
+        imports = self._imports
+        if not imports and self._whole.result is not None:
+            imports = self._whole.result.seconds_to_torch or 0.0  # each launch's own
         sides = (
-            _side(self._whole, self.usual + self._imports, steps),
-            _side(candidate, seconds + self._imports, steps),
+            _side(self._whole, self.usual + self._imports, steps, imports),
+            _side(candidate, seconds + self._imports, steps, imports),
         )
         return live_pair_seconds(*sides, together=self._cores >= CORES_FOR_TWO)
 
@@ -168,16 +171,17 @@ class TimeBudget:
         """True if a launch with such a start, and the proof after it, would not fit the budget.
 
         Where launches are long nothing would. So what is tried first needs no more room than itself
-        and a launch after it: a proof that the budget cuts off is gone on with the next time. As
-        long as nothing was found, the shortest proof is enough to keep.
+        and a launch after it: a proof that the budget cuts off is gone on with the next time. For
+        that reason one round is enough to keep as long as nothing was found.
         """
         if startup.first > 0 and self.usual + startup.first > self._screen_share:
             return True
         if not self.tried and self._is_whole(best):
             return self.left - self.usual < self.usual + startup.first
-        round_seconds = self.round_of(best, startup.later)
-        kept = least_for_proof(round_seconds)
-        if not (self.proven or self._is_whole(best)):
+        kept = round_seconds = self.round_of(best, startup.later)
+        if self.proven:
+            kept = least_for_proof(round_seconds)
+        elif not self._is_whole(best):
             kept = kept_for_proof(round_seconds, self.budget, self.live)
         needed = self.again(best) + startup.first
         return self.left < needed + kept + self._kept_for_batch(best)
@@ -211,12 +215,13 @@ class TimeBudget:
         return SCREEN_SHARE * self.budget
 
 
-def _side(trial: Trial, launch: float, epoch_steps: int) -> SideSeconds:
+def _side(trial: Trial, launch: float, epoch_steps: int, imports: float) -> SideSeconds:
     """A side of a live pair, less than its launch by what the trial took after its start."""
     after = trial.record.seconds - _start(trial)
     step = _step(trial)
     workers = 0 if trial.log is None else max((x.workers for x in trial.log.loaders), default=0)
-    return SideSeconds(max(0.0, launch - after), step, epoch_steps * step, 2 * workers)
+    start = max(0.0, launch - after)
+    return SideSeconds(start, step, epoch_steps * step, 2 * workers, min(imports, start))
 
 
 def _step(trial: Trial) -> float:

@@ -113,22 +113,26 @@ def launched_again(seconds: float, usual: float) -> float:
 class SideSeconds:
     """Seconds of a side's start, until it could take turns, of a step, and of an epoch.
 
-    `epoch` is 0 where it is not known. `uncounted`: the steps of a turn in which batches that are
-    ready are used up, or as many made as there were before.
+    `imports`: the part of its start in which it uses one core. `epoch` is 0 where it is not known.
+    `uncounted`: the steps of a turn in which batches that are ready are used up, or as many made as
+    there were before.
     """
 
     start: float
     step: float = 0.0
     epoch: float = 0.0
     uncounted: int = 0
+    imports: float = 0.0
 
 
 def live_pair_seconds(one: SideSeconds, other: SideSeconds, *, together: bool) -> float:
     """Seconds of a live pair: both starts, an uninterrupted stretch of each side, and the turns.
 
-    `together`: both start at the same time.
+    `together`: both warm up at the same time. Both import at the same time in any case.
     """
-    starts = max(one.start, other.start) if together else one.start + other.start
+    starts = max(one.start, other.start)
+    if not together:
+        starts = one.start + other.start - min(one.imports, other.imports)
     longest = LEAST_STEPS * max(one.step, other.step)  # both get equal time, not equal steps
     uncounted = sum(side.step * (1 + side.uncounted) for side in (one, other))
     turns = least_rounds(longest) * (2 * longest + uncounted)

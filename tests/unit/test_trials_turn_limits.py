@@ -39,7 +39,7 @@ def seconds_taken(found: Sequence[Round], monkeypatch: pytest.MonkeyPatch) -> fl
     """When the limits of a pair say that these rounds are enough, in seconds after the first."""
     clock = 0.0
     monkeypatch.setattr(live_pair_launch.time, "monotonic", lambda: clock)
-    enough = TurnLimits(seconds=8.0, epoch_seconds=16.0, error=0.004).enough()
+    enough = TurnLimits(seconds=8.0, most_seconds=20.0, epoch_seconds=16.0, error=0.004).enough()
     while not enough(found):
         clock += 0.5
         assert clock < 100
@@ -51,6 +51,18 @@ def test_turns_go_on_for_epochs_that_begin_soon(monkeypatch: pytest.MonkeyPatch)
     assert seconds_taken(found, monkeypatch) == 16.5
     assert seconds_taken(rounds(40, 10.0, epoch_steps=0), monkeypatch) == 8.5
     assert seconds_taken(rounds(40, 10.0, 200, starts=2), monkeypatch) == 8.5, "they were seen"
+
+
+@pytest.mark.parametrize(("spread", "seconds"), [(0.1, 8.5), (0.8, 20.5)])
+def test_turns_that_disagree_much_go_on(
+    spread: float, seconds: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady = Turn(5, 500 * MILLISECOND)
+    found = [
+        Round(steady, Turn(5, int(500 * (1 + spread * (0.618 * n % 1)) * MILLISECOND)))
+        for n in range(12)
+    ]
+    assert seconds_taken(found, monkeypatch) == seconds
 
 
 def test_turns_do_not_wait_for_epochs_that_begin_too_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,6 +86,7 @@ def test_something_is_tried_however_slow_the_script_is() -> None:
     assert not times.no_room_to_search(beside, StartupSeconds(first=40.0)), "it is the same"
     assert times.screen_limit() == pytest.approx(140.0, abs=1.0), "so long it may take"
     times.launched(launch(38, 70.0, to_data=1.0), started_early=False)
+    times._deadline -= 40.0  # spent by now
     assert times.no_room_to_search(baseline, StartupSeconds(first=40.0, later=1.0)), "only at first"
 
 
@@ -149,10 +150,10 @@ def test_live_pairs_leave_more_to_the_search_than_launches_in_turn() -> None:
     assert rooms[1] < rooms[0]
 
 
-def test_only_what_was_found_has_more_than_the_shortest_proof_kept_for_it() -> None:
-    """Seen: 44 of 120 s spent on one set that lost, and then the search ended."""
+def test_only_what_was_found_has_more_than_one_round_kept_for_it() -> None:
+    """Seen: the search ended after 53 of 120 s with nothing found and five knobs untried."""
     times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=2)
-    times._deadline -= 45.0  # spent by now
+    times._deadline -= 80.0  # spent by now
     times.live = True
     whole = launch(100, 7.0, to_data=1.0)
     times.baseline(whole, started_early=False)
@@ -185,6 +186,20 @@ def test_the_sides_of_a_live_pair_import_for_themselves() -> None:
         times.baseline(whole, early, probe)
         rooms.append(times.round_of(whole))
     assert rooms[1] == pytest.approx(rooms[0] + 5.0)
+
+
+def test_where_cores_are_few_the_sides_of_a_live_pair_still_import_at_the_same_time() -> None:
+    rooms = []
+    for seconds in (None, 4.0):
+        times = TimeBudget(time.monotonic() + 120, lambda knob: False, cores=2)
+        times.live = True
+        whole = launch(100, 10.0, to_data=6.0)
+        assert whole.result is not None
+        times.baseline(
+            replace(whole, result=replace(whole.result, seconds_to_torch=seconds)), False
+        )
+        rooms.append(times.round_of(whole))
+    assert rooms[1] == rooms[0] - 4.0
 
 
 def test_a_batch_size_to_come_has_its_room_once_something_was_kept() -> None:
