@@ -152,7 +152,7 @@ def live(folder: Path, pair: Sequence[Setting], draws: random.Random) -> float:
         run_dir = place / name
         words = [str(folder / "loop.py"), *setting.words(ENDLESS)]
         sides.append(PairSide(name, partial(launched, place, run_dir, words), run_dir, 120.0))
-    end = run_live_pair((sides[0], sides[1]), lambda: None, draws, time.monotonic() + 60)
+    end = run_live_pair((sides[0], sides[1]), tuple, lambda: None, draws, time.monotonic() + 60)
     if end.ratio is None:
         raise SystemExit(f"no ratio: {end.failure}")
     return end.ratio.log
