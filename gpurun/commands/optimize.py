@@ -13,7 +13,7 @@ from pathlib import Path
 import gpurun
 from gpurun.arguments import settings_file
 from gpurun.arguments.gpurun_toml import load_config
-from gpurun.arguments.options import Options, TargetKind
+from gpurun.arguments.options import Objective, Options, TargetKind
 from gpurun.arguments.torchrun_flags import nodes_asked_for
 from gpurun.commands.ddp_ranks import with_reduction
 from gpurun.commands.run import run_with
@@ -24,6 +24,7 @@ from gpurun.errors import ExitCode, GpurunError
 from gpurun.isolation.api import files_open_for_writing, require, snapshot
 from gpurun.knobs import all_knobs, find
 from gpurun.measure.command_fingerprint import command_fingerprint
+from gpurun.measure.nvml import tells_energy
 from gpurun.records.codec import to_json
 from gpurun.records.tuned_argument import TunedArgument
 from gpurun.records.tuning import APPLICABLE, MEASURED, SavedSettings, TuningReport
@@ -48,6 +49,7 @@ DEFAULT_BUDGET_SECONDS = 300.0
 EXIT_CODES = {
     "faster": ExitCode.OK,
     "smaller": ExitCode.OK,
+    "saves_energy": ExitCode.OK,
     "fits": ExitCode.OK,
     "no_gain": ExitCode.OK,
     "dry_run": ExitCode.OK,
@@ -183,6 +185,11 @@ def _check(options: Options) -> None:
         from gpurun.commands.live_outputs import LiveOutputs
 
         LiveOutputs(options).close()
+    if options.aim is Objective.ENERGY and not tells_energy():
+        raise GpurunError(
+            "--objective energy: no GPU here tells its energy",
+            "tune for throughput: what ends sooner mostly takes less",
+        )
     check_outputs(**{"json": options.json, "save-settings": options.save_settings})
 
 

@@ -63,6 +63,20 @@ def exclusive_gpu() -> str:
     return next((COMPUTE_MODES[mode] for mode in modes if mode in COMPUTE_MODES), "")
 
 
+def tells_energy() -> bool:
+    """True if each visible GPU, of which there is one, counts the joules that it takes."""
+    nvml = _started_nvml()
+    if nvml is None:
+        return False
+    try:
+        asked = [
+            ask(nvml.nvmlDeviceGetTotalEnergyConsumption, g.handle) for g in visible_gpus(nvml)
+        ]
+    finally:
+        nvml.nvmlShutdown()
+    return bool(asked) and None not in asked
+
+
 def driver_version() -> str | None:
     """Version of the GPU driver, None without one."""
     nvml = _started_nvml()

@@ -24,17 +24,19 @@ class Candidate:
     step_time_ms: StepTime | None
     peak_memory_bytes: int | None
     gpu_utilization_percent: float | None
+    joules_per_sample: float | None = None
+    """Energy of the GPUs."""
 
 
 @record
 class Proof:
     """Outcome of the paired sequential test of a candidate against the baseline.
 
-    `speedup` is a factor of throughput (of peak memory saved under that objective); the interval
-    and the p-value are those of the sequential design (see `gpurun.stats`). `pairs` holds
-    [baseline, candidate] samples/s (or bytes) of each pair. In a live pair, the candidate's figure
-    is the baseline's times the gain by turns. There is no interval where it is so wide that it says
-    nothing: the pairs do.
+    `speedup` is a factor of throughput (of peak memory or energy saved under those objectives); the
+    interval and the p-value are those of the sequential design (see `gpurun.stats`). `pairs` holds
+    [baseline, candidate] samples/s (or bytes, or joules a sample) of each pair. In a live pair, the
+    candidate's figure is the baseline's times the gain by turns. There is no interval where it is
+    so wide that it says nothing: the pairs do.
     """
 
     speedup: float
@@ -66,6 +68,7 @@ class LargerBatch:
     side_effects: tuple[str, ...]
     """Other changes that come with the batch size: learning rate, steps an epoch, schedules."""
     guard: GuardVerdict | None = None
+    joules_per_sample: float | None = None
 
 
 @record
@@ -96,6 +99,8 @@ class LadderRow:
     output_deviation: float | None = None
     answers: FindingType | None = None
     """The finding of the script as it is whose cause the change may remove."""
+    joules_per_sample: float | None = None
+    """Energy of the GPUs in its trial of the search."""
 
 
 @record
@@ -127,6 +132,8 @@ class TrialRecord:
     """Speed over the script as it is, in turns with it (1.0: as fast)."""
     gain_error: float | None = None
     """Standard error of the logarithm of that gain, within these launches."""
+    joules_per_sample: float | None = None
+    """Energy of the GPUs."""
 
 
 @record
@@ -232,7 +239,7 @@ class Ceilings:
     reason: str
 
 
-PROVEN = ("faster", "smaller")
+PROVEN = ("faster", "smaller", "saves_energy")
 """Verdicts of a proof that was won."""
 MEASURED = (*PROVEN, "no_gain", "inconclusive")
 """Verdicts that rest on comparing trials."""
@@ -243,11 +250,12 @@ APPLICABLE = (*PROVEN, "fits")
 @record
 class TuningReport:
     """The document behind `--optimize --json`. `verdict`: "faster", "no_gain", "inconclusive",
-    "smaller", "fits", "dry_run", "too_few_steps", "no_training", "script_failed", "interrupted" or
-    "error".
+    "smaller", "saves_energy", "fits", "dry_run", "too_few_steps", "no_training", "script_failed",
+    "interrupted" or "error".
 
     Under the objective "memory" the proof is of less peak memory ("smaller"). `memory_reduction` is
-    the factor (2.0: half as much), `p_value` belongs to it, and `speedup` is the price. "fits": the
+    the factor (2.0: half as much), `p_value` belongs to it, and `speedup` is the price. Under
+    "energy" ("saves_energy") `energy_reduction` is that of joules a sample. "fits": the
     script runs out of memory as it is, and nothing was proven to be faster than `baseline`, whose
     settings make it fit. The baseline of no other script has settings.
     """
@@ -276,6 +284,8 @@ class TuningReport:
     objective: str = "throughput"
     memory_reduction: float | None = None
     memory_reduction_confidence_interval: tuple[float, float] | None = None
+    energy_reduction: float | None = None
+    energy_reduction_confidence_interval: tuple[float, float] | None = None
     waits: tuple[WaitingLine, ...] = ()
     memory_of: str = ""
     """Whose peak `peak_memory_bytes` is: "GPU", or "main process" of a script on the CPU."""

@@ -14,6 +14,7 @@ from gpurun.formatting.number_text import (
     duration,
     factor,
     interval,
+    joules,
     number,
     percent,
 )
@@ -39,6 +40,7 @@ COLUMNS = (
     Column("gain", right=True),
     Column("95 % CI", right=True, dropped=3),
     Column("memory", right=True, dropped=1),
+    Column("energy/sample", right=True, dropped=1),
     Column("Δ loss", right=True, dropped=2),
     Column("answers", dropped=0),
     Column("effect"),
@@ -89,7 +91,7 @@ def _memory_heading(report: TuningReport) -> str:
 def _baseline_row(base: Candidate) -> tuple[str, ...]:
     rate, memory = _rate(base.samples_per_second), _size(base.peak_memory_bytes)
     name = "script made to fit" if base.knobs else "script as it is"
-    return (name, rate, "", "", memory, "", "", "", "")
+    return (name, rate, "", "", memory, _energy(base.joules_per_sample), "", "", "", "")
 
 
 def _chosen_row(report: TuningReport, chosen: Candidate) -> tuple[str, ...]:
@@ -100,6 +102,7 @@ def _chosen_row(report: TuningReport, chosen: Candidate) -> tuple[str, ...]:
         factor(gain) if gain is not None else "",
         interval(bounds) or "",
         _size(chosen.peak_memory_bytes),
+        _energy(chosen.joules_per_sample),
         "",
         "",
         "",
@@ -116,6 +119,7 @@ def _row(report: TuningReport, row: LadderRow) -> tuple[str, ...]:
         _share(report, row) if row.kept else "",
         "",
         _size(row.peak_memory_bytes),
+        _energy(row.joules_per_sample),
         _deviation(row),
         "" if row.answers is None else row.answers.value.replace("_", " "),
         row.effect,
@@ -143,6 +147,10 @@ def _rate(value: float | None) -> str:
 
 def _size(value: int | None) -> str:
     return byte_size(value) if value is not None else ""
+
+
+def _energy(value: float | None) -> str:
+    return joules(value) if value is not None else ""
 
 
 def _share(report: TuningReport, row: LadderRow) -> str:

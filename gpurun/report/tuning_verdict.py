@@ -61,10 +61,11 @@ def verdict_sentence(report: TuningReport) -> str:
     if report.verdict == "faster" and report.speedup is not None:
         whom = _made_to_fit(report)
         return f"{times(report.speedup)} faster{whom}{_evidence(report)}, {_training(report)}"
-    if report.verdict == "smaller" and report.memory_reduction is not None:
+    saved = report.memory_reduction or report.energy_reduction
+    if report.verdict in ("smaller", "saves_energy") and saved is not None:
         whom, price = _made_to_fit(report), _price(report)
-        less = f"Peak memory {times(report.memory_reduction)} smaller"
-        return f"{less}{whom}{_evidence(report)}{price}, {_training(report)}"
+        what = "Peak memory" if report.verdict == "smaller" else "Energy a sample"
+        return f"{what} {times(saved)} smaller{whom}{_evidence(report)}{price}, {_training(report)}"
     if report.verdict == "fits" and report.baseline is not None:
         with_them = knobs_text(report.baseline.knobs)
         return (
@@ -95,7 +96,11 @@ def _price(report: TuningReport) -> str:
 
 
 def _evidence(report: TuningReport) -> str:
-    bounds = report.speedup_confidence_interval or report.memory_reduction_confidence_interval
+    bounds = (
+        report.speedup_confidence_interval
+        or report.memory_reduction_confidence_interval
+        or report.energy_reduction_confidence_interval
+    )
     parts = _interval_and_p(bounds, report.p_value, report.statistically_significant)
     return _bracket([*parts, *_pairs(report.proof)])
 
@@ -173,7 +178,7 @@ def _listed(knobs: Sequence[str]) -> str:
 
 
 def _best(report: TuningReport) -> str:
-    if report.speedup is None or report.objective == "memory":
+    if report.speedup is None or report.objective != "throughput":
         return ""
     guard, proof = report.guard, report.proof
     if guard is not None and not guard.accepted:
@@ -204,7 +209,7 @@ def _so_far(report: TuningReport, open_end: Unproven) -> str:
         parts = [f"so far {times(report.speedup)}", f"95 % interval {interval(bounds)}"]
         return _bracket([*parts, *_pairs(proof)])
     pairs = proof.pairs if proof is not None else open_end.pairs
-    if not pairs or report.objective == "memory":
+    if not pairs or report.objective != "throughput":
         return ""
     seen = [times(candidate / baseline) for baseline, candidate in pairs]
     return _bracket([f"so far {' and '.join(seen)} in {count(len(pairs), 'pair')}"])

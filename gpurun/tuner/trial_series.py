@@ -275,6 +275,7 @@ def trial_of(
         samples_per_second=None if request.ceilings else result.samples_per_second,
         step_time_ms=None if request.ceilings else result.step_time_ms,
         peak_memory_bytes=result.peak_memory_bytes,
+        joules_per_sample=None if request.ceilings else result.joules_per_sample,
         final_loss=result.final_loss,
         seconds=outcome.seconds,
         reason=_reason(request, outcome),

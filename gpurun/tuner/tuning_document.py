@@ -31,6 +31,13 @@ from gpurun.tuner.trial_diagnosis import answered_by
 from gpurun.tuner.tuning_findings import TuningFindings
 from gpurun.tuner.tuning_trial import Trial
 
+SAVED = {
+    Objective.THROUGHPUT: ("faster", "speedup"),
+    Objective.MEMORY: ("smaller", "memory_reduction"),
+    Objective.ENERGY: ("saves_energy", "energy_reduction"),
+}
+"""The verdict of a proof that was won, and the name of its factor, by objective."""
+
 
 def tuning_document(
     findings: TuningFindings,
@@ -67,7 +74,7 @@ def tuning_document(
         trials=tuple(trials),
         tuning_seconds=seconds,
         proof_seconds=findings.proof_seconds,
-        proof=proof if objective is Objective.THROUGHPUT else _of_bytes(proof),
+        proof=proof if objective is Objective.THROUGHPUT else _of_prices(proof),
         guard=findings.guard,
         rejections=tuple(findings.rejections),
         isolation=isolation,
@@ -126,14 +133,13 @@ def _verdict(findings: TuningFindings, objective: Objective) -> str:
     """The verdict of the search, in the words of what it was for."""
     if findings.base and findings.verdict in ("no_gain", "inconclusive"):
         return "fits"
-    smaller = findings.verdict == "faster" and objective is Objective.MEMORY
-    return "smaller" if smaller else findings.verdict
+    return SAVED[objective][0] if findings.verdict == "faster" else findings.verdict
 
 
 def _factors(
     finalist: Finalist | None, proof: Proof | None, baseline: Candidate | None, objective: Objective
 ) -> dict[str, Any]:
-    """The proven factor, and under the objective "memory" its cost in throughput."""
+    """The proven factor, and under the other objectives its cost in throughput."""
     factor = None if proof is None else proof.speedup
     interval = None if proof is None else proof.speedup_confidence_interval
     if objective is Objective.THROUGHPUT:
@@ -143,13 +149,13 @@ def _factors(
     return {
         "speedup": with_it / without if with_it and without else None,
         "speedup_confidence_interval": None,
-        "memory_reduction": factor,
-        "memory_reduction_confidence_interval": interval,
+        SAVED[objective][1]: factor,
+        f"{SAVED[objective][1]}_confidence_interval": interval,
     }
 
 
-def _of_bytes(proof: Proof | None) -> Proof | None:
-    """The proof of less memory, which compared 1/bytes, with its pairs in bytes."""
+def _of_prices(proof: Proof | None) -> Proof | None:
+    """The proof of a lower price, which compared 1/bytes or 1/joules, with its pairs in these."""
     if proof is None:
         return None
     return replace(proof, pairs=tuple((1 / base, 1 / head) for base, head in proof.pairs))
@@ -190,6 +196,7 @@ def _baseline(findings: TuningFindings) -> Candidate | None:
         step_time_ms=trial.result.step_time_ms,
         peak_memory_bytes=trial.result.peak_memory_bytes,
         gpu_utilization_percent=trial.result.gpu_utilization_percent,
+        joules_per_sample=trial.result.joules_per_sample,
     )
 
 
@@ -204,6 +211,7 @@ def _figures(results: Sequence[RunResult]) -> dict[str, Any]:
         "step_time_ms": mean_record(r.step_time_ms for r in results),
         "peak_memory_bytes": max(known(r.peak_memory_bytes for r in results), default=None),
         "gpu_utilization_percent": mean(r.gpu_utilization_percent for r in results),
+        "joules_per_sample": mean(r.joules_per_sample for r in results),
     }
 
 

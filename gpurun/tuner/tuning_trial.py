@@ -36,8 +36,10 @@ class Trial:
         """The score for the tuning's objective, the higher the better; None if it failed."""
         if self.objective is Objective.THROUGHPUT or self.throughput is None:
             return self.throughput
-        peak = self.record.peak_memory_bytes
-        return None if not peak else 1.0 / peak
+        record = self.record
+        energy = self.objective is Objective.ENERGY
+        price = record.joules_per_sample if energy else record.peak_memory_bytes
+        return None if not price else 1.0 / price
 
     @property
     def gain(self) -> float | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gpurun.measure.nvml import tells_energy
 from tests.conftest import Gpurun
 from tests.integration.isolation_launcher import tree, without_namespaces
 from tests.integration.launched import obey_permissions
@@ -49,6 +50,14 @@ def test_a_missing_script_is_named_before_anything_is_written(
     assert lines(done)[0] == "gpurun: there is no script nowhere.py"
     assert lines(done)[-1] == "verdict=error exit=2"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(tells_energy(), reason="a GPU here counts its joules")
+def test_energy_that_is_not_counted_here_is_no_aim(tmp_path: Path, in_process: Gpurun) -> None:
+    (tmp_path / "train.py").write_text("")
+    done = in_process("--optimize", "--objective", "energy", "train.py")
+    assert done.returncode == 2
+    assert lines(done)[0] == "gpurun: --objective energy: no GPU here tells its energy"
 
 
 @pytest.mark.parametrize(

@@ -253,6 +253,24 @@ def test_less_memory_is_told_with_its_proof_and_its_price() -> None:
     assert ", at 0.80× the throughput, same training" in told
 
 
+def test_less_energy_is_told_with_its_proof_its_price_and_a_column() -> None:
+    report = tuning_report(
+        verdict="saves_energy", objective="energy", speedup=1.7, speedup_confidence_interval=None,
+        energy_reduction=1.9, energy_reduction_confidence_interval=(1.8, 2.0),
+        proof=dataclasses.replace(PROOF, pairs=((2.0, 1.05),) * 2),
+    )  # fmt: skip
+    told = verdict_sentence(report)
+    assert told.startswith(
+        "Energy a sample 1.90× smaller (95 % interval 1.80–2.00, p = 0.0004, 2 pairs)"
+    )
+    assert ", at 1.70× the throughput, same training" in told
+    base = report.baseline
+    assert base is not None
+    measured = dataclasses.replace(report, baseline=dataclasses.replace(base, joules_per_sample=2))
+    assert "energy/sample" not in text(report), "no GPU told it"
+    assert "energy/sample" in text(measured)
+
+
 def test_the_larger_batch_names_its_price_and_how_to_get_it() -> None:
     shown = text(tuning_report())
     assert (

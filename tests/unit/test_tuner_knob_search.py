@@ -191,6 +191,22 @@ def test_a_set_that_may_gain_goes_to_the_proof_if_no_member_does_by_itself() -> 
     assert [(row.knob, row.kept) for row in state.ladder] == [("planted", True), ("other", True)]
 
 
+def test_under_the_aim_of_energy_the_search_keeps_what_takes_fewer_joules_a_sample() -> None:
+    def launch(request: TrialRequest) -> Trial:
+        rate, energy = {2: (150.0, 3.0), 4: (90.0, 1.0)}[request.settings["planted"]]
+        return of_energy(trial(rate, request.settings), energy)
+
+    state, _ = searched([Planted([2, 4])], launch, base=of_energy(trial(100.0), 2.0))
+    assert state.settings == {"planted": 4}
+    assert state.ladder[0].reason == "no gain: 3.00 J a sample against 2.00 J without it"
+
+
+def of_energy(measured: Trial, joules: float) -> Trial:
+    """A trial of a tuning for energy, which took so many joules a sample."""
+    record = replace(measured.record, joules_per_sample=joules)
+    return replace(measured, record=record, objective=Objective.ENERGY)
+
+
 def test_nothing_is_asked_about_the_time_of_a_trial_that_failed() -> None:
     """Its settings may name what does not exist."""
     asked: list[Trial] = []

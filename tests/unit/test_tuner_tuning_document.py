@@ -49,9 +49,12 @@ def finalist(name: str, settings: dict[str, Any], *rates: float) -> Finalist:
     return found
 
 
-def written(findings: TuningFindings, *trials: Any) -> dict[str, Any]:
+def written(
+    findings: TuningFindings, *trials: Any, objective: str = "throughput"
+) -> dict[str, Any]:
     """The document as it is read again from its file, checked against its schema."""
-    options = parse(["--optimize", "--nproc-per-node=2", "train.py", "--lr", "1"], {})
+    aim = f"--objective={objective}"
+    options = parse(["--optimize", aim, "--nproc-per-node=2", "train.py", "--lr", "1"], {})
     report = tuning_document(
         findings,
         options=options,
@@ -91,6 +94,23 @@ def test_a_proven_gain_holds_its_proof_and_the_means_of_its_launches() -> None:
     assert report["chosen"]["peak_memory_bytes"] == 3000
     mean = report["chosen"]["step_time_ms"]["mean"]
     assert report["chosen"]["step_time_ms"]["p99"] == pytest.approx(4 * mean)
+
+
+@pytest.mark.parametrize(
+    ("objective", "verdict", "factor"),
+    [
+        ("cost", "faster", "speedup"),
+        ("memory", "smaller", "memory_reduction"),
+        ("energy", "saves_energy", "energy_reduction"),
+    ],
+)
+def test_the_factor_that_was_proven_is_that_of_the_objective(
+    objective: str, verdict: str, factor: str
+) -> None:
+    report = written(proven(), objective=objective)
+    assert report["verdict"] == verdict
+    assert report[factor] == pytest.approx(2.0, rel=0.01)
+    assert report[f"{factor}_confidence_interval"] is not None
 
 
 def test_it_says_what_was_asked_and_what_to_type_next() -> None:

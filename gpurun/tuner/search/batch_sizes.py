@@ -14,8 +14,8 @@ from gpurun.tuner.proof.decision import BATCH
 
 def other_batches(facts: Facts, options: Options) -> list[Any] | Skip:
     """Batch sizes to try, likeliest first, or why none is tried."""
-    if options.aim is Objective.MEMORY:
-        return Skip("a larger one takes more memory")
+    if options.aim is not Objective.THROUGHPUT:
+        return Skip("it is tuned for throughput alone")
     flag = facts.batch_flag
     names = {argument.name for argument in options.tuned_arguments}
     if flag is not None and flag.flag in names:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpurun.arguments.options import Objective
-from gpurun.formatting.number_text import byte_size, count, duration, number
+from gpurun.formatting.number_text import byte_size, count, duration, joules, number
 from gpurun.knobs.api import Effect, Knob
 from gpurun.records.facts import Facts
 from gpurun.records.spec import StopRule
@@ -361,6 +361,10 @@ def compared(trial: Trial, other: Trial) -> str:
     if trial.objective is Objective.MEMORY:
         sizes = (trial.record.peak_memory_bytes, other.record.peak_memory_bytes)
         return " against ".join("unknown" if size is None else byte_size(size) for size in sizes)
+    if trial.objective is Objective.ENERGY:
+        told = (trial.record.joules_per_sample, other.record.joules_per_sample)
+        shown = ("unknown" if one is None else joules(one) for one in told)
+        return " a sample against ".join(shown)
     rates = (number(t.throughput) if t.throughput else "unknown" for t in (trial, other))
     return " samples/s against ".join(rates)
 
@@ -403,6 +407,7 @@ def ladder_row(
         speedup=None,
         speedup_confidence_interval=None,
         peak_memory_bytes=trial.record.peak_memory_bytes,
+        joules_per_sample=trial.record.joules_per_sample,
         loss_deviation=None if guard is None else guard.loss_deviation,
         output_deviation=guard.output_deviation if guard and guard.forward_only else None,
         kept=kept,
